@@ -1,0 +1,35 @@
+# Two commands are all the set-up there is: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint types unit clean
+
+demo: .venv/demo.stamp
+	$(BIN)/promptboost demo
+
+test: .venv/dev.stamp lint types unit
+
+lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types:
+	$(BIN)/mypy
+
+unit:
+	$(BIN)/pytest -n 2 --dist worksteal
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+.venv/demo.stamp: .venv/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet -e '.[offline]'
+	touch $@
+
+.venv/dev.stamp: .venv/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet -e '.[clip,offline,pandas,dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

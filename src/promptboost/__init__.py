@@ -1,0 +1,47 @@
+"""A few labelled pictures and a pool of sentences in, a classifier made of plain sentences out.
+
+Names are resolved on first use, so that importing the package costs almost nothing.
+
+Examples
+--------
+>>> import promptboost
+>>> promptboost.PromptEnsemble.__name__
+'PromptEnsemble'
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from promptboost.encoders import Encoder, load_encoder
+    from promptboost.ensemble import PromptEnsemble
+    from promptboost.estimator import PromptBoostClassifier
+    from promptboost.head import LinearHead
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PromptBoostClassifier",
+    "PromptEnsemble",
+    "LinearHead",
+    "Encoder",
+    "load_encoder",
+]
+
+_HOME = {
+    "PromptBoostClassifier": "promptboost.estimator",
+    "PromptEnsemble": "promptboost.ensemble",
+    "LinearHead": "promptboost.head",
+    "Encoder": "promptboost.encoders",
+    "load_encoder": "promptboost.encoders",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'promptboost' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,326 @@
+"""Boosting: SAMME.R over weak classifiers made of prompts.
+
+Each round draws views of every picture, composes a weak classifier on them, applies it to the original
+pictures and raises the weight of those it gets wrong. A round depends only on the settings, its number
+and the weights it starts with, so a fit can be stopped after any round and continued.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from promptboost.boosting import kernel
+from promptboost.boosting.compose import Composition, compose, template_hits
+from promptboost.boosting.grid import COSINE_UNIT, GridRows, weights_to_grid
+from promptboost.boosting.problem import GridPool, Shots
+from promptboost.errors import SettingError, WeightError
+
+__all__ = ["BoostRound", "BoostSettings", "BoostState", "boost", "scores_of", "updated_weights"]
+
+Algorithm = Literal["samme.r", "samme"]
+
+
+@dataclass(frozen=True)
+class BoostSettings:
+    """What a fit is asked.
+
+    Attributes
+    ----------
+    rounds : int
+        M, the number of weak classifiers.
+    views_per_round : int
+        a, the number of views of each picture drawn for a round; 0 composes on the originals.
+    temperature : float
+        τ of the softmax over scores.
+    algorithm : "samme.r" or "samme"
+        Real-valued votes (the paper), or one hard vote a round weighted by its error.
+    seed : int
+        Decides which views are drawn and how ties between templates are broken.
+    max_copies, penalty
+        See :func:`promptboost.boosting.compose.compose`.
+    patience : int, optional
+        Stop after this many rounds in a row that leave no error. Never by default.
+    """
+
+    rounds: int = 50
+    views_per_round: int = 4
+    temperature: float = 1.0
+    algorithm: Algorithm = "samme.r"
+    seed: int = 0
+    max_copies: int | None = None
+    penalty: bool = True
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("rounds", 1), ("views_per_round", 0), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise SettingError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("max_copies", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(f"{name} must be at least 1 or None, got {value}")
+        if not (np.isfinite(self.temperature) and self.temperature > 0):
+            raise SettingError(f"temperature must be positive, got {self.temperature}")
+        if self.algorithm not in ("samme.r", "samme"):
+            raise SettingError(f"algorithm must be 'samme.r' or 'samme', got {self.algorithm!r}")
+
+
+@dataclass(frozen=True)
+class BoostState:
+    """Where a fit stands: all that is needed to continue it.
+
+    Attributes
+    ----------
+    rounds_done : int
+        Number of finished rounds.
+    weights : array of float64, shape (n,)
+        Sample weights for the next round, adding up to one.
+    quiet_rounds : int
+        How many rounds in a row left no error.
+    finished : bool
+        Whether there is nothing more to do, whatever the number of rounds asked.
+    """
+
+    rounds_done: int
+    weights: NDArray[np.float64]
+    quiet_rounds: int = 0
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class BoostRound:
+    """One finished round.
+
+    Attributes
+    ----------
+    composition : Composition
+        The weak classifier.
+    vote : float
+        Its weight in the strong classifier: 1 for SAMME.R.
+    original_error : float
+        Its weighted error on the original pictures, under the weights it was composed with.
+    state : BoostState
+        Where the fit stands after the round.
+    """
+
+    composition: Composition
+    vote: float
+    original_error: float
+    state: BoostState
+
+
+def boost(
+    shots: Shots,
+    pool: GridPool,
+    settings: BoostSettings | None = None,
+    *,
+    weights: ArrayLike | None = None,
+    state: BoostState | None = None,
+    callback: Callable[[BoostRound], bool | None] | None = None,
+) -> Iterator[BoostRound]:
+    """Run the rounds one after the other.
+
+    Input is checked at once; work starts when the first round is asked for.
+
+    Parameters
+    ----------
+    shots : Shots
+        Labelled pictures and their views.
+    pool : GridPool
+        Templates and prompts.
+    settings : BoostSettings, optional
+        The paper's by default.
+    weights : array of float, shape (n,), optional
+        Sample weights to start with; uniform by default.
+    state : BoostState, optional
+        Continue from here: the state of the last round of an earlier call.
+    callback : callable, optional
+        Called with each finished round; boosting stops if it returns True.
+
+    Yields
+    ------
+    BoostRound
+
+    Examples
+    --------
+    >>> from promptboost.testing import clip_like
+    >>> task = clip_like(n_classes=4, shots=4, views=8, prompts=30, seed=0)
+    >>> shots = Shots.from_rows(task.pictures, task.labels, task.views)
+    >>> pool = GridPool.from_rows(task.templates, task.prompts)
+    >>> rounds = list(boost(shots, pool, BoostSettings(rounds=3)))
+    >>> [r.state.rounds_done for r in rounds]
+    [1, 2, 3]
+    """
+    settings = settings or BoostSettings()
+    pool.check_against(shots)
+    if settings.views_per_round > 0:
+        _check_views(shots, settings)
+    if state is None:
+        n = len(shots.labels)
+        state = BoostState(0, _normalised(np.ones(n) if weights is None else weights, n))
+    elif weights is not None:
+        raise WeightError("give start weights or a state to continue from, not both")
+    else:
+        weights_to_grid(state.weights, len(shots.labels))  # checked, but kept to the last bit
+    return _rounds(shots, pool, settings, state, callback)
+
+
+def _rounds(
+    shots: Shots,
+    pool: GridPool,
+    settings: BoostSettings,
+    state: BoostState,
+    callback: Callable[[BoostRound], bool | None] | None,
+) -> Iterator[BoostRound]:
+    views = _ViewDraws(shots, pool, settings)
+    while state.rounds_done < settings.rounds and not state.finished:
+        rng = np.random.default_rng([settings.seed, state.rounds_done])
+        X, y, owners, hits = views.draw(state.rounds_done)
+        weak = compose(
+            X,
+            y,
+            state.weights[owners],
+            pool,
+            rng=rng,
+            hits=hits,
+            max_copies=settings.max_copies,
+            penalty=settings.penalty,
+        )
+        done = _finish_round(shots, pool, settings, state, weak)
+        state = done.state
+        yield done
+        if callback is not None and _asks_to_stop(callback(done)):
+            return
+
+
+def _finish_round(
+    shots: Shots, pool: GridPool, settings: BoostSettings, state: BoostState, weak: Composition
+) -> BoostRound:
+    scores = scores_of(weak, shots.originals, pool)
+    wrong = scores.argmax(axis=1) != shots.labels
+    error = float(state.weights[wrong].sum())
+    K = len(pool.prompts)
+    quiet = state.quiet_rounds + 1 if weak.error == 0 else 0
+    finished = settings.patience is not None and quiet >= settings.patience
+    vote = 1.0
+    if settings.algorithm == "samme.r":
+        weights = updated_weights(state.weights, scores, shots.labels, settings.temperature)
+    elif error <= 0:  # a perfect learner: nothing is left to weigh
+        weights, finished = state.weights, True
+    else:
+        # A learner no better than chance gets no vote, and ends the fit as it would repeat itself.
+        vote = max(0.0, float(np.log((1 - error) / error) + np.log(K - 1)))
+        finished = finished or vote == 0.0
+        weights = _normalised(state.weights * np.exp(vote * wrong), len(wrong))
+    after = BoostState(state.rounds_done + 1, weights, quiet, finished)
+    return BoostRound(weak, vote, error, after)
+
+
+def scores_of(weak: Composition, X: GridRows, pool: GridPool) -> NDArray[np.float64]:
+    """Scores of a weak classifier: mean cosine with each bank, shape (n, K).
+
+    Sums are exact; only the final division rounds.
+    """
+    K = len(pool.prompts)
+    scores = np.empty((len(X), K), dtype=np.float64)
+    for k in range(K):
+        copies = weak.copies(k)
+        rows = pool.prompts[k][list(copies)]
+        bank = np.concatenate([pool.templates[k, weak.template][None], rows])
+        counts = np.array([1, *copies.values()], dtype=np.int64)
+        cosines = np.empty((len(X), len(bank)), dtype=np.int32)
+        kernel.products(bank, np.arange(len(bank)), X, cosines)
+        scores[:, k] = (cosines @ counts) / (int(counts.sum()) * COSINE_UNIT)
+    return scores
+
+
+def updated_weights(
+    weights: NDArray[np.float64],
+    scores: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    temperature: float,
+) -> NDArray[np.float64]:
+    """SAMME.R: ``w ← w · exp(−(K−1)/K · ỹᵀ log p)``, normalised.
+
+    The log-partition of the softmax cancels in ``ỹᵀ log p = (s_y − mean of the other s)/τ``, so the
+    scores are enough, and no probability has to be clipped.
+    """
+    n, K = scores.shape
+    own = scores[np.arange(n), labels]
+    others = (scores.sum(axis=1) - own) / (K - 1)
+    exponent = -(K - 1) / K * (own - others) / temperature
+    return _normalised(weights * np.exp(exponent - exponent.max()), n)
+
+
+class _ViewDraws:
+    """Which views a round sees.
+
+    Views of a picture are dealt like cards: a a round, none twice before all have been seen, so a
+    bank of V >= M·a views gives fresh ones in every round.
+    """
+
+    def __init__(self, shots: Shots, pool: GridPool, settings: BoostSettings) -> None:
+        self._shots, self._pool, self._settings = shots, pool, settings
+        number = 1 if settings.views_per_round == 0 else self._bank().shape[1]
+        n = len(shots.labels)
+        self._hits = np.zeros((n, number, pool.templates.shape[1]), dtype=np.bool_)
+        self._known = np.zeros((n, number), dtype=np.bool_)
+
+    def draw(
+        self, round_index: int
+    ) -> tuple[GridRows, NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """Rows, labels, owning pictures, and template hits of one round."""
+        views = self._views_of(round_index)
+        owners = np.repeat(np.arange(len(views)), views.shape[1])
+        flat = views.ravel()
+        rows = np.ascontiguousarray(self._bank()[owners, flat])
+        y = self._shots.labels[owners]
+        new = ~self._known[owners, flat]
+        if new.any():
+            hits = template_hits(rows[new], y[new], self._pool.templates)
+            self._hits[owners[new], flat[new]] = hits
+            self._known[owners[new], flat[new]] = True
+        return rows, y, owners, self._hits[owners, flat]
+
+    def _bank(self) -> GridRows:
+        if self._settings.views_per_round == 0 or self._shots.views is None:
+            return self._shots.originals[:, None]
+        return self._shots.views
+
+    def _views_of(self, round_index: int) -> NDArray[np.int64]:
+        a, n = self._settings.views_per_round, len(self._shots.labels)
+        if a == 0:
+            return np.zeros((n, 1), dtype=np.int64)
+        V = self._bank().shape[1]
+        deal, turn = divmod(round_index, V // a)
+        # The stream of a deal is separate from the one that breaks ties in its rounds.
+        rng = np.random.default_rng([self._settings.seed, deal, 1])
+        order = rng.permuted(np.tile(np.arange(V), (n, 1)), axis=1)
+        return np.asarray(order[:, turn * a : (turn + 1) * a])
+
+
+def _check_views(shots: Shots, settings: BoostSettings) -> None:
+    a = settings.views_per_round
+    if shots.views is None:
+        raise SettingError(
+            f"views_per_round is {a} but no views were given; give views or set views_per_round=0"
+        )
+    if shots.views.shape[1] < a:
+        raise SettingError(
+            f"views_per_round is {a} but there are only {shots.views.shape[1]} views of each picture"
+        )
+
+
+def _normalised(weights: ArrayLike, count: int) -> NDArray[np.float64]:
+    values = np.asarray(weights, dtype=np.float64)
+    weights_to_grid(values, count)  # refuses what cannot be weights
+    return np.asarray(values / values.sum())
+
+
+def _asks_to_stop(answer: object) -> bool:
+    if answer is None or isinstance(answer, bool | np.bool_):
+        return bool(answer)
+    raise SettingError(f"a callback returns True to stop, else None or False; got {answer!r}")

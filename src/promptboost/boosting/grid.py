@@ -1,0 +1,107 @@
+"""The grid on which the search is exact.
+
+A greedy search that flips predictions one by one meets ties all the time: equal weights, repeated
+prompts, scores that just draw level. In floating point the outcome of a tie depends on the order of
+a sum, so on the BLAS, the number of threads and the machine. Here it does not, because everything
+that is added up is an integer:
+
+* A unit row is rounded to multiples of ``1 / 32767`` and kept as int16. A cosine is then an integer
+  number of ``1 / 32767²``; it fits in 31 bits, and so does every partial sum of it (Cauchy-Schwarz),
+  whatever the order. The rounding moves a cosine by about 1e-5, as half precision does.
+* The score of a bank is kept as the sum over its copies and their number. Scores of two classes are
+  compared by cross-multiplication in int64, never divided.
+* A sample weight is a multiple of ``2**-36`` of the total.
+
+So "the fast search chooses what the plain one chooses" is a statement about integers, and a fit gives
+the same text on every machine.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from promptboost.errors import EmbeddingError, WeightError
+
+__all__ = ["COSINE_UNIT", "MAX_BANK_SIZE", "WEIGHT_UNIT", "GridRows", "to_grid", "weights_to_grid"]
+
+GridRows = NDArray[np.int16]
+
+ROW_UNIT = 2**15 - 1
+COSINE_UNIT = ROW_UNIT**2
+WEIGHT_UNIT = 2**36
+# With at most 2**15 copies a bank, cross-multiplied scores stay below 2**61 and fit an int64.
+MAX_BANK_SIZE = 2**15
+
+_LENGTH_TOLERANCE = 1e-2
+
+
+def to_grid(rows: ArrayLike, *, name: str = "rows") -> GridRows:
+    """Round unit rows to the grid.
+
+    Parameters
+    ----------
+    rows : array of float, shape (..., D)
+        Rows of length one.
+    name : str
+        What the rows are, for the error message.
+
+    Returns
+    -------
+    array of int16, shape (..., D)
+
+    Examples
+    --------
+    >>> to_grid([[0.6, 0.8], [1.0, 0.0]])
+    array([[19660, 26214],
+           [32767,     0]], dtype=int16)
+    """
+    values = np.asarray(rows)
+    if values.dtype == np.int16:
+        return np.ascontiguousarray(values)
+    if values.dtype.kind != "f":
+        raise EmbeddingError(
+            f"{name}: expected floating-point rows, got {values.dtype}; convert with .astype('float32')"
+        )
+    if values.ndim < 2 or values.shape[-1] == 0:
+        raise EmbeddingError(f"{name}: expected an array of rows, got shape {values.shape}")
+    if not np.isfinite(values).all():
+        where = tuple(int(j) for j in np.argwhere(~np.isfinite(values))[0][:-1])
+        raise EmbeddingError(f"{name}: row {_index(where)} has a value that is not finite")
+    lengths = np.sqrt(np.einsum("...d,...d->...", values, values, dtype=np.float64))
+    off = np.abs(lengths - 1.0) > _LENGTH_TOLERANCE
+    if off.any():
+        where = tuple(int(j) for j in np.argwhere(off)[0])
+        raise EmbeddingError(
+            f"{name}: row {_index(where)} has length {lengths[where]:.4g}, not 1; "
+            "divide each row by its length first (promptboost.encoders.unit_rows does)"
+        )
+    unit = values / lengths[..., None].astype(np.float32)
+    return np.ascontiguousarray(np.rint(unit * ROW_UNIT).astype(np.int16))
+
+
+def weights_to_grid(weights: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Round sample weights to integers that add up to about ``WEIGHT_UNIT``.
+
+    Examples
+    --------
+    >>> weights_to_grid([1.0, 1.0, 2.0], 3) / WEIGHT_UNIT
+    array([0.25, 0.25, 0.5 ])
+    """
+    values = np.asarray(weights, dtype=np.float64)
+    if values.shape != (count,):
+        raise WeightError(
+            f"expected {count} sample weights, one a picture; got shape {values.shape}"
+        )
+    if not np.isfinite(values).all():
+        raise WeightError("sample weights must be finite")
+    if (values < 0).any():
+        raise WeightError(
+            f"sample weight {int(np.argmin(values))} is negative ({values.min():.4g})"
+        )
+    if values.max(initial=0.0) <= 0:
+        raise WeightError("all sample weights are zero: no picture counts")
+    units: NDArray[np.int64] = np.rint(values / values.sum() * WEIGHT_UNIT).astype(np.int64)
+    return units
+
+
+def _index(where: tuple[int, ...]) -> str:
+    return str(where[0]) if len(where) == 1 else str(where)

@@ -1,0 +1,521 @@
+"""The compiled inner loops of the search. What decides is integer arithmetic on the grid.
+
+Names follow the paper. ``sums[i, k]`` is the sum of cosines of row i with all copies in bank k and
+``sizes[k]`` the number of copies, so the score is ``s_ik = sums[i, k] / sizes[k]``; ``winner`` and
+``runner`` are ŷ and ŷ² (exact ties go to the lower class index, as argmax does). A prompt t enters
+only through its cosines c = x·t.
+
+For a class k each row has one *rival*: the winner, which k must overtake, or, where k itself wins,
+the runner-up, which must overtake k. The prediction flips for every number of copies from one
+threshold on.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from promptboost.boosting.grid import GridRows
+
+Integers = NDArray[np.int64]
+Cosines = NDArray[np.int32]
+Flags = NDArray[np.bool_]
+Value = tuple[int, int, int]
+"""A candidate's worth: (gain in weight units, number of copies, index of the prompt or -1)."""
+
+# Rows that killed a candidate are remembered with it for the next visit of its class.
+MEMORY = 4
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def compiled(function: Function) -> Function:
+    """Compile on first call and keep the result on disk; run without the interpreter lock."""
+    return cast(Function, njit(cache=True, nogil=True)(function))
+
+
+class Scores(NamedTuple):
+    """The state of a collection of banks on n rows, and what is asked of each row most often."""
+
+    sums: Integers  # (n, K)
+    sizes: Integers  # (K,)
+    winner: Integers
+    runner: Integers
+    ahead: Integers  # appending to k can flip a row that k does not win only if c > ahead[i]
+    behind: Integers  # … and a row that k wins only if c < behind[i]
+    right: Integers  # the weight of a row if it is rightly classified, else 0
+    y: Integers
+    weights: Integers
+
+
+class Kept(NamedTuple):
+    """Rows whose products with the whole pool of the class are kept, in slots."""
+
+    products: Cosines  # (P, at least number of slots)
+    terms: Integers  # (slots, 4): see flip_terms
+    roles: Integers  # weight of a row that pays, minus the weight of one that harms, or 0
+
+
+class Memory(NamedTuple):
+    """What is remembered of the candidates of a class, and which rows need no product."""
+
+    killers: Cosines  # (P, MEMORY): rows, or -1
+    cosines: Cosines  # (P, MEMORY)
+    risky: Integers  # rows to look at first
+    is_kept: Flags  # (n,)
+    is_risky: Flags  # (n,)
+
+
+class Events(NamedTuple):
+    """Thresholds of the gains of one candidate in ascending order, and harm booked at each."""
+
+    copies: Integers
+    gain: Integers
+    harm: Integers
+
+
+# --- products ---------------------------------------------------------------------------------
+
+
+@compiled
+def dot(a: GridRows, b: GridRows) -> int:
+    """Multiply two rows; int32 throughout, which compiles to multiply-adds of 16-bit lanes."""
+    total = np.int32(0)
+    for j in range(a.shape[0]):
+        total = np.int32(total + np.int32(a[j]) * np.int32(b[j]))
+    return int(total)
+
+
+@compiled
+def products(X: GridRows, rows: Integers, T: GridRows, out: Cosines) -> None:
+    """Fill ``out[p, r] = X[rows[r]] · T[p]``, a block of rows at a time so that it stays in cache."""
+    for start in range(0, rows.shape[0], 64):
+        stop = min(start + 64, rows.shape[0])
+        for p in range(T.shape[0]):
+            for r in range(start, stop):
+                out[p, r] = dot(X[rows[r]], T[p])
+
+
+@compiled
+def column(X: GridRows, t: GridRows, out: Cosines) -> None:
+    """Fill ``out[i] = X[i] · t``."""
+    for i in range(X.shape[0]):
+        out[i] = dot(X[i], t)
+
+
+@compiled
+def nearest(X: GridRows, T: GridRows, out: Cosines) -> None:
+    """For each row, find the class whose single prompt ``T[k]`` is nearest (ties: lowest k)."""
+    best = np.empty(64, np.int64)
+    for start in range(0, X.shape[0], 64):
+        stop = min(start + 64, X.shape[0])
+        best[:] = -(2**40)
+        for k in range(T.shape[0]):
+            for i in range(start, stop):
+                c = dot(X[i], T[k])
+                if c > best[i - start]:
+                    best[i - start] = c
+                    out[i] = k
+
+
+# --- winners and runners-up -------------------------------------------------------------------
+
+
+@compiled
+def beats(s: Scores, i: int, a: int, b: int) -> bool:
+    """Whether class a is ahead of class b on row i."""
+    left = s.sums[i, a] * s.sizes[b]
+    right = s.sums[i, b] * s.sizes[a]
+    return bool(left > right or (left == right and a < b))
+
+
+@compiled
+def rank_row(s: Scores, i: int) -> None:
+    """Find ŷ and ŷ² of row i anew."""
+    first, second = 0, -1
+    for k in range(1, s.sizes.shape[0]):
+        if beats(s, i, k, first):
+            second = first
+            first = k
+        elif second < 0 or beats(s, i, k, second):
+            second = k
+    s.winner[i] = first
+    s.runner[i] = second
+
+
+@compiled
+def note_row(s: Scores, i: int) -> None:
+    """Bring what depends on the two best classes of row i up to date."""
+    first, second = s.winner[i], s.runner[i]
+    s.ahead[i] = s.sums[i, first] // s.sizes[first]
+    s.behind[i] = -(-s.sums[i, second] // s.sizes[second])
+    s.right[i] = s.weights[i] if first == s.y[i] else 0
+
+
+@compiled
+def rank_all(s: Scores) -> None:
+    """Find ŷ and ŷ² of every row."""
+    for i in range(s.sums.shape[0]):
+        rank_row(s, i)
+        note_row(s, i)
+
+
+@compiled
+def append(s: Scores, k: int, c: Cosines, d: int) -> None:
+    """Append d copies of the prompt with cosines c to bank k: only one column of scores changes."""
+    before = s.sizes[k]
+    s.sizes[k] += d
+    for i in range(s.sums.shape[0]):
+        old = s.sums[i, k]
+        s.sums[i, k] += d * np.int64(c[i])
+        if s.winner[i] == k:
+            if not beats(s, i, k, s.runner[i]):
+                rank_row(s, i)
+        elif beats(s, i, k, s.winner[i]):
+            s.runner[i] = s.winner[i]
+            s.winner[i] = k
+        elif s.runner[i] == k:
+            if s.sums[i, k] * before < old * s.sizes[k]:
+                rank_row(s, i)
+        elif beats(s, i, k, s.runner[i]):
+            s.runner[i] = k
+        else:
+            continue
+        note_row(s, i)
+
+
+# --- flips ------------------------------------------------------------------------------------
+
+
+@compiled
+def pays(s: Scores, i: int, k: int) -> bool:
+    """Whether a flip of row i by class k would make it right."""
+    return bool(s.runner[i] == s.y[i] if s.winner[i] == k else s.y[i] == k)
+
+
+@compiled
+def find_gain_rows(s: Scores, k: int, rows: Integers) -> int:
+    """List the rows whose flip would pay; return how many."""
+    count = 0
+    for i in range(s.y.shape[0]):
+        if s.right[i] == 0 and s.weights[i] > 0 and pays(s, i, k):
+            rows[count] = i
+            count += 1
+    return count
+
+
+@compiled
+def flip_terms(s: Scores, i: int, k: int) -> tuple[int, int, int, bool]:
+    """(gap, scale, offset, tie) of row i: d copies flip it iff ``d·(scale·c − offset) > gap``.
+
+    With ``tie``, drawing level is enough: the class that moves ahead has the lower index.
+    """
+    if s.winner[i] == k:
+        rival, sign = s.runner[i], -1
+    else:
+        rival, sign = s.winner[i], 1
+    gap = sign * (s.sums[i, rival] * s.sizes[k] - s.sums[i, k] * s.sizes[rival])
+    tie = (rival < k) == (s.winner[i] == k)
+    return gap, sign * s.sizes[rival], sign * s.sums[i, rival], tie
+
+
+@compiled
+def fewest_copies(gap: int, step: int, tie: bool, limit: int) -> int:
+    """Fewest copies that flip a row, where each makes up ``step`` of ``gap``; 0 if never.
+
+    This is ``floor(gap / step) + 1``, or ``ceil(gap / step)`` where a tie is enough.
+    """
+    if step <= 0 or gap > step * limit:
+        return 0
+    d = gap // step
+    if not (tie and d > 0 and d * step == gap):
+        d += 1
+    return d if d <= limit else 0
+
+
+@compiled
+def fill_slots(s: Scores, slots: Integers, k: int, kept: Kept) -> None:
+    """Compute flip terms and roles of the kept rows."""
+    for j in range(slots.shape[0]):
+        i = slots[j]
+        gap, scale, offset, tie = flip_terms(s, i, k)
+        kept.terms[j, 0], kept.terms[j, 1], kept.terms[j, 2] = gap, scale, offset
+        kept.terms[j, 3] = 1 if tie else 0
+        kept.roles[j] = s.weights[i] if pays(s, i, k) else -s.right[i]
+
+
+@compiled
+def copies_in_slot(kept: Kept, p: int, j: int, limit: int) -> int:
+    """Fewest copies of candidate p that flip the row in slot j; 0 if never."""
+    step = kept.terms[j, 1] * np.int64(kept.products[p, j]) - kept.terms[j, 2]
+    return fewest_copies(kept.terms[j, 0], step, kept.terms[j, 3] == 1, limit)
+
+
+# --- bounds and their order -------------------------------------------------------------------
+
+
+@compiled
+def bound_candidates(kept: Kept, penalty: bool, bounds: NDArray[np.float64]) -> None:
+    """Upper bound on ``−Δε/d`` (``−Δε`` without penalty) of every candidate, from the kept rows.
+
+    With thresholds d_i, ``gain(d)/d <= Σ w_i / max(d_i, 2)`` for all d >= 2, and
+    ``1/d_i <= step/gap``; rows harmed by one copy are harmed by more. In floating point: steps and
+    weights are exact in float64, the margin of 1e-9 covers the rounding of their quotients.
+    """
+    slots = kept.roles.shape[0]
+    scale, offset, inverse, gains, harms = np.empty((5, slots))
+    for j in range(slots):
+        inverse[j] = 1.0 / kept.terms[j, 0] if kept.terms[j, 0] > 0 else 1e30
+        scale[j], offset[j] = kept.terms[j, 1], kept.terms[j, 2]
+        gains[j], harms[j] = max(0, kept.roles[j]), max(0, -kept.roles[j])
+    for p in range(bounds.shape[0]):
+        one = several = total = harm = 0.0
+        for j in range(slots):
+            share = (scale[j] * np.float64(kept.products[p, j]) - offset[j]) * inverse[j]
+            one += gains[j] if share >= 1.0 - 1e-9 else 0.0
+            several += gains[j] * min(0.5, max(0.0, share))
+            total += gains[j] if share > 0.0 else 0.0
+            harm += harms[j] if share >= 1.0 + 1e-9 else 0.0
+        if penalty:
+            bounds[p] = max(one - harm, min(several, 0.5 * (total - harm)))
+        else:
+            bounds[p] = total - harm
+
+
+@compiled
+def comes_before(bounds: NDArray[np.float64], a: int, b: int) -> bool:
+    """Largest bound first, then lowest index."""
+    return bool(bounds[a] > bounds[b] or (bounds[a] == bounds[b] and a < b))
+
+
+@compiled
+def sift_down(heap: Integers, size: int, bounds: NDArray[np.float64], start: int) -> None:
+    """Restore the order of the heap below ``start``."""
+    item = heap[start]
+    position = start
+    while True:
+        child = 2 * position + 1
+        if child >= size:
+            break
+        if child + 1 < size and comes_before(bounds, heap[child + 1], heap[child]):
+            child += 1
+        if not comes_before(bounds, heap[child], item):
+            break
+        heap[position] = heap[child]
+        position = child
+    heap[position] = item
+
+
+@compiled
+def make_heap(bounds: NDArray[np.float64], heap: Integers) -> int:
+    """Put all candidates with a positive bound on the heap; return its size."""
+    size = 0
+    for p in range(bounds.shape[0]):
+        if bounds[p] > 0.0:
+            heap[size] = p
+            size += 1
+    for start in range(size // 2 - 1, -1, -1):
+        sift_down(heap, size, bounds, start)
+    return size
+
+
+# --- the worth of one candidate ---------------------------------------------------------------
+
+
+@compiled
+def collect_gains(kept: Kept, p: int, limit: int, events: Events) -> int:
+    """List what candidate p can win, by number of copies; return how many rows."""
+    found = 0
+    for j in range(kept.roles.shape[0]):
+        d = copies_in_slot(kept, p, j, limit) if kept.roles[j] > 0 else 0
+        if d == 0:
+            continue
+        at = found
+        while at > 0 and events.copies[at - 1] > d:
+            events.copies[at] = events.copies[at - 1]
+            events.gain[at] = events.gain[at - 1]
+            at -= 1
+        events.copies[at], events.gain[at] = d, kept.roles[j]
+        found += 1
+    events.harm[:found] = 0
+    return found
+
+
+@compiled
+def book_harm(events: Events, found: int, d: int, weight: int) -> bool:
+    """Book a harmful flip at the first gain that it spoils; return whether there is one."""
+    if d == 0 or d > events.copies[found - 1]:
+        return False
+    at = 0
+    while events.copies[at] < d:
+        at += 1
+    events.harm[at] += weight
+    return True
+
+
+@compiled
+def best_copies(events: Events, found: int, penalty: bool) -> tuple[int, int]:
+    """``(gain, d)`` for the best number of copies (ties: fewer); gain 0 if none pays.
+
+    Only thresholds of gains need be tried: between them Δε/d can only get worse.
+    """
+    best, best_d, total = 0, 1, 0
+    for j in range(found):
+        total += events.gain[j] - events.harm[j]
+        if j + 1 < found and events.copies[j + 1] == events.copies[j]:
+            continue
+        d = events.copies[j]
+        if total * best_d > best * d if penalty else total > best:
+            best, best_d = total, d
+    return best, best_d
+
+
+@compiled
+def surpasses(gain: int, d: int, p: int, best: Value, penalty: bool) -> bool:
+    """Whether candidate p with (gain, d) comes before the best so far (ties: lowest index)."""
+    best_gain, best_d, best_p = best
+    if gain <= 0 or best_p < 0:
+        return gain > 0
+    left = gain * best_d if penalty else gain
+    right = best_gain * d if penalty else best_gain
+    return left > right or (left == right and p < best_p)
+
+
+@compiled
+def copies_to_flip(s: Scores, i: int, k: int, c: int, limit: int) -> int:
+    """Fewest copies of a prompt with cosine c that flip row i; 0 if never."""
+    gap, scale, offset, tie = flip_terms(s, i, k)
+    return fewest_copies(gap, scale * c - offset, tie, limit)
+
+
+@compiled
+def book_known_harm(
+    s: Scores, kept: Kept, memory: Memory, p: int, k: int, found: int, events: Events
+) -> None:
+    """Book the harm of candidate p to kept rows and remembered killers: no product is needed."""
+    limit = events.copies[found - 1]
+    for j in range(kept.roles.shape[0]):
+        if kept.roles[j] < 0:
+            book_harm(events, found, copies_in_slot(kept, p, j, limit), -kept.roles[j])
+    for m in range(MEMORY):
+        i = memory.killers[p, m]
+        if i >= 0 and s.right[i] > 0 and not memory.is_kept[i]:
+            d = copies_to_flip(s, i, k, memory.cosines[p, m], limit)
+            book_harm(events, found, d, s.right[i])
+
+
+@compiled
+def remember(memory: Memory, p: int, i: int, c: int) -> None:
+    """Keep row i, most recent first, as one that harms candidate p."""
+    for m in range(MEMORY - 1, 0, -1):
+        memory.killers[p, m] = memory.killers[p, m - 1]
+        memory.cosines[p, m] = memory.cosines[p, m - 1]
+    memory.killers[p, 0] = i
+    memory.cosines[p, 0] = c
+
+
+@compiled
+def harms_row(
+    s: Scores, X: GridRows, t: GridRows, p: int, i: int, k: int, memory: Memory, found: int,
+    events: Events,
+) -> bool:  # fmt: skip
+    """Multiply row i with candidate p, book the harm if any; return whether there was."""
+    c = dot(X[i], t)
+    flips = c < s.behind[i] if s.winner[i] == k else c > s.ahead[i]
+    if not flips:
+        return False
+    d = copies_to_flip(s, i, k, c, events.copies[found - 1])
+    if not book_harm(events, found, d, s.right[i]):
+        return False
+    remember(memory, p, i, c)
+    return True
+
+
+@compiled
+def contains(values: Cosines, i: int) -> bool:
+    """Whether i is one of the values."""
+    for m in range(values.shape[0]):  # noqa: SIM110 (compiled code has no generators)
+        if values[m] == i:
+            return True
+    return False
+
+
+@compiled
+def value_over_all_rows(
+    s: Scores, X: GridRows, t: GridRows, p: int, k: int, memory: Memory, booked: Cosines,
+    found: int, events: Events, best: Value, penalty: bool, looks: Integers,
+) -> tuple[int, int]:  # fmt: skip
+    """``(gain, d)`` of candidate p over all rows, riskiest first; gain 0 as soon as it is beaten.
+
+    ``booked`` are the killers that have been booked already.
+    """
+    risky = memory.risky
+    first = risky.shape[0]
+    for j in range(first + X.shape[0]):
+        i = risky[j] if j < first else j - first
+        if s.right[i] == 0 or memory.is_kept[i] or (j >= first and memory.is_risky[i]):
+            continue
+        if contains(booked, i):
+            continue
+        looks[0] += 1
+        if not harms_row(s, X, t, p, i, k, memory, found, events):
+            continue
+        if 0 < j < first:  # a row that harms moves up: the next candidate meets it sooner
+            risky[j], risky[j // 2] = risky[j // 2], i
+        gain, d = best_copies(events, found, penalty)
+        if not surpasses(gain, d, p, best, penalty):
+            return 0, 1
+    return best_copies(events, found, penalty)
+
+
+# --- the search of one class ------------------------------------------------------------------
+
+
+@compiled
+def search_class(
+    s: Scores, X: GridRows, T: GridRows, k: int, kept: Kept, memory: Memory, limit: int,
+    penalty: bool, events: Events, looks: Integers,
+) -> Value:  # fmt: skip
+    """Find the best (gain, d, p) of class k; p is -1 if nothing lowers the error.
+
+    ``looks`` counts products and candidates.
+    """
+    bounds = np.empty(T.shape[0])
+    heap = np.empty(T.shape[0], np.int64)
+    bound_candidates(kept, penalty, bounds)
+    size = make_heap(bounds, heap)
+    best = (0, 1, -1)
+    worth = 0.0
+    while size > 0 and bounds[heap[0]] * (1.0 + 1e-9) >= worth:
+        p = heap[0]
+        size -= 1
+        heap[0] = heap[size]
+        if size > 0:
+            sift_down(heap, size, bounds, 0)
+        looks[1] += 1
+        found = collect_gains(kept, p, limit, events)
+        if found == 0:
+            continue
+        book_known_harm(s, kept, memory, p, k, found, events)
+        gain, d = best_copies(events, found, penalty)
+        if not surpasses(gain, d, p, best, penalty):
+            continue
+        booked = memory.killers[p].copy()
+        gain, d = value_over_all_rows(
+            s, X, T[p], p, k, memory, booked, found, events, best, penalty, looks
+        )
+        if surpasses(gain, d, p, best, penalty):
+            best = (gain, d, p)
+            worth = np.float64(gain) / (np.float64(d) if penalty else 1.0)
+    return best
+
+
+@compiled
+def margins_to(s: Scores, k: int, out: NDArray[np.float64]) -> None:
+    """How far each rightly classified row is from being flipped by class k, as a cosine."""
+    for i in range(out.shape[0]):
+        rival = s.runner[i] if s.winner[i] == k else s.winner[i]
+        gap = np.float64(s.sums[i, rival]) / s.sizes[rival] - np.float64(s.sums[i, k]) / s.sizes[k]
+        out[i] = abs(gap) if s.right[i] > 0 else 1e30

@@ -1,0 +1,149 @@
+"""What boosting works on: few-shot pictures and a prompt pool, as checked rows on the grid."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from promptboost.boosting.grid import GridRows, to_grid
+from promptboost.errors import EmbeddingError, LabelError, PoolError
+
+__all__ = ["GridPool", "Shots"]
+
+
+@dataclass(frozen=True)
+class Shots:
+    """The labelled pictures.
+
+    Attributes
+    ----------
+    originals : array of int16, shape (n, D)
+        The pictures as they are; sample weights are updated on these.
+    labels : array of int64, shape (n,)
+        Class index of each picture; every class from 0 to K − 1 has at least one.
+    views : array of int16, shape (n, V, D), or None
+        Random crops and flips of each picture; weak classifiers are composed on these.
+    """
+
+    originals: GridRows
+    labels: NDArray[np.int64]
+    views: GridRows | None = None
+
+    @classmethod
+    def from_rows(
+        cls, originals: ArrayLike, labels: ArrayLike, views: ArrayLike | None = None
+    ) -> "Shots":
+        """Check unit rows and labels, and put them on the grid.
+
+        Examples
+        --------
+        >>> Shots.from_rows([[1.0, 0.0], [0.0, 1.0]], [0, 1]).labels
+        array([0, 1])
+        >>> Shots.from_rows([[1.0, 0.0], [0.0, 1.0]], [0, 0])
+        Traceback (most recent call last):
+            ...
+        promptboost.errors.LabelError: only one class has pictures; at least two are needed
+        """
+        grid = to_grid(originals, name="pictures")
+        if grid.ndim != 2:
+            raise EmbeddingError(f"pictures: expected shape (n, D), got {grid.shape}")
+        index = _checked_labels(labels, len(grid))
+        if views is None:
+            return cls(grid, index)
+        seen = to_grid(views, name="views")
+        if seen.ndim != 3 or seen.shape[::2] != grid.shape or seen.shape[1] == 0:
+            raise EmbeddingError(
+                f"views: expected shape ({grid.shape[0]}, V, {grid.shape[1]}) with V >= 1 views of "
+                f"each picture, got {seen.shape}"
+            )
+        return cls(grid, index, seen)
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes K."""
+        return int(self.labels.max()) + 1
+
+
+@dataclass(frozen=True)
+class GridPool:
+    """The prompts to choose from.
+
+    Attributes
+    ----------
+    templates : array of int16, shape (K, number of templates, D)
+        The shared templates, filled with each class's name, in one order for all classes.
+    prompts : tuple of K arrays of int16, shape (P_k, D)
+        The pool of each class; sizes may differ, duplicates are allowed.
+    """
+
+    templates: GridRows
+    prompts: tuple[GridRows, ...]
+
+    @classmethod
+    def from_rows(cls, templates: ArrayLike, prompts: Sequence[ArrayLike]) -> "GridPool":
+        """Check unit rows and put them on the grid, one class at a time.
+
+        Examples
+        --------
+        >>> pool = GridPool.from_rows([[[1.0, 0.0]], [[0.0, 1.0]]], [[[0.6, 0.8]], [[0.8, 0.6]]])
+        >>> pool.templates.shape, [len(rows) for rows in pool.prompts]
+        ((2, 1, 2), [1, 1])
+        """
+        first = np.asarray(templates)
+        if first.ndim != 3 or 0 in first.shape:
+            raise PoolError(
+                f"templates: expected shape (K, number, D) with at least one, got {first.shape}"
+            )
+        grid = to_grid(first, name="templates")
+        if len(prompts) != len(grid):
+            raise PoolError(f"templates are for {len(grid)} classes, prompts for {len(prompts)}")
+        rows = tuple(_checked_prompts(k, block, grid.shape[2]) for k, block in enumerate(prompts))
+        return cls(grid, rows)
+
+    def check_against(self, shots: Shots) -> None:
+        """Refuse pictures of classes that have no prompts, and rows of another encoder."""
+        K, dim = len(self.prompts), self.templates.shape[2]
+        if shots.originals.shape[1] != dim:
+            raise EmbeddingError(
+                f"pictures have {shots.originals.shape[1]} dimensions, prompts {dim}: "
+                "embed both with the same encoder"
+            )
+        if shots.n_classes > K:
+            raise LabelError(
+                f"label {shots.n_classes - 1} has no prompts: the pool has {K} classes"
+            )
+        if shots.n_classes < K:
+            raise LabelError(
+                f"class {shots.n_classes} has prompts but no pictures; drop it or add one"
+            )
+
+
+def _checked_labels(labels: ArrayLike, count: int) -> NDArray[np.int64]:
+    index = np.asarray(labels)
+    if index.shape != (count,):
+        raise LabelError(f"expected {count} labels, one a picture; got shape {index.shape}")
+    if index.dtype.kind not in "iu":
+        raise LabelError(f"expected class indices 0 … K − 1, got {index.dtype}")
+    if count == 0:
+        raise LabelError("there are no pictures")
+    if index.min() < 0:
+        raise LabelError(f"label {int(index.min())} is negative; labels are 0 … K − 1")
+    present = np.bincount(index) > 0
+    if present.sum() < 2:
+        raise LabelError("only one class has pictures; at least two are needed")
+    if not present.all():
+        raise LabelError(f"class {int(np.argmin(present))} has no pictures; drop it or add one")
+    return np.ascontiguousarray(index, dtype=np.int64)
+
+
+def _checked_prompts(k: int, block: ArrayLike, dim: int) -> GridRows:
+    rows = np.asarray(block)
+    if rows.size == 0:
+        raise PoolError(f"class {k} has no prompts in the pool")
+    grid = to_grid(rows, name=f"prompts of class {k}")
+    if grid.ndim != 2 or grid.shape[1] != dim:
+        raise EmbeddingError(
+            f"prompts of class {k}: expected shape (P, {dim}) as for the templates, got {rows.shape}"
+        )
+    return grid

@@ -1,0 +1,10 @@
+import pytest
+
+from promptboost.boosting import search
+
+
+@pytest.fixture(params=[(24, 512), (2, 3), (0, 1)], ids=["default", "few kept", "none kept"])
+def kept_rows(request, monkeypatch):
+    """The heuristics must never matter: small instances would never leave the kept rows otherwise."""
+    monkeypatch.setattr(search, "KEPT_RISKY_ROWS", request.param[0])
+    monkeypatch.setattr(search, "RISKY_ROWS", request.param[1])

@@ -1,0 +1,183 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptboost.boosting import BoostSettings, GridPool, Shots, boost
+from promptboost.boosting.boost import BoostState, scores_of, updated_weights
+from promptboost.boosting.grid import COSINE_UNIT
+from promptboost.errors import SettingError, WeightError
+from promptboost.testing import clip_like
+
+
+@pytest.fixture(scope="module")
+def problem():
+    task = clip_like(5, 4, views=8, prompts=30, templates=6, dim=32, confusion=2.5, seed=2)
+    shots = Shots.from_rows(task.pictures, task.labels, task.views)
+    return shots, GridPool.from_rows(task.templates, task.prompts)
+
+
+def described(rounds):
+    return [(r.composition.template, r.composition.steps, r.state.weights.tolist()) for r in rounds]
+
+
+def samme_r_weights(weights, scores, labels, tau):
+    """The update exactly as the paper writes it, with probabilities clipped to [ε, 1]."""
+    n, K = scores.shape
+    p = np.exp(scores / tau) / np.exp(scores / tau).sum(axis=1, keepdims=True)
+    p = np.clip(p, np.finfo(float).eps, 1)
+    new = np.empty(n)
+    for i in range(n):
+        y = np.full(K, -1 / (K - 1))
+        y[labels[i]] = 1
+        new[i] = weights[i] * np.exp(-(K - 1) / K * (y @ np.log(p[i])))
+    return new / new.sum()
+
+
+@given(st.integers(0, 10**6), st.integers(2, 40), st.sampled_from([0.1, 0.5, 1.0, 10.0]))
+def test_weight_update_is_samme_r(seed, K, tau):
+    rng = np.random.default_rng(seed)
+    scores = rng.uniform(-1, 1, (12, K))
+    weights, labels = rng.random(12) + 0.01, rng.integers(K, size=12)
+    ours = updated_weights(weights / weights.sum(), scores, labels, tau)
+    assert np.allclose(ours, samme_r_weights(weights, scores, labels, tau), rtol=1e-9)
+
+
+def test_scores_are_means_of_cosines(problem):
+    shots, pool = problem
+    weak = next(boost(shots, pool, BoostSettings(rounds=1))).composition
+    assert weak.steps
+    scores = scores_of(weak, shots.originals, pool)
+    X = shots.originals.astype(float)
+    for k in range(5):
+        bank = [pool.templates[k, weak.template]]
+        for step in weak.steps:
+            if step.class_index == k:
+                bank += [pool.prompts[k][step.prompt]] * step.copies
+        expected = (X @ np.mean(np.array(bank, dtype=float), axis=0)) / COSINE_UNIT
+        assert np.allclose(scores[:, k], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
+@pytest.mark.parametrize("a", [0, 3])
+def test_a_fit_continued_after_any_round_is_the_same(problem, algorithm, a):
+    settings = BoostSettings(rounds=6, views_per_round=a, algorithm=algorithm, seed=7)
+    whole = list(boost(*problem, settings))
+    for stop in range(1, len(whole)):
+        first = list(boost(*problem, BoostSettings(**{**vars(settings), "rounds": stop})))
+        rest = list(boost(*problem, settings, state=first[-1].state))
+        assert described(first + rest) == described(whole)
+
+
+def test_same_seed_same_rounds_and_other_seed_others(problem):
+    run = [described(boost(*problem, BoostSettings(rounds=3, seed=s))) for s in (1, 1, 2)]
+    assert run[0] == run[1]
+    assert run[0] != run[2]
+
+
+def test_weights_rise_where_the_weak_classifier_is_wrong(problem):
+    shots, pool = problem
+    settings = BoostSettings(rounds=1, views_per_round=0, max_copies=1, temperature=0.1)
+    done = next(boost(shots, pool, settings))
+    scores = scores_of(done.composition, shots.originals, pool)
+    margin = scores[np.arange(20), shots.labels] - (scores.sum(axis=1)) / 5
+    order = np.argsort(margin)
+    assert done.state.weights[order[0]] == done.state.weights.max()
+    assert np.isclose(done.state.weights.sum(), 1)
+
+
+def test_views_are_dealt_without_repetition_until_all_are_seen(problem):
+    from promptboost.boosting.boost import _ViewDraws
+
+    shots, pool = problem
+    draws = _ViewDraws(shots, pool, BoostSettings(views_per_round=4, seed=3))
+    first, second, third = (draws._views_of(m) for m in range(3))
+    assert all(sorted(np.r_[a, b]) == list(range(8)) for a, b in zip(first, second, strict=True)), (
+        "eight views last for two rounds of four"
+    )
+    assert (third != first).any()
+    X, y, owners, hits = draws.draw(1)
+    assert (shots.views[owners, second.ravel()] == X).all()
+    assert (y == shots.labels[owners]).all()
+    assert hits.shape == (80, 6)
+
+
+def test_without_views_the_originals_are_seen(problem):
+    shots, pool = problem
+    plain = Shots(shots.originals, shots.labels)
+    settings = BoostSettings(rounds=2, views_per_round=0)
+    assert described(boost(plain, pool, settings)) == described(boost(shots, pool, settings))
+
+
+def test_patience_stops_when_no_error_is_left():
+    easy = clip_like(3, 3, views=4, prompts=30, dim=64, confusion=0.2)
+    shots = Shots.from_rows(easy.pictures, easy.labels, easy.views)
+    pool = GridPool.from_rows(easy.templates, easy.prompts)
+    rounds = list(boost(shots, pool, BoostSettings(rounds=20, patience=3)))
+    assert [r.composition.error for r in rounds] == [0, 0, 0]
+    assert rounds[-1].state.finished
+    assert list(boost(shots, pool, BoostSettings(rounds=20), state=rounds[-1].state)) == []
+    assert len(list(boost(shots, pool, BoostSettings(rounds=5)))) == 5
+
+
+def test_a_callback_can_stop(problem):
+    seen = []
+
+    def stop_at_two(done):
+        seen.append(done.state.rounds_done)
+        return done.state.rounds_done == 2
+
+    assert len(list(boost(*problem, BoostSettings(rounds=9), callback=stop_at_two))) == 2
+    assert seen == [1, 2]
+    with pytest.raises(SettingError, match="callback returns True"):
+        list(boost(*problem, BoostSettings(rounds=2), callback=lambda done: "stop"))
+
+
+def test_start_weights_matter_and_zero_weights_are_ignored(problem):
+    shots, pool = problem
+    only = (np.arange(20) % 4 == 0).astype(float)
+    settings = BoostSettings(rounds=1, views_per_round=0)
+    focused = next(boost(shots, pool, settings, weights=only))
+    assert focused.composition.error in {0, 0.2, 0.4, 0.6, 0.8}, "five pictures count, equally"
+    assert focused.composition.steps != next(boost(shots, pool, settings)).composition.steps
+    assert (focused.state.weights[only == 0] == 0).all()
+
+
+def test_hard_votes(problem):
+    rounds = list(boost(*problem, BoostSettings(rounds=4, algorithm="samme", views_per_round=4)))
+    for done in rounds:
+        if 0 < done.original_error < 0.8:
+            expected = np.log((1 - done.original_error) / done.original_error) + np.log(4)
+            assert np.isclose(done.vote, expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rounds": 0}, "rounds must be at least 1"),
+        ({"views_per_round": -1}, "views_per_round"),
+        ({"seed": -1}, "seed"),
+        ({"temperature": 0.0}, "temperature must be positive"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"algorithm": "gentle"}, "algorithm"),
+        ({"patience": 0}, "patience"),
+        ({"max_copies": 0}, "max_copies"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(SettingError, match=message):
+        BoostSettings(**settings)
+
+
+def test_bad_input_is_refused_before_any_work(problem):
+    shots, pool = problem
+    with pytest.raises(SettingError, match="no views were given"):
+        boost(Shots(shots.originals, shots.labels), pool)
+    with pytest.raises(SettingError, match="only 8 views"):
+        boost(shots, pool, BoostSettings(views_per_round=9))
+    with pytest.raises(WeightError, match="all sample weights are zero"):
+        boost(shots, pool, weights=np.zeros(20))
+    with pytest.raises(WeightError, match="not both"):
+        boost(shots, pool, weights=np.ones(20), state=BoostState(0, np.ones(20)))
+    with pytest.raises(WeightError, match="expected 20"):
+        boost(shots, pool, state=BoostState(1, np.ones(3)))
