@@ -232,7 +232,7 @@ def scores_of(weak: Composition, X: GridRows, pool: GridPool) -> NDArray[np.floa
         bank = np.concatenate([pool.templates[k, weak.template][None], rows])
         counts = np.array([1, *copies.values()], dtype=np.int64)
         cosines = np.empty((len(X), len(bank)), dtype=np.int32)
-        kernel.products(bank, np.arange(len(bank)), X, cosines)
+        kernel.products(bank, X, cosines)
         scores[:, k] = (cosines @ counts) / (int(counts.sum()) * COSINE_UNIT)
     return scores
 

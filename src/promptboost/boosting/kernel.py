@@ -36,6 +36,12 @@ def compiled(function: Function) -> Function:
     return cast(Function, njit(cache=True, nogil=True)(function))
 
 
+def compiled_any_order(function: Function) -> Function:
+    """Compile a function whose floating-point sums may be taken in any order, in SIMD lanes."""
+    relaxed = {"reassoc", "nsz", "nnan"}
+    return cast(Function, njit(cache=True, nogil=True, fastmath=relaxed)(function))
+
+
 class Scores(NamedTuple):
     """The state of a collection of banks on n rows, and what is asked of each row most often."""
 
@@ -89,13 +95,13 @@ def dot(a: GridRows, b: GridRows) -> int:
 
 
 @compiled
-def products(X: GridRows, rows: Integers, T: GridRows, out: Cosines) -> None:
-    """Fill ``out[p, r] = X[rows[r]] · T[p]``, a block of rows at a time so that it stays in cache."""
-    for start in range(0, rows.shape[0], 64):
-        stop = min(start + 64, rows.shape[0])
+def products(X: GridRows, T: GridRows, out: Cosines) -> None:
+    """Fill ``out[p, i] = X[i] · T[p]``, a block of rows at a time so that it stays in cache."""
+    for start in range(0, X.shape[0], 64):
+        stop = min(start + 64, X.shape[0])
         for p in range(T.shape[0]):
-            for r in range(start, stop):
-                out[p, r] = dot(X[rows[r]], T[p])
+            for i in range(start, stop):
+                out[p, i] = dot(X[i], T[p])
 
 
 @compiled
@@ -256,7 +262,7 @@ def copies_in_slot(kept: Kept, p: int, j: int, limit: int) -> int:
 # --- bounds and their order -------------------------------------------------------------------
 
 
-@compiled
+@compiled_any_order
 def bound_candidates(kept: Kept, penalty: bool, bounds: NDArray[np.float64]) -> None:
     """Upper bound on ``−Δε/d`` (``−Δε`` without penalty) of every candidate, from the kept rows.
 
@@ -272,10 +278,12 @@ def bound_candidates(kept: Kept, penalty: bool, bounds: NDArray[np.float64]) -> 
         gains[j], harms[j] = max(0, kept.roles[j]), max(0, -kept.roles[j])
     for p in range(bounds.shape[0]):
         one = several = total = harm = 0.0
+        cosines = kept.products[p]
         for j in range(slots):
-            share = (scale[j] * np.float64(kept.products[p, j]) - offset[j]) * inverse[j]
+            share = (scale[j] * np.float64(cosines[j]) - offset[j]) * inverse[j]
+            half = share if share < 0.5 else 0.5
             one += gains[j] if share >= 1.0 - 1e-9 else 0.0
-            several += gains[j] * min(0.5, max(0.0, share))
+            several += gains[j] * (half if half > 0.0 else 0.0)
             total += gains[j] if share > 0.0 else 0.0
             harm += harms[j] if share >= 1.0 + 1e-9 else 0.0
         if penalty:

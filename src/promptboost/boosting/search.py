@@ -26,7 +26,7 @@ from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows
 __all__ = ["Choice", "Effort", "PromptSearch"]
 
 # Rows at risk whose products with the whole pool of a class are kept from the first visit on.
-KEPT_RISKY_ROWS = 24
+KEPT_RISKY_ROWS = 12
 # Further rows at risk that a candidate meets before all others.
 RISKY_ROWS = 512
 # Below this many multiplications a second thread costs more than it brings.
@@ -192,11 +192,9 @@ class PromptSearch:
         kernel.append(self._scores, k, c, copies)
 
     def _fill_scores(self, first: GridRows) -> None:
-        everything = np.arange(len(first))
-
         def fill(part: slice) -> None:
             out = np.empty((part.stop - part.start, len(first)), dtype=np.int32)
-            kernel.products(first, everything, self._X[part], out)
+            kernel.products(first, self._X[part], out)
             self._scores.sums[part] = out
 
         in_threads(fill, len(self._X), self._X.size * len(first), chunk=4096)
@@ -228,11 +226,8 @@ class PromptSearch:
         T = self._prompts[k]
         memory.room_for(len(new))
         out = memory.products[:, len(memory.rows) : len(memory.rows) + len(new)]
-        in_threads(
-            lambda part: kernel.products(self._X, new, T[part], out[part]),
-            len(T),
-            len(new) * T.size,
-        )
+        X = self._X[new]
+        in_threads(lambda part: kernel.products(X, T[part], out[part]), len(T), len(new) * T.size)
         memory.rows = np.concatenate([memory.rows, new])
         self._effort.products += out.size
         self._effort.kept_bytes += out.nbytes

@@ -1,0 +1,103 @@
+"""One door for every source of pictures."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from promptboost.data.check import OnBad, check_pictures, without_bad
+from promptboost.data.dataset import Dataset
+from promptboost.data.folder import read_folder
+from promptboost.data.listing import Listing
+from promptboost.data.manifest import MANIFEST_ENDINGS, read_manifest
+from promptboost.data.reading import BadPicture
+from promptboost.errors import DataError
+
+__all__ = ["load_data"]
+
+
+def load_data(
+    source: Any,
+    *,
+    on_bad: OnBad = "skip",
+    check: bool = True,
+    workers: int = 2,
+    progress: bool = True,
+) -> Dataset:
+    """Read labelled pictures from wherever they are.
+
+    Parameters
+    ----------
+    source : str, path, pandas.DataFrame, sequence of (picture, label), or Dataset
+        A folder (``class/picture.jpg``, perhaps below ``train/``, ``val/`` and ``test/``); a CSV or
+        JSON Lines manifest (path, label, perhaps split); a data frame with the same columns; pairs
+        in memory; or the word ``"emoji"`` for the pictures that come with the package
+        (a folder of that name is ``"./emoji"``).
+    on_bad : {"skip", "stop"}, default="skip"
+        What to do about files that cannot be used: go on without them (they are listed in the
+        dataset's ``bad``), or raise.
+    check : bool, default=True
+        Decode every picture now to find the bad ones; without, a bad one is an error later.
+    workers : int, default=2
+        Threads that decode.
+    progress : bool, default=True
+        Show a progress bar on a terminal.
+
+    Returns
+    -------
+    Dataset
+        The pictures that can be used.
+
+    Raises
+    ------
+    DataError
+        If the source cannot be read, a class is left without pictures, or as asked by ``on_bad``.
+
+    Examples
+    --------
+    >>> from PIL import Image
+    >>> pairs = [(Image.new("RGB", (8, 8), colour), colour) for colour in ("red", "blue")]
+    >>> load_data(pairs).class_names
+    ('blue', 'red')
+    """
+    if isinstance(source, Dataset):
+        return source
+    if isinstance(source, str) and source == "emoji":
+        from promptboost.data.emoji import load_emoji
+
+        return load_emoji()
+    listing = _read(source)
+    bad: list[BadPicture] = []
+    if check:
+        bad = check_pictures(listing.pictures, workers=workers, progress=progress)
+    if not listing.classes:
+        raise DataError("there are no pictures; give at least one for each class")
+    return without_bad(listing, bad, on_bad)
+
+
+def _read(source: Any) -> Listing:
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        return read_folder(path) if path.is_dir() else _read_file(path)
+    from promptboost.data.memory import read_frame, read_pairs
+
+    if hasattr(source, "columns") and hasattr(source, "iloc"):
+        return read_frame(source)
+    if isinstance(source, Iterable):
+        return read_pairs(source)
+    raise DataError(
+        f"a {type(source).__name__} is not a source of pictures; give a folder, a CSV or JSONL "
+        "file, a data frame, or (picture, label) pairs"
+    )
+
+
+def _read_file(path: Path) -> Listing:
+    if not path.exists():
+        raise DataError(
+            f"{path} does not exist; give a folder, a CSV or JSONL file, or the word emoji"
+        )
+    if path.suffix.lower() not in MANIFEST_ENDINGS:
+        raise DataError(
+            f"{path} is neither a folder nor a manifest ({', '.join(MANIFEST_ENDINGS)})"
+        )
+    return read_manifest(path)

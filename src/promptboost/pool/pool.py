@@ -1,0 +1,145 @@
+"""The prompts boosting may choose from: for every class a list of sentences of any length."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+from promptboost.errors import PoolError
+from promptboost.pool.templates import fill
+
+__all__ = ["Prompt", "PromptPool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One sentence of a pool, and where it comes from.
+
+    Attributes
+    ----------
+    text : str
+        What is embedded and shown.
+    source : str
+        ``"template"``, ``"descriptions"`` or the name given to them, or ``"concat"``.
+    template : str or None
+        The template it was made with, ``{}`` and all.
+    sentence : str or None
+        The description it was made with; of a concatenation, its second half.
+
+    Examples
+    --------
+    >>> Prompt("a photo of an owl.", "template", template="a photo of a {}.").text
+    'a photo of an owl.'
+    """
+
+    text: str
+    source: str
+    template: str | None = None
+    sentence: str | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PromptPool:
+    """For every class an ordered list of prompts; made by :func:`build_pool`.
+
+    A pool never changes. Two pools are equal when their fingerprints are.
+
+    Attributes
+    ----------
+    class_names : tuple of str
+        In the order of the labels.
+    templates : tuple of str
+        What every class has in common, and boosting starts from.
+    prompts_by_class : tuple of tuples of Prompt
+        In the order of the class names.
+    missing : tuple of str
+        Classes for which descriptions were given but none was found.
+    unused : tuple of str
+        Names in the descriptions that are no class of this pool.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> pool = build_pool(["owl", "bat"], descriptions={"owl": ["large round eyes"]})
+    >>> pool.prompts("owl")[-1].source
+    'descriptions'
+    >>> pool.missing, pool.statistics()["prompts_by_source"]
+    (('bat',), {'template': 160, 'descriptions': 1})
+    """
+
+    class_names: tuple[str, ...]
+    templates: tuple[str, ...]
+    prompts_by_class: tuple[tuple[Prompt, ...], ...]
+    missing: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    def prompts(self, class_name: str) -> Sequence[Prompt]:
+        """Return the prompts of one class, in order."""
+        try:
+            return self.prompts_by_class[self._position[class_name]]
+        except KeyError:
+            raise PoolError(
+                f"the pool has no class {class_name!r}; it has {', '.join(self.class_names[:10])}"
+                f"{', …' if len(self.class_names) > 10 else ''}"
+            ) from None
+
+    def texts(self, class_name: str) -> list[str]:
+        """Return the texts of the prompts of one class, in order."""
+        return [prompt.text for prompt in self.prompts(class_name)]
+
+    def template_texts(self) -> list[list[str]]:
+        """Return, for every class, every template filled with its name.
+
+        Unlike the prompts of a class these all have the same length and order, so that the
+        j-th texts of all classes are one zero-shot classifier.
+        """
+        return [[fill(template, name) for template in self.templates] for name in self.class_names]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes whenever a class name, a template, a text or their order changes."""
+        digest = hashlib.blake2b(digest_size=16)
+        # JSON marks where each string and list ends: ["ab", "c"] and ["a", "bc"] differ.
+        digest.update(json.dumps([self.class_names, self.templates]).encode())
+        for name in self.class_names:
+            digest.update(json.dumps(self.texts(name)).encode())
+        return digest.hexdigest()
+
+    def statistics(self) -> dict[str, Any]:
+        """Count classes, templates and prompts, by class and by source; ready for JSON."""
+        sizes = [len(prompts) for prompts in self.prompts_by_class]
+        sources = Counter(prompt.source for prompts in self.prompts_by_class for prompt in prompts)
+        return {
+            "classes": len(self.class_names),
+            "templates": len(self.templates),
+            "prompts": sum(sizes),
+            "prompts_per_class": {
+                "min": min(sizes),
+                "median": float(median(sizes)),
+                "max": max(sizes),
+            },
+            "prompts_by_source": dict(sources),
+            "missing": list(self.missing),
+            "unused": list(self.unused),
+            "fingerprint": self.fingerprint,
+        }
+
+    @cached_property
+    def _position(self) -> dict[str, int]:
+        return {name: k for k, name in enumerate(self.class_names)}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PromptPool):
+            return NotImplemented
+        return self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __repr__(self) -> str:
+        prompts = sum(map(len, self.prompts_by_class))
+        return f"<PromptPool: {len(self.class_names)} classes, {prompts} prompts>"

@@ -1,0 +1,205 @@
+"""Templates: sentences with one ``{}`` where the name of a class goes.
+
+The list is our own. It spans what changes between pictures of the same thing: the kind of
+photograph, its quality, the viewpoint, the setting, and the ways a thing is drawn or made.
+"""
+
+import re
+from collections.abc import Iterable
+
+from promptboost.errors import MissingExtraError, PoolError
+from promptboost.pool.text import clean, text_key
+
+__all__ = ["TEMPLATES", "check_templates", "clip_templates", "fill"]
+
+_PHOTOGRAPHS = (
+    "a photo of a {}.",
+    "a snapshot of a {}.",
+    "a studio photograph of a {}.",
+    "a stock photo of a {}.",
+    "a product photo of a {}.",
+    "a catalogue picture of a {}.",
+    "a phone picture of a {}.",
+    "an amateur picture of a {}.",
+    "a professional photograph of a {}.",
+    "a vintage photograph of a {}.",
+    "a sepia photograph of an old {}.",
+    "a monochrome picture of a {}.",
+    "a polaroid of a {}.",
+    "a museum photograph of a {}.",
+    "a documentary photo showing a {}.",
+    "a magazine picture of a {}.",
+)
+_QUALITIES = (
+    "a sharp picture of a {}.",
+    "an out-of-focus picture of a {}.",
+    "a grainy picture of a {}.",
+    "an overexposed picture of a {}.",
+    "an underexposed picture of a {}.",
+    "a badly lit picture of a {}.",
+    "a picture of a {} with strong contrast.",
+    "a faded picture of a {}.",
+    "a heavily compressed picture of a {}.",
+    "a tiny thumbnail of a {}.",
+    "a high-resolution picture of a {}.",
+    "a colourful picture of a {}.",
+)
+_VIEWPOINTS = (
+    "a {} seen from the front.",
+    "a {} seen from the side.",
+    "a {} seen from above.",
+    "a {} seen from below.",
+    "a {} seen from behind.",
+    "a {} seen at an angle.",
+    "a {} far away in the distance.",
+    "a {} that fills the whole frame.",
+    "a detail of a {}.",
+    "a {} that is partly hidden.",
+    "a {} cut off at the edge of the picture.",
+    "the silhouette of a {}.",
+)
+_CONTEXTS = (
+    "a {} on a white background.",
+    "a {} on a dark background.",
+    "a {} against a plain background.",
+    "a {} in its usual surroundings.",
+    "a {} outdoors in daylight.",
+    "a {} indoors under a lamp.",
+    "a {} at night.",
+    "a {} on a table.",
+    "a {} next to other things.",
+    "two pictures of the same {}.",
+    "an example of a {}.",
+    "one kind of {}.",
+    "an unusual kind of {}.",
+    "a typical {}.",
+)
+_SIZES_AND_STATES = (
+    "a tiny {}.",
+    "a huge {}.",
+    "a brand new {}.",
+    "a worn {}.",
+    "a beautiful {}.",
+    "a brightly coloured {}.",
+)
+_DRAWINGS = (
+    "an illustration of a {}.",
+    "a pencil outline of a {}.",
+    "an ink illustration of a {}.",
+    "a watercolour of a {}.",
+    "a comic-book picture of a {}.",
+    "a child's picture of a {}.",
+    "a line-art picture of a {}.",
+    "a page from a picture book showing a {}.",
+    "a poster showing a {}.",
+    "a diagram of a {}.",
+)
+_ICONS_AND_MODELS = (
+    "an emoji of a {}.",
+    "an icon of a {}.",
+    "a flat icon showing a {}.",
+    "clip art of a {}.",
+    "a sticker of a {}.",
+    "a pictogram of a {}.",
+    "pixel art of a {}.",
+    "a computer-generated image of a {}.",
+    "a glossy 3D model of a {}.",
+    "a miniature figure of a {}.",
+)
+
+TEMPLATES: tuple[str, ...] = (
+    *_PHOTOGRAPHS,
+    *_QUALITIES,
+    *_VIEWPOINTS,
+    *_CONTEXTS,
+    *_SIZES_AND_STATES,
+    *_DRAWINGS,
+    *_ICONS_AND_MODELS,
+)
+"""The 80 templates promptboost comes with; the first one is the plain photograph."""
+
+_ARTICLE_BEFORE_NAME = re.compile(r"\b([Aa]) \{\}")
+# By sound, not by letter: "a unicorn", "a ukulele", "a euro", "a one-way sign", but "an hour".
+_VOWEL_LETTER = re.compile(r"[aeiou]", re.IGNORECASE)
+_SOUNDS_LIKE_YOU_OR_ONE = re.compile(
+    r"eu|ewe|once|one\b|ubi|uk|uni(?!m|n)|ura|us[aeu]|ut[ei]", re.IGNORECASE
+)
+_SILENT_H = re.compile(r"heir|honest|honou?r|hour", re.IGNORECASE)
+
+
+def fill(template: str, name: str) -> str:
+    """Put the name of a class into a template.
+
+    Underscores in the name become spaces. An "a" directly before the ``{}`` becomes "an" when
+    the name begins with a vowel sound; nothing else of the template changes. This departs, on
+    purpose, from CLIP's own scripts, which write "a photo of a apple.".
+
+    Parameters
+    ----------
+    template : str
+        A sentence with exactly one ``{}``.
+    name : str
+        The name of a class.
+
+    Examples
+    --------
+    >>> fill("a photo of a {}.", "apple_pie")
+    'a photo of an apple pie.'
+    >>> fill("a photo of the {}.", "unicorn"), fill("a {} at night.", "unicorn")
+    ('a photo of the unicorn.', 'a unicorn at night.')
+    """
+    words = clean(name.replace("_", " "), where=f"the class name {name!r}")
+    if _begins_with_vowel_sound(words):
+        template = _ARTICLE_BEFORE_NAME.sub(r"\1n {}", template)
+    return template.replace("{}", words)
+
+
+def check_templates(templates: Iterable[str]) -> tuple[str, ...]:
+    """Return the templates cleaned, repeats left out, or say which one cannot be used.
+
+    Examples
+    --------
+    >>> check_templates(["a photo of a {}.", "A photo  of a {}."])
+    ('a photo of a {}.',)
+    >>> check_templates(["a photo of a cat."])
+    Traceback (most recent call last):
+        ...
+    promptboost.errors.PoolError: template 1 has 0 times {} where the class name goes, it needs \
+exactly one: 'a photo of a cat.'
+    """
+    if isinstance(templates, str):
+        raise PoolError(f"templates must be a list of sentences, not one string: [{templates!r}]")
+    kept: dict[str, str] = {}
+    for number, template in enumerate(templates, start=1):
+        text = clean(template, where=f"template {number}")
+        if (count := text.count("{}")) != 1:
+            raise PoolError(
+                f"template {number} has {count} times {{}} where the class name goes, "
+                f"it needs exactly one: {text!r}"
+            )
+        kept.setdefault(text_key(text), text)
+    return tuple(kept.values())
+
+
+def clip_templates() -> tuple[str, ...]:
+    """Return the 80 ImageNet templates of CLIP, as open_clip has them.
+
+    Raises
+    ------
+    MissingExtraError
+        If open_clip is not installed.
+    """
+    try:
+        from open_clip import OPENAI_IMAGENET_TEMPLATES
+    except ImportError as error:
+        raise MissingExtraError(
+            "CLIP's own templates come with open_clip, which is not installed: "
+            "pip install 'promptboost[clip]'"
+        ) from error
+    return tuple(template("{}") for template in OPENAI_IMAGENET_TEMPLATES)
+
+
+def _begins_with_vowel_sound(name: str) -> bool:
+    if _VOWEL_LETTER.match(name):
+        return _SOUNDS_LIKE_YOU_OR_ONE.match(name) is None
+    return _SILENT_H.match(name) is not None

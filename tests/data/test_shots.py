@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptboost.data import Dataset, Picture, draw_shots, few_shot, rest
+from promptboost.errors import DataError, SettingError
+
+LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=80)
+
+
+@given(labels=LABELS, shots=st.integers(1, 12), seed=st.integers(0, 2**40))
+def test_draws_are_stratified_nested_and_repeatable(labels, shots, seed):
+    drawn = draw_shots(labels, shots, seed, fewer="allow")
+    doubled = draw_shots(labels, 2 * shots, seed, fewer="allow")
+    assert set(drawn) <= set(doubled)
+    assert drawn.tolist() == sorted(set(drawn.tolist()))
+    assert drawn.tolist() == draw_shots(labels, shots, seed, fewer="allow").tolist()
+    for label in set(labels):
+        taken = sum(labels[i] == label for i in drawn)
+        assert taken == min(shots, labels.count(label))
+    assert sorted([*drawn, *rest(len(labels), drawn)]) == list(range(len(labels)))
+
+
+def test_seeds_draw_differently_and_evenly():
+    labels = np.repeat([0, 1], 10)
+    draws = [tuple(draw_shots(labels, 1, seed)) for seed in range(300)]
+    counts = np.bincount(np.ravel(draws), minlength=20)
+    assert counts.min() > 10
+    assert len(set(draws)) > 60
+
+
+def test_a_class_is_drawn_independently_of_the_others():
+    alone = draw_shots(np.zeros(9, dtype=int), 3, 4)
+    together = draw_shots([0] * 9 + [1] * 5, 3, 4)
+    assert together[:3].tolist() == alone.tolist()
+
+
+def test_too_few_pictures():
+    with pytest.raises(DataError, match=r"class 'dog' has 1 pictures .* 2 are asked .* 1 at most"):
+        draw_shots([0, 0, 1], 2, class_names=["cat", "dog"])
+    assert draw_shots([0, 0, 1], 2, fewer="allow").tolist() == [0, 1, 2]
+    with pytest.raises(DataError, match="class 'emu' has no pictures"):
+        draw_shots([0, 1], 1, fewer="allow", class_names=["cat", "dog", "emu"])
+
+
+@pytest.mark.parametrize("wrong", [{"shots": 0}, {"seed": -1}, {"fewer": "maybe"}])
+def test_wrong_settings(wrong):
+    with pytest.raises(SettingError):
+        draw_shots([0, 1], **{"shots": 1, **wrong})
+
+
+def dataset(*splits: str | None) -> Dataset:
+    return Dataset.of(
+        Picture(f"{split}/{label}{number}", label, b"", split)
+        for split in splits
+        for label in "ab"
+        for number in range(5)
+    )
+
+
+def test_without_splits_the_rest_is_held_out():
+    data = dataset(None)
+    learn, held_out = few_shot(data, 2, seed=1)
+    assert (len(learn), len(held_out)) == (4, 6)
+    ids = {picture.id for picture in (*learn.pictures, *held_out.pictures)}
+    assert ids == {picture.id for picture in data.pictures}
+
+
+@pytest.mark.parametrize(
+    ("splits", "held"), [(("train", "val", "test"), "test"), (("train", "val"), "val")]
+)
+def test_with_splits_the_test_pictures_are_held_out(splits, held):
+    learn, held_out = few_shot(dataset(*splits), 2)
+    assert {picture.split for picture in learn.pictures} == {"train"}
+    assert {picture.split for picture in held_out.pictures} == {held}
+    assert len(held_out) == 10
+
+
+def test_a_train_split_alone_leaves_its_rest():
+    learn, held_out = few_shot(dataset("train"), 2)
+    assert (len(learn), len(held_out)) == (4, 6)
+
+
+def test_all_pictures():
+    learn, held_out = few_shot(dataset("train", "test"), None)
+    assert (len(learn), len(held_out)) == (10, 10)
+    assert len(few_shot(dataset(None), None)[1]) == 0
+
+
+def test_splits_without_train():
+    with pytest.raises(DataError, match="'train'; there are: test"):
+        few_shot(dataset("test"), 1)

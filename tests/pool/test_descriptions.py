@@ -1,0 +1,126 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptboost.errors import FileFormatError, PoolError
+from promptboost.pool import match_descriptions, read_descriptions
+
+words = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=8)
+sentences = st.lists(words, min_size=1, max_size=4).map(" ".join)
+described = st.dictionaries(sentences, st.lists(sentences, min_size=1, max_size=4), min_size=1)
+
+
+@given(described, st.booleans())
+def test_json_and_json_lines_are_read_as_written(tmp_path_factory, descriptions, ascii_only):
+    folder = tmp_path_factory.mktemp("read")
+    whole, lines = folder / "mine.json", folder / "mine.jsonl"
+    whole.write_text(json.dumps(descriptions, ensure_ascii=ascii_only), encoding="utf-8")
+    lines.write_text(
+        "\n".join(
+            json.dumps({"class": name, "text": text, "note": 1}, ensure_ascii=ascii_only)
+            for name, texts in descriptions.items()
+            for text in texts
+        ),
+        encoding="utf-8",
+    )
+    for path in (whole, lines):
+        found = read_descriptions(str(path))
+        assert found == descriptions
+        assert list(found) == list(descriptions)
+
+
+def test_byte_order_mark_windows_line_ends_and_blank_lines_are_fine(tmp_path):
+    path = tmp_path / "mine.JSONL"
+    line = b'{"class": "owl", "text": " round\\n eyes"}'
+    path.write_bytes(b"\xef\xbb\xbf" + line + b"\r\n\r\n" + line + b"\r\n")
+    assert read_descriptions(path) == {"owl": ["round eyes", "round eyes"]}
+
+
+def test_a_line_ends_only_where_the_file_says_so(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"class": "owl", "text": "round\u2028eyes"}', encoding="utf-8")
+    assert read_descriptions(path) == {"owl": ["round eyes"]}
+
+
+def test_an_empty_list_is_kept_for_the_caller_to_report(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"owl": [], "bat": ["leathery wings"]}')
+    assert read_descriptions(path) == {"owl": [], "bat": ["leathery wings"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", b'{"owl": ["round ey', "cut off or not JSON.*line 1"),
+        ("a.json", b"", "cut off or not JSON"),
+        ("a.json", b'{"owl": ["\xe9t\xe9"]}', "not UTF-8 .byte 10."),
+        ("a.json", b"[1]", "holds a list"),
+        ("a.json", b"{}", "holds no classes"),
+        ("a.json", b'{"owl": "round eyes"}', "'owl' needs a list of sentences, not a str"),
+        ("a.json", b'{"owl": 3}', "'owl' needs a list of sentences, not a int"),
+        ("a.json", b'{"owl": ["fine", 3]}', "sentence 2 of the class 'owl' must be a string"),
+        ("a.json", b'{"owl": ["fine", " "]}', "sentence 2 of the class 'owl' is empty"),
+        ("a.json", b'{"owl": ["\\u001b[0m"]}', r"sentence 1 of the class 'owl'.*U\+001B"),
+        ("a.json", b'{"owl": ["\\ud800"]}', r"U\+D800"),
+        ("a.json", b'{"o\\u0000wl": ["x"]}', r"a class name.*U\+0000"),
+        ("a.json", b'{"owl": ["x"], "owl": ["y"]}', "'owl' occurs twice"),
+        ("a.json", b'{"an owl": ["x"], "an  owl": ["y"]}', "'an owl' occurs twice"),
+        ("a.json", b"[" * 200_000, "cannot be read as JSON|cut off"),
+        ("a.json", b'{"owl": [' + b"9" * 5000 + b"]}", "cannot be read as JSON"),
+        ("a.jsonl", b'{"class": "owl", "text": "x"}\n{"class"', "line 2, is cut off"),
+        ("a.jsonl", b'{"class": "owl"}', "line 1, should be"),
+        ("a.jsonl", b'["owl", "x"]', "line 1, should be"),
+        ("a.jsonl", b'{"class": "owl", "text": 1}', "the text of line 1 must be a string"),
+        ("a.jsonl", b'{"class": "", "text": "x"}', "the class of line 1 is empty"),
+        ("a.jsonl", b"\n", "holds no sentences"),
+    ],
+)
+def test_bad_files_are_named_with_the_reason(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match=message) as raised:
+        read_descriptions(path)
+    assert name in str(raised.value)
+    assert len(str(raised.value)) < 500
+
+
+def test_a_file_cut_anywhere_is_an_error_and_nothing_else(tmp_path):
+    whole = json.dumps({"owl": ["round eyes"], "été": ["clear \U0001f989"]}, ensure_ascii=False)
+    path = tmp_path / "cut.json"
+    content = whole.encode()
+    for end in range(len(content)):
+        path.write_bytes(content[:end])
+        with pytest.raises(FileFormatError, match=r"cut\.json"):
+            read_descriptions(path)
+
+
+def test_a_path_that_cannot_be_opened_is_named(tmp_path):
+    for path in (tmp_path / "absent.json", tmp_path):
+        with pytest.raises(PoolError, match="cannot read the descriptions"):
+            read_descriptions(path)
+
+
+def test_names_meet_whatever_their_case_underscores_and_hyphens():
+    match = match_descriptions(
+        ["Hot_Dog", "t-shirt", "owl", "bat", "cat"],
+        {"hot dog": ["bun"], "T Shirt": ["sleeves"], "OWL": ["eyes"], "bat": [], "dogs": ["fur"]},
+    )
+    assert match.matched == {"Hot_Dog": ["bun"], "t-shirt": ["sleeves"], "owl": ["eyes"]}
+    assert match.missing == ("bat", "cat")
+    assert match.unused == ("dogs",)
+
+
+def test_the_same_spelling_wins_over_a_similar_one():
+    match = match_descriptions(["owl"], {"Owl": ["wrong"], "owl": ["right"]})
+    assert match.matched == {"owl": ["right"]}
+    assert match.unused == ("Owl",)
+
+
+def test_nothing_is_guessed():
+    with pytest.raises(PoolError, match=r"several entries.*'Owl', 'OWL'"):
+        match_descriptions(["owl"], {"Owl": ["a"], "OWL": ["b"]})
+    with pytest.raises(PoolError, match="fit two classes, 'Owl' and 'OWL'"):
+        match_descriptions(["Owl", "OWL"], {"owl": ["a"]})
+    assert match_descriptions(["owls"], {"owl": ["a"]}).missing == ("owls",)

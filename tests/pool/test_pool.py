@@ -1,0 +1,179 @@
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptboost.errors import PoolError
+from promptboost.pool import build_pool, fill
+from promptboost.pool.text import text_key
+
+words = st.sampled_from(["owl", "Owl", "red", "RED", "a", "the", "tail", "wing"])
+sentences = st.lists(words, min_size=1, max_size=3).map("  ".join)
+names = st.lists(
+    st.sampled_from(["owl", "apple", "Car_or_truck", "dog", "hour", "unit"]),
+    min_size=1,
+    max_size=4,
+    unique=True,
+)
+templates = st.lists(
+    st.tuples(sentences, sentences).map(lambda parts: " {} ".join(parts)), max_size=4
+)
+concatenate = st.sampled_from(["none", "one", "all"])
+
+
+@st.composite
+def pools(draw):
+    class_names = draw(names)
+    return build_pool(
+        class_names,
+        templates=["a {}", *draw(templates)],
+        descriptions={name: draw(st.lists(sentences, min_size=1)) for name in class_names},
+        concatenate=draw(concatenate),
+        source="descriptions:mine.json",
+    )
+
+
+@given(pools())
+def test_no_class_has_a_prompt_twice_and_sources_come_in_order(pool):
+    rank = {"template": 0, "descriptions:mine.json": 1, "concat": 2}
+    for name in pool.class_names:
+        prompts = pool.prompts(name)
+        keys = [text_key(text) for text in pool.texts(name)]
+        assert len(set(keys)) == len(keys) > 0
+        ranks = [rank[prompt.source] for prompt in prompts]
+        assert ranks == sorted(ranks)
+
+
+@given(names, st.lists(sentences, min_size=1), templates, concatenate)
+def test_the_first_of_equal_prompts_is_kept_and_none_is_lost(names, texts, templates, concatenate):
+    pool = build_pool(
+        names,
+        templates=["a {}", *templates],
+        descriptions=dict.fromkeys(names, texts),
+        concatenate=concatenate,
+        concatenation_template="one {}:",
+    )
+    joining = {"none": (), "one": ("one {}:",), "all": pool.templates}[concatenate]
+    clean_texts = [" ".join(text.split()) for text in texts]
+    for name in names:
+        expected = [fill(template, name) for template in pool.templates] + clean_texts
+        expected += [f"{fill(t, name)} {text}" for t in joining for text in clean_texts]
+        first = {}
+        for text in expected:
+            first.setdefault(text_key(text), text)
+        assert pool.texts(name) == list(first.values())
+
+
+@given(pools())
+def test_every_prompt_can_be_made_again_from_what_it_knows(pool):
+    for name in pool.class_names:
+        for prompt in pool.prompts(name):
+            parts = [fill(prompt.template, name)] if prompt.template else []
+            parts += [prompt.sentence] if prompt.sentence else []
+            assert prompt.text == " ".join(parts)
+            assert (prompt.source == "concat") == (len(parts) == 2)
+
+
+@given(pools())
+def test_template_texts_are_aligned_across_classes(pool):
+    filled = pool.template_texts()
+    assert len(filled) == len(pool.class_names)
+    for name, texts in zip(pool.class_names, filled, strict=True):
+        assert texts == [fill(template, name) for template in pool.templates]
+        assert {text_key(text) for text in texts} <= {text_key(text) for text in pool.texts(name)}
+
+
+def test_template_texts_stay_aligned_where_two_templates_meet():
+    pool = build_pool(["apple", "pear"], templates=["a {}", "an {}"])
+    assert pool.template_texts() == [["an apple", "an apple"], ["a pear", "an pear"]]
+    assert pool.texts("apple") == ["an apple"]
+    assert pool.texts("pear") == ["a pear", "an pear"]
+
+
+@given(pools(), st.data())
+def test_the_fingerprint_is_that_of_the_content(pool, data):
+    same = dataclasses.replace(pool)
+    assert same.fingerprint == pool.fingerprint
+    assert same == pool
+    assert hash(same) == hash(pool)
+    k = data.draw(st.integers(0, len(pool.class_names) - 1))
+    first, *rest = pool.prompts_by_class[k]
+    changed = {
+        "other text": (dataclasses.replace(first, text=first.text + "!"), *rest),
+        "one fewer": tuple(rest),
+        "turned round": (*rest, first),
+        "moved border": (dataclasses.replace(first, text=first.text[:-1]), *rest),
+    }
+    if not rest:
+        del changed["turned round"]
+    for prompts in changed.values():
+        by_class = (*pool.prompts_by_class[:k], prompts, *pool.prompts_by_class[k + 1 :])
+        other = dataclasses.replace(pool, prompts_by_class=by_class)
+        assert other.fingerprint != pool.fingerprint
+        assert other != pool
+
+
+def test_the_fingerprint_sees_names_templates_and_which_class_has_what():
+    def fingerprint(names=("owl", "bat"), templates=("a {}",), **sentences):
+        return build_pool(names, templates=templates, descriptions=sentences).fingerprint
+
+    prints = [
+        fingerprint(),
+        fingerprint(names=("bat", "owl")),
+        fingerprint(names=("Owl", "bat")),
+        fingerprint(templates=("the {}",)),
+        fingerprint(owl=["x"]),
+        fingerprint(bat=["x"]),
+        fingerprint(bat=["x y"]),
+        fingerprint(bat=["x", "y"]),
+        fingerprint(owl=["x"], bat=["y"]),
+    ]
+    assert len(set(prints)) == len(prints)
+    # A file written today must still be recognised tomorrow, on any machine.
+    assert fingerprint(owl=["x"], bat=["é"]) == "caa644a2325bf343ee8433c81022e389"
+
+
+def test_a_pool_does_not_change():
+    names, texts = ["owl"], {"owl": ["eyes"]}
+    pool = build_pool(names, templates=["a {}"], descriptions=texts)
+    names.append("bat")
+    texts["owl"].append("beak")
+    assert pool.class_names == ("owl",)
+    assert pool.texts("owl") == ["an owl", "eyes"]
+    pool.texts("owl").append("beak")
+    assert pool.texts("owl") == ["an owl", "eyes"]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        pool.class_names = ("bat",)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        pool.prompts("owl")[0].text = "bat"
+
+
+def test_statistics_count_and_go_into_json():
+    pool = build_pool(
+        ["owl", "bat", "cat"],
+        templates=["a {}", "the {}", "A  {}"],
+        descriptions={"Owl": ["eyes", "EYES", "beak"], "bat": ["wings"], "dog": ["fur"]},
+        concatenate="one",
+        source="descriptions:mine.json",
+    )
+    statistics = pool.statistics()
+    assert json.loads(json.dumps(statistics)) == statistics
+    assert statistics == {
+        "classes": 3,
+        "templates": 2,
+        "prompts": 6 + 3 + 3,
+        "prompts_per_class": {"min": 2, "median": 4.0, "max": 6},
+        "prompts_by_source": {"template": 6, "descriptions:mine.json": 3, "concat": 3},
+        "missing": ["cat"],
+        "unused": ["dog"],
+        "fingerprint": pool.fingerprint,
+    }
+    assert repr(pool) == "<PromptPool: 3 classes, 12 prompts>"
+
+
+def test_an_unknown_class_is_named_with_those_there_are():
+    names = [f"class {number}" for number in range(30)]
+    with pytest.raises(PoolError, match=r"no class 'owl'; it has class 0, .*class 9, …$"):
+        build_pool(names, templates=["a {}"]).prompts("owl")

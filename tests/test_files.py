@@ -1,0 +1,89 @@
+import os
+import stat
+
+import pytest
+
+from promptboost.errors import InputError
+from promptboost.files import replacing, write_bytes, write_text
+
+
+def test_writes_and_overwrites(tmp_path):
+    path = tmp_path / "a.txt"
+    write_text(path, "erste\r\n")
+    write_text(str(path), "zweite é\n")
+    assert path.read_bytes() == "zweite é\n".encode()
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_interrupted_write_keeps_the_old_file_and_leaves_nothing(tmp_path, error):
+    path = tmp_path / "a.bin"
+    write_bytes(path, b"old")
+
+    def write_half():
+        with replacing(path) as part:
+            part.write_bytes(b"half of the n")
+            raise error
+
+    with pytest.raises(error):
+        write_half()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a.bin"]
+
+
+def test_interrupted_first_write_leaves_no_file(tmp_path):
+    with pytest.raises(RuntimeError), replacing(tmp_path / "a.bin"):
+        raise RuntimeError
+    assert os.listdir(tmp_path) == []
+
+
+def test_unencodable_text_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "\ud800")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_readers_see_the_old_file_until_the_end(tmp_path):
+    path = tmp_path / "a.bin"
+    write_bytes(path, b"old")
+    with replacing(path) as part:
+        assert part.parent == path.parent
+        part.write_bytes(b"new")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
+def test_permissions(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_bytes(tmp_path / "new", b"")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+    (tmp_path / "new").chmod(0o604)
+    write_bytes(tmp_path / "new", b"1")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o604
+
+
+@pytest.mark.skipif(os.name != "posix", reason="symbolic links are those of POSIX")
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to(tmp_path / "sub" / "real")
+    write_bytes(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "sub" / "real").read_bytes() == b"new"
+
+
+def test_refuses_what_cannot_be_written(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        write_bytes(tmp_path / "missing" / "a", b"")
+    with pytest.raises(IsADirectoryError):
+        write_bytes(tmp_path, b"")
+    with pytest.raises(InputError, match="not a regular file"):
+        write_bytes(os.devnull, b"")
+    assert os.listdir(tmp_path) == []
