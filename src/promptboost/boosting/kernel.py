@@ -1,9 +1,9 @@
 """The compiled inner loops of the search. What decides is integer arithmetic on the grid.
 
-Names follow the paper. ``sums[i, k]`` is the sum of cosines of row i with all copies in bank k and
-``sizes[k]`` the number of copies, so the score is ``s_ik = sums[i, k] / sizes[k]``; ``winner`` and
-``runner`` are ŷ and ŷ² (exact ties go to the lower class index, as argmax does). A prompt t enters
-only through its cosines c = x·t.
+Names follow the paper. ``total(s, i, k)`` is the sum of cosines of row i with all copies in bank k
+and ``sizes[k]`` the number of copies, so the score s_ik is their quotient; ``winner`` and ``runner``
+are ŷ and ŷ² (exact ties go to the lower class index, as argmax does). A prompt t enters only through
+its cosines c = x·t.
 
 For a class k each row has one *rival*: the winner, which k must overtake, or, where k itself wins,
 the runner-up, which must overtake k. The prediction flips for every number of copies from one
@@ -27,6 +27,8 @@ Value = tuple[int, int, int]
 
 # Rows that killed a candidate are remembered with it for the next visit of its class.
 MEMORY = 4
+# Sums of many rows stand together: a step writes a column of them, a new ranking reads a row.
+TILE = 64
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -45,12 +47,13 @@ def compiled_any_order(function: Function) -> Function:
 class Scores(NamedTuple):
     """The state of a collection of banks on n rows, and what is asked of each row most often."""
 
-    sums: Integers  # (n, K)
+    sums: Integers  # (n / TILE, K, TILE)
     sizes: Integers  # (K,)
     winner: Integers
     runner: Integers
     ahead: Integers  # appending to k can flip a row that k does not win only if c > ahead[i]
     behind: Integers  # … and a row that k wins only if c < behind[i]
+    rest: Integers  # no class but the two best scores more than this
     right: Integers  # the weight of a row if it is rightly classified, else 0
     y: Integers
     weights: Integers
@@ -130,66 +133,96 @@ def nearest(X: GridRows, T: GridRows, out: Cosines) -> None:
 
 
 @compiled
+def total(s: Scores, i: int, k: int) -> int:
+    """Sum of cosines of row i with all copies in bank k."""
+    return s.sums[i // TILE, k, i % TILE]  # type: ignore[no-any-return]
+
+
+@compiled
 def beats(s: Scores, i: int, a: int, b: int) -> bool:
     """Whether class a is ahead of class b on row i."""
-    left = s.sums[i, a] * s.sizes[b]
-    right = s.sums[i, b] * s.sizes[a]
+    left = total(s, i, a) * s.sizes[b]
+    right = total(s, i, b) * s.sizes[a]
     return bool(left > right or (left == right and a < b))
 
 
 @compiled
+def score_ceiling(s: Scores, i: int, k: int) -> int:
+    """Score of class k on row i, rounded up."""
+    return -(-total(s, i, k) // s.sizes[k])  # type: ignore[no-any-return]
+
+
+@compiled
 def rank_row(s: Scores, i: int) -> None:
-    """Find ŷ and ŷ² of row i anew."""
-    first, second = 0, -1
+    """Find ŷ and ŷ² of row i anew, and what the third best class scores."""
+    first, second, third = 0, -1, -1
     for k in range(1, s.sizes.shape[0]):
         if beats(s, i, k, first):
-            second = first
-            first = k
+            first, second, third = k, first, second
         elif second < 0 or beats(s, i, k, second):
-            second = k
-    s.winner[i] = first
-    s.runner[i] = second
+            second, third = k, second
+        elif third < 0 or beats(s, i, k, third):
+            third = k
+    s.winner[i], s.runner[i] = first, second
+    s.rest[i] = score_ceiling(s, i, third) if third >= 0 else -(2**40)
 
 
 @compiled
 def note_row(s: Scores, i: int) -> None:
     """Bring what depends on the two best classes of row i up to date."""
     first, second = s.winner[i], s.runner[i]
-    s.ahead[i] = s.sums[i, first] // s.sizes[first]
-    s.behind[i] = -(-s.sums[i, second] // s.sizes[second])
+    s.ahead[i] = total(s, i, first) // s.sizes[first]
+    s.behind[i] = score_ceiling(s, i, second)
     s.right[i] = s.weights[i] if first == s.y[i] else 0
 
 
 @compiled
 def rank_all(s: Scores) -> None:
     """Find ŷ and ŷ² of every row."""
-    for i in range(s.sums.shape[0]):
+    for i in range(s.y.shape[0]):
         rank_row(s, i)
         note_row(s, i)
 
 
 @compiled
+def move_class(s: Scores, i: int, k: int) -> None:
+    """Find ŷ and ŷ² of row i after the score of class k has changed and no other has."""
+    above_rest = total(s, i, k) > s.rest[i] * s.sizes[k]
+    first, second = s.winner[i], s.runner[i]
+    if first == k:
+        if not beats(s, i, k, second):
+            if above_rest:
+                s.winner[i], s.runner[i] = second, k
+            else:
+                rank_row(s, i)
+    elif second == k:
+        if beats(s, i, k, first):
+            s.winner[i], s.runner[i] = k, first
+        elif not above_rest:
+            rank_row(s, i)
+    elif beats(s, i, k, second):
+        s.rest[i] = max(s.rest[i], s.behind[i])
+        s.runner[i] = k
+        if beats(s, i, k, first):
+            s.winner[i], s.runner[i] = k, first
+    elif above_rest:
+        s.rest[i] = score_ceiling(s, i, k)
+        return
+    note_row(s, i)
+
+
+@compiled
 def append(s: Scores, k: int, c: Cosines, d: int) -> None:
     """Append d copies of the prompt with cosines c to bank k: only one column of scores changes."""
-    before = s.sizes[k]
     s.sizes[k] += d
-    for i in range(s.sums.shape[0]):
-        old = s.sums[i, k]
-        s.sums[i, k] += d * np.int64(c[i])
-        if s.winner[i] == k:
-            if not beats(s, i, k, s.runner[i]):
-                rank_row(s, i)
-        elif beats(s, i, k, s.winner[i]):
-            s.runner[i] = s.winner[i]
-            s.winner[i] = k
-        elif s.runner[i] == k:
-            if s.sums[i, k] * before < old * s.sizes[k]:
-                rank_row(s, i)
-        elif beats(s, i, k, s.runner[i]):
-            s.runner[i] = k
-        else:
-            continue
-        note_row(s, i)
+    size = s.sizes[k]
+    for i in range(s.y.shape[0]):
+        new = total(s, i, k) + d * np.int64(c[i])
+        s.sums[i // TILE, k, i % TILE] = new
+        # Most rows are far away, and their best scores need not be fetched to see it.
+        far = new < (s.behind[i] - 1) * size and new <= s.rest[i] * size
+        if not far or s.winner[i] == k or s.runner[i] == k:
+            move_class(s, i, k)
 
 
 # --- flips ------------------------------------------------------------------------------------
@@ -222,9 +255,9 @@ def flip_terms(s: Scores, i: int, k: int) -> tuple[int, int, int, bool]:
         rival, sign = s.runner[i], -1
     else:
         rival, sign = s.winner[i], 1
-    gap = sign * (s.sums[i, rival] * s.sizes[k] - s.sums[i, k] * s.sizes[rival])
+    gap = sign * (total(s, i, rival) * s.sizes[k] - total(s, i, k) * s.sizes[rival])
     tie = (rival < k) == (s.winner[i] == k)
-    return gap, sign * s.sizes[rival], sign * s.sums[i, rival], tie
+    return gap, sign * s.sizes[rival], sign * total(s, i, rival), tie
 
 
 @compiled
@@ -301,6 +334,8 @@ def comes_before(bounds: NDArray[np.float64], a: int, b: int) -> bool:
 @compiled
 def sift_down(heap: Integers, size: int, bounds: NDArray[np.float64], start: int) -> None:
     """Restore the order of the heap below ``start``."""
+    if start >= size:
+        return
     item = heap[start]
     position = start
     while True:
@@ -392,6 +427,12 @@ def surpasses(gain: int, d: int, p: int, best: Value, penalty: bool) -> bool:
 
 
 @compiled
+def worth_of(gain: int, d: int, penalty: bool) -> float:
+    """What candidates are ordered by: the gain per copy, or the gain."""
+    return gain / d if penalty else float(gain)
+
+
+@compiled
 def copies_to_flip(s: Scores, i: int, k: int, c: int, limit: int) -> int:
     """Fewest copies of a prompt with cosine c that flip row i; 0 if never."""
     gap, scale, offset, tie = flip_terms(s, i, k)
@@ -403,6 +444,8 @@ def book_known_harm(
     s: Scores, kept: Kept, memory: Memory, p: int, k: int, found: int, events: Events
 ) -> None:
     """Book the harm of candidate p to kept rows and remembered killers: no product is needed."""
+    if found == 0:
+        return
     limit = events.copies[found - 1]
     for j in range(kept.roles.shape[0]):
         if kept.roles[j] < 0:
@@ -425,15 +468,16 @@ def remember(memory: Memory, p: int, i: int, c: int) -> None:
 
 
 @compiled
+def flips(s: Scores, i: int, k: int, c: int) -> bool:
+    """Whether any number of copies of a prompt with cosine c can flip row i."""
+    return bool(c < s.behind[i] if s.winner[i] == k else c > s.ahead[i])
+
+
+@compiled
 def harms_row(
-    s: Scores, X: GridRows, t: GridRows, p: int, i: int, k: int, memory: Memory, found: int,
-    events: Events,
-) -> bool:  # fmt: skip
-    """Multiply row i with candidate p, book the harm if any; return whether there was."""
-    c = dot(X[i], t)
-    flips = c < s.behind[i] if s.winner[i] == k else c > s.ahead[i]
-    if not flips:
-        return False
+    s: Scores, p: int, i: int, k: int, c: int, memory: Memory, found: int, events: Events
+) -> bool:
+    """Book the harm that candidate p with cosine c does to row i; return whether there is any."""
     d = copies_to_flip(s, i, k, c, events.copies[found - 1])
     if not book_harm(events, found, d, s.right[i]):
         return False
@@ -451,29 +495,55 @@ def contains(values: Cosines, i: int) -> bool:
 
 
 @compiled
-def value_over_all_rows(
+def survives_risky_rows(
     s: Scores, X: GridRows, t: GridRows, p: int, k: int, memory: Memory, booked: Cosines,
     found: int, events: Events, best: Value, penalty: bool, looks: Integers,
-) -> tuple[int, int]:  # fmt: skip
-    """``(gain, d)`` of candidate p over all rows, riskiest first; gain 0 as soon as it is beaten.
-
-    ``booked`` are the killers that have been booked already.
-    """
+) -> bool:  # fmt: skip
+    """Whether candidate p may still beat the best after the rows at greatest risk."""
     risky = memory.risky
-    first = risky.shape[0]
-    for j in range(first + X.shape[0]):
-        i = risky[j] if j < first else j - first
-        if s.right[i] == 0 or memory.is_kept[i] or (j >= first and memory.is_risky[i]):
-            continue
-        if contains(booked, i):
+    for j in range(risky.shape[0]):
+        i = risky[j]
+        if s.right[i] == 0 or memory.is_kept[i] or contains(booked, i):
             continue
         looks[0] += 1
-        if not harms_row(s, X, t, p, i, k, memory, found, events):
+        c = dot(X[i], t)
+        if not flips(s, i, k, c) or not harms_row(s, p, i, k, c, memory, found, events):
             continue
-        if 0 < j < first:  # a row that harms moves up: the next candidate meets it sooner
-            risky[j], risky[j // 2] = risky[j // 2], i
+        # A row that harms moves up: the next candidate meets it sooner.
+        risky[j], risky[j // 2] = risky[j // 2], i
         gain, d = best_copies(events, found, penalty)
         if not surpasses(gain, d, p, best, penalty):
+            return False
+    return True
+
+
+@compiled
+def call_risky(memory: Memory, i: int) -> None:
+    """Let row i take the place of the least risky one, so that the next candidate meets it soon."""
+    last = memory.risky.shape[0] - 1
+    if last >= 0:
+        memory.is_risky[memory.risky[last]] = False
+        memory.is_risky[i] = True
+        memory.risky[last] = memory.risky[last // 2]
+        memory.risky[last // 2] = i
+
+
+@compiled
+def value_over_all_rows(
+    s: Scores, p: int, k: int, c: Cosines, memory: Memory, booked: Cosines, found: int,
+    events: Events, best: Value, penalty: bool,
+) -> tuple[int, int]:  # fmt: skip
+    """``(gain, d)`` of a candidate that survived, from its cosines c with all rows."""
+    for i in range(c.shape[0]):
+        if s.right[i] == 0 or not flips(s, i, k, c[i]):
+            continue
+        if memory.is_kept[i] or memory.is_risky[i] or contains(booked, i):
+            continue
+        if not harms_row(s, p, i, k, c[i], memory, found, events):
+            continue
+        gain, d = best_copies(events, found, penalty)
+        if not surpasses(gain, d, p, best, penalty):
+            call_risky(memory, i)
             return 0, 1
     return best_copies(events, found, penalty)
 
@@ -484,11 +554,12 @@ def value_over_all_rows(
 @compiled
 def search_class(
     s: Scores, X: GridRows, T: GridRows, k: int, kept: Kept, memory: Memory, limit: int,
-    penalty: bool, events: Events, looks: Integers,
+    penalty: bool, events: Events, columns: Cosines, looks: Integers,
 ) -> Value:  # fmt: skip
     """Find the best (gain, d, p) of class k; p is -1 if nothing lowers the error.
 
-    ``looks`` counts products and candidates.
+    On return ``columns[0]`` holds the cosines of the best prompt with all rows. ``looks`` counts
+    products and candidates.
     """
     bounds = np.empty(T.shape[0])
     heap = np.empty(T.shape[0], np.int64)
@@ -498,32 +569,39 @@ def search_class(
     worth = 0.0
     while size > 0 and bounds[heap[0]] * (1.0 + 1e-9) >= worth:
         p = heap[0]
-        size -= 1
-        heap[0] = heap[size]
-        if size > 0:
-            sift_down(heap, size, bounds, 0)
         looks[1] += 1
         found = collect_gains(kept, p, limit, events)
-        if found == 0:
-            continue
         book_known_harm(s, kept, memory, p, k, found, events)
         gain, d = best_copies(events, found, penalty)
-        if not surpasses(gain, d, p, best, penalty):
+        promising = surpasses(gain, d, p, best, penalty)
+        if promising and worth_of(gain, d, penalty) < bounds[p]:
+            # Its bound was too high: it waits for its turn again, before any product is spent.
+            bounds[p] = worth_of(gain, d, penalty)
+            sift_down(heap, size, bounds, 0)
             continue
+        size -= 1
+        heap[0] = heap[size]
+        sift_down(heap, size, bounds, 0)
         booked = memory.killers[p].copy()
-        gain, d = value_over_all_rows(
+        if not promising or not survives_risky_rows(
             s, X, T[p], p, k, memory, booked, found, events, best, penalty, looks
+        ):
+            continue
+        column(X, T[p], columns[1])
+        looks[0] += X.shape[0]
+        gain, d = value_over_all_rows(
+            s, p, k, columns[1], memory, booked, found, events, best, penalty
         )
         if surpasses(gain, d, p, best, penalty):
             best = (gain, d, p)
-            worth = np.float64(gain) / (np.float64(d) if penalty else 1.0)
+            worth = worth_of(gain, d, penalty)
+            columns[0] = columns[1]
     return best
 
 
 @compiled
 def margins_to(s: Scores, k: int, out: NDArray[np.float64]) -> None:
-    """How far each rightly classified row is from being flipped by class k, as a cosine."""
+    """How far, about, each rightly classified row is from being flipped by class k."""
     for i in range(out.shape[0]):
-        rival = s.runner[i] if s.winner[i] == k else s.winner[i]
-        gap = np.float64(s.sums[i, rival]) / s.sizes[rival] - np.float64(s.sums[i, k]) / s.sizes[k]
-        out[i] = abs(gap) if s.right[i] > 0 else 1e30
+        rival = s.behind[i] if s.winner[i] == k else s.ahead[i]
+        out[i] = abs(rival - total(s, i, k) / s.sizes[k]) if s.right[i] > 0 else 1e30

@@ -118,14 +118,15 @@ class PromptSearch:
         self._X, self._prompts = X, prompts
         self._max_copies = MAX_BANK_SIZE if max_copies is None else max_copies
         self._penalty = penalty
-        winner, runner, ahead, behind, right = np.zeros((5, n), dtype=np.int64)
+        winner, runner, ahead, behind, rest, right = np.zeros((6, n), dtype=np.int64)
         self._scores = kernel.Scores(
-            sums=np.empty((n, K), dtype=np.int64),
+            sums=np.empty((-(-n // kernel.TILE), K, kernel.TILE), dtype=np.int64),
             sizes=np.ones(K, dtype=np.int64),
             winner=winner,
             runner=runner,
             ahead=ahead,
             behind=behind,
+            rest=rest,
             right=right,
             y=np.ascontiguousarray(y, dtype=np.int64),
             weights=np.ascontiguousarray(weights, dtype=np.int64),
@@ -134,6 +135,8 @@ class PromptSearch:
         self._gain_rows = np.empty(n, dtype=np.int64)
         self._marks = np.zeros((2, n), dtype=np.bool_)
         self._events = kernel.Events(*np.empty((3, n), dtype=np.int64))
+        self._columns = np.empty((2, n), dtype=np.int32)
+        self._selected: tuple[int, int] | None = None
         self._looks = np.zeros(2, dtype=np.int64)
         self._effort = Effort()
         self._fill_scores(first)
@@ -178,24 +181,30 @@ class PromptSearch:
             limit,
             self._penalty,
             self._events,
+            self._columns,
             self._looks,
         )
         is_kept[memory.rows] = is_risky[memory.risky] = False
+        self._selected = (k, prompt)
         return Choice(int(prompt), int(copies), int(gain)) if prompt >= 0 else None
 
     def append(self, k: int, prompt: int, copies: int) -> None:
         """Append copies of a prompt to bank k and update the scores."""
-        t = self._prompts[k][prompt]
-        c = np.empty(len(self._X), dtype=np.int32)
-        in_threads(lambda part: kernel.column(self._X[part], t, c[part]), len(c), self._X.size)
-        self._effort.products += len(c)
+        c = self._columns[0]
+        if self._selected != (k, prompt):
+            kernel.column(self._X, self._prompts[k][prompt], c)
+            self._effort.products += len(c)
+        self._selected = None
         kernel.append(self._scores, k, c, copies)
 
     def _fill_scores(self, first: GridRows) -> None:
         def fill(part: slice) -> None:
-            out = np.empty((part.stop - part.start, len(first)), dtype=np.int32)
-            kernel.products(first, self._X[part], out)
-            self._scores.sums[part] = out
+            rows = np.zeros(
+                (-(-(part.stop - part.start) // kernel.TILE) * kernel.TILE, len(first)), np.int32
+            )
+            kernel.products(first, self._X[part], rows)
+            tiles = rows.reshape(-1, kernel.TILE, len(first)).transpose(0, 2, 1)
+            self._scores.sums[part.start // kernel.TILE :][: len(tiles)] = tiles
 
         in_threads(fill, len(self._X), self._X.size * len(first), chunk=4096)
 
@@ -241,7 +250,7 @@ def in_threads(
 ) -> None:
     """Run ``work(slice)`` over ``range(count)``, in two threads if that is worth it."""
     parallel = multiplications >= WORTH_A_THREAD
-    step = min(-(-count // 2) if parallel else count, chunk or count)
+    step = chunk or (-(-count // 2) if parallel else count)
     slices = [slice(start, min(start + step, count)) for start in range(0, count, step)]
     if not parallel:
         for part in slices:

@@ -1,0 +1,153 @@
+"""Encoders of open_clip: CLIP and its many descendants."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.encoders.base import UnitRows, unit_rows
+from promptboost.encoders.buckets import batches, encode_by_length
+from promptboost.encoders.openclip_text import TextTower
+from promptboost.encoders.truncation import report_truncated
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+
+__all__ = ["OpenClipEncoder"]
+
+
+class OpenClipEncoder:
+    """A model of open_clip, with its own tokenizer and preprocessing.
+
+    Made by :func:`~promptboost.encoders.load_encoder`.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, on its device, in evaluation mode.
+    preprocess : callable
+        Maps a picture to a tensor, as the model was evaluated.
+    tokenizer : callable
+        Maps texts to a matrix of tokens as wide as the context.
+    id, fingerprint : str
+        As in :class:`~promptboost.encoders.Encoder`.
+    half_precision : bool, default=False
+        Whether the model was created with half precision and wants such pictures.
+    batch_size : int, default=64
+        Most pictures or texts in a batch.
+
+    Attributes
+    ----------
+    buckets : bool
+        Whether texts are encoded without computing what follows their end token. It is so for
+        causal text towers that were seen, when loaded, to give the same row either way.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        preprocess: Any,
+        tokenizer: Any,
+        *,
+        id: str,
+        fingerprint: str,
+        half_precision: bool = False,
+        batch_size: int = 64,
+    ) -> None:
+        self.id = id
+        self.fingerprint = fingerprint
+        self.half_precision = half_precision
+        self.batch_size = batch_size
+        self.context_length = int(tokenizer.context_length)
+        self.logit_scale = float(model.logit_scale.detach().float().exp().mean())
+        self._model = model
+        self._preprocess = preprocess
+        self._tokenizer = tokenizer
+        self._tower = TextTower(model)
+        self.causal_text = self._tower.is_causal
+        # Trimming swaps tensors of the tower for the time of a batch.
+        self._lock = threading.Lock()
+        sample = self._rows(self._tokenizer(["a photo of a cat"]))
+        self.dim = sample.shape[1]
+        self.buckets = self.causal_text and self._trims_soundly()
+
+    @property
+    def device(self) -> "torch.device":
+        """Where the model is."""
+        device: torch.device = self._model.logit_scale.device
+        return device
+
+    def encode_texts(self, texts: Sequence[str]) -> UnitRows:
+        """Embed texts as unit rows, in the order given.
+
+        Warns
+        -----
+        TruncatedPromptWarning
+            If texts are longer than the context: their ends are not read.
+        """
+        if len(texts) == 0:
+            return np.zeros((0, self.dim), dtype=np.float32)
+        tokens = self._tokenizer(list(texts))
+        lengths = self._lengths(texts, tokens)
+        report_truncated(texts, lengths, self.context_length, self.id)
+        width = tokens.shape[1]
+        widths = np.minimum(lengths, width) if self.buckets else np.full_like(lengths, width)
+        with self._lock:
+            return encode_by_length(
+                widths,
+                self.dim,
+                self.batch_size,
+                lambda batch, length: self._rows(tokens[batch, :length]),
+            )
+
+    def encode_images(self, images: Iterable["Image"]) -> UnitRows:
+        """Embed pictures as unit rows, in the order given."""
+        import torch
+
+        kind = torch.float16 if self.half_precision else torch.float32
+        blocks = [np.zeros((0, self.dim), dtype=np.float32)]
+        for batch in batches(images, self.batch_size):
+            inputs = torch.stack([self._preprocess(image) for image in batch])
+            with torch.inference_mode():
+                rows = self._model.encode_image(inputs.to(self.device, kind), normalize=True)
+            blocks.append(unit_rows(rows.float().cpu().numpy()))
+        return np.concatenate(blocks)
+
+    def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """Count the tokens of each text, with start and end tokens, before any truncation."""
+        if hasattr(self._tokenizer, "encode"):  # open_clip's own, without start and end tokens
+            counts = [len(self._tokenizer.encode(text)) + 2 for text in texts]
+        else:
+            clean = [self._tokenizer.clean_fn(text) for text in texts]
+            ids = self._tokenizer.tokenizer(clean, verbose=False).input_ids
+            counts = [len(row) for row in ids]
+        return np.array(counts, dtype=np.int64)
+
+    def _lengths(self, texts: Sequence[str], tokens: "torch.Tensor") -> NDArray[np.int64]:
+        """Count tokens before truncation, tokenising again only what may have been truncated."""
+        if not self.causal_text:
+            return self.count_tokens(texts)
+        lengths = self._tower.lengths(tokens)
+        full = np.flatnonzero(lengths >= tokens.shape[1])
+        lengths[full] = self.count_tokens([texts[position] for position in full.tolist()])
+        return lengths
+
+    def _rows(self, tokens: "torch.Tensor") -> UnitRows:
+        import torch
+
+        with torch.inference_mode():
+            rows = self._tower(tokens.to(self.device))
+        return unit_rows(rows.float().cpu().numpy())
+
+    def _trims_soundly(self) -> bool:
+        """Whether a short text has the same row with and without what follows its end token."""
+        tokens = self._tokenizer(["a photo of a cat", "a bird"])
+        try:
+            trimmed = self._rows(tokens[:, : int(self._tower.lengths(tokens).max())])
+        except (RuntimeError, KeyError):  # a tower that needs its whole context
+            return False
+        tolerance = 5e-3 if self.half_precision else 1e-5
+        return bool(np.allclose(trimmed, self._rows(tokens), atol=tolerance))

@@ -1,0 +1,106 @@
+import subprocess
+import sys
+
+import pytest
+
+from promptboost.encoders import Encoder, load_encoder
+from promptboost.encoders import extras as extras_module
+from promptboost.errors import EncoderError, MissingExtraError, SettingError
+from promptboost.testing import FakeEncoder
+
+
+def test_a_fake_encoder_is_made_to_measure():
+    encoder = load_encoder("fake:48-3")
+    assert isinstance(encoder, FakeEncoder)
+    assert isinstance(encoder, Encoder)
+    assert (encoder.dim, encoder.seed) == (48, 3)
+    assert load_encoder(encoder.id).fingerprint == encoder.fingerprint
+
+
+@pytest.mark.parametrize("name", ["fake:", "fake:0-1", "fake:12", "fake:a-b", "fake:3-1-2"])
+def test_a_fake_encoder_without_its_numbers_is_refused(name):
+    with pytest.raises(EncoderError):
+        load_encoder(name)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("conse:lit0", "conse:lite0"),
+        ("conse:", "conse:lite0"),
+        ("ViT-B-32", "ViT-B-32/openai"),
+        ("vit-b-32/OpenAI", "ViT-B-32/openai"),
+        ("ViT-B-32/opneai", "ViT-B-32/openai"),
+        ("ViT-L-14/laion2b", "ViT-L-14/laion2b_s32b_b82k"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_close_ones(typed, meant):
+    pytest.importorskip("open_clip", reason="needs the extra clip")
+    with pytest.raises(EncoderError, match=r"type: promptboost models$") as caught:
+        load_encoder(typed)
+    assert repr(typed) in str(caught.value)
+    assert meant in str(caught.value).split("Did you mean")[1]
+
+
+@pytest.mark.parametrize("name", ["", "/", "@", "zzz", "zzz/zzz", "hf-hub:only-one", "zzz@file"])
+def test_nonsense_is_refused_politely(name):
+    pytest.importorskip("open_clip", reason="needs the extra clip")
+    with pytest.raises(EncoderError):
+        load_encoder(name)
+
+
+def test_an_architecture_with_a_slip_is_answered_with_architectures():
+    pytest.importorskip("open_clip", reason="needs the extra clip")
+    with pytest.raises(EncoderError, match=r"no architecture 'ViT-B32'.*ViT-B-32"):
+        load_encoder("ViT-B32@weights.pt")
+
+
+def test_a_checkpoint_that_is_not_there_is_named(tmp_path):
+    pytest.importorskip("open_clip", reason="needs the extra clip")
+    with pytest.raises(EncoderError, match=r"no checkpoint .*missing\.pt"):
+        load_encoder(f"ViT-B-32@{tmp_path}/missing.pt")
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("fake:8-0", "has no parameters"),
+        ("conse:lite0", "temperature, template"),
+        ("conse:lite0?colour=red", "temperature, template"),
+        ("ViT-B-32/openai", "batch_size"),
+        ("hf-hub:a/b", "batch_size"),
+        ("ViT-B-32@file", "batch_size"),
+    ],
+)
+def test_a_parameter_an_encoder_does_not_have_is_refused(name, known):
+    with pytest.raises(SettingError, match=f"{known}.*not colour"):
+        load_encoder(name, colour="red")
+
+
+@pytest.mark.parametrize(
+    ("name", "absent", "extra"),
+    [
+        ("ViT-B-32/openai", "open_clip", "clip"),
+        ("hf-hub:org/name", "open_clip", "clip"),
+        ("ViT-B-32@weights.pt", "torch", "clip"),
+        ("conse:lite0", "tokenizers", "offline"),
+        ("conse:lite2", "onnxruntime", "offline"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_command_to_type(monkeypatch, name, absent, extra):
+    real = extras_module.find_spec
+    monkeypatch.setattr(
+        extras_module, "find_spec", lambda module: None if module == absent else real(module)
+    )
+    with pytest.raises(MissingExtraError, match=absent) as caught:
+        load_encoder(name)
+    assert str(caught.value).endswith(f"pip install 'promptboost[{extra}]'")
+
+
+def test_importing_encoders_imports_nothing_heavy():
+    code = (
+        "import sys, promptboost.encoders as e; e.load_encoder('fake:4-0');"
+        "heavy = {'torch', 'open_clip', 'onnxruntime', 'PIL', 'tokenizers'} & set(sys.modules);"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
