@@ -20,7 +20,7 @@ class PlainBanks:
     def __init__(self, X, y, w, pools, first):
         self.X = X.astype(np.float64)
         self.y, self.w = y, w.astype(np.float64)
-        self.pools = [P.astype(np.float64) for P in pools]
+        self.pools = pools
         self.sums = self.X @ first.astype(np.float64).T
         self.sizes = np.ones(len(pools))
 
@@ -52,12 +52,12 @@ class PlainBanks:
         return self.w[self.ranks()[0] != self.y].sum()
 
     def append(self, k, t, d):
-        self.sums[:, k] += d * (self.X @ self.pools[k][t])
+        self.sums[:, k] += d * (self.X @ self.pools[k][t].astype(np.float64))
         self.sizes[k] += d
 
 
-def select_plain(banks, k, *, max_copies=None, penalty=True, prompts=None):
-    """(t, d, gain) of class k by the closed form, or None. ``prompts`` restricts the candidates."""
+def select_plain(banks, k, *, max_copies=None, penalty=True):
+    """(t, d, gain) of class k by the closed form, or None."""
     winner, runner = banks.ranks()
     limit = min(max_copies or MAX_BANK_SIZE, MAX_BANK_SIZE - banks.sizes[k])
     rival = np.where(winner == k, runner, winner)
@@ -74,10 +74,8 @@ def select_plain(banks, k, *, max_copies=None, penalty=True, prompts=None):
     value = banks.w * (helps * 1.0 - harms * 1.0)
 
     best = None
-    candidates = range(len(banks.pools[k])) if prompts is None else prompts
-    C = banks.X @ banks.pools[k].T
-    for t in candidates:
-        step = sign * (n_r * C[:, t] - S_r)
+    for t, c in enumerate((banks.X @ banks.pools[k].T.astype(np.float64)).T):
+        step = sign * (n_r * c - S_r)
         can = step > 0
         d = np.full(len(step), np.inf)
         quotient = gap[can] / step[can]

@@ -1,0 +1,293 @@
+"""How long one round of greedy composition takes, beside the products it avoids.
+
+    python -m benchmarks.search                       the three sizes as a table
+    python -m benchmarks.search --size pets --json    one size as one JSON object
+    python -m benchmarks.search --slopes              cost against n, K and P
+    python -m benchmarks.search --predict             a linear head against a zero-shot product
+
+Everything in one run is measured on one machine, side by side: compare the ratios.
+"""
+
+import argparse
+import json
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import plain
+from promptboost.boosting.compose import pick_template, template_hits
+from promptboost.boosting.grid import GridRows, to_grid, weights_to_grid
+from promptboost.boosting.search import PromptSearch
+from promptboost.testing import clip_like
+
+
+@dataclass(frozen=True)
+class Size:
+    """A few-shot task: K classes, 16 shots, four views, P prompts a class, D dimensions."""
+
+    name: str
+    classes: int
+    prompts: int
+    confusion: float
+    shots: int = 16
+    views: int = 4
+    dim: int = 512
+
+
+SIZES = {
+    "pets": Size("pets", 37, 12_000, 2.4),
+    "caltech": Size("caltech", 100, 12_000, 2.2),
+    "imagenet": Size("imagenet", 1000, 1_000, 2.0),
+}
+
+
+@dataclass
+class Task:
+    """One round's input, on the grid and in float32."""
+
+    X: GridRows
+    y: NDArray[np.int64]
+    weights: NDArray[np.int64]
+    templates: GridRows
+    prompts: list[GridRows]
+
+
+@dataclass
+class Step:
+    """One visit of a class, and what was chosen there."""
+
+    class_index: int
+    choice: tuple[int, int, int] | None
+
+
+def make_task(size: Size) -> Task:
+    raw = clip_like(
+        size.classes,
+        size.shots,
+        views=size.views,
+        prompts=size.prompts,
+        templates=80,
+        dim=size.dim,
+        confusion=size.confusion,
+    )
+    n = len(raw.labels) * size.views
+    prompts = []
+    while raw.prompts:  # one class at a time, so that both kinds never stand side by side
+        prompts.append(to_grid(raw.prompts.pop(0)))
+    return Task(
+        to_grid(raw.views).reshape(n, -1),
+        np.repeat(raw.labels, size.views),
+        weights_to_grid(np.ones(n), n),
+        to_grid(raw.templates),
+        prompts,
+    )
+
+
+def seconds(work: Callable[[], object], repeat: int = 3) -> float:
+    """Best of a few runs."""
+    best = np.inf
+    for _ in range(repeat):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return float(best)
+
+
+def dense_product_seconds(task: Task, budget: int = 3 * 10**11) -> float:
+    """One float32 product of all rows with all prompts, by BLAS; large ones from a part of it."""
+    rows = min(len(task.X), 16_384)
+    classes = max(1, min(len(task.prompts), budget // (rows * task.prompts[0].size)))
+    X = task.X[:rows].astype(np.float32)
+    T = [P.astype(np.float32) for P in task.prompts[:classes]]
+    out = np.empty((rows, len(T[0])), dtype=np.float32)
+    measured = seconds(lambda: [np.matmul(X, P.T, out=out) for P in T])
+    return measured * len(task.X) / rows * len(task.prompts) / classes
+
+
+def insert(search: PromptSearch, classes: int) -> tuple[list[Step], int, int]:
+    """Stage 2; the visits, the number of cycles and of updates."""
+    visits: list[Step] = []
+    cycles = updates = 0
+    improved = True
+    while improved:
+        cycles, improved = cycles + 1, False
+        for k in range(classes):
+            found = search.select(k)
+            if found is None:
+                visits.append(Step(k, None))
+                continue
+            visits.append(Step(k, (found.prompt, found.copies, found.gain)))
+            search.append(k, found.prompt, found.copies)
+            improved, updates = True, updates + 1
+    return visits, cycles, updates
+
+
+def measure(size: Size, check: int = 6) -> dict[str, object]:
+    """Measure one size."""
+    task = make_task(size)
+    warm_up()
+    dense = dense_product_seconds(task)
+    start = time.perf_counter()
+    hits = template_hits(task.X, task.y, task.templates)
+    template = pick_template(hits, task.weights, np.random.default_rng(0))
+    template_s = time.perf_counter() - start
+    first = np.ascontiguousarray(task.templates[:, template])
+
+    def run() -> tuple[PromptSearch, list[Step], int, int]:
+        search = PromptSearch(task.X, task.y, task.weights, task.prompts, first)
+        return search, *insert(search, size.classes)
+
+    start = time.perf_counter()
+    search, visits, cycles, updates = run()
+    insertion = time.perf_counter() - start
+    total = int(task.weights.sum())
+    plain_s, same = plain.compare(task, first, visits, cycles, check)
+    return {
+        "size": asdict(size),
+        "rows": len(task.X),
+        "error_before": float((task.weights[~hits[:, template]]).sum() / total),
+        "error_after": search.error / total,
+        "dense_product_s": dense,
+        "plain_search_s": plain_s,
+        "template_s": template_s,
+        "insertion_s": insertion,
+        "insertion_over_dense": insertion / dense,
+        "plain_over_insertion": plain_s / insertion,
+        "multiplications_share": search.effort.products
+        / (len(task.X) * sum(map(len, task.prompts))),
+        "peak_extra_bytes": peak_bytes(run),
+        "cycles": cycles,
+        "updates": updates,
+        "same_selections": same,
+    }
+
+
+def warm_up() -> None:
+    """Load the compiled kernel, which a fit does once."""
+    task = make_task(Size("tiny", 3, 20, 2.0, shots=4, dim=512))
+    first = np.ascontiguousarray(task.templates[:, 0])
+    template_hits(task.X, task.y, task.templates)
+    insert(PromptSearch(task.X, task.y, task.weights, task.prompts, first), 3)
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """Peak of what Python and numpy allocate while ``work`` runs."""
+    tracemalloc.start()
+    work()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def measure_slopes() -> list[dict[str, object]]:
+    """Measure the insertion time against each size alone, and the exponent of a power law."""
+    warm_up()
+    base = Size("base", 20, 2_000, 2.4)
+    sweeps = {
+        "n (shots)": [Size("n", 20, 2_000, 2.4, shots=s) for s in (4, 8, 16, 32, 64)],
+        "K (classes)": [Size("K", c, 2_000, 2.4) for c in (10, 20, 40, 80, 160)],
+        "P (prompts a class)": [Size("P", 20, p, 2.4) for p in (500, 1_000, 2_000, 4_000, 8_000)],
+    }
+    rows = []
+    for name, sizes in sweeps.items():
+        sides, times, dense = [], [], []
+        for size in sizes:
+            task = make_task(size)
+            first = np.ascontiguousarray(task.templates[:, 0])
+            start = time.perf_counter()
+            insert(PromptSearch(task.X, task.y, task.weights, task.prompts, first), size.classes)
+            times.append(time.perf_counter() - start)
+            dense.append(dense_product_seconds(task))
+            sides.append({"n": len(task.X), "K": size.classes, "P": size.prompts}[name[0]])
+        rows.append(
+            {
+                "against": name,
+                "sizes": sides,
+                "insertion_s": times,
+                "dense_product_s": dense,
+                "slope": float(np.polyfit(np.log(sides), np.log(times), 1)[0]),
+                "dense_slope": float(np.polyfit(np.log(sides), np.log(dense), 1)[0]),
+                "base": asdict(base),
+            }
+        )
+    return rows
+
+
+def measure_prediction(
+    pictures: int = 10_000, classes: int = 100, dim: int = 512
+) -> dict[str, object]:
+    """Predict with a head of M rounds, and with one zero-shot product, in turns."""
+    from promptboost.head import LinearHead
+
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((pictures, dim), dtype=np.float32)
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    W = rng.standard_normal((classes, dim), dtype=np.float32)
+    names = tuple(f"class {k}" for k in range(classes))
+    heads = {M: LinearHead(names, M * W, M, 1.0) for M in (1, 50)}
+    times: dict[str, list[float]] = {"zero-shot": [], "M=1": [], "M=50": []}
+    for _ in range(40):
+        times["zero-shot"].append(seconds(lambda: (X @ W.T).argmax(axis=1), 1))
+        for M, head in heads.items():
+            times[f"M={M}"].append(seconds(lambda head=head: head.predict_index(X), 1))  # type: ignore[misc]
+    medians = {name: float(np.median(values)) for name, values in times.items()}
+    return {
+        "pictures": pictures,
+        "classes": classes,
+        "seconds": medians,
+        "ratio": {M: medians[f"M={M}"] / medians["zero-shot"] for M in heads},
+        "noise": float(np.std(times["zero-shot"]) / medians["zero-shot"]),
+    }
+
+
+def print_table(results: list[dict[str, Any]]) -> None:
+    columns: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
+        ("size", lambda r: r["size"]["name"]),
+        ("rows", lambda r: f"{r['rows']:,}"),
+        ("error", lambda r: f"{r['error_before']:.3f} → {r['error_after']:.3f}"),
+        ("dense product", lambda r: f"{r['dense_product_s']:.2f} s"),
+        ("insertion", lambda r: f"{r['insertion_s']:.2f} s"),
+        ("ratio", lambda r: f"{r['insertion_over_dense']:.3f}"),
+        ("plain search", lambda r: f"{r['plain_search_s']:.0f} s"),
+        ("speed-up", lambda r: f"{r['plain_over_insertion']:.0f} ×"),
+        ("templates", lambda r: f"{r['template_s']:.2f} s"),
+        ("products", lambda r: f"{100 * r['multiplications_share']:.2f} %"),
+        ("peak extra", lambda r: f"{r['peak_extra_bytes'] / 2**20:.0f} MiB"),
+        ("cycles", lambda r: str(r["cycles"])),
+        ("updates", lambda r: str(r["updates"])),
+        ("same", lambda r: "yes" if r["same_selections"] else "NO"),
+    ]
+    print("| " + " | ".join(name for name, _ in columns) + " |")
+    print("|" + "---|" * len(columns))
+    for result in results:
+        print("| " + " | ".join(cell(result) for _, cell in columns) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--size", choices=SIZES, action="append")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--slopes", action="store_true")
+    parser.add_argument("--predict", action="store_true")
+    options = parser.parse_args()
+    result: object
+    if options.slopes:
+        result = measure_slopes()
+    elif options.predict:
+        result = measure_prediction()
+    else:
+        results = [measure(SIZES[name]) for name in options.size or SIZES]
+        if not options.json:
+            print_table(results)
+            return
+        result = results[0] if len(results) == 1 else results
+    print(json.dumps(result, indent=None if options.json else 1))
+
+
+if __name__ == "__main__":
+    main()
