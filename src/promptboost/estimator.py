@@ -1,0 +1,428 @@
+"""PromptBoostClassifier: promptboost as a scikit-learn classifier. Only this file imports scikit-learn."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils import Tags, check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
+
+from promptboost.boosting import BoostSettings
+from promptboost.encoders.base import Encoder
+from promptboost.ensemble import PromptEnsemble
+from promptboost.errors import EncoderError, LabelError, SettingError
+from promptboost.fitting import fit_ensemble
+from promptboost.fitting.examples import Examples, checked_views
+from promptboost.fitting.inputs import (
+    TextSource,
+    as_pictures,
+    embed_with_views,
+    holds_pictures,
+    text_source,
+)
+from promptboost.fitting.space import RowSpace
+from promptboost.fitting.stages import EmbeddedRounds
+from promptboost.fitting.words import Words, prototypes, sentences
+from promptboost.head.base import Head
+from promptboost.pool import PromptPool
+
+__all__ = ["PromptBoostClassifier"]
+
+Floats = NDArray[np.float64]
+Labels = NDArray[Any]
+
+
+class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier made of sentences, chosen by boosting.
+
+    Each round composes a weak classifier: a bank of prompts for every class, whose score is the mean
+    cosine with the picture. The rounds together are a :class:`~promptboost.PromptEnsemble`: plain
+    text, which :meth:`transfer` moves to another encoder.
+
+    **With an encoder**, X holds pictures, or embeddings that this encoder made of pictures. The
+    prompts come from the class names, which are the labels as text, and from `pool`.
+
+    **Without an encoder** there is nothing that could embed a sentence, and X is any matrix of
+    numbers. Then *prototypes* stand in for sentences: the training rows of a class are its prompts,
+    called "example 17" after their position in X, and their average is its template. It is the
+    same algorithm, and the result can be read and checked, but not moved elsewhere.
+
+    Parameters
+    ----------
+    encoder : Encoder, str, mapping, callable or None, default=None
+        An encoder or its name (see :func:`promptboost.load_encoder`); or what gives the rows of texts
+        and cannot embed pictures: a mapping from text to row, a function of a list of texts.
+        scikit-learn copies the parameters of estimators it clones, so for a search or a
+        cross-validation a name is better than an encoder, which is copied with its weights.
+    pool : PromptPool, mapping or None, default=None
+        The prompts to choose from. A mapping has sentences by class, which join the filled templates
+        (see :func:`promptboost.pool.build_pool`); without it, there are the templates alone. A
+        PromptPool may have more classes than y.
+    templates : sequence of str or None, default=None
+        Sentences with ``{}`` where the class name goes, where `pool` is not a PromptPool; ours by
+        default.
+    n_rounds : int, default=50
+        Number of weak classifiers.
+    views_per_round : int, default=4
+        Views of each picture that a round sees; 0 shows it the pictures themselves, as is always done
+        with embeddings unless :meth:`fit` is given their views.
+    n_views : int, default=20
+        Views of each picture to embed. Rounds draw from them, none twice before all were seen.
+    temperature : float, default=1.0
+        Of the softmax over mean cosines.
+    algorithm : {"samme.r", "samme"}, default="samme.r"
+        Real-valued votes, or one hard vote a round.
+    max_copies : int or None, default=None
+        Largest number of copies of a prompt appended at once.
+    penalty : bool, default=True
+        Compare prompts by the change of the error per copy, or by the change alone.
+    patience : int or None, default=None
+        Stop after this many rounds in a row that left no error.
+    random_state : int, RandomState or None, default=None
+        Decides the views and the ties between templates. An int is used as the seed itself.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (K,)
+        The labels; in ``ensemble_`` they are called by their text.
+    ensemble_ : PromptEnsemble
+        The fitted thing.
+    head_ : LinearHead or VotingHead
+        The same embedded, in single precision, to save or serve.
+    n_iter_ : int
+        Number of rounds.
+    round_errors_ : ndarray of shape (n_iter_,)
+        Weighted error of each round on the views it was composed on.
+    sample_weight_ : ndarray of shape (n_samples,)
+        Boosting weights at the end of the fit: the examples that stayed hard.
+    n_features_in_ : int
+        Columns of X where it is a matrix; with an encoder, the length of its embeddings.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the columns, where X had some.
+
+    Notes
+    -----
+    Rows of X are scaled to length one. Without an encoder they first get one more coordinate, the
+    same for all, as an intercept: see :class:`promptboost.fitting.space.RowSpace`.
+
+    Without an encoder, the order of the rows does not matter. A weight of two is an example given
+    twice as long as no tie is at stake: weights are rounded to 2**-36 of their sum, and twice a rounded
+    weight is not always the rounded double, so that on data full of ties another prompt may win.
+
+    A pickle holds the name of an encoder, but an encoder with its weights. To keep what was learnt,
+    save ``ensemble_``, which is text, or ``head_``.
+
+    Examples
+    --------
+    >>> from PIL import Image
+    >>> from promptboost.testing import FakeEncoder
+    >>> X = [Image.new("RGB", (8, 8), colour) for colour in ("red", "tomato", "blue", "navy")]
+    >>> y = ["fire", "fire", "ice", "ice"]
+    >>> sentences = {"fire": ["it is red", "flames"], "ice": ["it is blue", "a glacier"]}
+    >>> classifier = PromptBoostClassifier(FakeEncoder(64), sentences, n_rounds=3, random_state=0)
+    >>> classifier.fit(X, y).predict([Image.new("RGB", (8, 8), "darkred")])
+    array(['fire'], dtype='<U4')
+    >>> classifier.transfer(FakeEncoder(64, seed=1)).score(X, y)
+    1.0
+    """
+
+    def __init__(
+        self,
+        encoder: TextSource | str | None = None,
+        pool: PromptPool | Mapping[str, Sequence[str]] | None = None,
+        *,
+        templates: Sequence[str] | None = None,
+        n_rounds: int = 50,
+        views_per_round: int = 4,
+        n_views: int = 20,
+        temperature: float = 1.0,
+        algorithm: Literal["samme.r", "samme"] = "samme.r",
+        max_copies: int | None = None,
+        penalty: bool = True,
+        patience: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.encoder = encoder
+        self.pool = pool
+        self.templates = templates
+        self.n_rounds = n_rounds
+        self.views_per_round = views_per_round
+        self.n_views = n_views
+        self.temperature = temperature
+        self.algorithm = algorithm
+        self.max_copies = max_copies
+        self.penalty = penalty
+        self.patience = patience
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        # Paths of pictures are strings; they take an encoder that can look at them.
+        tags.input_tags.string = isinstance(self.encoder, str | Encoder)
+        return tags
+
+    # --- fitting -------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        views: ArrayLike | None = None,
+    ) -> Self:
+        """Choose prompts.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or sequence of pictures
+            Embeddings, or with an encoder paths, PIL images, arrays of pixels or bytes of files.
+        y : array-like of shape (n_samples,)
+            Labels. With an encoder, their text is the name of the class in prompts.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights that boosting starts with. Examples of weight zero are left out.
+        views : array-like of shape (n_samples, n_views, n_features), optional
+            Where X has embeddings, those of views of the same pictures.
+
+        Returns
+        -------
+        self
+        """
+        source = text_source(self.encoder)
+        settings = self._boost_settings()
+        given = self._examples(X, y, sample_weight, views, source, settings)
+        names = [str(label) for label in self.classes_]
+        examples = given.weighted(names)
+        words, self._space = self._words(names, examples, source)
+        if examples.views is None:
+            settings = replace(settings, views_per_round=0)
+        ensemble = fit_ensemble(
+            examples.shots(self._space),
+            words.grid,
+            words.texts,
+            settings,
+            picture_ids=examples.ids,
+            weights=examples.weights,
+            encoder_id=source.id if isinstance(source, Encoder) else None,
+            encoder_fingerprint=source.fingerprint if isinstance(source, Encoder) else None,
+        )
+        self.sample_weight_ = np.array([ensemble.sample_weights.get(i, 0.0) for i in given.ids])
+        self._take(ensemble, words.source)
+        return self
+
+    def _examples(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None,
+        views: ArrayLike | None,
+        source: TextSource | None,
+        settings: BoostSettings,
+    ) -> Examples:
+        """Check X and y as scikit-learn does, learn the classes, and embed what are pictures."""
+        if not holds_pictures(X):
+            rows, y = validate_data(self, X, y, dtype="numeric")
+            rows = np.asarray(rows, dtype=np.float64)
+            labels, weights = self._checked_targets(y, sample_weight, rows)
+            ids = tuple(map(str, range(len(rows))))
+            return Examples(rows, labels, ids, weights, checked_views(views, rows))
+        if views is not None:
+            raise SettingError("views go with embeddings; X holds pictures, whose views are drawn")
+        check_consistent_length(X, y)
+        pictures = as_pictures(X)
+        labels, weights = self._checked_targets(column_or_1d(y, warn=True), sample_weight, X)
+        if self.n_views < settings.views_per_round:
+            raise SettingError(
+                f"n_views is {self.n_views}: too few to see {settings.views_per_round} a round"
+            )
+        wanted = self.n_views if settings.views_per_round else 0
+        rows, seen = embed_with_views(pictures, source, views=wanted, seed=settings.seed)
+        self.n_features_in_ = rows.shape[1]
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
+        ids = tuple(picture.id for picture in pictures)
+        return Examples(rows, labels, ids, weights, seen)
+
+    def _checked_targets(
+        self, y: Labels, sample_weight: ArrayLike | None, rows: Any
+    ) -> tuple[NDArray[np.int64], Floats | None]:
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise LabelError(f"y has one class only, {self.classes_[0]!r}; at least two are needed")
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, rows, dtype=np.float64)
+        return labels.astype(np.int64), weights
+
+    def _boost_settings(self) -> BoostSettings:
+        for name in ("n_rounds", "views_per_round", "n_views", "max_copies", "patience"):
+            value = getattr(self, name)
+            if value is None and name in ("max_copies", "patience"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, Integral):
+                raise SettingError(f"{name} is {value!r}: give a whole number")
+        if not isinstance(self.temperature, Real):
+            raise SettingError(f"temperature is {self.temperature!r}: give a positive number")
+        # A number is the seed itself, so that the command line and this give the same text.
+        seed = self.random_state
+        if not isinstance(seed, Integral):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        return BoostSettings(
+            rounds=int(self.n_rounds),
+            views_per_round=int(self.views_per_round),
+            temperature=float(self.temperature),
+            algorithm=self.algorithm,
+            seed=int(seed),
+            max_copies=self.max_copies,
+            penalty=self.penalty,
+            patience=self.patience,
+        )
+
+    def _words(
+        self, names: list[str], examples: Examples, source: TextSource | None
+    ) -> tuple[Words, RowSpace]:
+        """Give the pool, and the space in which it and the examples are compared."""
+        if source is not None:
+            return sentences(names, source, self.pool, self.templates), RowSpace()
+        if self.pool is not None or self.templates is not None:
+            raise SettingError(
+                "pool and templates are sentences, which need an encoder: set encoder"
+            )
+        space = RowSpace.around(examples.rows, examples.relative_weights())
+        return prototypes(names, examples, space), space
+
+    def _take(self, ensemble: PromptEnsemble, words: TextSource) -> None:
+        """Set all that follows from an ensemble and what embeds its texts."""
+        self.ensemble_ = ensemble
+        self.n_iter_ = len(ensemble)
+        self.round_errors_ = np.array([item.error for item in ensemble.rounds])
+        self._embedded = EmbeddedRounds.of(ensemble, words)
+        self.head_ = self._embedded.head
+        self._final = self._embedded.final()
+
+    def transfer(self, encoder: Encoder | str) -> "PromptBoostClassifier":
+        """Move the classifier to another encoder: embed the same text with it.
+
+        Parameters
+        ----------
+        encoder : Encoder, str, mapping or callable
+            As in the constructor, but not None.
+
+        Returns
+        -------
+        PromptBoostClassifier
+            A new one, fitted; this one stays as it is.
+        """
+        check_is_fitted(self)
+        words = text_source(encoder)
+        if words is None or self._space.constant is not None:
+            raise SettingError(
+                "encoder is None: give the encoder to transfer to"
+                if words is None
+                else "fitted on prototypes, which are rows of X: only sentences can be transferred"
+            )
+        other = type(self)(**{**self.get_params(deep=False), "encoder": encoder})
+        other.classes_ = self.classes_
+        other.sample_weight_ = self.sample_weight_
+        other._space = self._space
+        other._take(self.ensemble_, words)
+        other.n_features_in_ = other.head_.dim
+        return other
+
+    # --- predicting ----------------------------------------------------------------------------
+
+    def predict(self, X: Any) -> Labels:
+        """Give the label of the class of the largest vote.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or sequence of pictures
+            As in :meth:`fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        rows = self._rows(X)
+        return self._labels(self._final, rows)
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Turn the vote into probabilities with a softmax; they are not calibrated.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, K)
+        """
+        rows = self._rows(X)
+        return self._final.predict_proba(rows)
+
+    def decision_function(self, X: Any) -> Floats:
+        """Give the boosting vote.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, K), or (n_samples,) for two classes
+            Centred over the classes. For two, the vote for the second minus that for the first.
+        """
+        rows = self._rows(X)
+        return _votes(self._final, rows)
+
+    def staged_predict(self, X: Any) -> Iterator[Labels]:
+        """Give :meth:`predict` after each round."""
+        rows = self._rows(X)
+        for head in self._embedded.stages():
+            yield self._labels(head, rows)
+
+    def staged_decision_function(self, X: Any) -> Iterator[Floats]:
+        """Give :meth:`decision_function` after each round."""
+        rows = self._rows(X)
+        for head in self._embedded.stages():
+            yield _votes(head, rows)
+
+    def staged_score(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Iterator[float]:
+        """Give the accuracy after each round.
+
+        Examples
+        --------
+        >>> X, y = [[0.0, 1.0], [0.1, 1.0], [1.0, 0.0], [1.0, 0.2]], ["up", "up", "right", "right"]
+        >>> classifier = PromptBoostClassifier(n_rounds=3).fit(X, y)
+        >>> list(classifier.staged_score(X, y))
+        [1.0, 1.0, 1.0]
+        """
+        for labels in self.staged_predict(X):
+            yield float(accuracy_score(y, labels, sample_weight=sample_weight))
+
+    def _labels(self, head: Head, rows: Floats) -> Labels:
+        return np.asarray(self.classes_[head.predict_index(rows)])
+
+    def _rows(self, X: Any) -> Floats:
+        """Check X, embed what are pictures, and give rows of length one."""
+        check_is_fitted(self)
+        if not holds_pictures(X):
+            rows = validate_data(self, X, reset=False, dtype="numeric")
+            return self._space.unit(np.asarray(rows, dtype=np.float64))
+        source = text_source(self.encoder)
+        rows, _ = embed_with_views(as_pictures(X), source)
+        if isinstance(source, Encoder) and source.fingerprint != self.head_.encoder_fingerprint:
+            raise EncoderError(
+                f"fitted with {self.head_.encoder_id!r}, but encoder is {source.id!r} now: use transfer"
+            )
+        return self._space.unit(rows)
+
+
+def _votes(head: Head, rows: Floats) -> Floats:
+    votes = head.decision_function(rows)
+    return np.asarray(votes[:, 1] - votes[:, 0]) if votes.shape[1] == 2 else votes

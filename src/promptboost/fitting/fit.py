@@ -1,0 +1,145 @@
+"""Boosting, written down: each round becomes text as soon as it is done."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from promptboost.boosting import BoostRound, BoostSettings, GridPool, Shots, boost
+from promptboost.ensemble import PromptEnsemble, Round
+from promptboost.ensemble.checks import Scalar
+from promptboost.errors import LabelError
+from promptboost.fitting.record import FitRecord, recorded_settings
+from promptboost.fitting.texts import PoolTexts
+
+__all__ = ["OnRound", "fit_ensemble", "round_text"]
+
+OnRound = Callable[[PromptEnsemble, BoostRound], bool | None]
+
+
+def fit_ensemble(
+    shots: Shots,
+    pool: GridPool,
+    texts: PoolTexts,
+    settings: BoostSettings | None = None,
+    *,
+    picture_ids: Sequence[str],
+    weights: ArrayLike | None = None,
+    encoder_id: str | None = None,
+    encoder_fingerprint: str | None = None,
+    notes: Mapping[str, Scalar] | None = None,
+    resume: PromptEnsemble | None = None,
+    on_round: OnRound | None = None,
+) -> PromptEnsemble:
+    """Boost, and give the result as text.
+
+    Input is checked before the first round.
+
+    Parameters
+    ----------
+    shots : Shots
+        Labelled pictures and their views.
+    pool : GridPool
+        The rows of templates and prompts.
+    texts : PoolTexts
+        What they say, in the same order.
+    settings : BoostSettings, optional
+        The paper's by default.
+    picture_ids : sequence of str
+        A name for each picture, under which its weight is kept.
+    weights : array of float, shape (n,), optional
+        Sample weights to start with; uniform by default.
+    encoder_id, encoder_fingerprint : str, optional
+        The encoder that made the rows.
+    notes : mapping of str to scalar, optional
+        What else the rows depend on, such as how views were drawn: kept with the settings.
+    resume : PromptEnsemble, optional
+        What an earlier, shorter call gave or passed to `on_round`. The fit continues after its last
+        round, and ends with the text that it would have had without the interruption. All
+        arguments must be those of the earlier call; only ``rounds`` and ``patience`` may differ.
+    on_round : callable, optional
+        Called after each round with the ensemble so far, which may be saved, and the round. If
+        it returns True, no further round is begun.
+
+    Returns
+    -------
+    PromptEnsemble
+        Copies of prompts with the same text are counted together, template included.
+
+    Raises
+    ------
+    InputError
+        If the parts do not belong together, or `resume` is of another fit; the message names what
+        differs.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> from promptboost.testing import FakeEncoder
+    >>> encoder = FakeEncoder()
+    >>> texts = PoolTexts.of(build_pool(
+    ...     ["fire", "ice"],
+    ...     templates=["a photo of {}."],
+    ...     descriptions={"fire": ["something red"], "ice": ["something blue"]},
+    ... ))
+    >>> pictures = encoder.encode_texts(["red", "dark red", "blue", "light blue"])
+    >>> ensemble = fit_ensemble(
+    ...     Shots.from_rows(pictures, [0, 0, 1, 1]),
+    ...     texts.embed(encoder.encode_texts),
+    ...     texts,
+    ...     BoostSettings(rounds=2, views_per_round=0),
+    ...     picture_ids=["a.png", "b.png", "c.png", "d.png"],
+    ... )
+    >>> ensemble.rounds[0].banks["fire"]
+    {'a photo of fire.': 1, 'something red': 1}
+    >>> ensemble.rounds[0].template_error, ensemble.rounds[0].error
+    (0.75, 0.0)
+    """
+    settings = settings or BoostSettings()
+    texts.check_against(pool)
+    if len(picture_ids) != len(shots.labels):
+        raise LabelError(f"{len(picture_ids)} picture ids for {len(shots.labels)} pictures")
+    record = FitRecord(
+        texts,
+        settings,
+        tuple(picture_ids),
+        recorded_settings(shots, settings, picture_ids, weights, notes or {}),
+        encoder_id,
+        encoder_fingerprint,
+    )
+    rounds: list[Round] = []
+    if resume is None:
+        state = None
+    else:
+        state, rounds, weights = record.state_after(resume), [*resume.rounds], None
+
+    def report(done: BoostRound) -> bool | None:
+        # Boosting gives a round out before it calls back, so that it is among the rounds already.
+        assert on_round is not None
+        return on_round(record.ensemble(rounds, done.state.weights), done)
+
+    callback = None if on_round is None else report
+    for done in boost(shots, pool, settings, weights=weights, state=state, callback=callback):
+        rounds.append(round_text(done, texts))
+        state = done.state
+    assert state is not None  # at least one round is done: settings refuse to ask for none
+    return record.ensemble(rounds, np.asarray(state.weights))
+
+
+def round_text(done: BoostRound, texts: PoolTexts) -> Round:
+    """Put a round into words."""
+    weak = done.composition
+    banks: dict[str, dict[str, int]] = {}
+    for k, name in enumerate(texts.class_names):
+        bank = {texts.template_texts[k][weak.template]: 1}
+        for prompt, copies in weak.copies(k).items():
+            text = texts.prompt_texts[k][prompt]
+            bank[text] = bank.get(text, 0) + copies
+        banks[name] = bank
+    return Round(
+        template=texts.templates[weak.template],
+        banks=banks,
+        error=weak.error,
+        template_error=weak.template_error,
+        vote=done.vote,
+    )

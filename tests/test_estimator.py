@@ -1,0 +1,568 @@
+import pickle
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.base import clone
+from sklearn.datasets import load_iris, make_blobs
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from promptboost import PromptBoostClassifier
+from promptboost.ensemble import PromptEnsemble
+from promptboost.errors import (
+    DataError,
+    EmbeddingError,
+    EncoderError,
+    LabelError,
+    PoolError,
+    SettingError,
+    WeightError,
+)
+from promptboost.fitting import PoolTexts
+from promptboost.head import LinearHead, VotingHead
+from promptboost.pool import build_pool
+from promptboost.testing import FakeEncoder, clip_like
+
+# No check is expected to fail. scikit-learn itself skips that of array libraries other than numpy
+# unless SCIPY_ARRAY_API is set. That weights equal repetitions holds on the data of its check; where
+# rounding limits it is said at test_a_weight_of_two_is_an_example_given_twice.
+
+
+@parametrize_with_checks(
+    [
+        PromptBoostClassifier(),
+        PromptBoostClassifier(n_rounds=5, algorithm="samme"),
+        PromptBoostClassifier(n_rounds=5, max_copies=1, penalty=False, patience=1),
+    ]
+)
+def test_scikit_learn_conventions(estimator, check):
+    check(estimator)
+
+
+# --- without an encoder: prototypes --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def iris():
+    X, y = load_iris(return_X_y=True)
+    return X, np.array(["setosa", "versicolor", "virginica"])[y]
+
+
+@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
+def test_methods_agree(iris, algorithm):
+    X, y = iris
+    classifier = PromptBoostClassifier(n_rounds=7, algorithm=algorithm).fit(X, y)
+    decision = classifier.decision_function(X)
+    assert decision.shape == (150, 3)
+    labels = classifier.predict(X)
+    assert (labels == classifier.classes_[decision.argmax(axis=1)]).all()
+    assert (labels == classifier.classes_[classifier.predict_proba(X).argmax(axis=1)]).all()
+    assert classifier.score(X, y) == (labels == y).mean()
+    assert np.allclose(decision.sum(axis=1), 0)
+
+
+@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
+def test_stages_end_with_the_whole(iris, algorithm):
+    X, y = iris
+    classifier = PromptBoostClassifier(n_rounds=7, algorithm=algorithm).fit(X, y)
+    decisions = list(classifier.staged_decision_function(X))
+    labels, scores = list(classifier.staged_predict(X)), list(classifier.staged_score(X, y))
+    assert len(decisions) == len(labels) == len(scores) == classifier.n_iter_
+    assert (decisions[-1] == classifier.decision_function(X)).all()
+    assert (labels[-1] == classifier.predict(X)).all()
+    assert scores[-1] == classifier.score(X, y)
+    weights = (y == "setosa").astype(float)
+    assert list(classifier.staged_score(X, y, weights))[-1] == classifier.score(X, y, weights)
+    shorter = clone(classifier).set_params(n_rounds=3).fit(X, y)
+    assert np.allclose(decisions[2], shorter.decision_function(X))
+
+
+def test_two_classes_have_one_decision_which_is_the_log_odds():
+    X, y = make_blobs(60, centers=2, cluster_std=3.0, random_state=0)
+    classifier = PromptBoostClassifier(n_rounds=4).fit(X, y)
+    decision, probability = classifier.decision_function(X), classifier.predict_proba(X)
+    assert decision.shape == (60,)
+    assert np.allclose(decision, np.log(probability[:, 1] / probability[:, 0]))
+    assert ((decision > 0).astype(int) == classifier.predict(X)).all()
+
+
+def test_prototypes_are_named_after_rows(iris):
+    X, y = iris
+    classifier = PromptBoostClassifier(n_rounds=2).fit(X, y)
+    for item in classifier.ensemble_.rounds:
+        for name, bank in item.banks.items():
+            template, *examples = bank
+            assert template == f"the average {name}"
+            assert all(y[int(text.removeprefix("example "))] == name for text in examples)
+    assert len(classifier.ensemble_.texts()) > 3
+
+
+def test_units_do_not_matter(iris):
+    X, y = iris
+    plain = PromptBoostClassifier(n_rounds=5, random_state=0).fit(X, y)
+    assert np.allclose(
+        plain.decision_function(X),
+        clone(plain).fit(X * 1000, y).decision_function(X * 1000),
+        atol=1e-4,
+    )
+
+
+def noise(seed):
+    """Rows without any sense: the search meets ties at every step."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(40, 3)), rng.integers(3, size=40), rng.permutation(40)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_order_of_rows_does_not_matter(seed):
+    X, y, order = noise(seed)
+    plain = PromptBoostClassifier(n_rounds=4).fit(X, y)
+    shuffled = PromptBoostClassifier(n_rounds=4).fit(X[order], y[order])
+    assert np.allclose(plain.decision_function(X), shuffled.decision_function(X))
+    assert np.allclose(plain.sample_weight_[order], shuffled.sample_weight_)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_weight_of_two_is_an_example_given_twice(seed):
+    X, y, order = noise(seed)
+    # They add up to 64, so that all weights of the first round are exact: with other sums their
+    # rounding decides some of the ties that such data is full of, and the two fits may differ.
+    times = np.repeat([0, 1, 2, 3], [8, 8, 16, 8])[order]
+    weighted = PromptBoostClassifier(n_rounds=1).fit(X, y, times)
+    repeated = PromptBoostClassifier(n_rounds=1).fit(X.repeat(times, axis=0), y.repeat(times))
+    assert np.allclose(weighted.decision_function(X), repeated.decision_function(X))
+    assert weighted.round_errors_ == repeated.round_errors_
+
+
+def test_start_weights_reach_boosting():
+    X, y, order = noise(0)
+    weights = 1.0 + order
+    weighted = PromptBoostClassifier(n_rounds=1).fit(X, y, weights)
+    wrong = weighted.predict(X) != y
+    assert weighted.round_errors_[0] == pytest.approx(weights[wrong].sum() / weights.sum())
+
+
+def test_sample_weights_start_boosting_and_zero_leaves_out(iris):
+    X, y = iris
+    kept = np.random.default_rng(0).random(150) < 0.5
+    weighted = PromptBoostClassifier(n_rounds=3).fit(X, y, kept.astype(float))
+    assert (weighted.sample_weight_[~kept] == 0).all()
+    assert (weighted.sample_weight_[kept] > 0).all()
+    assert np.isclose(weighted.sample_weight_.sum(), 1)
+    without = PromptBoostClassifier(n_rounds=3).fit(X[kept], y[kept])
+    assert (weighted.decision_function(X) == without.decision_function(X)).all()
+    hard = np.where(y == "virginica", 50.0, 1.0)
+    heavy = PromptBoostClassifier(n_rounds=1).fit(X, y, hard)
+    assert (heavy.predict(X)[y == "virginica"] == "virginica").all()
+
+
+def test_hard_rows_gain_weight(iris):
+    X, y = iris
+    classifier = PromptBoostClassifier(n_rounds=10, temperature=0.1).fit(X, y)
+    assert classifier.sample_weight_[y == "setosa"].mean() < classifier.sample_weight_.mean()
+
+
+def test_beats_chance_on_held_out_rows(iris):
+    X, y = iris
+    model = make_pipeline(StandardScaler(), PromptBoostClassifier(n_rounds=10))
+    assert cross_val_score(model, X, y, cv=3).mean() > 0.9
+
+
+def test_grid_search_and_clone(iris):
+    X, y = iris
+    search = GridSearchCV(
+        PromptBoostClassifier(n_rounds=3, random_state=0),
+        {"temperature": [0.1, 1.0], "algorithm": ["samme.r", "samme"]},
+        cv=2,
+    )
+    search.fit(X, y)
+    assert search.best_score_ > 0.8
+    assert clone(search.best_estimator_).get_params() == search.best_estimator_.get_params()
+
+
+def test_pickle_keeps_predictions(iris):
+    X, y = iris
+    classifier = PromptBoostClassifier(n_rounds=2).fit(X, y)
+    again = pickle.loads(pickle.dumps(classifier))
+    assert (again.decision_function(X) == classifier.decision_function(X)).all()
+
+
+# --- on embeddings, with texts -------------------------------------------------------------------
+
+
+class Task:
+    """Embeddings that behave like a contrastive model's, and made-up words for the texts."""
+
+    def __init__(self, seed=1):
+        few, held_out = 6, 12
+        made = clip_like(
+            6, few + held_out, views=8, prompts=60, templates=5, dim=64, confusion=2.5, seed=seed
+        )
+        names = np.array([f"animal {k}" for k in range(6)])
+        self.y = names[made.labels]
+        self.X, self.views = made.pictures, made.views
+        self.train = np.tile(np.arange(few + held_out) < few, 6)
+        sentences = {name: [f"{name} text {j}" for j in range(60)] for name in names}
+        self.templates = [f"kind {j} of {{}}" for j in range(5)]
+        self.pool = build_pool(names.tolist(), templates=self.templates, descriptions=sentences)
+        self.sentences = sentences
+        self.vectors = {}
+        for k, name in enumerate(names):
+            filled = PoolTexts.of(self.pool).template_texts[k]
+            self.vectors |= dict(zip(filled, made.templates[k], strict=True))
+            self.vectors |= dict(zip(sentences[name], made.prompts[k], strict=True))
+        accuracies = [
+            (made.labels == (self.X @ made.templates[:, j].T).argmax(axis=1))[~self.train].mean()
+            for j in range(5)
+        ]
+        self.zero_shot = float(np.mean(accuracies))
+
+    def fit(self, **options):
+        model = PromptBoostClassifier(
+            self.vectors, self.pool, **{"n_rounds": 20, "random_state": 0, **options}
+        )
+        return model.fit(self.X[self.train], self.y[self.train], views=self.views[self.train])
+
+
+@pytest.fixture(scope="module")
+def task():
+    return Task()
+
+
+def test_better_than_zero_shot_on_held_out_pictures():
+    tasks = [Task(seed) for seed in (1, 2, 3)]
+    scores = [made.fit().score(made.X[~made.train], made.y[~made.train]) for made in tasks]
+    zero_shot = np.mean([made.zero_shot for made in tasks])
+    assert zero_shot > 1 / 6
+    assert np.mean(scores) > zero_shot + 0.03
+
+
+def test_head_is_the_embedded_ensemble(task):
+    classifier = task.fit(n_rounds=5)
+    assert isinstance(classifier.head_, LinearHead)
+    head = classifier.ensemble_.embed_texts(task.vectors)
+    assert (classifier.head_.weights == head.weights).all()
+    ours, theirs = classifier.decision_function(task.X), head.decision_function(task.X)
+    assert np.allclose(ours, theirs, atol=1e-4)
+    assert classifier.classes_.tolist() == list(classifier.ensemble_.class_names)
+    assert isinstance(task.fit(n_rounds=3, algorithm="samme").head_, VotingHead)
+
+
+def test_the_seed_decides(task):
+    texts = [task.fit(n_rounds=3, random_state=state).ensemble_.to_json() for state in (7, 7, 8)]
+    assert texts[0] == texts[1] != texts[2]
+    assert task.fit(n_rounds=1, random_state=7).ensemble_.settings["seed"] == 7
+    state = np.random.RandomState(0)
+    seeds = [task.fit(n_rounds=1, random_state=state).ensemble_.settings["seed"] for _ in "ab"]
+    assert seeds[0] != seeds[1]
+
+
+def test_attributes_say_what_happened(task):
+    classifier = task.fit(n_rounds=4)
+    rounds = classifier.ensemble_.rounds
+    assert classifier.n_iter_ == len(rounds) == 4
+    assert classifier.round_errors_.tolist() == [item.error for item in rounds]
+    assert (classifier.round_errors_ <= [item.template_error for item in rounds]).all()
+    assert classifier.n_features_in_ == 64
+    assert list(classifier.ensemble_.sample_weights.values()) == pytest.approx(
+        [classifier.sample_weight_[int(i)] for i in classifier.ensemble_.sample_weights]
+    )
+
+
+def test_patience_stops(task):
+    patient = task.fit(n_rounds=20, patience=1, views_per_round=1)
+    quiet = patient.round_errors_ == 0
+    assert not quiet[:-1].any()
+    assert quiet[-1] or patient.n_iter_ == 20
+
+
+def test_rows_need_not_be_of_length_one(task):
+    plain = task.fit(n_rounds=2)
+    scales = np.linspace(0.1, 9, len(task.X))[:, None]
+    model = clone(plain).fit(
+        (scales * task.X)[task.train],
+        task.y[task.train],
+        views=(scales[:, None] * task.views)[task.train],
+    )
+    assert model.ensemble_.rounds == plain.ensemble_.rounds
+    assert np.allclose(model.decision_function(task.X * scales), plain.decision_function(task.X))
+
+
+def test_a_mapping_a_function_and_sentences_by_class_are_the_same(task):
+    def encode(texts):
+        return np.stack([task.vectors[text] for text in texts])
+
+    rows, labels = task.X[task.train], task.y[task.train]
+    fits = [
+        PromptBoostClassifier(source, pool, templates=templates, n_rounds=2).fit(rows, labels)
+        for source, pool, templates in (
+            (task.vectors, task.pool, None),
+            (encode, task.pool, None),
+            (task.vectors, task.sentences, task.templates),
+        )
+    ]
+    texts = [fitted.ensemble_.rounds for fitted in fits]
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_a_pool_may_have_more_classes(task):
+    some = task.train & (task.y != "animal 3")
+    model = PromptBoostClassifier(task.vectors, task.pool, n_rounds=2)
+    model.fit(task.X[some], task.y[some])
+    assert "animal 3" not in model.ensemble_.class_names
+    labels = task.y.copy()
+    labels[0] = "animal 9"
+    with pytest.raises(PoolError, match="no class 'animal 9'"):
+        model.fit(task.X, labels)
+
+
+# --- on pictures ---------------------------------------------------------------------------------
+
+TEMPLATES = ["a photo of {}."]
+SENTENCES = {"fire": ["it is very red"], "ice": ["it is very blue"], "moss": ["it is very green"]}
+TONES = {"fire": (200, 20, 20), "ice": (20, 20, 200), "moss": (20, 200, 20)}
+
+
+def picture(name, rng):
+    tone = np.clip(np.array(TONES[name]) + rng.normal(0, 12, 3), 0, 255)
+    pixels = np.clip(tone + rng.normal(0, 15, (24, 24, 3)), 0, 255).astype(np.uint8)
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    rng = np.random.default_rng(0)
+    y = np.array([name for name in TONES for _ in range(4)])
+    return [picture(name, rng) for name in y], y
+
+
+@pytest.fixture(scope="module")
+def fitted(pictures):
+    model = PromptBoostClassifier(
+        "fake:48-0", SENTENCES, templates=TEMPLATES, n_rounds=4, n_views=6, random_state=0
+    )
+    return model.fit(*pictures)
+
+
+def test_pictures_of_all_kinds(fitted, pictures, tmp_path):
+    X, y = pictures
+    labels = fitted.predict(X)
+    assert (labels == y).mean() > 0.9
+    paths = []
+    for number, image in enumerate(X):
+        paths.append(tmp_path / f"{number}.png")
+        image.save(paths[-1])
+    assert (fitted.predict(paths) == labels).all()
+    assert (fitted.predict([str(path) for path in paths]) == labels).all()
+    assert (fitted.predict(np.array([str(path) for path in paths])) == labels).all()
+    assert (fitted.predict([path.read_bytes() for path in paths]) == labels).all()
+    assert (fitted.predict([np.asarray(image) for image in X]) == labels).all()
+    assert (fitted.predict(np.stack([np.asarray(image) for image in X])) == labels).all()
+    rows = FakeEncoder(48).encode_images(X)
+    assert (fitted.decision_function(rows) == fitted.decision_function(X)).all()
+    again = clone(fitted).fit([str(path) for path in paths], y)
+    assert set(again.ensemble_.sample_weights) == {str(path) for path in paths}
+    assert again.score(X, y) > 0.9
+
+
+def test_fit_on_pictures_records_the_encoder_and_the_views(fitted, pictures):
+    ensemble = fitted.ensemble_
+    assert ensemble.encoder_id == fitted.head_.encoder_id == "fake:48-0"
+    assert ensemble.encoder_fingerprint == FakeEncoder(48).fingerprint
+    assert (ensemble.settings["views"], ensemble.settings["views_per_round"]) == (6, 4)
+    assert fitted.n_features_in_ == 48
+    still = clone(fitted).set_params(views_per_round=0).fit(*pictures)
+    assert (still.ensemble_.settings["views"], still.n_iter_) == (0, 4)
+    rows = FakeEncoder(48).encode_images(pictures[0])
+    assert clone(still).fit(rows, pictures[1]).ensemble_.rounds == still.ensemble_.rounds
+
+
+def test_transfer_is_the_same_text_in_another_space(fitted, pictures):
+    X, y = pictures
+    other = FakeEncoder(dim=64, seed=5)
+    moved = fitted.transfer(other)
+    assert moved.ensemble_ is fitted.ensemble_
+    assert moved.head_.encoder_id == "fake:64-5"
+    assert (moved.head_.weights == fitted.ensemble_.embed(other).weights).all()
+    assert moved.n_features_in_ == 64
+    assert fitted.encoder == "fake:48-0"
+    assert moved.transfer("fake:48-0").predict(X).tolist() == fitted.predict(X).tolist()
+    assert list(moved.staged_score(X, y))[-1] == moved.score(X, y)
+
+
+def test_what_was_learnt_holds_in_other_spaces(fitted, pictures):
+    X, y = pictures
+    learnt, named = [], []
+    for seed in range(1, 9):
+        encoder = FakeEncoder(dim=64, seed=seed)
+        learnt.append(fitted.transfer(encoder).score(X, y))
+        names = encoder.encode_texts([f"a photo of {name}." for name in fitted.classes_])
+        winners = (encoder.encode_images(X) @ names.T).argmax(axis=1)
+        named.append((fitted.classes_[winners] == y).mean())
+    assert np.mean(learnt) > np.mean(named) + 0.2
+
+
+def test_pictures_in_cross_validation_and_search(pictures):
+    X, y = pictures
+    model = PromptBoostClassifier(
+        "fake:48-0", SENTENCES, templates=TEMPLATES, n_rounds=2, n_views=4, random_state=0
+    )
+    assert cross_val_score(model, X, y, cv=2).mean() > 0.8
+    search = GridSearchCV(model, {"views_per_round": [0, 2]}, cv=2).fit(X, y)
+    assert search.best_estimator_.predict(X).shape == y.shape
+
+
+def test_pickle_of_a_named_encoder_is_small(fitted, pictures):
+    again = pickle.loads(pickle.dumps(fitted))
+    assert again.encoder == "fake:48-0"
+    assert (again.predict(pictures[0]) == fitted.predict(pictures[0])).all()
+
+
+def test_saved_text_is_the_classifier(fitted, pictures, tmp_path):
+    fitted.ensemble_.save(tmp_path / "ensemble.json")
+    head = PromptEnsemble.load(tmp_path / "ensemble.json").embed(FakeEncoder(48))
+    rows = FakeEncoder(48).encode_images(pictures[0])
+    assert (head.predict(rows) == fitted.predict(rows)).all()
+
+
+def test_tags_are_honest():
+    assert not PromptBoostClassifier().__sklearn_tags__().input_tags.string
+    assert PromptBoostClassifier("fake:48-0").__sklearn_tags__().input_tags.string
+
+
+# --- what cannot be used -------------------------------------------------------------------------
+
+ROWS, LABELS = np.eye(4), np.array(["a", "a", "b", "b"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_rounds": 0}, "rounds must be at least 1"),
+        ({"n_rounds": 2.5}, "n_rounds is 2.5: give a whole number"),
+        ({"n_rounds": True}, "n_rounds is True"),
+        ({"views_per_round": -1}, "views_per_round must be at least 0"),
+        ({"temperature": 0.0}, "temperature must be positive"),
+        ({"temperature": "hot"}, "temperature is 'hot'"),
+        ({"algorithm": "real"}, "algorithm must be"),
+        ({"max_copies": 0}, "max_copies must be at least 1"),
+        ({"patience": 0}, "patience must be at least 1"),
+        ({"encoder": 3}, "encoder is 3"),
+        ({"random_state": -1}, "seed must be at least 0"),
+        ({"pool": {"a": ["b"]}}, "need an encoder"),
+        ({"templates": ["a {}"]}, "need an encoder"),
+    ],
+)
+def test_bad_settings(options, message):
+    with pytest.raises(SettingError, match=message):
+        PromptBoostClassifier(**options).fit(ROWS, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "weights", "error", "message"),
+    [
+        (ROWS, ["a"] * 4, None, LabelError, "one class only, .*'a'"),
+        (ROWS, LABELS, [1, 1, 0, 0], LabelError, "class 'b' have weight zero"),
+        (ROWS, LABELS, [1, 1, -1, 1], WeightError, "weight 2 is negative"),
+        (ROWS, LABELS, np.zeros(4), ValueError, "zero"),
+        (ROWS, LABELS, [1, 1, np.nan, 1], ValueError, "NaN"),
+        (ROWS, LABELS, [1, 1], ValueError, "shape"),
+        (np.where(ROWS, np.nan, 1), LABELS, None, ValueError, "NaN"),
+        (ROWS, LABELS[:3], None, ValueError, "inconsistent numbers of samples"),
+        (ROWS, [0.1, 0.2, 0.3, 0.4], None, ValueError, "Unknown label type"),
+        (ROWS, None, None, ValueError, "requires y"),
+        (ROWS[0], LABELS, None, ValueError, "2D array"),
+        (ROWS, ["a", "a", " ", " "], None, ValueError, "blank"),
+    ],
+)
+def test_bad_rows_labels_and_weights(X, y, weights, error, message):
+    with pytest.raises(error, match=message):
+        PromptBoostClassifier(n_rounds=2).fit(X, y, weights)
+
+
+def test_bad_views():
+    classifier = PromptBoostClassifier(n_rounds=2, views_per_round=1)
+    with pytest.raises(EmbeddingError, match=r"expected shape \(4, V, 4\)"):
+        classifier.fit(ROWS, LABELS, views=np.ones((4, 2, 3)))
+    with pytest.raises(EmbeddingError, match="not finite"):
+        classifier.fit(ROWS, LABELS, views=np.full((4, 2, 4), np.nan))
+    with pytest.raises(SettingError, match="only 2 views"):
+        PromptBoostClassifier(views_per_round=3).fit(ROWS, LABELS, views=np.ones((4, 2, 4)))
+    assert classifier.fit(ROWS, LABELS, views=np.ones((4, 2, 4))).n_iter_ == 2
+
+
+def test_bad_pictures(pictures, tmp_path):
+    X, y = pictures
+    with pytest.raises(DataError, match="no encoder"):
+        PromptBoostClassifier().fit(X, y)
+    with pytest.raises(DataError, match="no encoder"):
+        PromptBoostClassifier({"a": [1.0]}).fit(X, y)
+    model = PromptBoostClassifier("fake:48-0", n_rounds=1, n_views=4)
+    with pytest.raises(DataError, match=r"nowhere\.png: no such file"):
+        model.fit([str(tmp_path / "nowhere.png")] * 2, ["a", "b"])
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        model.fit(X, y[1:])
+    with pytest.raises(SettingError, match="views go with embeddings"):
+        model.fit(X, y, views=np.ones((12, 4, 48)))
+    with pytest.raises(SettingError, match="n_views is 3"):
+        clone(model).set_params(n_views=3).fit(X, y)
+    with pytest.raises(EncoderError, match="There is no encoder"):
+        PromptBoostClassifier("no such").fit(X, y)
+
+
+def test_embeddings_of_another_encoder_are_refused(fitted, task):
+    with pytest.raises(EmbeddingError, match="pictures have 64 dimensions, prompts 48"):
+        clone(fitted).fit(task.X, task.y)
+    with pytest.raises(ValueError, match="64 features"):
+        fitted.predict(task.X)
+    with pytest.raises(EmbeddingError, match="length 0"):
+        clone(fitted).fit(np.zeros((4, 48)), LABELS)
+    with pytest.raises(EmbeddingError, match="no row for"):
+        PromptBoostClassifier({"a": [1.0]}).fit(task.X, task.y)
+
+
+def test_an_encoder_exchanged_after_the_fit_is_noticed(fitted, pictures):
+    changed = pickle.loads(pickle.dumps(fitted)).set_params(encoder="fake:48-1")
+    with pytest.raises(EncoderError, match="use transfer"):
+        changed.predict(pictures[0])
+
+
+def test_what_cannot_be_transferred(fitted):
+    with pytest.raises(NotFittedError):
+        PromptBoostClassifier().transfer("fake:48-0")
+    with pytest.raises(SettingError, match="prototypes"):
+        PromptBoostClassifier(n_rounds=1).fit(ROWS, LABELS).transfer("fake:48-0")
+    with pytest.raises(SettingError, match="encoder is None"):
+        fitted.transfer(None)
+
+
+def test_templates_belong_to_a_pool(task):
+    with pytest.raises(SettingError, match="templates of its own"):
+        task.fit(templates=["a {}"])
+
+
+def test_data_frames_keep_their_column_names(iris):
+    pandas = pytest.importorskip("pandas")
+    X, y = pandas.DataFrame(iris[0], columns=list("abcd")), iris[1]
+    classifier = PromptBoostClassifier(n_rounds=2).fit(X, y)
+    assert classifier.feature_names_in_.tolist() == list("abcd")
+    with pytest.raises(ValueError, match="feature names should match"):
+        classifier.predict(X.rename(columns={"a": "z"}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert (classifier.predict(X) == classifier.predict(iris[0])).all()
+
+
+def test_only_the_estimator_imports_scikit_learn():
+    code = (
+        "import sys, promptboost.fitting.words, promptboost.fitting.stages;"
+        "sys.exit('sklearn' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,337 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from promptboost.boosting import BoostSettings, GridPool, Shots, boost
+from promptboost.boosting.boost import scores_of
+from promptboost.ensemble import PromptEnsemble, Round
+from promptboost.errors import InputError, LabelError, PoolError, SettingError
+from promptboost.fitting import PoolTexts, fit_ensemble
+from promptboost.fitting.inputs import holds_pictures
+from promptboost.fitting.space import RowSpace
+from promptboost.fitting.stages import EmbeddedRounds
+from promptboost.pool import build_pool
+from promptboost.testing import FakeEncoder, clip_like
+
+NAMES = ("ant", "bee", "cow", "dog", "eel")
+
+
+class Problem:
+    """A made-up task with made-up words for its rows."""
+
+    def __init__(self, seed=2, confusion=2.5):
+        task = clip_like(
+            5, 4, views=8, prompts=30, templates=6, dim=32, confusion=confusion, seed=seed
+        )
+        self.shots = Shots.from_rows(task.pictures, task.labels, task.views)
+        self.pool = GridPool.from_rows(task.templates, task.prompts)
+        self.texts = PoolTexts(
+            NAMES,
+            tuple(f"template {j} of {{}}" for j in range(6)),
+            tuple(tuple(f"template {j} of {name}" for j in range(6)) for name in NAMES),
+            tuple(tuple(f"prompt {j} on {name}" for j in range(30)) for name in NAMES),
+        )
+        self.ids = [f"{i}.png" for i in range(20)]
+        self.vectors = {
+            text: row
+            for said, rows in (
+                (self.texts.template_texts, task.templates),
+                (self.texts.prompt_texts, task.prompts),
+            )
+            for own, block in zip(said, rows, strict=True)
+            for text, row in zip(own, block, strict=True)
+        }
+
+    def fit(self, rounds=6, texts=None, ids=None, shots=None, resume=None, on_round=None, **more):
+        keys = ("weights", "encoder_id", "encoder_fingerprint", "notes")
+        other = {key: more.pop(key) for key in keys if key in more}
+        return fit_ensemble(
+            shots or self.shots,
+            self.pool,
+            texts or self.texts,
+            BoostSettings(rounds=rounds, **{"seed": 3, **more}),
+            picture_ids=ids or self.ids,
+            resume=resume,
+            on_round=on_round,
+            **other,
+        )
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Problem()
+
+
+def test_the_text_says_what_was_chosen(problem):
+    ensemble = problem.fit(rounds=3)
+    rounds = list(boost(problem.shots, problem.pool, BoostSettings(rounds=3, seed=3)))
+    assert any(done.composition.steps for done in rounds)
+    for said, done in zip(ensemble.rounds, rounds, strict=True):
+        weak = done.composition
+        assert said.template == f"template {weak.template} of {{}}"
+        assert (said.error, said.template_error) == (weak.error, weak.template_error)
+        for k, name in enumerate(NAMES):
+            expected = {f"template {weak.template} of {name}": 1}
+            expected |= {f"prompt {j} on {name}": d for j, d in weak.copies(k).items()}
+            assert said.banks[name] == expected
+    weights = [ensemble.sample_weights[name] for name in problem.ids]
+    assert weights == rounds[-1].state.weights.tolist()
+
+
+def test_embedded_text_scores_as_the_rounds_do(problem):
+    done = next(boost(problem.shots, problem.pool, BoostSettings(rounds=1, seed=3)))
+    head = problem.fit(rounds=1).embed_texts(problem.vectors)
+    grid = scores_of(done.composition, problem.shots.originals, problem.pool)
+    rows = (problem.shots.originals / 32767).astype(np.float32)
+    assert np.allclose(head.scores(rows), grid, atol=1e-4)
+
+
+def test_ensemble_records_what_the_fit_was(problem):
+    ensemble = problem.fit(
+        rounds=1, encoder_id="e", encoder_fingerprint="f", notes={"scale": 0.5}, max_copies=2
+    )
+    assert ensemble.class_names == NAMES
+    assert (ensemble.encoder_id, ensemble.encoder_fingerprint) == ("e", "f")
+    assert ensemble.pool_fingerprint == problem.texts.fingerprint
+    assert set(ensemble.versions) == {"promptboost", "numpy", "python"}
+    expected = {"rounds": 1, "seed": 3, "max_copies": 2, "views": 8, "scale": 0.5}
+    assert expected.items() <= ensemble.settings.items()
+    assert ensemble.settings["start_weights"] == "uniform"
+    with pytest.raises(SettingError, match="seed"):
+        problem.fit(notes={"seed": 1})
+
+
+def test_copies_of_one_text_are_added_up():
+    problem = Problem()
+    first = problem.texts.template_texts
+    texts = PoolTexts(NAMES, problem.texts.templates, first, tuple((own[0],) * 30 for own in first))
+    ensemble = problem.fit(rounds=2, texts=texts)
+    plain = problem.fit(rounds=2)
+    for said, other in zip(ensemble.rounds, plain.rounds, strict=True):
+        for name in NAMES:
+            assert sum(said.banks[name].values()) == sum(other.banks[name].values())
+            assert len(said.banks[name]) <= 2
+    assert any(max(bank.values()) > 1 for item in ensemble.rounds for bank in item.banks.values())
+
+
+# --- continuing ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
+@pytest.mark.parametrize("views_per_round", [0, 3])
+def test_an_interrupted_fit_ends_with_the_same_text(problem, stop, algorithm, views_per_round):
+    options = {"algorithm": algorithm, "views_per_round": views_per_round}
+    whole = problem.fit(**options)
+    part = problem.fit(on_round=lambda so_far, done: len(so_far) == stop, **options)
+    again = PromptEnsemble.from_json(part.to_json())
+    assert problem.fit(resume=again, **options).to_json() == whole.to_json()
+    shorter = problem.fit(rounds=stop, **options)
+    assert problem.fit(resume=shorter, **options).to_json() == whole.to_json()
+
+
+@examples(max_examples=15)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([None, 1, 2]))
+def test_continuing_with_start_weights_and_patience(seed, stop, patience):
+    problem = Problem(seed=seed % 50, confusion=0.8)
+    weights = np.random.default_rng(seed).random(20) + 0.01
+    options = {"rounds": 5, "seed": seed, "weights": weights, "patience": patience}
+    for algorithm in ("samme", "samme.r"):
+        whole = problem.fit(algorithm=algorithm, **options)
+        part = problem.fit(
+            algorithm=algorithm, on_round=lambda so_far, done: len(so_far) == stop, **options
+        )
+        again = PromptEnsemble.from_json(part.to_json())
+        resumed = problem.fit(algorithm=algorithm, resume=again, **options)
+        assert resumed.to_json() == whole.to_json()
+
+
+def test_a_finished_samme_is_not_continued():
+    easy = Problem(confusion=0.1)
+    part = easy.fit(rounds=1, algorithm="samme", views_per_round=0)
+    assert (
+        easy.fit(rounds=4, algorithm="samme", resume=part, views_per_round=0).rounds == part.rounds
+    )
+
+
+def test_every_round_reports_the_ensemble_so_far(problem):
+    seen = []
+    whole = problem.fit(rounds=3, on_round=lambda so_far, done: seen.append((so_far, done)))
+    assert [len(so_far) for so_far, _ in seen] == [1, 2, 3]
+    assert [done.state.rounds_done for _, done in seen] == [1, 2, 3]
+    assert seen[-1][0] == whole
+    assert seen[0][0].rounds == whole.rounds[:1]
+    with pytest.raises(SettingError, match="callback"):
+        problem.fit(rounds=3, on_round=lambda so_far, done: "stop")
+
+
+def other_labels(problem):
+    labels = problem.shots.labels[::-1].copy()
+    return Shots(problem.shots.originals, labels, problem.shots.views)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"seed": 4}, "'seed': 3 then, 4 now"),
+        ({"views_per_round": 2}, "'views_per_round'"),
+        ({"max_copies": 1}, "'max_copies'"),
+        ({"penalty": False}, "'penalty'"),
+        ({"temperature": 2.0}, "temperature"),
+        ({"algorithm": "samme"}, "algorithm"),
+        ({"encoder_id": "other"}, "the encoder: None then"),
+        ({"encoder_fingerprint": "other"}, "encoder's fingerprint"),
+        ({"weights": np.arange(1, 21)}, "'start_weights'"),
+        ({"notes": {"scale": 0.5}}, "'scale'"),
+        ({"ids": [f"{i}.jpg" for i in range(20)]}, "'0.jpg', '0.png', '1.jpg' and 37 more"),
+        ({"ids": [f"{i}.png" for i in reversed(range(20))]}, "'pictures'"),
+        ({"shots": other_labels(Problem())}, "'pictures'"),
+        ({"rounds": 1}, "2 rounds, more than the 1"),
+    ],
+)
+def test_another_fit_is_not_continued(problem, change, named):
+    part = problem.fit(rounds=2)
+    with pytest.raises(SettingError, match=f"cannot continue.*{named}"):
+        problem.fit(resume=part, **change)
+
+
+def test_another_pool_other_classes_or_edited_text_is_not_continued(problem):
+    part = problem.fit(rounds=2)
+    texts = problem.texts
+    renamed = PoolTexts(
+        ("cat", *NAMES[1:]), texts.templates, texts.template_texts, texts.prompt_texts
+    )
+    with pytest.raises(SettingError, match=r"the classes: .*'cat'"):
+        problem.fit(resume=part, texts=renamed)
+    prompts = (("another", *texts.prompt_texts[0][1:]), *texts.prompt_texts[1:])
+    with pytest.raises(SettingError, match="pool's fingerprint"):
+        problem.fit(
+            resume=part,
+            texts=PoolTexts(NAMES, texts.templates, texts.template_texts, prompts),
+        )
+    with pytest.raises(SettingError, match=r"edited.*truncated"):
+        problem.fit(resume=part.truncate(1))
+
+
+# --- what does not belong together --------------------------------------------------------------
+
+
+def test_texts_must_fit_the_rows(problem):
+    texts = problem.texts
+    short = (texts.prompt_texts[0][1:], *texts.prompt_texts[1:])
+    with pytest.raises(PoolError, match="class 0 has 30 rows and 29 texts"):
+        problem.fit(texts=PoolTexts(NAMES, texts.templates, texts.template_texts, short))
+    with pytest.raises(PoolError, match="5 classes have rows and 4 texts"):
+        problem.fit(
+            texts=PoolTexts(NAMES, texts.templates, texts.template_texts, texts.prompt_texts[1:])
+        )
+    with pytest.raises(PoolError, match="4 class names"):
+        problem.fit(
+            texts=PoolTexts(NAMES[1:], texts.templates, texts.template_texts, texts.prompt_texts)
+        )
+    with pytest.raises(PoolError, match="5 filled templates"):
+        problem.fit(
+            texts=PoolTexts(NAMES, texts.templates[1:], texts.template_texts, texts.prompt_texts)
+        )
+
+
+def test_picture_ids_must_be_distinct_and_as_many_as_pictures(problem):
+    with pytest.raises(LabelError, match="19 picture ids for 20"):
+        problem.fit(ids=problem.ids[1:])
+    with pytest.raises(LabelError, match=r"'1\.png' occurs twice"):
+        problem.fit(ids=["1.png", *problem.ids[1:]])
+    with pytest.raises(LabelError, match="0 is not a text"):
+        problem.fit(ids=[0, *problem.ids[1:]])
+
+
+# --- texts, spaces, stages ----------------------------------------------------------------------
+
+
+def test_texts_of_a_pool_have_its_fingerprint_and_its_rows():
+    pool = build_pool(["owl", "bat"], descriptions={"owl": ["round eyes"]})
+    texts = PoolTexts.of(pool)
+    assert texts.fingerprint == pool.fingerprint
+    grid = texts.embed(FakeEncoder().encode_texts)
+    assert grid.templates.shape == (2, 80, 32)
+    assert [len(rows) for rows in grid.prompts] == [81, 80]
+    assert (grid.templates[1] == grid.prompts[1]).all()
+    swapped = PoolTexts.of(pool, ["bat", "owl"])
+    assert swapped.prompt_texts == texts.prompt_texts[::-1]
+    assert swapped.fingerprint != texts.fingerprint
+    with pytest.raises(PoolError, match="no class 'cow'"):
+        PoolTexts.of(pool, ["cow"])
+    bare = build_pool(["owl", "bat"], templates=[], descriptions={"owl": ["a"], "bat": ["b"]})
+    with pytest.raises(PoolError, match="no templates"):
+        PoolTexts.of(bare)
+
+
+def test_each_text_of_a_class_is_embedded_once():
+    asked = []
+
+    def encode(texts):
+        asked.append(texts)
+        return FakeEncoder().encode_texts(texts)
+
+    PoolTexts.of(build_pool(["owl", "bat"], templates=["a {}", "the {}"])).embed(encode)
+    assert asked == [["an owl", "the owl"], ["a bat", "the bat"]]
+
+
+@given(
+    arrays(np.float64, (4, 3), elements=st.floats(-1e100, 1e100)),
+    st.sampled_from([1e-30, 0.5, 3.0, 1e30]),
+)
+def test_spaces_give_unit_rows_whatever_the_numbers(rows, factor):
+    weights = np.ones(4)
+    space = RowSpace.around(rows, weights)
+    unit = space.unit(rows)
+    assert np.allclose(np.linalg.norm(unit, axis=1), 1)
+    if np.abs(rows[rows != 0]).min(initial=1) > 1e-100:
+        scaled = RowSpace.around(rows * factor, weights).unit(rows * factor)
+        assert np.allclose(unit, scaled, atol=1e-9)
+    plain = RowSpace().unit(rows)
+    assert np.allclose(np.linalg.norm(plain, axis=1), rows.any(axis=1))
+
+
+@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
+def test_stages_are_the_truncated_ensembles(problem, algorithm):
+    ensemble = problem.fit(rounds=4, algorithm=algorithm)
+    embedded = EmbeddedRounds.of(ensemble, problem.vectors)
+    rows = (problem.shots.originals / 32767).astype(np.float32)
+    stages = list(embedded.stages())
+    for number, stage in enumerate(stages, start=1):
+        head = ensemble.truncate(number).embed_texts(problem.vectors)
+        assert np.allclose(stage.decision_function(rows), head.decision_function(rows), atol=1e-4)
+        assert np.allclose(stage.predict_proba(rows), head.predict_proba(rows), atol=1e-5)
+    last = stages[-1].decision_function(rows)
+    assert (last == embedded.final().decision_function(rows)).all()
+
+
+def test_rounds_without_a_vote_count_until_one_has_some():
+    one = {"cat": {"a": 1}, "dog": {"b": 1}}
+    two = {"cat": {"b": 1}, "dog": {"a": 1}}
+    rounds = (Round("{}", one, 0.5, 0.5, vote=0.0), Round("{}", two, 0.1, 0.5, vote=2.0))
+    ensemble = PromptEnsemble(("cat", "dog"), rounds, algorithm="samme")
+    embedded = EmbeddedRounds.of(ensemble, {"a": np.array([1.0, 0.0]), "b": np.array([0.0, 1.0])})
+    stages = [stage.predict(np.eye(2)).tolist() for stage in embedded.stages()]
+    assert stages == [["cat", "dog"], ["dog", "cat"]]
+
+
+@pytest.mark.parametrize("X", [[], "a.jpg", np.zeros((2, 3)), [[1, 2]], [1, 2], np.array([1.0])])
+def test_what_are_no_pictures(X):
+    assert not holds_pictures(X)
+
+
+@pytest.mark.parametrize(
+    "X", [["a.jpg"], np.array(["a.jpg"]), [b"..."], np.zeros((2, 3, 3)), [np.zeros((4, 4, 3))]]
+)
+def test_what_are_pictures(X):
+    assert holds_pictures(X)
+
+
+def test_errors_are_value_errors(problem):
+    with pytest.raises(ValueError, match="cannot continue"):
+        problem.fit(resume=problem.fit(rounds=1), seed=9)
+    assert issubclass(SettingError, InputError)
