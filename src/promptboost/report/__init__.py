@@ -1,0 +1,10 @@
+"""Looking: a run as one page to read and one card to pass on.
+
+:func:`write_report` makes ``report.html`` and :func:`write_card` makes ``README.md``. Both read
+only the files of the run folder, so they can be made again at any time, on any machine.
+"""
+
+from promptboost.report.card import write_card
+from promptboost.report.page import write_report
+
+__all__ = ["write_card", "write_report"]

@@ -1,0 +1,132 @@
+"""The files of a run folder that a report is made of."""
+
+import json
+import os
+import re
+import shlex
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from promptboost.ensemble import PromptEnsemble
+from promptboost.errors import FileFormatError, RunError
+from promptboost.report.metrics import Metrics, read_metrics
+
+__all__ = ["Run", "read_run"]
+
+# Only what is inside the file itself, and only pixels: an SVG can carry a script or an address.
+_PIXELS = re.compile(r"data:image/(?:jpeg|png|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything a report or a card can say.
+
+    Attributes
+    ----------
+    path : Path
+        The folder.
+    ensemble : PromptEnsemble
+        The fitted text.
+    metrics : Metrics
+        The figures.
+    settings : mapping
+        ``run.toml``, or what the ensemble remembers if there is none.
+    thumbnails : mapping of str to str
+        Picture id → ``data:`` address of a small version.
+    """
+
+    path: Path
+    ensemble: PromptEnsemble
+    metrics: Metrics
+    settings: Mapping[str, Any]
+    thumbnails: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The folder's own name: a report is passed on, and where it lay is nobody's business."""
+        return self.path.resolve().name
+
+    @property
+    def shell_name(self) -> str:
+        """The folder's name as a shell wants it."""
+        return shlex.quote(self.name)
+
+    @property
+    def is_conse(self) -> bool:
+        """Whether the encoder is a ConSE one, which must not be taken for a CLIP model."""
+        return self.metrics.encoder.id.startswith("conse:")
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """Read a run folder.
+
+    Raises
+    ------
+    RunError
+        If there is no such folder, or it lacks ``ensemble.json`` or ``metrics.json``.
+    FileFormatError
+        If a file is there and cannot be understood; the message names it and the place in it.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise RunError(
+            f"{folder} is not a run folder. To make one, type: "
+            f"promptboost fit DATA -o {shlex.quote(str(folder))}"
+        )
+    for name in ("ensemble.json", "metrics.json"):
+        if not (folder / name).is_file():
+            raise RunError(
+                f"{folder} has no {name}: the fit was not finished. To finish it, repeat the "
+                "promptboost fit command with --resume"
+            )
+    ensemble = PromptEnsemble.load(folder / "ensemble.json")
+    return Run(
+        path=folder,
+        ensemble=ensemble,
+        metrics=_read_metrics(folder / "metrics.json"),
+        settings=_read_settings(folder / "run.toml", ensemble),
+        thumbnails=_read_thumbnails(folder / "thumbnails.json"),
+    )
+
+
+def _read_metrics(file: Path) -> Metrics:
+    try:
+        return read_metrics(_read_json(file))
+    except FileFormatError as error:
+        raise FileFormatError(f"{file}: {error}") from None
+
+
+def _read_settings(file: Path, ensemble: PromptEnsemble) -> Mapping[str, Any]:
+    if not file.is_file():
+        return {"settings": dict(ensemble.settings), "versions": dict(ensemble.versions)}
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{file}: not TOML that can be read: {error}") from None
+
+
+def _read_thumbnails(file: Path) -> dict[str, str]:
+    if not file.is_file():
+        return {}
+    try:
+        record = _read_json(file)
+    except FileFormatError as error:
+        raise FileFormatError(f"{file}: {error}") from None
+    if not isinstance(record, Mapping):
+        raise FileFormatError(f"{file}: must be an object of pictures, not {record!r:.60}")
+    return {
+        picture: address
+        for picture, address in record.items()
+        if isinstance(address, str) and _PIXELS.fullmatch(address)
+    }
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        # ValueError: not JSON, not UTF-8, or a number of thousands of digits.
+        raise FileFormatError(f"not JSON that can be read: {error}") from None

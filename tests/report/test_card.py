@@ -1,0 +1,122 @@
+import ast
+import copy
+import re
+
+import pytest
+
+from promptboost.report import write_card
+from promptboost.report.markdown import fenced, plain
+from promptboost.testing import FakeEncoder
+from tests.report.odd_runs import HOSTILE, hostile_run
+from tests.report.page_tools import Page
+from tests.report.run_tools import without_held_out, write_run
+
+
+@pytest.fixture(scope="module")
+def card(emoji_run):
+    assert write_card(emoji_run) == emoji_run / "README.md"
+    return (emoji_run / "README.md").read_text(encoding="utf-8").replace("\u202f", " ")
+
+
+def section(card, title):
+    return card.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def written(fit, tmp_path, metrics):
+    run = write_run(tmp_path / "run", fit[0], metrics)
+    return write_card(run).read_text(encoding="utf-8").replace("\u202f", " ")
+
+
+def test_says_what_it_is(card, fit):
+    assert "# emoji-4" in card
+    assert "8 classes" in card
+    assert f"{fit[0].n_prompts} prompts" in card
+    assert "“AdaBoosting Text Prompts for Vision-Language Models”" in card
+    for name in fit[0].class_names:
+        assert name in section(card, "Classes")
+
+
+def test_results_table(card, fit):
+    rows = [line for line in section(card, "Results").splitlines() if line.startswith("| ")]
+    for method in fit[1]["methods"]:
+        row = next(line for line in rows if line.startswith(f"| {method['label']} |"))
+        assert f"{100 * method['accuracy']:.1f} %" in row
+    assert any("fake:64-1" in row and "–" in row for row in rows)
+
+
+def test_tables_have_even_rows(card):
+    blocks = re.findall(r"(?:^\|.*\n)+", card, flags=re.M)
+    assert len(blocks) == 4
+    for block in blocks:
+        assert len({line.count("|") for line in block.splitlines()}) == 1
+
+
+def test_first_prompts(card, fit):
+    text = section(card, "First prompts of each class")
+    for name in fit[0].class_names:
+        for prompt, weight in list(fit[0].prompts(name).items())[:3]:
+            assert f"{100 * weight:.1f} % of the score: {prompt}" in text
+
+
+def test_how_it_was_made(card):
+    text = section(card, "How it was made")
+    for fact in ("fake:64-0", "f00d", "cafe", "| seed | 0 |", "| numpy | 2.4.0 |", "SAMME.R"):
+        assert fact in text
+
+
+def test_snippet_runs(card, emoji_run, monkeypatch, capsys, tmp_path):
+    from PIL import Image
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ensemble.json").write_bytes((emoji_run / "ensemble.json").read_bytes())
+    Image.new("RGB", (8, 8), "red").save("picture.jpg")
+    code = re.search(r"```python\n(.*?)```", card, flags=re.S)[1]
+    exec(compile(ast.parse(code), "card", "exec"), {})
+    assert FakeEncoder(64).id == "fake:64-0"
+    assert re.fullmatch(r"\['[a-z ]+'\]\n", capsys.readouterr().out)
+    assert "promptboost predict emoji-4 picture.jpg" in card
+
+
+def test_without_held_out_pictures_it_says_so(fit, tmp_path):
+    card = written(fit, tmp_path, without_held_out(fit[1]))
+    assert "Nothing was held out." in section(card, "Results")
+    assert "not evidence" in section(card, "Results")
+    assert "How well it recognises new pictures is not known." in card
+
+
+@pytest.mark.parametrize(("encoder", "said"), [("conse:lite0", True), ("ViT-B-32/openai", False)])
+def test_conse_is_called_what_it_is(fit, tmp_path, encoder, said):
+    metrics = copy.deepcopy(fit[1]) | {"encoder": {"id": encoder}}
+    card = written(fit, tmp_path, metrics)
+    assert ("a ConSE encoder" in card) is said
+    assert ("It is not a CLIP model" in card) is said
+
+
+def test_hostile_text_stays_text(tmp_path):
+    markdown_it = pytest.importorskip("markdown_it", reason="no Markdown renderer is installed")
+    run = hostile_run(tmp_path / "<script>```run")
+    card = write_card(run).read_text(encoding="utf-8")
+    body = card.split("---\n", 2)[2]
+    html = markdown_it.MarkdownIt("commonmark").enable("table").render(body)
+    html = re.sub(r"<(br|hr)( /)?>", "", html)
+    page = Page(html)
+    allowed = {"h1", "h2", "p", "ul", "li", "strong", "pre", "code"}
+    allowed |= {"table", "thead", "tbody", "tr", "th", "td"}
+    assert {tag for tag, _ in page.tags} <= allowed
+    for hostile in HOSTILE:
+        assert " ".join(hostile.split()) in page.text()
+
+
+@pytest.mark.parametrize(
+    "text", ["*a* _b_ `c`", "[x](http://y.z)", "![](x)", "<b>", "&amp;", "a|b", "# no", "a\n\n# b"]
+)
+def test_plain_text_renders_as_itself(text):
+    markdown_it = pytest.importorskip("markdown_it", reason="no Markdown renderer is installed")
+    html = markdown_it.MarkdownIt("commonmark").render("x " + plain(text))
+    page = Page(html)
+    assert [tag for tag, _ in page.tags] == ["p"]
+    assert page.text() == "x " + " ".join(text.split())
+
+
+def test_fences_outgrow_what_they_hold():
+    assert fenced("a ```` b").startswith("`````\n")

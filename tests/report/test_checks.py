@@ -1,0 +1,207 @@
+import copy
+import dataclasses
+import json
+
+import pytest
+
+from promptboost.ensemble import PromptEnsemble, Round
+from promptboost.report.checks import RULES, run_checks
+from promptboost.report.leaks import foreign_names
+from promptboost.report.metrics import read_metrics
+from promptboost.report.reading import read_run
+from tests.report.run_tools import without_held_out
+
+
+@pytest.fixture(scope="module")
+def run(emoji_run):
+    return read_run(emoji_run)
+
+
+@pytest.fixture
+def record(fit):
+    return copy.deepcopy(fit[1])
+
+
+def answers(run, record=None, ensemble=None):
+    if record is not None:
+        run = dataclasses.replace(run, metrics=read_metrics(json.loads(json.dumps(record))))
+    if ensemble is not None:
+        run = dataclasses.replace(run, ensemble=ensemble)
+    return {check.rule.code: check.answer for check in run_checks(run)}
+
+
+def set_accuracy(record, **accuracies):
+    for row in record["methods"]:
+        row["accuracy"] = accuracies.get(row["name"], row["accuracy"])
+
+
+def tell(items, algorithm="samme.r", **fields):
+    return PromptEnsemble(("cat", "dog"), tuple(items), algorithm=algorithm, **fields)
+
+
+def weak(error=0.1, template_error=0.2, vote=1.0, cat="a cat", dog="a dog"):
+    return Round("a {}", {"cat": {cat: 1}, "dog": {dog: 1}}, error, template_error, vote)
+
+
+def test_codes_are_unique_and_in_order():
+    codes = [rule.code for rule in RULES]
+    assert codes == sorted(set(codes))
+
+
+def test_every_answer_is_complete(run):
+    for check in run_checks(run):
+        assert check.answer.summary.endswith(".")
+        assert (check.answer.type_next is not None) == (check.answer.outcome == "found")
+
+
+def test_nothing_held_out_is_found_and_silences_what_needs_it(run, record):
+    assert answers(run)["PB001"].outcome == "fine"
+    found = answers(run, without_held_out(record))
+    assert found["PB001"].outcome == "found"
+    for code in ("PB002", "PB003", "PB004", "PB006"):
+        assert found[code].outcome == "not applicable"
+
+
+@pytest.mark.parametrize(
+    ("zero", "boosted", "outcome"), [(0.5, 0.6, "fine"), (0.5, 0.5, "found"), (0.6, 0.5, "found")]
+)
+def test_zero_shot(run, record, zero, boosted, outcome):
+    set_accuracy(record, zero_shot=zero, boosted=boosted)
+    assert answers(run, record)["PB002"].outcome == outcome
+
+
+def test_probe(run, record):
+    set_accuracy(record, probe=0.7, boosted=0.6)
+    assert answers(run, record)["PB003"].outcome == "found"
+    set_accuracy(record, probe=0.6)
+    assert answers(run, record)["PB003"].outcome == "fine"
+    record["methods"] = [row for row in record["methods"] if row["name"] != "probe"]
+    assert answers(run, record)["PB003"].outcome == "not applicable"
+
+
+def test_interval(run, record):
+    assert answers(run, record)["PB004"].outcome == "found"  # 96 pictures
+    record["task"]["held_out_pictures"] = 1000
+    assert answers(run, record)["PB004"].outcome == "fine"
+
+
+def staged(values):
+    return [{"round": m, "accuracy": v, "learn_accuracy": 1} for m, v in enumerate(values, 1)]
+
+
+def test_still_improving(run, record):
+    record["staged"] = staged([0.5 + 0.01 * m for m in range(20)])
+    answer = answers(run, record)["PB005"]
+    assert answer.outcome == "found"
+    assert answer.type_next.endswith("--rounds 40")
+    record["staged"] = staged([0.6] * 20)
+    assert answers(run, record)["PB005"].outcome == "fine"
+    record["staged"] = staged([0.1, 0.9])
+    assert answers(run, record)["PB005"].outcome == "not applicable"
+
+
+def test_classes_that_lost(run, record):
+    record["per_class"] = [
+        {"class": "worse", "count": 10, "zero_shot": 0.5, "boosted": 0.3},
+        {"class": "few", "count": 2, "zero_shot": 1.0, "boosted": 0.0},
+        {"class": "better", "count": 10, "zero_shot": 0.3, "boosted": 0.5},
+        {"class": "unknown", "count": 0, "zero_shot": None, "boosted": None},
+    ]
+    answer = answers(run, record)["PB006"]
+    assert answer.outcome == "found"
+    assert [line.split(":")[0] for line in answer.details] == ["worse"]
+    assert answer.type_next == "promptboost show emoji-4 --class worse"
+    record["per_class"] = record["per_class"][1:]
+    assert answers(run, record)["PB006"].outcome == "fine"
+
+
+def test_transfer(run, record):
+    assert answers(run, record)["PB007"].outcome == "fine"
+    record["transfers"][0] |= {"boosted": 0.4, "encoder": "fake:64-1; ls"}
+    answer = answers(run, record)["PB007"]
+    assert answer.outcome == "found"
+    assert answer.type_next.endswith("--encoder 'fake:64-1; ls'")
+    record["transfers"] = []
+    assert answers(run, record)["PB007"].outcome == "not applicable"
+
+
+def test_fewer_shots(run, record):
+    assert answers(run, record)["PB010"].outcome == "fine"
+    record["task"]["learn_pictures"] -= 1
+    assert answers(run, record)["PB010"].outcome == "found"
+    record["task"]["shots"] = None
+    assert answers(run, record)["PB010"].outcome == "not applicable"
+
+
+def test_unreadable_pictures(run, record):
+    assert "bird/empty.png: the file is empty" in answers(run)["PB011"].details
+    record["task"]["bad_pictures"] = []
+    assert answers(run, record)["PB011"].outcome == "fine"
+
+
+def test_suspected_labels(run):
+    weights = dict.fromkeys("abcdefghi", 1.0) | {"j": 5.0}
+    answer = answers(run, ensemble=tell([weak()], sample_weights=weights))["PB012"]
+    assert [line.split(":")[0] for line in answer.details] == ["j"]
+    assert "3.6 ×" in answer.details[0]
+    even = tell([weak()], sample_weights=dict.fromkeys("abc", 1 / 3))
+    assert answers(run, ensemble=even)["PB012"].outcome == "fine"
+    assert answers(run, ensemble=tell([weak()]))["PB012"].outcome == "not applicable"
+
+
+def test_weight_on_few(run):
+    names = [f"{i}.png" for i in range(40)]
+    heavy = dict.fromkeys(names, 1.0) | {"0.png": 60.0}
+    answer = answers(run, ensemble=tell([weak()] * 4, sample_weights=heavy))["PB013"]
+    assert answer.outcome == "found"
+    assert answer.summary == "Half of all weight is on 1 of 40 pictures."
+    assert answer.type_next.endswith("--rounds 2")
+    even = tell([weak()], sample_weights=dict.fromkeys(names, 1.0))
+    assert answers(run, ensemble=even)["PB013"].summary.startswith("Half of all weight is on 20 ")
+    assert answers(run, ensemble=even)["PB013"].outcome == "fine"
+    assert answers(run, ensemble=tell([weak()]))["PB013"].outcome == "not applicable"
+
+
+def test_descriptions(run, record):
+    assert answers(run)["PB020"].outcome == "fine"
+    assert answers(run)["PB021"].details == ("brid",)
+    record["pool"] |= {"missing": ["bird"], "unused": []}
+    assert answers(run, record)["PB020"].details == ("bird",)
+    assert answers(run, record)["PB021"].outcome == "fine"
+
+
+def test_prompt_that_names_another_class(run):
+    answer = answers(run, ensemble=tell([weak(cat="A Dog-like animal")]))["PB022"]
+    assert answer.details == ("cat: “A Dog-like animal” names dog",)
+    assert answer.type_next == (
+        "PromptEnsemble.load('ensemble.json').remove('A Dog-like animal', 'cat')"
+        ".save('edited.json')"
+    )
+    assert answers(run, ensemble=tell([weak()]))["PB022"].outcome == "fine"
+
+
+def test_longer_names_come_first():
+    banks = {
+        "cat": {"a tiger": 1, "a cat": 1},
+        "tiger_cat": {"a tiger cat": 1, "a tiger and a cat": 1},
+        "tiger": {"tigers are big": 1},
+    }
+    ensemble = PromptEnsemble(tuple(banks), (Round("a {}", banks, 0.1, 0.1),))
+    assert list(foreign_names(ensemble)) == [
+        ("cat", "a tiger", "tiger"),
+        ("tiger_cat", "a tiger and a cat", "tiger"),
+    ]
+
+
+def test_pool_of_little_use(run):
+    idle, good = weak(error=0.2), weak()
+    assert answers(run, ensemble=tell([idle, idle, good]))["PB023"].outcome == "found"
+    assert answers(run, ensemble=tell([idle, good]))["PB023"].outcome == "fine"
+
+
+def test_round_that_dominates(run):
+    rounds = [weak(vote=v) for v in (5.0, 1.0, 1.0)]
+    assert answers(run, ensemble=tell(rounds, "samme"))["PB024"].outcome == "found"
+    rounds = [weak(vote=v) for v in (1.0, 1.0, 1.0)]
+    assert answers(run, ensemble=tell(rounds, "samme"))["PB024"].outcome == "fine"
+    assert answers(run)["PB024"].outcome == "not applicable"

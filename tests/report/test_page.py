@@ -1,0 +1,254 @@
+import copy
+import re
+import time
+
+import pytest
+
+from promptboost.report import write_report
+from promptboost.report.banks import rows_per_class
+from promptboost.report.words import percent
+from tests.report.odd_runs import HOSTILE, hostile_run, many_run
+from tests.report.page_tools import Page
+from tests.report.run_tools import thumbnails_for, without_held_out, write_run
+
+
+@pytest.fixture(scope="module")
+def page(emoji_run):
+    return Page(write_report(emoji_run).read_text(encoding="utf-8"))
+
+
+def percent_of(share):
+    return percent(share).replace("\u202f", " ")
+
+
+def method(metrics, name):
+    return next(row for row in metrics["methods"] if row["name"] == name)
+
+
+def changed(fit, tmp_path, *, thumbnails=None, **changes):
+    ensemble, metrics = fit
+    metrics = copy.deepcopy(metrics) | changes
+    run = write_run(tmp_path / "run", ensemble, metrics, thumbnails)
+    return Page(write_report(run).read_text(encoding="utf-8"))
+
+
+def test_is_written_into_the_run(emoji_run):
+    assert write_report(emoji_run) == emoji_run / "report.html"
+    assert write_report(str(emoji_run)) == emoji_run / "report.html"
+
+
+def test_same_files_give_the_same_page(emoji_run):
+    first = write_report(emoji_run).read_bytes()
+    assert write_report(emoji_run).read_bytes() == first
+
+
+def test_comparison_has_every_method_with_its_accuracy(page, fit):
+    text = page.text("comparison")
+    for row in fit[1]["methods"]:
+        assert row["label"] in text
+        assert percent_of(row["accuracy"]) in text
+        assert percent_of(row["learn_accuracy"]) in text
+
+
+def test_headline_is_the_boosted_accuracy_and_its_gain(page, fit):
+    zero, boosted = (method(fit[1], name)["accuracy"] for name in ("zero_shot", "boosted"))
+    text = page.text()
+    assert f"{percent_of(boosted)} of 96 held-out pictures recognised" in text
+    assert f"{100 * (boosted - zero):+.1f} points over zero-shot" in text
+
+
+def test_curve_is_drawn_for_wide_and_narrow_screens(page, fit):
+    drawn = [a for a in page.named("svg") if a.get("class") == "curve" and "viewbox" in a]
+    assert len(drawn) == 2
+    lines = [a for a in page.named("polyline") if len(a["points"].split()) == 12]
+    assert len(lines) == 4
+    assert "Accuracy on held-out pictures against rounds" in page.text("curve")
+    assert percent_of(method(fit[1], "probe")["accuracy"]) in page.text("curve")
+
+
+def test_every_round_has_its_template(page, fit):
+    for item in fit[0].rounds:
+        assert item.template in page.text("curve")
+
+
+def test_classes_are_sorted_from_least_recognised(page, fit):
+    text = page.text("classes")
+    rows = sorted(fit[1]["per_class"], key=lambda row: row["boosted"])
+    places = [text.index(row["class"]) for row in rows if row["boosted"] in (rows[0]["boosted"],)]
+    best = rows[-1]
+    assert max(places) < text.index(best["class"])
+    assert percent_of(best["zero_shot"]) in text
+    assert len([a for a in page.named("svg") if a.get("class") == "dumbbell"]) == len(rows) + 1
+
+
+def test_confusions_and_hardest_show_thumbnails_with_alt_text(page, fit):
+    pair = fit[1]["confusions"][0]
+    assert f"{pair['true']} taken for {pair['predicted']}" in page.text("confusions")
+    images = page.named("img")
+    assert images
+    assert all(a["src"].startswith("data:image/jpeg;base64,") for a in images)
+    assert all(a["alt"] for a in images)
+    assert f"{pair['true']} taken for {pair['predicted']}" in {a["alt"] for a in images}
+    worst = fit[1]["hardest"][0]
+    assert worst["picture"] in page.text("hardest")
+
+
+def test_hardest_are_multiples_of_the_average(page, fit):
+    worst = fit[1]["hardest"][0]
+    assert f"{worst['weight'] * 32:.1f} ×" in page.text("hardest")
+
+
+def test_light_pictures_are_hard_only_if_not_recognised(fit, tmp_path):
+    light = {"picture": "a.png", "label": "bird", "predicted": "bird", "weight": 1 / 64}
+    text = changed(fit, tmp_path, hardest=[light]).text("hardest")
+    assert "a.png" not in text
+    assert "All learning pictures are recognised" in text
+    text = changed(fit, tmp_path, hardest=[light | {"predicted": "fish"}]).text("hardest")
+    assert "0.5 × bird taken for fish a.png" in text
+    lightest = light | {"predicted": "fish", "weight": 1e-9}
+    assert "under 0.1 × bird" in changed(fit, tmp_path, hardest=[lightest]).text("hardest")
+
+
+def test_banks_have_prompts_by_weight_with_copies_and_rounds(page, fit):
+    ensemble, text = fit[0], page.text("banks")
+    name = ensemble.class_names[0]
+    weights = list(ensemble.prompts(name).items())
+    heaviest, weight = weights[0]
+    rounds = [i for i, r in enumerate(ensemble.rounds, 1) if heaviest in r.banks[name]]
+    copies = sum(r.banks[name].get(heaviest, 0) for r in ensemble.rounds)
+    row = re.search(
+        rf"{re.escape(percent_of(weight))} {re.escape(heaviest)} {copies} rounds ([\d–, ]+) "
+        rf"{len(rounds)} rounds?, first {rounds[0]}",
+        text,
+    )
+    assert row, text[:2000]
+    assert row[1].startswith(str(rounds[0]))
+    shown = [text.index(prompt) for prompt, _ in weights[1:10]]
+    assert shown == sorted(shown)
+
+
+def test_banks_fold_and_only_the_first_is_open(page, fit):
+    banks = page.named("details")
+    assert len([a for a in banks if "open" in a]) == 1
+    for name in fit[0].class_names:
+        assert name in page.text("banks")
+
+
+def test_transfer_settings_bad_pictures_and_time(page, fit):
+    zero, boosted = (method(fit[1], name)["accuracy"] for name in ("zero_shot", "boosted"))
+    text = page.text("transfer")
+    assert "fake:64-1" in text
+    assert "50.0 %" in text
+    assert "–" in text  # the mean of the pool is not known there
+    assert percent_of(0.15 / (boosted - zero)) in text
+    text = page.text("settings")
+    assert "views_per_round 4" in text
+    assert "penalty yes" in text
+    assert "bird/empty.png the file is empty" in text
+    assert "boosting 0.8 s" in text
+    assert fit[0].fingerprint in text
+
+
+def test_checks_say_what_to_type(page):
+    text = page.text("checks")
+    assert "PB011 tip Unreadable pictures" in text
+    assert "PB021 tip Descriptions of no class" in text
+    assert "promptboost fit DATA -o NEW_RUN" in text
+    assert "not applicable . In SAMME.R all rounds have the same vote." in text
+
+
+def test_nothing_comes_from_outside(emoji_run, page):
+    text = write_report(emoji_run).read_text(encoding="utf-8")
+    assert not re.search(r"(?i)https?:|//[a-z]|@import|url\(", re.sub(r"data:[^\"']*", "", text))
+    assert not page.named("script")
+    policy = next(a for a in page.named("meta") if "http-equiv" in a)["content"]
+    assert "default-src 'none'" in policy
+
+
+def test_accessible_structure(page):
+    assert len(page.ids) == len(set(page.ids))
+    links = {a["href"][1:] for a in page.named("a")}
+    assert links <= set(page.ids)
+    assert all(a.get("scope") in ("row", "col") for a in page.named("th"))
+    assert len(page.named("h1")) == 1
+    assert page.named("html")[0]["lang"] == "en"
+    for a in page.named("svg"):
+        assert a.get("aria-hidden") == "true" or a.get("role") == "img"
+
+
+def test_without_held_out_pictures_it_says_so(fit, tmp_path):
+    ensemble, metrics = fit
+    run = write_run(tmp_path / "run", ensemble, without_held_out(metrics))
+    page = Page(write_report(run).read_text(encoding="utf-8"))
+    assert "Nothing was held out." in page.text()
+    assert "no-evidence" in page.ids
+    assert "PB001" in page.ids
+    assert "points over zero-shot" not in page.text()
+    assert "whisker" not in {a.get("class") for a in page.named("line")}
+    assert percent_of(method(metrics, "boosted")["learn_accuracy"]) in page.text("comparison")
+
+
+@pytest.mark.parametrize(("encoder", "said"), [("conse:lite0", True), ("ViT-B-32/openai", False)])
+def test_conse_is_called_what_it_is(fit, tmp_path, encoder, said):
+    page = changed(fit, tmp_path, encoder={"id": encoder})
+    assert ("This is a ConSE encoder, not CLIP." in page.text()) is said
+
+
+def test_optional_files_may_be_missing(fit, tmp_path):
+    ensemble, metrics = fit
+    run = write_run(tmp_path / "run", ensemble, metrics, None, None)
+    page = Page(write_report(run).read_text(encoding="utf-8"))
+    assert not page.named("img")
+    assert "no preview" in page.text("confusions")
+    assert "rounds 12" in page.text("settings")
+
+
+def test_optional_figures_may_be_missing(fit, tmp_path):
+    ensemble, metrics = fit
+    least = {key: metrics[key] for key in ("schema_version", "task", "encoder", "methods")}
+    run = write_run(tmp_path / "run", ensemble, least)
+    page = Page(write_report(run).read_text(encoding="utf-8"))
+    assert {"comparison", "checks", "classes", "banks", "settings"} <= set(page.ids)
+    assert not {"curve", "confusions", "hardest", "transfer"} & set(page.ids)
+    links = {a["href"][1:] for a in page.named("a")}
+    assert links <= set(page.ids)
+
+
+def test_hostile_text_stays_text(tmp_path):
+    run = hostile_run(tmp_path / "<script>run & 'co'")
+    text = write_report(run).read_text(encoding="utf-8")
+    page = Page(text)
+    assert "<script" not in text
+    assert not page.named("script")
+    assert not page.named("b")
+    attributes = {name for _, found in page.tags for name in found}
+    assert not {name for name in attributes if name.startswith("on")}
+    assert {a["src"].split(",")[0] for a in page.named("img")} == {"data:image/jpeg;base64"}
+    for hostile in HOSTILE:
+        assert " ".join(hostile.split()) in page.text("banks")
+    assert "49" not in page.text("classes")
+    assert "caf\ufffd.png" in page.text("settings")
+
+
+def test_many_classes_stay_small_and_quick(tmp_path):
+    run = many_run(tmp_path / "many")
+    start = time.perf_counter()
+    file = write_report(run)
+    assert time.perf_counter() - start < 5
+    assert file.stat().st_size < 3_000_000
+    page = Page(file.read_text(encoding="utf-8"))
+    assert f"At most {rows_per_class(200)} prompts a class are shown" in page.text("banks")
+    assert "45 lighter prompts not shown" in page.text("banks")
+    assert "170 more classes" in page.text("classes")
+    assert "188 rarer pairs not shown" in page.text("confusions")
+
+
+def test_a_broken_file_leaves_the_old_report(fit, tmp_path):
+    ensemble, metrics = fit
+    run = write_run(tmp_path / "run", ensemble, metrics, thumbnails_for(metrics))
+    before = write_report(run).read_bytes()
+    (run / "metrics.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"metrics\.json"):
+        write_report(run)
+    assert (run / "report.html").read_bytes() == before
+    assert not list(run.glob(".promptboost-*"))
