@@ -12,11 +12,11 @@ from promptboost.boosting.grid import GridRows
 from tests.boosting.oracle import PlainBanks, select_plain
 
 if TYPE_CHECKING:
-    from benchmarks.search import Step, Task
+    from benchmarks.task import Task, Visit
 
 
 def compare(
-    task: "Task", first: GridRows, visits: "list[Step]", cycles: int, check: int
+    task: "Task", first: GridRows, visits: "list[Visit]", cycles: int, check: int
 ) -> tuple[float, bool]:
     """Replay the visits; at some of them, spread evenly, ask the plain search too.
 

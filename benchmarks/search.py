@@ -2,6 +2,7 @@
 
     python -m benchmarks.search                       the three sizes as a table
     python -m benchmarks.search --size pets --json    one size as one JSON object
+    python -m benchmarks.search --size emoji          real embeddings (extra "offline")
     python -m benchmarks.search --slopes              cost against n, K and P
     python -m benchmarks.search --predict             a linear head against a zero-shot product
 
@@ -13,79 +14,22 @@ import json
 import time
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks import plain
+from benchmarks.task import Size, Task, Visit, make_task
 from promptboost.boosting.compose import pick_template, template_hits
-from promptboost.boosting.grid import GridRows, to_grid, weights_to_grid
 from promptboost.boosting.search import PromptSearch
-from promptboost.testing import clip_like
-
-
-@dataclass(frozen=True)
-class Size:
-    """A few-shot task: K classes, 16 shots, four views, P prompts a class, D dimensions."""
-
-    name: str
-    classes: int
-    prompts: int
-    confusion: float
-    shots: int = 16
-    views: int = 4
-    dim: int = 512
-
 
 SIZES = {
     "pets": Size("pets", 37, 12_000, 2.4),
     "caltech": Size("caltech", 100, 12_000, 2.2),
     "imagenet": Size("imagenet", 1000, 1_000, 2.0),
+    "emoji": Size("emoji", 20, 0, 0.0, dim=384),
 }
-
-
-@dataclass
-class Task:
-    """One round's input, on the grid and in float32."""
-
-    X: GridRows
-    y: NDArray[np.int64]
-    weights: NDArray[np.int64]
-    templates: GridRows
-    prompts: list[GridRows]
-
-
-@dataclass
-class Step:
-    """One visit of a class, and what was chosen there."""
-
-    class_index: int
-    choice: tuple[int, int, int] | None
-
-
-def make_task(size: Size) -> Task:
-    raw = clip_like(
-        size.classes,
-        size.shots,
-        views=size.views,
-        prompts=size.prompts,
-        templates=80,
-        dim=size.dim,
-        confusion=size.confusion,
-    )
-    n = len(raw.labels) * size.views
-    prompts = []
-    while raw.prompts:  # one class at a time, so that both kinds never stand side by side
-        prompts.append(to_grid(raw.prompts.pop(0)))
-    return Task(
-        to_grid(raw.views).reshape(n, -1),
-        np.repeat(raw.labels, size.views),
-        weights_to_grid(np.ones(n), n),
-        to_grid(raw.templates),
-        prompts,
-    )
 
 
 def seconds(work: Callable[[], object], repeat: int = 3) -> float:
@@ -109,9 +53,9 @@ def dense_product_seconds(task: Task, budget: int = 3 * 10**11) -> float:
     return measured * len(task.X) / rows * len(task.prompts) / classes
 
 
-def insert(search: PromptSearch, classes: int) -> tuple[list[Step], int, int]:
+def insert(search: PromptSearch, classes: int) -> tuple[list[Visit], int, int]:
     """Stage 2; the visits, the number of cycles and of updates."""
-    visits: list[Step] = []
+    visits: list[Visit] = []
     cycles = updates = 0
     improved = True
     while improved:
@@ -119,9 +63,9 @@ def insert(search: PromptSearch, classes: int) -> tuple[list[Step], int, int]:
         for k in range(classes):
             found = search.select(k)
             if found is None:
-                visits.append(Step(k, None))
+                visits.append(Visit(k, None))
                 continue
-            visits.append(Step(k, (found.prompt, found.copies, found.gain)))
+            visits.append(Visit(k, (found.prompt, found.copies, found.gain)))
             search.append(k, found.prompt, found.copies)
             improved, updates = True, updates + 1
     return visits, cycles, updates
@@ -129,7 +73,12 @@ def insert(search: PromptSearch, classes: int) -> tuple[list[Step], int, int]:
 
 def measure(size: Size, check: int = 6) -> dict[str, object]:
     """Measure one size."""
-    task = make_task(size)
+    if size.name == "emoji":
+        from benchmarks.real import make_emoji_task
+
+        task = make_emoji_task(size.shots, size.views)
+    else:
+        task = make_task(size)
     warm_up()
     dense = dense_product_seconds(task)
     start = time.perf_counter()
@@ -138,7 +87,7 @@ def measure(size: Size, check: int = 6) -> dict[str, object]:
     template_s = time.perf_counter() - start
     first = np.ascontiguousarray(task.templates[:, template])
 
-    def run() -> tuple[PromptSearch, list[Step], int, int]:
+    def run() -> tuple[PromptSearch, list[Visit], int, int]:
         search = PromptSearch(task.X, task.y, task.weights, task.prompts, first)
         return search, *insert(search, size.classes)
 
@@ -281,7 +230,7 @@ def main() -> None:
     elif options.predict:
         result = measure_prediction()
     else:
-        results = [measure(SIZES[name]) for name in options.size or SIZES]
+        results = [measure(SIZES[name]) for name in options.size or list(SIZES)[:3]]
         if not options.json:
             print_table(results)
             return

@@ -7,8 +7,8 @@ from hypothesis import given
 from promptboost.ensemble import PromptEnsemble, Round
 from promptboost.errors import EmbeddingError, InputError, LabelError, PoolError, SettingError
 from promptboost.head import LinearHead
-from promptboost.testing import FakeEncoder
 from promptboost.head.voting import VotingHead
+from promptboost.testing import FakeEncoder
 from tests.ensemble.ensembles import PATIENT, ensembles, pets, random_ensemble
 
 BANKS = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}

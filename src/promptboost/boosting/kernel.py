@@ -428,7 +428,7 @@ def surpasses(gain: int, d: int, p: int, best: Value, penalty: bool) -> bool:
 
 @compiled
 def worth_of(gain: int, d: int, penalty: bool) -> float:
-    """What candidates are ordered by: the gain per copy, or the gain."""
+    """Return what candidates are ordered by: the gain per copy, or the gain."""
     return gain / d if penalty else float(gain)
 
 

@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
-from promptboost.ensemble import checks
-from promptboost.ensemble import edits
+from promptboost.ensemble import checks, edits
 from promptboost.ensemble.checks import Scalar
 from promptboost.ensemble.reading import read_record, write_record
+from promptboost.ensemble.rounds import Round
 from promptboost.errors import FileFormatError, InputError, SettingError
 from promptboost.files import write_text
-from promptboost.ensemble.rounds import Round
 
 if TYPE_CHECKING:
-    from promptboost.head.embedding import TextVectors
     from promptboost.encoders.base import Encoder
     from promptboost.head import LinearHead
+    from promptboost.head.embedding import TextVectors
     from promptboost.head.voting import VotingHead
 
 __all__ = ["PromptEnsemble", "Round"]

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.encoders.base import Encoder
+from promptboost.ensemble.rounds import Round
 from promptboost.errors import EmbeddingError, InputError
 from promptboost.head import LinearHead
-from promptboost.ensemble.rounds import Round
 from promptboost.head.voting import VotingHead
 
 if TYPE_CHECKING:

@@ -1,0 +1,62 @@
+"""The table of docs/results.md for any labelled pictures: several shots and seeds, and transfer.
+
+    python -m benchmarks.pictures DATA [--prompts FILE ...] [--shots 1 2 4 8] [--seeds 1 2 3]
+
+Fits on conse:lite0, moves the text to conse:lite2, and prints mean accuracies in per cent. The last
+columns are on the second encoder. Embeddings are kept in the store, so it can be stopped and run again.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from promptboost.data import load_data
+from promptboost.pool import match_descriptions, read_descriptions
+from promptboost.runs.demo import COLUMNS, run_demo
+from promptboost.runs.settings import FitSettings
+
+
+def merged_prompts(files: Sequence[str], data: str, folder: Path) -> str | None:
+    """Put several files of sentences together, by class; None if there are none."""
+    if not files:
+        return None
+    names = load_data(data, check=False).class_names
+    together: dict[str, list[str]] = {name: [] for name in names}
+    for file in files:
+        found = match_descriptions(names, read_descriptions(file))
+        for name, sentences in found.matched.items():
+            together[name] += sentences
+        print(f"{file}: {len(found.missing)} classes missing, {len(found.unused)} keys unused")
+    path = folder / "prompts.json"
+    path.write_text(json.dumps(together))
+    return str(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data")
+    parser.add_argument("--prompts", nargs="*", default=[])
+    parser.add_argument("--shots", nargs="*", type=int, default=[1, 2, 4, 8])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3])
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        prompts = merged_prompts(options.prompts, options.data, Path(name))
+        result = run_demo(
+            Path(name) / "run",
+            data=options.data,
+            shots=options.shots,
+            seeds=options.seeds,
+            settings=FitSettings(prompts=prompts),
+            say=print,
+        )
+    print("| shots | " + " | ".join(column.replace("_", " ") for column in COLUMNS) + " |")
+    print("|" + "---|" * (len(COLUMNS) + 1))
+    for row in result["rows"]:
+        cells = " | ".join(f"{100 * row[column]:.1f}" for column in COLUMNS)
+        print(f"| {row['shots']} | {cells} |")
+
+
+if __name__ == "__main__":
+    main()
