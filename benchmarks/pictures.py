@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from promptboost.data import load_data
-from promptboost.pool import match_descriptions, read_descriptions
+from promptboost.pool import match_descriptions
 from promptboost.runs.demo import COLUMNS, run_demo
 from promptboost.runs.settings import FitSettings
 
@@ -25,7 +25,10 @@ def merged_prompts(files: Sequence[str], data: str, folder: Path) -> str | None:
     names = load_data(data, check=False).class_names
     together: dict[str, list[str]] = {name: [] for name in names}
     for file in files:
-        found = match_descriptions(names, read_descriptions(file))
+        raw = json.loads(Path(file).read_text())
+        # Released files hold blank sentences, which promptboost would refuse.
+        kept = {name: [s for s in lines if s.strip()] for name, lines in raw.items()}
+        found = match_descriptions(names, kept)
         for name, sentences in found.matched.items():
             together[name] += sentences
         print(f"{file}: {len(found.missing)} classes missing, {len(found.unused)} keys unused")

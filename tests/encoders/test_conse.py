@@ -125,6 +125,14 @@ def test_the_two_are_different_models(encoders):
     assert np.abs(first @ first.T - second @ second.T).max() > 0.05
 
 
+def test_the_mixed_one_reads_like_lite0_and_sees_like_lite2(encoders):
+    lite0, mixed = encoders["conse:lite0"], load_encoder("conse:lite2-l6")
+    texts = ["a bird", "a cup of tea"]
+    np.testing.assert_array_equal(mixed.encode_texts(texts), lite0.encode_texts(texts))
+    assert mixed._image_file == encoders["conse:lite2"]._image_file
+    assert len({mixed.fingerprint, *(e.fingerprint for e in encoders.values())}) == 3
+
+
 def test_parameters_change_the_rows_the_id_and_the_fingerprint(encoders):
     default = encoders["conse:lite0"]
     warm = load_encoder("conse:lite0", temperature=4)

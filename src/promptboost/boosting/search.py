@@ -217,7 +217,10 @@ class PromptSearch:
                 len(self._prompts[k]), at_risk[KEPT_RISKY_ROWS:].copy()
             )
             wanted = np.union1d(gain_rows, at_risk[:KEPT_RISKY_ROWS])
-        new = wanted[~np.isin(wanted, memory.rows)]
+        is_kept = self._marks[0]
+        is_kept[memory.rows] = True
+        new = wanted[~is_kept[wanted]]
+        is_kept[memory.rows] = False
         if len(new):
             self._keep(k, memory, new)
         return memory

@@ -27,6 +27,8 @@ __all__ = ["WORKING_SIDE", "embed_pictures"]
 #: as many pixels, and a few dozen camera photographs in full would fill the memory.
 WORKING_SIDE = 1024
 
+# A picture costs much more than a small file: little is lost when a run is killed.
+_KEPT_AT_ONCE = 256
 _ENCODED_AT_ONCE = 64
 
 
@@ -40,6 +42,7 @@ class Store(Protocol):
         compute: Callable[[list[int]], NDArray[np.float32]],
         *,
         dim: int,
+        batch: int = 1024,
         name: str = "",
         progress: Callable[[int], None] | None = None,
     ) -> NDArray[np.float32]:
@@ -139,6 +142,7 @@ class _Job:
             keys,
             self.compute,
             dim=self.encoder.dim,
+            batch=_KEPT_AT_ONCE,
             name=self.encoder.id,
             progress=self._found,
         )

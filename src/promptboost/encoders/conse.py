@@ -123,7 +123,7 @@ class ConseEncoder:
     def _classifier(self) -> ImageNetClassifier:
         variant = self._variant
         device = pick_device(self._device)
-        return ImageNetClassifier(variant.name, self._image_file, variant.image_size, device)
+        return ImageNetClassifier(variant.network, self._image_file, variant.image_size, device)
 
     @cached_property
     def _sentences(self) -> SentenceEncoder:

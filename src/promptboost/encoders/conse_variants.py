@@ -1,6 +1,6 @@
 """The parts of the ConSE encoders, their measured defaults, and ImageNet's class names."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -50,6 +50,11 @@ class ConseVariant:
     template: str
     logit_scale: float
 
+    @property
+    def network(self) -> str:
+        """The image classifier's own name."""
+        return self.name.partition("-")[0]
+
 
 CONSE_VARIANTS = {
     "lite0": ConseVariant(
@@ -77,6 +82,16 @@ CONSE_VARIANTS = {
         logit_scale=10.0,
     ),
 }
+# The image classifier of one with the sentence encoder of the other: shows which of the two a
+# transfer depends on.
+CONSE_VARIANTS["lite2-l6"] = replace(
+    CONSE_VARIANTS["lite0"],
+    name="lite2-l6",
+    image_net=CONSE_VARIANTS["lite2"].image_net,
+    image_file=CONSE_VARIANTS["lite2"].image_file,
+    image_size=CONSE_VARIANTS["lite2"].image_size,
+    temperature=CONSE_VARIANTS["lite2"].temperature,
+)
 
 
 def require_parts(variant: ConseVariant) -> tuple[Path, Path, Path]:

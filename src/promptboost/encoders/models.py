@@ -133,6 +133,16 @@ MODELS = (
         23,
         note="needs no model hub; not trained on pairs of pictures and texts",
     ),
+    ModelRecord(
+        _CONSE,
+        "conse:lite2-l6",
+        "EfficientNet-Lite2 + MiniLM-L6",
+        384,
+        260,
+        256,
+        29,
+        note="the image net of lite2, the sentence encoder of lite0; needs no model hub",
+    ),
 )
 
 

@@ -53,8 +53,8 @@ def load_encoder(name: str, *, device: str | None = None, **parameters: Any) -> 
     32
     >>> load_encoder("conse:lite1")
     Traceback (most recent call last):
-    promptboost.errors.EncoderError: There is no encoder 'conse:lite1'. Did you mean conse:lite2 \
-or conse:lite0? To see what there is, type: promptboost models
+    promptboost.errors.EncoderError: There is no encoder 'conse:lite1'. Did you mean conse:lite2, \
+conse:lite0 or conse:lite2-l6? To see what there is, type: promptboost models
     """
     kind, _, rest = name.partition(":")
     loaders: dict[str, Callable[..., Encoder]] = {

@@ -1,0 +1,122 @@
+"""Speaking: the command ``promptboost``. Each command is a file here, imported when it is called."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from promptboost.cli import failing
+
+__all__ = ["main", "promptboost"]
+
+# In the order of use. Help comes from here, so that listing commands imports none of them.
+_COMMANDS = {
+    "demo": "See it work on emoji: start here.",
+    "fit": "Learn a classifier made of sentences from labelled pictures.",
+    "predict": "Say what pictures show.",
+    "show": "Read what was learnt.",
+    "evaluate": "Measure a run on other labelled pictures.",
+    "transfer": "Move a run to another encoder: the same text, other vectors.",
+    "report": "Write the report and the model card of a run again.",
+    "models": "List encoders and the name to type for each.",
+    "embed": "Embed pictures ahead of time.",
+    "cache": "Show, check or clear the embedding store.",
+    "doctor": "Look at what is installed and what works.",
+}
+
+_HELP = """A few labelled pictures in, an image classifier made of plain sentences out.
+
+\b
+promptboost demo                         see it work
+promptboost fit my-pictures -o run       learn: one folder of pictures for each class
+promptboost predict run new-picture.jpg  say what it shows
+"""
+
+_EPILOG = """
+\b
+Exit codes
+  0    done
+  1    a fault in promptboost itself
+  2    something given cannot be used, or is missing
+  130  interrupted; a fit says how to go on
+
+\b
+Environment
+  PROMPTBOOST_CACHE  folder of the embedding store
+  PROMPTBOOST_DEBUG  1 shows where in the code an error comes from, as --debug does
+"""
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = import_module(f"promptboost.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f"; did you mean {close[0]}?" if close else "; see promptboost --help"
+            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        from promptboost import __version__
+
+        click.echo(f"promptboost {__version__}")
+        ctx.exit()
+
+
+@click.command(
+    cls=_LazyGroup,
+    help=_HELP,
+    epilog=_EPILOG,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and leave.",
+)
+@click.option("--debug", is_flag=True, expose_value=False, help="Show where errors come from.")
+@click.pass_context
+def promptboost(ctx: click.Context) -> None:
+    """Hold the commands."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with an exit code (see ``promptboost --help``)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # Threads that spin while they wait slow each other down as soon as another program needs a core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    failing.prepare_streams()
+    sys.exit(failing.guarded(lambda: _invoke(given), given))
+
+
+def _invoke(given: list[str]) -> int:
+    result: Any = promptboost.main(given, prog_name="promptboost", standalone_mode=False)
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,30 @@
+"""``promptboost embed``."""
+
+import click
+
+from promptboost.cli.output import Output, speaks
+from promptboost.runs.settings import DEFAULT_ENCODER, FitSettings
+
+
+@click.command(name="embed")
+@click.argument("data")
+@click.option("--encoder", default=DEFAULT_ENCODER, show_default=True)
+@click.option(
+    "--views",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help=f"Crops of each picture; fit uses {FitSettings().views} of those it learns from.",
+)
+@speaks
+def command(out: Output, data: str, encoder: str, views: int) -> None:
+    """Embed pictures ahead of time, so that later commands find the vectors in the store."""
+    from promptboost.runs.filling import embed_data
+
+    found = embed_data(data, encoder, views=views, progress=out.progress)
+    for bad in found["bad_pictures"]:
+        out.note(f"left out {bad['path']}: {bad['reason']}")
+    out.result(
+        found,
+        f"{found['pictures']:,} pictures, {found['rows']:,} vectors, {found['seconds']:.1f} s",
+    )

@@ -1,0 +1,54 @@
+"""``promptboost evaluate``."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from promptboost.cli.output import Output, percent, plain, speaks, table
+
+_LABELS = {"zero_shot": "zero-shot", "boosted": "boosted"}
+
+
+@click.command(name="evaluate")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("data")
+@click.option("--encoder", help="See with another encoder than the run was fitted on.")
+@click.option("--no-cache", is_flag=True, help="Compute all embeddings, and keep none.")
+@speaks
+def command(out: Output, run: Path, data: str, encoder: str | None, no_cache: bool) -> None:
+    """Measure a run on other labelled pictures.
+
+    DATA is as for fit. If it has a split called test, that is used, else all of it: pictures that
+    the run learnt from would flatter it.
+    """
+    from promptboost.runs.evaluate import evaluate_run
+
+    found = evaluate_run(run, data, encoder=encoder, cache=not no_cache, progress=out.progress)
+    for bad in found["bad_pictures"]:
+        out.note(f"left out {bad['path']}: {bad['reason']}")
+    if found["learnt_from"]:
+        out.note(
+            f"{found['learnt_from']} of these pictures have the names of pictures the run learnt from: "
+            "if they are the same, the figures flatter"
+        )
+    out.result(found, lambda: _summary(found))
+
+
+def _summary(found: dict[str, Any]) -> str:
+    methods = table(
+        ["", "accuracy", "mean of classes"],
+        [
+            [_LABELS[m["name"]], percent(m["accuracy"]), percent(m["class_accuracy"])]
+            for m in found["methods"]
+        ],
+    )
+    classes = table(
+        ["class", "pictures", "zero-shot", "boosted"],
+        [
+            [row["class"], str(row["count"]), percent(row["zero_shot"]), percent(row["boosted"])]
+            for row in found["per_class"]
+        ],
+    )
+    heading = f"{found['pictures']} pictures, encoder {plain(found['encoder'])}"
+    return f"{heading}\n\n{methods}\n\n{classes}"

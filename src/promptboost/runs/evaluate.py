@@ -1,0 +1,101 @@
+"""How good a run is on other labelled pictures."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.data import Dataset, load_data
+from promptboost.ensemble import PromptEnsemble
+from promptboost.errors import DataError
+from promptboost.head import LinearHead
+from promptboost.pool import fill
+from promptboost.runs.embedding import Embedder
+from promptboost.runs.folder import RunFolder
+from promptboost.runs.heads import encoder_name, head_of
+from promptboost.runs.measures import accuracy, class_accuracy, confusions, per_class
+from promptboost.runs.task import picture_ids
+from promptboost.runs.words import PLAIN_TEMPLATE
+
+__all__ = ["evaluate_run", "with_classes"]
+
+
+def evaluate_run(
+    run: Path,
+    source: str,
+    *,
+    encoder: str | None = None,
+    cache: bool = True,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Measure a run on labelled pictures: the split ``test`` if there is one, else all.
+
+    Returns
+    -------
+    dict
+        ``pictures``, ``learnt_from``, ``bad_pictures``, ``methods`` (zero-shot and boosted),
+        ``per_class`` and ``confusions``, as in ``metrics.json``.
+
+    Raises
+    ------
+    DataError
+        If a picture is of a class that the run does not know.
+    """
+    folder = RunFolder(run)
+    folder.check_readable()
+    ensemble = PromptEnsemble.load(folder.ensemble_path)
+    data = load_data(source, progress=progress)
+    if "test" in data.splits:
+        data = data.of_split("test")
+    data = with_classes(data, ensemble.class_names)
+    name = encoder_name(ensemble, encoder)
+    embedder = Embedder.open(name, cache=cache, progress=progress)
+    rows = embedder.originals(data)
+    plain = [fill(PLAIN_TEMPLATE, name) for name in ensemble.class_names]
+    heads = {
+        "zero_shot": LinearHead(ensemble.class_names, embedder.texts(plain)(plain)),
+        "boosted": head_of(folder, ensemble, embedder),
+    }
+    found = {name: head.predict_index(rows) for name, head in heads.items()}
+    return {
+        "encoder": embedder.encoder.id,
+        "pictures": len(data),
+        # By name: the same file elsewhere is not recognised, another of the same name is.
+        "learnt_from": len(set(picture_ids(data)) & set(ensemble.sample_weights)),
+        "bad_pictures": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
+        **_figures(data, found),
+    }
+
+
+def _figures(data: Dataset, found: dict[str, NDArray[np.intp]]) -> dict[str, Any]:
+    names, labels = data.class_names, data.labels
+    return {
+        "methods": [
+            {
+                "name": name,
+                "accuracy": accuracy(guess, labels),
+                "class_accuracy": class_accuracy(guess, labels),
+            }
+            for name, guess in found.items()
+        ],
+        "per_class": per_class(names, labels, found),
+        "confusions": confusions(names, labels, found["boosted"], picture_ids(data)),
+    }
+
+
+def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
+    """Give pictures the class numbers of a run, which may have classes they lack.
+
+    Raises
+    ------
+    DataError
+        If a class of the data is none of the run's.
+    """
+    present = {picture.label for picture in data.pictures}
+    if strange := sorted(present - set(class_names)):
+        raise DataError(
+            f"the run does not know the class {strange[0]!r}; it knows "
+            f"{', '.join(class_names[:10])}{', …' if len(class_names) > 10 else ''}"
+        )
+    return Dataset(data.pictures, tuple(class_names), data.bad)

@@ -1,0 +1,205 @@
+"""The whole way from pictures to a run folder."""
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import promptboost
+from promptboost.ensemble import PromptEnsemble
+from promptboost.errors import InputError, RunError
+from promptboost.runs.embedding import Embedder
+from promptboost.runs.folder import RunFolder
+from promptboost.runs.learning import Learned, Rows, embed_task, learn
+from promptboost.runs.measuring import compare
+from promptboost.runs.metrics import make_metrics, read_metrics
+from promptboost.runs.remarks import pool_remarks, task_remarks
+from promptboost.runs.settings import FitSettings
+from promptboost.runs.task import Task, load_task
+from promptboost.runs.words import pool_for
+from promptboost.runs.writing import write_run
+
+__all__ = ["FitRequest", "fit_run"]
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """A fit as it is asked for.
+
+    Attributes
+    ----------
+    source : str
+        Pictures: a folder, a manifest, or the word ``emoji``.
+    run : Path
+        Folder to write.
+    settings : FitSettings
+        What to do. To resume, they must be those of the run.
+    overwrite, resume : bool
+        What to do about a run that is there already.
+    cache : bool
+        Use the embedding store.
+    progress : bool
+        Show progress bars on a terminal.
+    """
+
+    source: str
+    run: Path
+    settings: FitSettings
+    overwrite: bool = False
+    resume: bool = False
+    cache: bool = True
+    progress: bool = True
+
+
+def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """Fit, measure, and write a run folder.
+
+    Bad input is found before anything is written. After that the folder holds an unfinished run
+    until the last file is there, and the same request with ``resume`` continues it, whatever
+    happened in between.
+
+    Parameters
+    ----------
+    request : FitRequest
+        What to do.
+    say : callable, optional
+        Called with a line for people now and then.
+
+    Returns
+    -------
+    dict
+        What is in ``metrics.json``.
+
+    Raises
+    ------
+    RunError
+        If the folder is taken, or the run to resume was made otherwise.
+    """
+    start = time.perf_counter()
+    run, settings = RunFolder(request.run), request.settings
+    run.check_free(overwrite=request.overwrite, resume=request.resume)
+    _check_apart(request.source, run)
+    continuing = request.resume and run.state != "missing"
+    if continuing and run.state == "finished":
+        say(f"the run in {run.path} is finished already")
+        return read_metrics(run.metrics_path)
+    task = load_task(request.source, settings, progress=request.progress)
+    for line in task_remarks(task, settings.shots):
+        say(line)
+    embedder = Embedder.open(settings.encoder, cache=request.cache, progress=request.progress)
+    pool = pool_for(settings, request.source, task.class_names)
+    for line in pool_remarks(pool):
+        say(line)
+    if continuing:
+        _check_same(run, task, settings, embedder)
+    else:
+        run.begin(settings, _about(task, embedder))
+    rows = embed_task(task, pool, settings, embedder)
+    learned = _learn(run, task, rows, settings, embedder, say)
+    metrics = _measure(task, rows, learned, settings, embedder)
+    metrics["timing"] = _timing(embedder, learned, start)
+    write_run(run, task, rows, learned, metrics)
+    return metrics
+
+
+def _learn(
+    run: RunFolder,
+    task: Task,
+    rows: Rows,
+    settings: FitSettings,
+    embedder: Embedder,
+    say: Callable[[str], None],
+) -> Learned:
+    """Boost, keeping the rounds so far in a file; the file alone is enough to go on."""
+    from tqdm import tqdm
+
+    hidden = None if embedder.progress else True
+    with tqdm(
+        total=settings.rounds, desc="boosting", unit=" rounds", disable=hidden, leave=False
+    ) as bar:
+
+        def keep(so_far: PromptEnsemble) -> None:
+            so_far.save(run.partial_path)
+            bar.update()
+
+        if not run.partial_path.exists():
+            return learn(task, rows, settings, embedder, on_round=keep)
+        try:
+            before = PromptEnsemble.load(run.partial_path)
+            say(f"going on after round {len(before)}")
+            bar.update(len(before))
+            return learn(task, rows, settings, embedder, resume=before, on_round=keep)
+        except InputError as error:
+            raise RunError(
+                f"the run in {run.path} cannot go on: {error}; add --overwrite instead of --resume "
+                "to start again"
+            ) from error
+
+
+def _measure(
+    task: Task, rows: Rows, learned: Learned, settings: FitSettings, embedder: Embedder
+) -> dict[str, Any]:
+    guesses = compare(task, rows, learned, seed=settings.seed)
+    return make_metrics(task, rows, learned, guesses, settings, embedder)
+
+
+def _about(task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
+    encoder = embedder.encoder
+    return {
+        "data": {
+            "source": task.source,
+            "learn_fingerprint": task.learn.fingerprint,
+            "classes": list(task.class_names),
+            "learn_pictures": len(task.learn),
+            "held_out_pictures": len(task.held_out),
+        },
+        "encoder": {"id": encoder.id, "fingerprint": encoder.fingerprint, "dim": encoder.dim},
+        "versions": {
+            "promptboost": promptboost.__version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+        },
+    }
+
+
+def _check_apart(source: str, run: RunFolder) -> None:
+    """Refuse to write among the pictures, where the next fit would take the run for a class."""
+    data = Path(source).resolve()
+    if data.is_dir() and run.path.resolve().is_relative_to(data):
+        raise RunError(
+            f"{run.path} is inside {source}, where it would be taken for a class of pictures; "
+            "choose a place outside"
+        )
+
+
+def _check_same(run: RunFolder, task: Task, settings: FitSettings, embedder: Embedder) -> None:
+    """Refuse to continue a run with other settings, pictures or weights."""
+    tables = run.tables
+    now = {
+        "data.learn_fingerprint": task.learn.fingerprint,
+        "encoder.fingerprint": embedder.encoder.fingerprint,
+        **{f"fit.{name}": value for name, value in settings.to_table().items()},
+    }
+    for place, value in now.items():
+        table, _, name = place.partition(".")
+        before = tables.get(table, {}).get(name)
+        if before != value:
+            what = {"data": "the pictures to learn from", "encoder": "the encoder"}.get(table, name)
+            how = f" ({before} then, {value} now)" if table == "fit" else ""
+            raise RunError(
+                f"{what} changed since the run in {run.path} began{how}; "
+                "add --overwrite instead of --resume to start again"
+            )
+
+
+def _timing(embedder: Embedder, learned: Learned, start: float) -> dict[str, float]:
+    return {
+        "pictures_s": round(embedder.seconds["pictures"], 3),
+        "texts_s": round(embedder.seconds["texts"], 3),
+        "boost_s": round(learned.boost_seconds, 3),
+        "total_s": round(time.perf_counter() - start, 3),
+    }

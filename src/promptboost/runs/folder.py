@@ -1,0 +1,190 @@
+"""The run folder: what lies where, and whether a fit may write there."""
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from promptboost.errors import FileFormatError, RunError
+from promptboost.files import write_text
+from promptboost.runs.settings import FitSettings
+from promptboost.runs.toml import write_toml
+
+__all__ = ["RunFolder", "encoder_slug"]
+
+State = Literal["missing", "unfinished", "finished", "other"]
+
+_FILES = (
+    *("ensemble.json", "run.toml", "metrics.json", "predictions.csv", "thumbnails.json"),
+    *("report.html", "README.md", "partial.json"),
+)
+_HEADS, _TEMPORARY = "head-*.safetensors", ".promptboost-*.tmp"
+
+
+def encoder_slug(encoder_id: str) -> str:
+    """Turn the name of an encoder into a part of a file name.
+
+    Examples
+    --------
+    >>> encoder_slug("ViT-B-32/openai"), encoder_slug("conse:lite0")
+    ('ViT-B-32-openai', 'conse-lite0')
+    """
+    return re.sub(r"[^A-Za-z0-9._-]", "-", encoder_id)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run.
+
+    Examples
+    --------
+    >>> run = RunFolder(Path("runs/birds"))
+    >>> run.head_path("conse:lite0").as_posix()
+    'runs/birds/head-conse-lite0.safetensors'
+    >>> run.state
+    'missing'
+    """
+
+    path: Path
+
+    @property
+    def ensemble_path(self) -> Path:
+        """The classifier as text: the product."""
+        return self.path / "ensemble.json"
+
+    @property
+    def settings_path(self) -> Path:
+        """What the fit was asked to do, on what, with what."""
+        return self.path / "run.toml"
+
+    @property
+    def metrics_path(self) -> Path:
+        """Everything that was measured."""
+        return self.path / "metrics.json"
+
+    @property
+    def predictions_path(self) -> Path:
+        """What each held-out picture was taken for."""
+        return self.path / "predictions.csv"
+
+    @property
+    def thumbnails_path(self) -> Path:
+        """Small copies of the pictures the report shows."""
+        return self.path / "thumbnails.json"
+
+    @property
+    def partial_path(self) -> Path:
+        """The rounds so far; there only while a fit is unfinished."""
+        return self.path / "partial.json"
+
+    def head_path(self, encoder_id: str) -> Path:
+        """Give the place of the classifier embedded by one encoder."""
+        return self.path / f"head-{encoder_slug(encoder_id)}.safetensors"
+
+    @property
+    def state(self) -> State:
+        """Whether there is a run here, and whether it is finished.
+
+        The measurements are written last and the rounds so far are removed after that, so that a
+        run in which a file is missing never looks finished.
+        """
+        if self.metrics_path.exists() and not self.partial_path.exists():
+            return "finished"
+        if self.settings_path.exists():
+            return "unfinished"
+        if not self.path.exists() or (self.path.is_dir() and not any(self._strangers())):
+            return "missing"
+        return "other"
+
+    def _strangers(self) -> list[Path]:
+        temporary = set(self.path.glob(_TEMPORARY))
+        return [file for file in self.path.iterdir() if file not in temporary]
+
+    def check_readable(self) -> None:
+        """Raise unless there is a text to read; it is all that predicting needs."""
+        if not self.ensemble_path.exists():
+            self.check_finished()
+
+    def check_finished(self) -> None:
+        """Raise unless a finished run is here, and say what to do."""
+        if self.state == "finished" and self.ensemble_path.exists():
+            return
+        if self.state == "unfinished":
+            raise RunError(
+                f"the run in {self.path} is not finished; to go on with it, type: {self.resume_hint}"
+            )
+        there = "is no run folder" if self.path.exists() else "does not exist"
+        raise RunError(
+            f"{self.path} {there}; to make one, type: promptboost fit DATA -o {self.path}"
+        )
+
+    @property
+    def resume_hint(self) -> str:
+        """The command that continues an unfinished fit."""
+        return f"promptboost fit {_quoted(self.source)} -o {_quoted(str(self.path))} --resume"
+
+    def check_free(self, *, overwrite: bool, resume: bool) -> None:
+        """Raise if a fit must not write here."""
+        state = self.state
+        if state == "other":
+            raise RunError(
+                f"{self.path} is there already and is no run folder, so nothing in it is touched; "
+                "choose another name"
+            )
+        if state == "finished" and not (overwrite or resume):
+            raise RunError(
+                f"there is a finished run in {self.path}; add --overwrite to replace it, or choose "
+                "another name"
+            )
+        if state == "unfinished" and not (overwrite or resume):
+            raise RunError(
+                f"there is an unfinished run in {self.path}; add --resume to go on with it, or "
+                "--overwrite to start again"
+            )
+
+    def clear(self) -> None:
+        """Delete the files of a run, and no others; the settings last, as they mark a run."""
+        self.sweep()
+        for file in self.path.glob(_HEADS):
+            file.unlink(missing_ok=True)
+        for name in sorted(_FILES, key=lambda name: name == "run.toml"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Delete what a killed process left half-written."""
+        for file in self.path.glob(_TEMPORARY):
+            file.unlink(missing_ok=True)
+
+    def begin(self, settings: FitSettings, about: dict[str, dict[str, Any]]) -> None:
+        """Clear the folder and write ``run.toml``: the settings, data, encoder and versions."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.clear()
+        write_text(self.settings_path, write_toml({"fit": settings.to_table(), **about}))
+
+    @cached_property
+    def tables(self) -> dict[str, Any]:
+        """What ``run.toml`` says."""
+        try:
+            return tomllib.loads(self.settings_path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise RunError(f"{self.path} has no run.toml: it is no run folder") from error
+        except ValueError as error:
+            raise FileFormatError(f"{self.settings_path} is not TOML: {error}") from error
+
+    @property
+    def settings(self) -> FitSettings:
+        """What the fit was asked to do."""
+        return FitSettings.from_table(self.tables.get("fit", {}))
+
+    @property
+    def source(self) -> str:
+        """Where the pictures were, as it was typed."""
+        return str(self.tables.get("data", {}).get("source", "DATA"))
+
+
+def _quoted(text: str) -> str:
+    import shlex
+
+    return shlex.quote(text)

@@ -1,0 +1,54 @@
+"""What people should know about their pictures and sentences before they read the figures."""
+
+from collections.abc import Sequence
+
+from promptboost.pool import PromptPool
+from promptboost.runs.task import Task
+
+__all__ = ["pool_remarks", "task_remarks"]
+
+_BAD_SHOWN = 10
+_NAMES_SHOWN = 5
+
+
+def task_remarks(task: Task, shots: int | None) -> list[str]:
+    """Say which files were left out, which classes are short of pictures, and what is not held out."""
+    bad = task.learn.bad
+    lines = [f"left out {item}" for item in bad[:_BAD_SHOWN]]
+    if len(bad) > _BAD_SHOWN:
+        lines.append(f"… and {len(bad) - _BAD_SHOWN} more that cannot be used")
+    if short := task.classes_short_of(shots):
+        few = _some([f"{name} ({count})" for name, count in short.items()])
+        lines.append(f"fewer than {shots} pictures to learn from: {few}")
+    if task.kind is None:
+        lines.append(
+            "no picture is held out: figures are about the pictures learnt from, and flatter"
+        )
+    return lines
+
+
+def pool_remarks(pool: PromptPool) -> list[str]:
+    """Say what sentences are missing, and which belong to no class.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> pool_remarks(build_pool(["owl", "bat"], descriptions={"owl": ["round eyes"], "cow": ["moo"]}))
+    ['no sentences are given for the class bat', 'sentences are given for what is no class: cow']
+    """
+    sources = {prompt.source for prompts in pool.prompts_by_class for prompt in prompts}
+    lines = []
+    if sources == {"template"}:
+        lines.append(
+            "the pool has templates only; sentences that say how the classes look help "
+            "(--prompts FILE)"
+        )
+    if pool.missing:
+        lines.append(f"no sentences are given for the class {_some(pool.missing)}")
+    if pool.unused:
+        lines.append(f"sentences are given for what is no class: {_some(pool.unused)}")
+    return lines
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMES_SHOWN]) + ", …" * (len(names) > _NAMES_SHOWN)

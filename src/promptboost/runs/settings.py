@@ -1,0 +1,181 @@
+"""What a fit is asked to do, and the TOML file it is kept in."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from promptboost.errors import FileFormatError, SettingError
+
+__all__ = ["DEFAULT_ENCODER", "FitSettings", "read_config"]
+
+#: Works on a machine that reaches no model hub. A CLIP model is better where one can be had.
+DEFAULT_ENCODER = "conse:lite0"
+
+Templates = Literal["own", "clip"]
+OnBad = Literal["skip", "stop"]
+Concatenation = Literal["none", "one", "all"]
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """Everything that decides what a fit gives, but for the pictures.
+
+    Attributes
+    ----------
+    encoder : str
+        Name of the model, see ``promptboost models``.
+    shots : int or None
+        Pictures of each class to learn from; None for all there are.
+    seed : int
+        Decides which pictures are drawn, which views a round sees, and ties.
+    rounds : int
+        Number of weak classifiers.
+    views : int
+        Random crops of each picture to learn from. The crops of a picture are the same for every
+        seed, so that fits share their embeddings; the seed decides which of them a round sees.
+    views_per_round : int
+        How many of them a round sees; 0 composes on the pictures themselves.
+    view_scale : float
+        Smallest share of a picture that a crop keeps.
+    temperature : float
+        Of the softmax over scores: lower makes boosting turn to mistakes sooner.
+    max_copies, patience : int or None
+        See :class:`promptboost.boosting.BoostSettings`.
+    prompts : str or None
+        File with sentences about the classes.
+    templates : {"own", "clip"}
+        The 80 templates that come with promptboost, or CLIP's (needs open_clip).
+    concatenate : {"none", "one", "all"}
+        See :func:`promptboost.pool.build_pool`.
+    on_bad : {"skip", "stop"}
+        What to do about files that cannot be used.
+
+    Examples
+    --------
+    >>> settings = FitSettings(shots=4)
+    >>> settings.rounds, settings.merged({"rounds": 5}).rounds
+    (50, 5)
+    >>> FitSettings(rounds=0)
+    Traceback (most recent call last):
+    promptboost.errors.SettingError: rounds is 0, but must be 1 or more
+    """
+
+    encoder: str = DEFAULT_ENCODER
+    shots: int | None = 16
+    seed: int = 0
+    rounds: int = 50
+    views: int = 8
+    views_per_round: int = 4
+    view_scale: float = 0.5
+    temperature: float = 1.0
+    max_copies: int | None = None
+    patience: int | None = None
+    prompts: str | None = None
+    templates: Templates = "own"
+    concatenate: Concatenation = "none"
+    on_bad: OnBad = "skip"
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            _check_whole(name, getattr(self, name), least)
+        for name in ("temperature", "view_scale"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise SettingError(f"{name} is {value!r}, but must be a number above 0")
+            object.__setattr__(self, name, float(value))
+        for name, kind in _CHOICES.items():
+            if getattr(self, name) not in get_args(kind):
+                allowed = " or ".join(map(repr, get_args(kind)))
+                raise SettingError(f"{name} is {getattr(self, name)!r}, but must be {allowed}")
+        for name, kind in (("encoder", str), ("prompts", str | None)):
+            if not isinstance(getattr(self, name), kind):
+                raise SettingError(f"{name} is {getattr(self, name)!r}, but must be a text")
+        if self.view_scale > 1:
+            raise SettingError(f"view_scale is {self.view_scale}, but is a share: at most 1")
+        if self.views_per_round > self.views:
+            raise SettingError(
+                f"views_per_round is {self.views_per_round}, but there are only {self.views} views "
+                "of each picture; ask for more views or fewer a round"
+            )
+
+    def merged(self, changes: Mapping[str, Any]) -> "FitSettings":
+        """Take some settings from elsewhere; an unknown name is an error."""
+        return FitSettings(**{**asdict(self), **_known(changes)})
+
+    def to_table(self) -> dict[str, Any]:
+        """Give the settings as values that TOML can hold; what is not set is left out."""
+        table = {name: value for name, value in asdict(self).items() if value is not None}
+        return {**table, "shots": "all" if self.shots is None else self.shots}
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> "FitSettings":
+        """Read what :meth:`to_table` gives."""
+        return cls(**_known(table))
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    r"""Read the settings in a TOML file: at its top, or in its table ``[fit]``.
+
+    A ``run.toml`` can be given too: a new fit then has the settings of that run.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "mine.toml"
+    ...     _ = file.write_text('shots = 4\ntemplates = "clip"')
+    ...     read_config(file)
+    {'shots': 4, 'templates': 'clip'}
+    """
+    try:
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise SettingError(f"cannot read the settings {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise FileFormatError(f"{path} is not TOML: {error}") from error
+    table = tables.get("fit", tables)
+    if not isinstance(table, dict):
+        raise FileFormatError(f"{path}: fit must be a table, [fit]")
+    try:
+        return _known(table)
+    except SettingError as error:
+        raise SettingError(f"{path}: {error}") from error
+
+
+_LEAST = {
+    "shots": 1,
+    "seed": 0,
+    "rounds": 1,
+    "views": 0,
+    "views_per_round": 0,
+    "max_copies": 1,
+    "patience": 1,
+}
+_MAY_BE_NONE = ("shots", "max_copies", "patience")
+_CHOICES: dict[str, Any] = {
+    "templates": Templates,
+    "concatenate": Concatenation,
+    "on_bad": OnBad,
+}
+
+
+def _check_whole(name: str, value: object, least: int) -> None:
+    if value is None and name in _MAY_BE_NONE:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        also = ', or "all"' if name == "shots" else ""
+        raise SettingError(f"{name} is {value!r}, but must be a whole number{also}")
+    if value < least:
+        raise SettingError(f"{name} is {value}, but must be {least} or more")
+
+
+def _known(table: Mapping[str, Any]) -> dict[str, Any]:
+    names = [field.name for field in fields(FitSettings)]
+    if strange := sorted(set(table) - set(names)):
+        raise SettingError(f"there is no setting {strange[0]!r}; there are {', '.join(names)}")
+    values = dict(table)
+    if values.get("shots") == "all":
+        values["shots"] = None
+    return values

@@ -1,0 +1,1 @@
+from tests.runs.conftest import _own_store, fitted, task  # noqa: F401

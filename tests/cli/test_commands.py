@@ -1,0 +1,106 @@
+"""The commands that look at a run, at encoders, or at the machine."""
+
+import json
+
+from promptboost.encoders.store import EmbeddingStore
+from tests.cli.cli_tools import call
+from tests.runs.run_tools import write_pictures
+
+
+def test_show_by_class_and_by_round(capsys, fitted):
+    by_class = call(capsys, "show", fitted / "run", "--top", 2)
+    assert by_class.out.startswith("4 classes, 5 rounds, ")
+    assert "pictures that stayed hard" in by_class.out
+    assert "more (--all shows them)" in by_class.out
+    by_round = call(capsys, "show", fitted / "run", "--by", "round", "--top", 2)
+    assert "round 2: " in by_round.out
+    assert "round 3: " not in by_round.out
+    everything = call(capsys, "show", fitted / "run", "--by", "round", "--all")
+    assert "round 5: " in everything.out
+
+
+def test_show_one_class(capsys, fitted):
+    answer = call(capsys, "show", fitted / "run", "--class", "sea", "--json")
+    assert list(answer.json["classes"]) == ["sea"]
+    assert abs(sum(answer.json["classes"]["sea"].values()) - 1) < 1e-9
+    assert list(answer.json["rounds"][0]["banks"]) == ["sea"]
+    wrong = call(capsys, "show", fitted / "run", "--class", "lake")
+    assert (wrong.code, len(wrong.err.splitlines())) == (2, 1)
+
+
+def test_evaluate(capsys, fitted):
+    write_pictures(fitted / "new", count=2, seed=3)
+    answer = call(capsys, "evaluate", fitted / "run", fitted / "new")
+    assert answer.out.startswith("8 pictures, encoder fake:32-0")
+    assert call(capsys, "evaluate", fitted / "run", fitted / "new", "--json").json["pictures"] == 8
+    flattered = call(capsys, "evaluate", fitted / "run", fitted / "pictures")
+    assert (
+        "16 of these pictures have the names of pictures the run learnt from" not in flattered.out
+    )
+    assert "the run learnt from" in flattered.err
+
+
+def test_transfer_makes_the_report_again(capsys, fitted):
+    answer = call(capsys, "transfer", fitted / "run", "--encoder", "fake:16-1")
+    assert "encoder fake:16-1, 16 pictures that the run did not see" in answer.out
+    assert "fake:16-1" in (fitted / "run/report.html").read_text()
+    found = call(capsys, "transfer", fitted / "run", "--encoder", "fake:16-1", "--json").json
+    assert found["encoder"] == "fake:16-1"
+
+
+def test_report(capsys, fitted):
+    (fitted / "run/report.html").unlink()
+    answer = call(capsys, "report", fitted / "run", "--json")
+    assert answer.json["report"] == str(fitted / "run/report.html")
+    assert (fitted / "run/report.html").exists()
+    assert "does not exist" in call(capsys, "report", fitted / "none").err
+
+
+def test_embed_fills_the_store(capsys, task):
+    answer = call(capsys, "embed", task / "pictures", "--encoder", "fake:32-0", "--views", 2)
+    assert "32 pictures, 96 vectors" in answer.out
+    assert EmbeddingStore().report().rows == 96
+
+
+def test_models(capsys):
+    assert "ViT-B-32/openai" in call(capsys, "models").out
+    names = [record["name"] for record in call(capsys, "models", "--json").json["models"]]
+    assert "conse:lite0" in names
+
+
+def test_cache(capsys, fitted):
+    shown = call(capsys, "cache", "--json").json
+    assert shown["rows"] > 0
+    assert shown["verification"] is None
+    assert "all sound" in call(capsys, "cache", "--verify").out
+    assert call(capsys, "cache", "clear", "--json").json["freed_bytes"] > 0
+    assert call(capsys, "cache", "--json").json["rows"] == 0
+    assert call(capsys, "cache", "clear", "--verify").code == 2
+
+
+def test_cache_finds_damage(capsys, fitted):
+    for file in EmbeddingStore().root.rglob("*"):
+        if file.is_file() and file.stat().st_size > 4000:
+            data = bytearray(file.read_bytes())
+            data[-200] ^= 255
+            file.write_bytes(data)
+    answer = call(capsys, "cache", "--verify", "--json")
+    assert answer.code == 2
+    assert not answer.json["verification"]["ok"]
+
+
+def test_doctor(capsys):
+    answer = call(capsys, "doctor", "--encoder", "fake:16-0")
+    assert answer.code == 0
+    assert "ok      encoder fake:16-0: loads and encodes, 16 dimensions" in answer.out
+    sick = call(capsys, "doctor", "--encoder", "conse:lite9", "--json")
+    assert sick.code == 2
+    faults = [item["name"] for item in sick.json["findings"] if item["ok"] is False]
+    assert faults == ["encoder conse:lite9"]
+
+
+def test_json_never_holds_what_json_cannot(capsys, fitted):
+    for arguments in (["show", fitted / "run"], ["cache"], ["models"]):
+        answer = call(capsys, *arguments, "--json")
+        assert len(answer.out.splitlines()) == 1
+        json.loads(answer.out, parse_constant=lambda name: 1 / 0)

@@ -1,0 +1,149 @@
+import json
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+
+import pytest
+
+from promptboost.runs.folder import RunFolder
+from tests.cli.cli_tools import FIT, call
+from tests.runs.run_tools import start_promptboost
+
+
+def fit(capsys, task, *options):
+    return call(capsys, "fit", task / "pictures", "-o", task / "run", *FIT, *options)
+
+
+def test_what_a_newcomer_sees(capsys, task):
+    answer = fit(capsys, task)
+    assert answer.code == 0
+    assert answer.err.startswith("the pool has templates only")
+    for part in ("zero-shot, “a photo of a {}.”", "mean of 80 templates", "logistic regression"):
+        assert part in answer.out
+    assert "boosted, 3 rounds" in answer.out
+    assert "by round" in answer.out
+    assert f"promptboost predict {task / 'run'}" in answer.out
+    assert str(task / "run/report.html") in answer.out
+
+
+def test_json_is_one_object_with_the_figures(capsys, task):
+    answer = fit(capsys, task, "--json")
+    assert answer.json["run"] == str(task / "run")
+    written = json.loads((task / "run/metrics.json").read_text())
+    assert {key: answer.json[key] for key in written} == written
+
+
+def test_the_default_encoder_comes_with_advice(capsys, task):
+    answer = call(capsys, "fit", task / "nowhere", "-o", task / "run")
+    assert "--encoder ViT-B-32/openai" in answer.err
+    quiet = call(capsys, "fit", task / "nowhere", "-o", task / "run", "--quiet")
+    assert len(quiet.err.splitlines()) == 1
+
+
+def test_an_existing_run_is_not_touched_without_a_word(capsys, task):
+    fit(capsys, task)
+    before = (task / "run/ensemble.json").read_bytes()
+    answer = fit(capsys, task, "--seed", "5")
+    assert answer.code == 2
+    assert "--overwrite" in answer.err
+    assert (task / "run/ensemble.json").read_bytes() == before
+    assert fit(capsys, task, "--seed", "5", "--overwrite").code == 0
+    assert (task / "run/ensemble.json").read_bytes() != before
+
+
+def test_resume_needs_no_options_and_refuses_others(capsys, task):
+    fit(capsys, task)
+    run = RunFolder(task / "run")
+    before = run.ensemble_path.read_bytes()
+    run.ensemble_path.rename(run.partial_path)
+    run.metrics_path.unlink()
+    plain = ["fit", task / "pictures", "-o", task / "run", "--resume"]
+    other = call(capsys, *plain, "--rounds", "9")
+    assert "rounds changed" in other.err
+    assert call(capsys, *plain).code == 0
+    assert run.ensemble_path.read_bytes() == before
+    assert "finished already" in call(capsys, *plain).err
+
+
+def test_overwrite_and_resume_exclude_each_other(capsys, task):
+    assert "give one of them" in fit(capsys, task, "--overwrite", "--resume").err
+
+
+def test_what_is_typed_wins_over_the_file_and_both_are_kept(capsys, task):
+    config = task / "mine.toml"
+    config.write_text('rounds = 7\ntemperature = 0.5\nprompts = "sentences.json"\n')
+    answer = fit(capsys, task, "--config", config, "--prompts", task / "sentences.json")
+    assert answer.code == 0
+    kept = tomllib.loads((task / "run/run.toml").read_text())["fit"]
+    assert (kept["rounds"], kept["temperature"]) == (3, 0.5)
+    assert kept["prompts"] == str(task / "sentences.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (["--shots", "few"], "'few' is neither a number nor 'all'"),
+        (["--shots", "0"], "shots is 0, but must be 1 or more"),
+        (["--views", "0"], "views_per_round is 1, but there are only 0 views"),
+        (["--encoder", "conse:lite9"], "Did you mean"),
+        (["--prompts", "nowhere.json"], "cannot read the descriptions nowhere.json"),
+        (["--config", "nowhere.toml"], "cannot read the settings nowhere.toml"),
+    ],
+)
+def test_bad_options(capsys, task, options, part):
+    answer = fit(capsys, task, *options)
+    assert answer.code == 2
+    assert part in answer.err
+    assert not (task / "run").exists()
+
+
+def test_shots_may_be_all(capsys, task):
+    answer = fit(capsys, task, "--shots", "all", "--json")
+    assert answer.json["task"]["learn_pictures"] == 32
+    assert "no picture is held out" in answer.err
+
+
+def test_names_with_control_characters_are_harmless(capsys, task):
+    (task / "pictures/sea/\x1b[31mred\n.png").write_bytes(b"")
+    answer = fit(capsys, task)
+    assert "\x1b" not in answer.out + answer.err
+    assert "�[31mred�.png: the file is empty" in answer.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_ctrl_c_leaves_a_run_to_go_on_with(task, tmp_path):
+    options = [*FIT, "--rounds", "100000"]
+    process = start_promptboost("fit", "pictures", "-o", "run", *options, cwd=task, cache=tmp_path)
+    run = RunFolder(task / "run")
+    deadline = time.monotonic() + 60
+    while not run.partial_path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert errors.splitlines()[-1] == (
+        "error: interrupted; to go on, type: promptboost fit pictures -o run --resume"
+    )
+    assert run.state == "unfinished"
+
+
+def test_a_read_only_place_is_one_line(capsys, task):
+    (task / "file").write_text("")
+    answer = call(capsys, "fit", task / "pictures", "-o", task / "file" / "run", *FIT)
+    assert answer.code == 2
+    assert answer.err.splitlines()[1:] == [f"error: {task / 'file' / 'run'}: Not a directory"]
+
+
+def test_nothing_but_the_result_when_piped(task):
+    done = subprocess.run(
+        [sys.executable, "-m", "promptboost.cli", "fit", "pictures", "-o", "run", *FIT],
+        cwd=task,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0
+    assert len(done.stderr.splitlines()) == 1  # a note, no progress bars
+    assert done.stdout.startswith("4 classes, 16 pictures to learn from, 16 held out\n")

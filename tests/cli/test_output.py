@@ -1,0 +1,35 @@
+import unicodedata
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptboost.cli.output import Output, plain, sparkline, table
+
+
+@given(st.text(st.characters()))
+def test_nothing_a_terminal_obeys_is_left(text):
+    shown = plain(text)
+    assert not any(unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in shown)
+    assert len(shown) == len(text)
+    shown.encode()
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=300))
+def test_a_curve_fits_in_a_line(values):
+    assert len(sparkline(values)) == min(len(values), 50)
+
+
+def test_wide_characters_keep_columns_in_line():
+    lines = table(["class", "n"], [["犬", "1"], ["cat", "22"]]).splitlines()
+    assert lines[1] == "犬      1"
+    assert lines[2] == "cat    22"
+
+
+def test_quiet_and_json(capsys):
+    Output(quiet=True).note("by the way")
+    Output(json=True).result({"a": 1}, "text")
+    Output().result({"a": 1}, "text")
+    caught = capsys.readouterr()
+    assert (caught.out, caught.err) == ('{"a": 1}\ntext\n', "")
+    assert not Output(quiet=True).progress
+    assert not Output(json=True).progress

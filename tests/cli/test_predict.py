@@ -1,0 +1,54 @@
+import csv
+import io
+import json
+
+from tests.cli.cli_tools import call
+
+
+def predict(capsys, task, *arguments):
+    return call(capsys, "predict", task / "run", *arguments)
+
+
+def test_a_table_for_people(capsys, fitted):
+    answer = predict(capsys, fitted, fitted / "pictures/sea/0.png", "--top-k", 2)
+    assert answer.code == 0
+    line = answer.out.splitlines()[1]
+    assert line.startswith(str(fitted / "pictures/sea/0.png"))
+    assert line.count("%") == 2
+
+
+def test_the_formats_agree(capsys, fitted):
+    (fitted / "pictures/sea/bad.png").write_bytes(b"")
+    where = fitted / "pictures"
+    one = predict(capsys, fitted, where, "--json", "--top-k", 3).json["predictions"]
+    lines = predict(capsys, fitted, where, "--format", "jsonl", "--top-k", 3).out.splitlines()
+    assert [json.loads(line) for line in lines] == one
+    table = predict(capsys, fitted, where, "--format", "csv", "--top-k", 3).out
+    rows = list(csv.DictReader(io.StringIO(table)))
+    assert len(rows) == len(one) == 33
+    for row, record in zip(rows, one, strict=True):
+        assert row["predicted"] == (record["predicted"] or "")
+        assert row["problem"] == (record["problem"] or "")
+        if not record["problem"]:
+            assert float(row["probability_3"]) == round(record["top"][2]["probability"], 6)
+
+
+def test_unreadable_pictures_are_marked_and_the_code_says_whether_any_was_read(capsys, fitted):
+    (fitted / "bad.png").write_bytes(b"")
+    both = predict(capsys, fitted, fitted / "bad.png", fitted / "pictures/sea/0.png")
+    assert both.code == 0
+    assert "! the file is empty" in both.out
+    none = predict(capsys, fitted, fitted / "bad.png", fitted / "gone.png")
+    assert none.code == 2
+    assert "! no such file" in none.out
+
+
+def test_control_characters_in_names(capsys, fitted):
+    (fitted / "a\x1b[1m.png").write_bytes((fitted / "pictures/sea/0.png").read_bytes())
+    for layout in ("table", "csv"):
+        answer = predict(capsys, fitted, fitted / "a\x1b[1m.png", "--format", layout)
+        assert "a�[1m.png" in answer.out
+
+
+def test_no_pictures_given(capsys, fitted):
+    assert "Missing argument" in predict(capsys, fitted).err

@@ -1,0 +1,77 @@
+"""A small task for the fake encoder: colours behind noise, and sentences that name them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from promptboost.runs.fit import FitRequest
+from promptboost.runs.settings import FitSettings
+
+ENCODER = "fake:32-0"
+COLOURS = {
+    "ember": (210, 40, 60),
+    "leaf": (60, 190, 50),
+    "sea": (40, 70, 200),
+    "night": (70, 40, 90),
+}
+SENTENCES = {
+    "ember": ["something red", "red and a little blue", "warm red light"],
+    "leaf": ["something green", "green and a little red", "fresh green"],
+    "sea": ["something blue", "blue and a little green", "deep blue water"],
+    "night": ["something dark", "blue and red in the dark", "no light"],
+}
+
+
+def write_pictures(root: Path, count: int = 8, noise: float = 110.0, seed: int = 0) -> Path:
+    rng = np.random.default_rng(seed)
+    for name, colour in COLOURS.items():
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            middle = np.array(colour) + rng.normal(0, 45, 3)
+            pixels = rng.normal(middle, noise, (16, 20, 3))
+            image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+            image.save(root / name / f"{number}.png")
+    return root
+
+
+def write_sentences(path: Path) -> Path:
+    path.write_text(json.dumps(SENTENCES))
+    return path
+
+
+def request(root: Path, run: str = "run", **options) -> FitRequest:
+    """A quick fit on the pictures in root/pictures; settings and flags may be mixed."""
+    flags = {
+        name: options.pop(name)
+        for name in ("overwrite", "resume", "cache", "source")
+        if name in options
+    }
+    settings = FitSettings(
+        **{
+            "encoder": ENCODER,
+            "shots": 4,
+            "rounds": 5,
+            "views": 4,
+            "views_per_round": 2,
+            "prompts": str(root / "sentences.json"),
+            **options,
+        }
+    )
+    source = flags.pop("source", str(root / "pictures"))
+    return FitRequest(source, root / run, settings, progress=False, **flags)
+
+
+def start_promptboost(*arguments: str, cwd: Path, cache: Path) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "promptboost.cli", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PROMPTBOOST_CACHE": str(cache), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

@@ -1,0 +1,39 @@
+import pytest
+
+from promptboost.errors import RunError
+from promptboost.runs.demo import COLUMNS, run_demo
+from promptboost.runs.folder import RunFolder
+from promptboost.runs.settings import FitSettings
+
+QUICK = FitSettings(rounds=2, views=2, views_per_round=1)
+FAKES = ("fake:32-0", "fake:16-1")
+
+
+def quick_demo(task, folder, **options):
+    return run_demo(
+        folder,
+        data=str(task / "pictures"),
+        shots=(1, 2),
+        seeds=(1, 2),
+        encoders=FAKES,
+        settings=QUICK,
+        progress=False,
+        **options,
+    )
+
+
+def test_one_row_for_each_number_of_shots_and_a_run_to_look_at(task):
+    found = quick_demo(task, task / "demo")
+    assert [row["shots"] for row in found["rows"]] == [1, 2]
+    assert all(set(row) == {"shots", *COLUMNS} for row in found["rows"])
+    assert all(0 <= row[name] <= 1 for row in found["rows"] for name in COLUMNS)
+    assert RunFolder(task / "demo").state == "finished"
+    assert (task / "demo/report.html").exists()
+    assert quick_demo(task, task / "demo") == found
+
+
+def test_somebody_elses_folder_is_refused_before_the_work(task):
+    said = []
+    with pytest.raises(RunError, match="nothing in it is touched"):
+        quick_demo(task, task, say=said.append)
+    assert said == []

@@ -1,0 +1,42 @@
+import shutil
+
+import pytest
+
+from promptboost.errors import DataError
+from promptboost.runs.evaluate import evaluate_run
+from tests.runs.run_tools import write_pictures
+
+
+def figures(found):
+    return {method["name"]: method["accuracy"] for method in found["methods"]}
+
+
+def test_other_pictures(fitted):
+    write_pictures(fitted / "new", count=3, seed=9)
+    found = evaluate_run(fitted / "run", str(fitted / "new"), progress=False)
+    assert found["pictures"] == 12
+    assert set(figures(found)) == {"zero_shot", "boosted"}
+    assert [row["count"] for row in found["per_class"]] == [3, 3, 3, 3]
+    wrong = sum(row["count"] for row in found["confusions"])
+    assert figures(found)["boosted"] == pytest.approx(1 - wrong / 12)
+
+
+def test_some_classes_are_enough_and_pictures_learnt_from_are_counted(fitted):
+    shutil.rmtree(fitted / "pictures/sea")
+    found = evaluate_run(fitted / "run", str(fitted / "pictures"), progress=False)
+    assert found["pictures"] == 24
+    assert found["learnt_from"] == 12
+    assert {row["class"]: row["count"] for row in found["per_class"]}["sea"] == 0
+
+
+def test_a_split_called_test_is_what_is_measured(fitted):
+    write_pictures(fitted / "new/train", count=2)
+    write_pictures(fitted / "new/test", count=1)
+    found = evaluate_run(fitted / "run", str(fitted / "new"), progress=False)
+    assert found["pictures"] == 4
+
+
+def test_unknown_classes_are_refused(fitted):
+    (fitted / "pictures/sea").rename(fitted / "pictures/lake")
+    with pytest.raises(DataError, match="does not know the class 'lake'; it knows ember, leaf"):
+        evaluate_run(fitted / "run", str(fitted / "pictures"), progress=False)

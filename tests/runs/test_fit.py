@@ -1,0 +1,292 @@
+import csv
+import json
+import shutil
+import tomllib
+
+import numpy as np
+import pytest
+
+import promptboost.runs.fit as fit_module
+import promptboost.runs.writing as writing_module
+from promptboost.data import read_picture
+from promptboost.ensemble import PromptEnsemble
+from promptboost.errors import DataError, PoolError, RunError
+from promptboost.files import write_text
+from promptboost.head import LinearHead
+from promptboost.report.metrics import read_metrics as check_contract
+from promptboost.runs.embedding import Embedder
+from promptboost.runs.fit import fit_run
+from promptboost.runs.folder import RunFolder
+from promptboost.runs.metrics import read_metrics
+from tests.runs.run_tools import COLOURS, request, write_pictures
+
+
+def accuracies(metrics):
+    return {method["name"]: method["accuracy"] for method in metrics["methods"]}
+
+
+def test_a_run_folder_holds_what_it_should(fitted):
+    run = RunFolder(fitted / "run")
+    assert run.state == "finished"
+    assert sorted(file.name for file in run.path.iterdir()) == [
+        "README.md",
+        "ensemble.json",
+        "head-fake-32-0.safetensors",
+        "metrics.json",
+        "predictions.csv",
+        "report.html",
+        "run.toml",
+        "thumbnails.json",
+    ]
+    tables = tomllib.loads(run.settings_path.read_text())
+    assert tables["fit"]["rounds"] == 5
+    assert tables["data"]["classes"] == sorted(COLOURS)
+    check_contract(read_metrics(run.metrics_path))
+
+
+def test_figures_are_those_of_the_files(fitted):
+    run = RunFolder(fitted / "run")
+    metrics = read_metrics(run.metrics_path)
+    assert metrics["task"]["learn_pictures"] == metrics["task"]["held_out_pictures"] == 16
+    assert metrics["task"]["held_out"] == "rest"
+    with run.predictions_path.open() as file:
+        rows = list(csv.DictReader(file))
+    right = np.mean([row["label"] == row["predicted"] for row in rows])
+    assert len(rows) == 16
+    assert accuracies(metrics)["boosted"] == right
+    assert metrics["staged"][-1]["accuracy"] == right
+    assert len(metrics["staged"]) == 5
+    assert sum(item["count"] for item in metrics["confusions"]) == 16 - round(16 * right)
+    weights = [item["weight"] for item in metrics["hardest"]]
+    assert weights == sorted(weights, reverse=True)
+    assert np.isclose(sum(weights), 1)
+
+
+def test_what_is_measured_is_what_is_shipped(fitted):
+    run = RunFolder(fitted / "run")
+    ensemble = PromptEnsemble.load(run.ensemble_path)
+    head = LinearHead.load(run.head_path("fake:32-0"))
+    assert head.ensemble_fingerprint == ensemble.fingerprint
+    embedder = Embedder.open("fake:32-0", cache=False, progress=False)
+    np.testing.assert_allclose(head.weights, ensemble.embed(embedder.encoder).weights, atol=1e-5)
+    with run.predictions_path.open() as file:
+        for row in csv.DictReader(file):
+            picture = read_picture(fitted / "pictures" / row["picture"])
+            rows = embedder.encoder.encode_images([picture])
+            assert head.predict(rows)[0] == row["predicted"]
+            assert np.isclose(head.predict_proba(rows).max(), float(row["probability"]), atol=1e-4)
+
+
+def test_boosting_helps_here(fitted):
+    found = accuracies(read_metrics(fitted / "run" / "metrics.json"))
+    assert found["boosted"] > found["zero_shot"]
+
+
+def test_thumbnails_are_of_the_pictures_in_the_report(fitted):
+    metrics = read_metrics(fitted / "run" / "metrics.json")
+    found = json.loads((fitted / "run" / "thumbnails.json").read_text())
+    assert {item["picture"] for item in metrics["hardest"]} <= set(found)
+    assert all(address.startswith("data:image/jpeg;base64,") for address in found.values())
+
+
+def test_the_same_fit_twice_gives_the_same_text(fitted):
+    fit_run(request(fitted, "again", cache=False))
+    names = ("ensemble.json", "predictions.csv", "head-fake-32-0.safetensors")
+    for name in names:
+        assert (fitted / "run" / name).read_bytes() == (fitted / "again" / name).read_bytes()
+
+
+def test_another_seed_gives_another_text(fitted):
+    fit_run(request(fitted, "again", seed=1))
+    assert (fitted / "run/ensemble.json").read_bytes() != (
+        fitted / "again/ensemble.json"
+    ).read_bytes()
+
+
+def test_an_interrupted_fit_goes_on_to_the_same_text(fitted, monkeypatch):
+    whole = (fitted / "run" / "ensemble.json").read_bytes()
+    learn = fit_module.learn
+    for stop_after in range(1, 6):
+
+        def interrupted(*args, on_round, stop_after=stop_after, **options):
+            def keep(so_far):
+                on_round(so_far)
+                if len(so_far) == stop_after:
+                    raise KeyboardInterrupt
+
+            return learn(*args, on_round=keep, **options)
+
+        name = f"stopped-{stop_after}"
+        monkeypatch.setattr(fit_module, "learn", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fit_run(request(fitted, name))
+        monkeypatch.setattr(fit_module, "learn", learn)
+        assert RunFolder(fitted / name).state == "unfinished"
+        said = []
+        fit_run(request(fitted, name, resume=True), said.append)
+        assert f"going on after round {stop_after}" in said
+        assert (fitted / name / "ensemble.json").read_bytes() == whole
+        assert RunFolder(fitted / name).state == "finished"
+
+
+def test_a_fault_while_writing_leaves_an_unfinished_run_that_can_go_on(fitted, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing_module, "write_metrics", full)
+        with pytest.raises(OSError, match="No space left"):
+            fit_run(request(fitted, "other"))
+    assert RunFolder(fitted / "other").state == "unfinished"
+    fit_run(request(fitted, "other", resume=True))
+    assert (fitted / "other/ensemble.json").read_bytes() == (
+        fitted / "run/ensemble.json"
+    ).read_bytes()
+
+
+def test_resume_of_nothing_starts_and_of_a_finished_run_changes_nothing(fitted):
+    fit_run(request(fitted, "other", resume=True))
+    before = {file: file.read_bytes() for file in (fitted / "other").iterdir()}
+    said = []
+    metrics = fit_run(request(fitted, "other", resume=True), said.append)
+    assert "finished already" in said[0]
+    assert metrics == read_metrics(fitted / "other" / "metrics.json")
+    assert before == {file: file.read_bytes() for file in (fitted / "other").iterdir()}
+
+
+def unfinished(task):
+    run = RunFolder(task / "run")
+    shutil.copy(run.ensemble_path, run.partial_path)
+    return run
+
+
+def test_a_changed_picture_cannot_be_resumed(fitted):
+    unfinished(fitted)
+    victim = json.loads((fitted / "run/metrics.json").read_text())["hardest"][0]["picture"]
+    other = next(file for file in (fitted / "pictures").rglob("*.png"))
+    shutil.copy(other, fitted / "pictures" / victim)
+    if other == fitted / "pictures" / victim:
+        write_pictures(fitted / "new", seed=5)
+        shutil.copy(fitted / "new" / victim, fitted / "pictures" / victim)
+    with pytest.raises(RunError, match="the pictures to learn from changed"):
+        fit_run(request(fitted, resume=True))
+
+
+def test_other_settings_cannot_be_resumed(fitted):
+    unfinished(fitted)
+    with pytest.raises(RunError, match=r"rounds changed .*\(5 then, 9 now\).*--overwrite"):
+        fit_run(request(fitted, resume=True, rounds=9))
+
+
+def test_changed_sentences_cannot_be_resumed(fitted):
+    unfinished(fitted)
+    write_text(fitted / "sentences.json", '{"ember": ["hot"]}')
+    with pytest.raises(RunError, match=r"cannot go on: .*pool's fingerprint.*--overwrite"):
+        fit_run(request(fitted, resume=True))
+
+
+def test_a_damaged_partial_file_is_named(fitted):
+    unfinished(fitted).partial_path.write_text("{")
+    with pytest.raises(RunError, match=r"cannot go on: .*partial\.json"):
+        fit_run(request(fitted, resume=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"source": "nowhere"}, DataError),
+        ({"prompts": "nowhere.json"}, PoolError),
+    ],
+)
+def test_bad_input_leaves_the_old_run_as_it_was(fitted, options, error):
+    before = {file: file.read_bytes() for file in (fitted / "run").iterdir()}
+    with pytest.raises(error):
+        fit_run(request(fitted, overwrite=True, **options))
+    assert before == {file: file.read_bytes() for file in (fitted / "run").iterdir()}
+
+
+def test_a_run_among_the_pictures_is_refused(task):
+    for run in ("pictures/run", "pictures"):
+        with pytest.raises(RunError):
+            fit_run(request(task, run))
+    with pytest.raises(RunError, match="taken for a class"):
+        fit_run(request(task, "pictures/run"))
+
+
+def test_bad_input_makes_no_folder(task):
+    with pytest.raises(DataError):
+        fit_run(request(task, source=str(task / "nowhere")))
+    assert not (task / "run").exists()
+
+
+def test_overwrite_replaces_the_run_and_its_other_heads(fitted):
+    (fitted / "run" / "head-other.safetensors").write_bytes(b"stale")
+    fit_run(request(fitted, overwrite=True, rounds=2))
+    assert len(PromptEnsemble.load(fitted / "run" / "ensemble.json")) == 2
+    assert not (fitted / "run" / "head-other.safetensors").exists()
+
+
+def test_without_held_out_pictures_figures_are_about_the_learnt_ones(task):
+    said = []
+    metrics = fit_run(request(task, shots=None), said.append)
+    assert any("no picture is held out" in line for line in said)
+    assert metrics["task"]["held_out"] is None
+    assert metrics["task"]["shots"] is None
+    assert all(method["accuracy"] is None for method in metrics["methods"])
+    assert all(method["learn_accuracy"] is not None for method in metrics["methods"])
+    rows = (task / "run" / "predictions.csv").read_text().splitlines()
+    assert len(rows) == 1 + 32
+    check_contract(metrics)
+
+
+def test_bad_and_few_pictures_are_mentioned(task):
+    (task / "pictures/ember/broken.png").write_bytes(b"")
+    for number in range(6):
+        (task / f"pictures/sea/{number}.png").unlink()
+    said = []
+    metrics = fit_run(request(task), said.append)
+    assert any("broken.png: the file is empty" in line for line in said)
+    assert any("fewer than 4 pictures to learn from: sea (2)" in line for line in said)
+    assert metrics["task"]["bad_pictures"][0]["reason"] == "the file is empty"
+    with pytest.raises(DataError, match="cannot be used"):
+        fit_run(request(task, "other", on_bad="stop"))
+
+
+def test_what_the_pool_lacks_is_mentioned(task):
+    said = []
+    fit_run(request(task, "templates", prompts=None), said.append)
+    assert any("templates only" in line for line in said)
+    write_text(task / "sentences.json", '{"sea": ["waves"], "Leaf": ["green"], "lake": ["calm"]}')
+    fit_run(request(task), said.append)
+    assert "no sentences are given for the class ember, night" in said
+    assert "sentences are given for what is no class: lake" in said
+
+
+def test_one_class_is_not_a_task(tmp_path):
+    write_pictures(tmp_path / "all")
+    shutil.copytree(tmp_path / "all" / "sea", tmp_path / "pictures" / "sea")
+    with pytest.raises(DataError, match="one class only, 'sea'"):
+        fit_run(request(tmp_path, prompts=None))
+
+
+def test_without_views(task):
+    metrics = fit_run(request(task, views=0, views_per_round=0))
+    assert accuracies(metrics)["boosted"] is not None
+
+
+def test_names_that_are_not_utf8(task):
+    source = task / "pictures" / "sea" / "0.png"
+    source.rename(source.with_name("caf\udce9.png"))
+    fit_run(request(task, shots=8))
+    assert "caf\\\\udce9.png" in (task / "run/ensemble.json").read_text()
+
+
+def test_a_second_fit_computes_nothing_anew(fitted, monkeypatch):
+    from promptboost.testing import FakeEncoder
+
+    def fail(*_):
+        raise AssertionError("computed")
+
+    monkeypatch.setattr(FakeEncoder, "encode_images", fail)
+    monkeypatch.setattr(FakeEncoder, "encode_texts", fail)
+    fit_run(request(fitted, "other"))

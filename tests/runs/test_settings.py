@@ -1,0 +1,104 @@
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptboost.errors import FileFormatError, SettingError
+from promptboost.runs.settings import FitSettings, read_config
+from promptboost.runs.toml import write_toml
+
+settings = st.builds(
+    FitSettings,
+    encoder=st.text(min_size=1),
+    shots=st.none() | st.integers(1, 10**6),
+    seed=st.integers(0, 2**40),
+    rounds=st.integers(1, 500),
+    views=st.integers(4, 40),
+    views_per_round=st.integers(0, 4),
+    view_scale=st.floats(1e-3, 1),
+    temperature=st.floats(1e-6, 1e6),
+    max_copies=st.none() | st.integers(1, 99),
+    patience=st.none() | st.integers(1, 99),
+    prompts=st.none() | st.text(),
+    templates=st.sampled_from(["own", "clip"]),
+    concatenate=st.sampled_from(["none", "one", "all"]),
+    on_bad=st.sampled_from(["skip", "stop"]),
+)
+
+
+@given(settings)
+def test_settings_survive_their_file(chosen):
+    text = write_toml({"fit": chosen.to_table()})
+    assert FitSettings.from_table(tomllib.loads(text)["fit"]) == chosen
+
+
+@given(
+    st.dictionaries(
+        st.text(min_size=1), st.text() | st.booleans() | st.integers(-(2**63), 2**63 - 1)
+    )
+)
+def test_any_flat_table_is_read_back(table):
+    assert tomllib.loads(write_toml({"a b": table})) == {"a b": table}
+
+
+def test_names_that_are_not_utf8_can_be_written():
+    text = write_toml({"data": {"source": "caf\udce9", "lists": ["a", "\x7f\n"]}})
+    assert tomllib.loads(text)["data"] == {"source": "caf\\udce9", "lists": ["a", "\x7f\n"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"rounds": 0}, "rounds is 0, but must be 1 or more"),
+        ({"shots": "many"}, 'must be a whole number, or "all"'),
+        ({"seed": 1.5}, "seed is 1.5, but must be a whole number"),
+        ({"rounds": True}, "must be a whole number"),
+        ({"temperature": 0}, "temperature is 0, but must be a number above 0"),
+        ({"temperature": "hot"}, "must be a number above 0"),
+        ({"temperature": float("nan")}, "must be a number above 0"),
+        ({"view_scale": 1.5}, "at most 1"),
+        ({"templates": "mine"}, "'own' or 'clip'"),
+        ({"prompts": 3}, "prompts is 3, but must be a text"),
+        ({"encoder": None}, "encoder is None, but must be a text"),
+        ({"views": 2, "views_per_round": 3}, "only 2 views"),
+        ({"colour": "red"}, "there is no setting 'colour'; there are encoder,"),
+    ],
+)
+def test_bad_settings_are_named(changes, part):
+    with pytest.raises(SettingError, match=None) as caught:
+        FitSettings().merged(changes)
+    assert part in str(caught.value)
+
+
+def test_shots_may_be_all():
+    assert FitSettings().merged({"shots": "all"}).shots is None
+    assert FitSettings(shots=None).to_table()["shots"] == "all"
+
+
+def test_a_run_file_is_a_config(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(write_toml({"fit": FitSettings(rounds=7).to_table(), "data": {"source": "x"}}))
+    assert FitSettings().merged(read_config(file)).rounds == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "part"),
+    [
+        ("rounds = ", FileFormatError, "is not TOML"),
+        ("fit = 3", FileFormatError, "must be a table"),
+        ("round = 3", SettingError, "mine.toml: there is no setting 'round'"),
+        ("\udcff", FileFormatError, "is not TOML"),
+    ],
+)
+def test_bad_config_files_are_named(tmp_path, text, error, part):
+    file = tmp_path / "mine.toml"
+    file.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(error) as caught:
+        read_config(file)
+    assert part in str(caught.value)
+
+
+def test_a_missing_config_file_is_named(tmp_path):
+    with pytest.raises(SettingError, match="cannot read the settings"):
+        read_config(tmp_path / "none.toml")

@@ -1,0 +1,85 @@
+import json
+import shutil
+
+import pytest
+
+from promptboost.errors import DataError
+from promptboost.head import LinearHead
+from promptboost.report.metrics import read_metrics as check_contract
+from promptboost.runs.transfer import transfer_run
+from tests.runs.run_tools import write_pictures
+
+OTHER = "fake:48-3"
+
+
+def transfers(task):
+    return json.loads((task / "run/metrics.json").read_text())["transfers"]
+
+
+def test_the_text_moves(fitted):
+    found = transfer_run(fitted / "run", OTHER, progress=False)
+    head = LinearHead.load(found["head"])
+    assert (head.dim, head.encoder_id) == (48, OTHER)
+    assert found["pictures"] == 16
+    names = ("zero_shot", "template_mean", "pool_mean", "boosted")
+    assert all(0 <= found[name] <= 1 for name in names)
+    assert transfers(fitted) == [{name: found[name] for name in ("encoder", *names)}]
+    check_contract(json.loads((fitted / "run/metrics.json").read_text()))
+
+
+def test_transfer_to_itself_gives_the_figures_of_the_fit(fitted):
+    found = transfer_run(fitted / "run", "fake:32-0", progress=False)
+    methods = json.loads((fitted / "run/metrics.json").read_text())["methods"]
+    for method in methods:
+        if method["name"] != "probe":
+            assert found[method["name"]] == method["accuracy"]
+
+
+def test_a_second_transfer_to_the_same_encoder_replaces_the_first(fitted):
+    for encoder in (OTHER, "fake:16-1", OTHER):
+        transfer_run(fitted / "run", encoder, progress=False)
+    assert [line["encoder"] for line in transfers(fitted)] == ["fake:16-1", OTHER]
+
+
+def test_without_the_pictures_only_the_head_is_made(fitted):
+    shutil.rmtree(fitted / "pictures")
+    found = transfer_run(fitted / "run", OTHER, progress=False)
+    assert found["boosted"] is None
+    assert "does not exist" in found["note"]
+    assert (fitted / "run/head-fake-48-3.safetensors").exists()
+
+
+def test_moved_pictures_can_be_pointed_at(fitted):
+    before = transfer_run(fitted / "run", OTHER, progress=False)
+    (fitted / "pictures").rename(fitted / "moved")
+    found = transfer_run(fitted / "run", OTHER, str(fitted / "moved"), progress=False)
+    assert found["boosted"] == before["boosted"]
+    assert found["note"] == ""
+
+
+def test_other_pictures_are_all_held_out(fitted):
+    write_pictures(fitted / "new", count=3, seed=9)
+    found = transfer_run(fitted / "run", OTHER, str(fitted / "new"), progress=False)
+    assert found["pictures"] == 12
+    assert found["note"] == "measured on other pictures"
+
+
+def test_changed_pictures_are_not_measured_on(fitted):
+    victim = json.loads((fitted / "run/metrics.json").read_text())["hardest"][0]["picture"]
+    (fitted / "pictures" / victim).unlink()
+    found = transfer_run(fitted / "run", OTHER, progress=False)
+    assert found["boosted"] is None
+    assert "have changed" in found["note"]
+
+
+def test_wrong_pictures_are_an_error_when_asked_for(fitted):
+    with pytest.raises(DataError):
+        transfer_run(fitted / "run", OTHER, str(fitted / "nowhere"), progress=False)
+
+
+def test_without_the_sentences_the_pool_is_not_measured(fitted):
+    (fitted / "sentences.json").unlink()
+    found = transfer_run(fitted / "run", OTHER, progress=False)
+    assert found["pool_mean"] is None
+    assert found["template_mean"] is None
+    assert found["boosted"] is not None
