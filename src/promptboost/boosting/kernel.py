@@ -570,22 +570,25 @@ def search_class(
     while size > 0 and bounds[heap[0]] * (1.0 + 1e-9) >= worth:
         p = heap[0]
         looks[1] += 1
+        booked = memory.killers[p].copy()
         found = collect_gains(kept, p, limit, events)
         book_known_harm(s, kept, memory, p, k, found, events)
         gain, d = best_copies(events, found, penalty)
         promising = surpasses(gain, d, p, best, penalty)
+        if promising and worth_of(gain, d, penalty) >= bounds[p]:
+            promising = survives_risky_rows(
+                s, X, T[p], p, k, memory, booked, found, events, best, penalty, looks
+            )
+            gain, d = best_copies(events, found, penalty)
         if promising and worth_of(gain, d, penalty) < bounds[p]:
-            # Its bound was too high: it waits for its turn again, before any product is spent.
+            # Its bound was too high: it waits for its turn again, before more is spent on it.
             bounds[p] = worth_of(gain, d, penalty)
             sift_down(heap, size, bounds, 0)
             continue
         size -= 1
         heap[0] = heap[size]
         sift_down(heap, size, bounds, 0)
-        booked = memory.killers[p].copy()
-        if not promising or not survives_risky_rows(
-            s, X, T[p], p, k, memory, booked, found, events, best, penalty, looks
-        ):
+        if not promising:
             continue
         column(X, T[p], columns[1])
         looks[0] += X.shape[0]
