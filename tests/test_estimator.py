@@ -312,6 +312,19 @@ def test_a_mapping_a_function_and_sentences_by_class_are_the_same(task):
     assert texts[0] == texts[1] == texts[2]
 
 
+def test_classes_without_sentences_are_named_in_a_warning(pictures):
+    def fit(pool):
+        model = PromptBoostClassifier("fake:48-0", pool, n_rounds=1, n_views=4, random_state=0)
+        return model.fit(*pictures)
+
+    with pytest.warns(UserWarning, match="no sentences for 'ice', 'moss': only") as caught:
+        fit({"Fire": ["it is very red"], "moss": [], "iec": ["it is very blue"]})
+    assert [warning.filename for warning in caught] == [__file__]
+    # Warnings are errors here: nothing is said where no sentence was promised.
+    for pool in ({}, None, SENTENCES, build_pool(list(SENTENCES), descriptions={"ice": ["blue"]})):
+        fit(pool)
+
+
 def test_a_pool_may_have_more_classes(task):
     some = task.train & (task.y != "animal 3")
     model = PromptBoostClassifier(task.vectors, task.pool, n_rounds=2)
@@ -468,7 +481,7 @@ def test_bad_settings(options, message):
 @pytest.mark.parametrize(
     ("X", "y", "weights", "error", "message"),
     [
-        (ROWS, ["a"] * 4, None, LabelError, "one class only, .*'a'"),
+        (ROWS, ["a"] * 4, None, LabelError, "one class only, 'a';"),
         (ROWS, LABELS, [1, 1, 0, 0], LabelError, "class 'b' have weight zero"),
         (ROWS, LABELS, [1, 1, -1, 1], WeightError, "weight 2 is negative"),
         (ROWS, LABELS, np.zeros(4), ValueError, "zero"),
@@ -519,11 +532,11 @@ def test_bad_pictures(pictures, tmp_path):
 
 def test_embeddings_of_another_encoder_are_refused(fitted, task):
     with pytest.raises(EmbeddingError, match="pictures have 64 dimensions, prompts 48"):
-        clone(fitted).fit(task.X, task.y)
+        clone(fitted).set_params(pool=None).fit(task.X, task.y)
     with pytest.raises(ValueError, match="64 features"):
         fitted.predict(task.X)
     with pytest.raises(EmbeddingError, match="length 0"):
-        clone(fitted).fit(np.zeros((4, 48)), LABELS)
+        clone(fitted).set_params(pool=None).fit(np.zeros((4, 48)), LABELS)
     with pytest.raises(EmbeddingError, match="no row for"):
         PromptBoostClassifier({"a": [1.0]}).fit(task.X, task.y)
 
@@ -560,7 +573,7 @@ def test_data_frames_keep_their_column_names(iris):
         assert (classifier.predict(X) == classifier.predict(iris[0])).all()
 
 
-def test_only_the_estimator_imports_scikit_learn():
+def test_words_and_stages_do_not_import_scikit_learn():
     code = (
         "import sys, promptboost.fitting.words, promptboost.fitting.stages;"
         "sys.exit('sklearn' in sys.modules)"

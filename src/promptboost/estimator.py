@@ -1,5 +1,9 @@
-"""PromptBoostClassifier: promptboost as a scikit-learn classifier. Only this file imports scikit-learn."""
+"""PromptBoostClassifier: promptboost as a scikit-learn classifier.
 
+Besides this file, only the logistic-regression baseline in ``runs/probe.py`` imports scikit-learn.
+"""
+
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
@@ -35,7 +39,7 @@ from promptboost.fitting.space import RowSpace
 from promptboost.fitting.stages import EmbeddedRounds
 from promptboost.fitting.words import Words, prototypes, sentences
 from promptboost.head.base import Head
-from promptboost.pool import PromptPool
+from promptboost.pool import PromptPool, match_descriptions
 
 __all__ = ["PromptBoostClassifier"]
 
@@ -67,8 +71,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         cross-validation a name is better than an encoder, which is copied with its weights.
     pool : PromptPool, mapping or None, default=None
         The prompts to choose from. A mapping has sentences by class, which join the filled templates
-        (see :func:`promptboost.pool.build_pool`); without it, there are the templates alone. A
-        PromptPool may have more classes than y.
+        (see :func:`promptboost.pool.build_pool`); without it, there are the templates alone, and
+        of classes it lacks a warning tells. A PromptPool may have more classes than y.
     templates : sequence of str or None, default=None
         Sentences with ``{}`` where the class name goes, where `pool` is not a PromptPool; ours by
         default.
@@ -259,7 +263,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise LabelError(f"y has one class only, {self.classes_[0]!r}; at least two are needed")
+            raise LabelError(
+                f"y has one class only, {str(self.classes_[0])!r}; at least two are needed"
+            )
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, rows, dtype=np.float64)
@@ -294,7 +300,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     ) -> tuple[Words, RowSpace]:
         """Give the pool, and the space in which it and the examples are compared."""
         if source is not None:
-            return sentences(names, source, self.pool, self.templates), RowSpace()
+            words = sentences(names, source, self.pool, self.templates)
+            _warn_of_missing_sentences(names, self.pool)
+            return words, RowSpace()
         if self.pool is not None or self.templates is not None:
             raise SettingError(
                 "pool and templates are sentences, which need an encoder: set encoder"
@@ -421,6 +429,23 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
                 f"fitted with {self.head_.encoder_id!r}, but encoder is {source.id!r} now: use transfer"
             )
         return self._space.unit(rows)
+
+
+def _warn_of_missing_sentences(
+    names: list[str], pool: PromptPool | Mapping[str, Sequence[str]] | None
+) -> None:
+    """Name the classes that sentences by class leave out: a slip of spelling looks the same."""
+    if not pool or isinstance(pool, PromptPool):
+        return
+    missing = match_descriptions(names, pool).missing
+    if missing:
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        warnings.warn(
+            f"pool has no sentences for {', '.join(map(repr, missing[:5]))}{more}: only templates "
+            "are there to choose from. Add sentences under these names, spelled as in y",
+            UserWarning,
+            stacklevel=4,  # whoever called fit
+        )
 
 
 def _votes(head: Head, rows: Floats) -> Floats:

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 
 from promptboost.ensemble import PromptEnsemble, Round
-from promptboost.errors import EmbeddingError, InputError, LabelError, PoolError, SettingError
+from promptboost.errors import (
+    EmbeddingError,
+    FileFormatError,
+    InputError,
+    LabelError,
+    PoolError,
+    SettingError,
+)
 from promptboost.head import LinearHead
 from promptboost.head.voting import VotingHead
 from promptboost.testing import FakeEncoder
@@ -16,6 +23,15 @@ BANKS = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
 
 def test_texts_are_distinct_and_in_reading_order():
     assert pets().texts() == ["a cat.", "a red cat", "my cat", "a dog.", "a red dog", "my dog"]
+
+
+def test_a_missing_file_is_named_with_what_to_give(tmp_path):
+    path = tmp_path / "missing.json"
+    with pytest.raises(InputError, match=r"missing\.json: there is no such file; give") as caught:
+        PromptEnsemble.load(path)
+    assert str(path) in str(caught.value)
+    assert not isinstance(caught.value, FileFormatError)
+    assert isinstance(caught.value, FileNotFoundError)
 
 
 def test_a_text_of_two_classes_is_embedded_once():

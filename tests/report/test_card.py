@@ -84,6 +84,17 @@ def test_without_held_out_pictures_it_says_so(fit, tmp_path):
     assert "How well it recognises new pictures is not known." in card
 
 
+def test_figures_of_a_text_edited_since_are_said_to_be_so(fit, tmp_path, card):
+    ensemble, metrics = fit
+    said = "The text was edited after these figures were measured."
+    assert said not in card
+    metrics = metrics | {"ensemble_fingerprint": ensemble.fingerprint}
+    assert said not in written(fit, tmp_path / "same", metrics)
+    results = section(written((ensemble.truncate(3),), tmp_path / "other", metrics), "Results")
+    assert said in results.split("| method |")[0]
+    assert "promptboost evaluate run DATA" in results.split("| method |")[0]
+
+
 @pytest.mark.parametrize(("encoder", "said"), [("conse:lite0", True), ("ViT-B-32/openai", False)])
 def test_conse_is_called_what_it_is(fit, tmp_path, encoder, said):
     metrics = copy.deepcopy(fit[1]) | {"encoder": {"id": encoder}}

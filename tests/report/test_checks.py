@@ -125,6 +125,16 @@ def test_transfer(run, record):
     assert answers(run, record)["PB007"].outcome == "not applicable"
 
 
+def test_figures_of_another_text(run, record):
+    assert answers(run, record)["PB008"].outcome == "not applicable"
+    record["ensemble_fingerprint"] = run.ensemble.fingerprint
+    assert answers(run, record)["PB008"].outcome == "fine"
+    answer = answers(run, record, run.ensemble.truncate(3))["PB008"]
+    assert answer.outcome == "found"
+    assert answer.type_next == "promptboost evaluate emoji-4 DATA"
+    assert next(rule for rule in RULES if rule.code == "PB008").severity == "issue"
+
+
 def test_fewer_shots(run, record):
     assert answers(run, record)["PB010"].outcome == "fine"
     record["task"]["learn_pictures"] -= 1

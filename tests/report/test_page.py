@@ -57,6 +57,22 @@ def test_headline_is_the_boosted_accuracy_and_its_gain(page, fit):
     assert f"{100 * (boosted - zero):+.1f} points over zero-shot" in text
 
 
+def test_figures_of_a_text_edited_since_are_said_to_be_so(fit, tmp_path, page):
+    ensemble, metrics = fit
+    said = "The text was edited after these figures were measured."
+    assert said not in page.text()
+    assert "edited" not in page.ids
+    same = changed(fit, tmp_path, ensemble_fingerprint=ensemble.fingerprint)
+    assert said not in same.text()
+    edited = (ensemble.truncate(3), metrics)
+    other = changed(edited, tmp_path, ensemble_fingerprint=ensemble.fingerprint)
+    assert other.ids.index("headline") < other.ids.index("edited") < other.ids.index("comparison")
+    assert other.text().index(said) < other.text().index("Comparison")
+    assert "To measure again, type promptboost evaluate run DATA" in other.text()
+    assert "figure doubtful" in {a.get("class") for a in other.named("span")}
+    assert said in other.text("checks")
+
+
 def test_curve_is_drawn_for_wide_and_narrow_screens(page, fit):
     drawn = [a for a in page.named("svg") if a.get("class") == "curve" and "viewbox" in a]
     assert len(drawn) == 2

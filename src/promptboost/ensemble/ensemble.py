@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["PromptEnsemble", "Round"]
 
 
+class _MissingFileError(InputError, FileNotFoundError):
+    """There is no such file: for those who catch our errors, and those who catch Python's."""
+
+
 @dataclass(frozen=True)
 class PromptEnsemble:
     """A classifier made of sentences: rounds × classes × {prompt: copies}.
@@ -203,10 +207,23 @@ class PromptEnsemble:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file that :meth:`save` wrote; see :meth:`from_json`."""
+        """Read a file that :meth:`save` wrote; see :meth:`from_json`.
+
+        Raises
+        ------
+        InputError
+            If there is no such file; it is a FileNotFoundError too.
+        FileFormatError
+            If the file cannot be understood; the message names it and the place in it.
+        """
         try:
             # Some editors put a byte-order mark before the text they save.
             return cls.from_json(Path(path).read_bytes().decode("utf-8-sig"))
+        except FileNotFoundError as error:
+            raise _MissingFileError(
+                f"{path}: there is no such file; give the path of a saved ensemble, which in a run "
+                "folder is ensemble.json."
+            ) from error
         except UnicodeDecodeError as error:
             raise FileFormatError(f"{path}: not UTF-8 text ({error.reason}).") from error
         except FileFormatError as error:

@@ -94,6 +94,14 @@ RULES = (
         figures.transfer_without_gain,
     ),
     Rule(
+        "PB008",
+        "issue",
+        "Figures of another text",
+        "All accuracies are those of the text before it was edited; the prompts shown are those of "
+        "now. Measure again on held-out pictures before quoting a figure.",
+        figures.figures_of_another_text,
+    ),
+    Rule(
         "PB010",
         "issue",
         "Fewer pictures than asked",

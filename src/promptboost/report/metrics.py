@@ -142,6 +142,7 @@ class Metrics:
     hardest: tuple[HardPicture, ...] = ()
     transfers: tuple[Transfer, ...] = ()
     timing: Mapping[str, Any] = field(default_factory=dict)
+    ensemble_fingerprint: str | None = None
 
     @property
     def held_out(self) -> bool:

@@ -7,6 +7,7 @@ import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,17 @@ class Run:
     def is_conse(self) -> bool:
         """Whether the encoder is a ConSE one, which must not be taken for a CLIP model."""
         return self.metrics.encoder.id.startswith("conse:")
+
+    @cached_property
+    def is_edited(self) -> bool:
+        """Whether the figures are of another text than the one that is here now."""
+        measured = self.metrics.ensemble_fingerprint
+        return measured is not None and measured != self.ensemble.fingerprint
+
+    @property
+    def measure_again(self) -> str:
+        """The command that measures the text as it is now."""
+        return f"promptboost evaluate {self.shell_name} DATA"
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:

@@ -11,6 +11,7 @@ from promptboost.report.words import count, number, percent, points
 __all__ = [
     "behind_probe",
     "classes_that_lost",
+    "figures_of_another_text",
     "no_better_than_zero_shot",
     "nothing_held_out",
     "still_improving",
@@ -128,6 +129,17 @@ def transfer_without_gain(run: Run) -> Answer:
         f"It does not beat zero-shot on {number(len(bad))} of {number(len(rows))}.",
         details=[f"{t.encoder}: {percent(t.zero_shot)} → {percent(t.boosted)}" for t in bad],
         type_next=f"promptboost fit DATA -o NEW_RUN --encoder {shlex.quote(bad[0].encoder)}",
+    )
+
+
+def figures_of_another_text(run: Run) -> Answer:
+    """PB008: figures hold for the text they were measured on."""
+    if run.metrics.ensemble_fingerprint is None:
+        return skipped("The figures do not say which text they were measured on.")
+    if not run.is_edited:
+        return fine("The figures were measured on the text as it is.")
+    return found(
+        "The text was edited after these figures were measured.", type_next=run.measure_again
     )
 
 
