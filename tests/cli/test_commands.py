@@ -2,8 +2,13 @@
 
 import json
 
+import pytest
+
+import promptboost.runs.embedding as embedding_module
+from promptboost.encoders import load_encoder
 from promptboost.encoders.store import EmbeddingStore
-from tests.cli.cli_tools import call
+from promptboost.ensemble import PromptEnsemble
+from tests.cli.cli_tools import FIT, call
 from tests.runs.run_tools import write_pictures
 
 
@@ -34,15 +39,44 @@ def test_evaluate(capsys, fitted):
     assert answer.out.startswith("8 pictures, encoder fake:32-0")
     assert call(capsys, "evaluate", fitted / "run", fitted / "new", "--json").json["pictures"] == 8
     flattered = call(capsys, "evaluate", fitted / "run", fitted / "pictures")
-    assert (
-        "16 of these pictures have the names of pictures the run learnt from" not in flattered.out
-    )
-    assert "the run learnt from" in flattered.err
+    assert "the run learnt from 16 of these pictures" in flattered.err
+    (fitted / "run/metrics.json").unlink()
+    unknown = call(capsys, "evaluate", fitted / "run", fitted / "new")
+    assert "does not say which pictures it learnt from" in unknown.err
+
+
+def test_show_says_when_the_text_was_edited(capsys, fitted):
+    assert "edited" not in call(capsys, "show", fitted / "run").out
+    file = fitted / "run/ensemble.json"
+    first = next(iter(PromptEnsemble.load(file).rounds[0].banks["sea"]))
+    file.write_text(file.read_text().replace(json.dumps(first), '"a very calm lake"'))
+    assert "edited since it was measured" in call(capsys, "show", fitted / "run").out
+    assert call(capsys, "show", fitted / "run", "--json").json["edited"] is True
+
+
+@pytest.mark.parametrize("command", ["fit", "predict", "evaluate", "transfer", "embed"])
+def test_the_device_reaches_the_encoder(capsys, fitted, monkeypatch, command):
+    seen = []
+
+    def load(name, *, device):
+        seen.append(device)
+        return load_encoder(name, device=device)
+
+    monkeypatch.setattr(embedding_module, "load_encoder", load)
+    arguments = {
+        "fit": [fitted / "pictures", "-o", fitted / "new", *FIT],
+        "predict": [fitted / "run", fitted / "pictures"],
+        "evaluate": [fitted / "run", fitted / "pictures"],
+        "transfer": [fitted / "run", "--encoder", "fake:16-1"],
+        "embed": [fitted / "pictures", "--encoder", "fake:16-1"],
+    }[command]
+    assert call(capsys, command, *arguments, "--device", "cuda:7").code == 0
+    assert seen == ["cuda:7"]
 
 
 def test_transfer_makes_the_report_again(capsys, fitted):
     answer = call(capsys, "transfer", fitted / "run", "--encoder", "fake:16-1")
-    assert "encoder fake:16-1, 16 pictures that the run did not see" in answer.out
+    assert "encoder fake:16-1, 16 pictures, held out" in answer.out
     assert "fake:16-1" in (fitted / "run/report.html").read_text()
     found = call(capsys, "transfer", fitted / "run", "--encoder", "fake:16-1", "--json").json
     assert found["encoder"] == "fake:16-1"
@@ -78,6 +112,15 @@ def test_cache(capsys, fitted):
     assert call(capsys, "cache", "clear", "--verify").code == 2
 
 
+def test_cache_clears_one_encoder_by_a_name_it_knows(capsys, fitted):
+    [shelf] = call(capsys, "cache", "--json").json["shelves"]
+    wrong = call(capsys, "cache", "clear", "--fingerprint", "unknown")
+    assert wrong.code == 2
+    assert f"there is {shelf['fingerprint']} (fake:32-0)" in wrong.err
+    assert call(capsys, "cache", "clear", "--fingerprint", shelf["fingerprint"]).code == 0
+    assert call(capsys, "cache", "--json").json["rows"] == 0
+
+
 def test_cache_finds_damage(capsys, fitted):
     for file in EmbeddingStore().root.rglob("*"):
         if file.is_file() and file.stat().st_size > 4000:
@@ -97,6 +140,15 @@ def test_doctor(capsys):
     assert sick.code == 2
     faults = [item["name"] for item in sick.json["findings"] if item["ok"] is False]
     assert faults == ["encoder conse:lite9"]
+
+
+def test_doctor_tries_the_store(capsys, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "file" / "cache"))
+    answer = call(capsys, "doctor", "--encoder", "fake:16-0")
+    assert answer.code == 2
+    assert "FAULT   embedding store: vectors cannot be kept in" in answer.out
+    assert "all sound" not in answer.out
 
 
 def test_json_never_holds_what_json_cannot(capsys, fitted):

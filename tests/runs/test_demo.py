@@ -1,5 +1,6 @@
 import pytest
 
+from promptboost.cli.demo import _summary
 from promptboost.errors import RunError
 from promptboost.runs.demo import COLUMNS, run_demo
 from promptboost.runs.folder import RunFolder
@@ -30,6 +31,12 @@ def test_one_row_for_each_number_of_shots_and_a_run_to_look_at(task):
     assert RunFolder(task / "demo").state == "finished"
     assert (task / "demo/report.html").exists()
     assert quick_demo(task, task / "demo") == found
+
+
+def test_the_summary_says_what_to_type_and_what_was_moved(task):
+    text = _summary(quick_demo(task, task / "demo"))
+    assert "moved to fake:16-1: another image net and another sentence encoder" in text
+    assert f"read it  promptboost show {task / 'demo'}" in text
 
 
 def test_somebody_elses_folder_is_refused_before_the_work(task):

@@ -29,6 +29,17 @@ def test_some_classes_are_enough_and_pictures_learnt_from_are_counted(fitted):
     assert {row["class"]: row["count"] for row in found["per_class"]}["sea"] == 0
 
 
+def test_pictures_learnt_from_are_known_by_content_or_not_at_all(fitted):
+    (fitted / "pictures").rename(fitted / "moved")
+    for file in (fitted / "moved").rglob("*.png"):
+        file.rename(file.with_name(f"renamed-{file.name}"))
+    write_pictures(fitted / "new", seed=9)  # other pictures by the same names
+    assert evaluate_run(fitted / "run", str(fitted / "moved"), progress=False)["learnt_from"] == 16
+    assert evaluate_run(fitted / "run", str(fitted / "new"), progress=False)["learnt_from"] == 0
+    (fitted / "run/metrics.json").unlink()
+    assert evaluate_run(fitted / "run", str(fitted / "new"), progress=False)["learnt_from"] is None
+
+
 def test_a_split_called_test_is_what_is_measured(fitted):
     write_pictures(fitted / "new/train", count=2)
     write_pictures(fitted / "new/test", count=1)

@@ -10,7 +10,7 @@ import promptboost.runs.fit as fit_module
 import promptboost.runs.writing as writing_module
 from promptboost.data import read_picture
 from promptboost.ensemble import PromptEnsemble
-from promptboost.errors import DataError, PoolError, RunError
+from promptboost.errors import DataError, EncoderError, PoolError, RunError, StoreError
 from promptboost.files import write_text
 from promptboost.head import LinearHead
 from promptboost.report.metrics import read_metrics as check_contract
@@ -174,8 +174,55 @@ def test_a_changed_picture_cannot_be_resumed(fitted):
 
 def test_other_settings_cannot_be_resumed(fitted):
     unfinished(fitted)
-    with pytest.raises(RunError, match=r"rounds changed .*\(5 then, 9 now\).*--overwrite"):
+    with pytest.raises(RunError, match=r"rounds is 9, but the run .* with 5; .*--overwrite"):
         fit_run(request(fitted, resume=True, rounds=9))
+    # Another seed draws other pictures too, but the seed is the reason.
+    with pytest.raises(RunError, match=r"seed is 5, but the run in .* was made with 0"):
+        fit_run(request(fitted, resume=True, seed=5))
+    with pytest.raises(RunError, match=r"patience is 3, but the run in .* was made with none"):
+        fit_run(request(fitted, resume=True, patience=3))
+
+
+def test_a_finished_run_is_not_resumed_with_other_settings_or_pictures(fitted):
+    with pytest.raises(RunError, match=r"seed is 5, .* leave --seed out"):
+        fit_run(request(fitted, resume=True, seed=5))
+    shutil.copytree(fitted / "pictures", fitted / "copy")
+    with pytest.raises(RunError, match=r"the pictures are .*copy, but .* type: promptboost fit"):
+        fit_run(request(fitted, resume=True, source=str(fitted / "copy")))
+
+
+def test_a_run_goes_on_from_another_folder(fitted, monkeypatch, tmp_path_factory):
+    monkeypatch.chdir(fitted)
+    fit_run(request(fitted, "other", source="pictures", prompts="sentences.json"))
+    run = RunFolder(fitted / "other")
+    assert run.source == str(fitted / "pictures")
+    shutil.copy(run.ensemble_path, run.partial_path)
+    assert run.resume_hint.startswith("promptboost fit pictures -o ")
+    fit_run(request(fitted, "other", source="pictures", prompts="sentences.json", resume=True))
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    shutil.copy(run.ensemble_path, run.partial_path)
+    fit_run(request(fitted, "other", resume=True))
+    assert run.state == "finished"
+
+
+@pytest.mark.parametrize("fault", ["encoder", "place", "store", "sentences"])
+def test_what_is_cheap_to_find_is_found_before_pictures_are_read(task, monkeypatch, fault):
+    def read(*_, **__):
+        raise AssertionError("pictures were read")
+
+    monkeypatch.setattr(fit_module, "load_task", read)
+    (task / "file").write_text("")
+    run, options, error, said = {
+        "encoder": ("run", {"encoder": "conse:lite9"}, EncoderError, "no encoder"),
+        "place": ("file/run", {}, RunError, "file: Not a directory; choose another place"),
+        "store": ("run", {}, StoreError, "PROMPTBOOST_CACHE"),
+        "sentences": ("run", {"prompts": "nowhere.json"}, PoolError, "cannot read"),
+    }[fault]
+    if fault == "store":
+        monkeypatch.setenv("PROMPTBOOST_CACHE", str(task / "file"))
+    with pytest.raises(error, match=said):
+        fit_run(request(task, run, **options))
+    assert not (task / "run").exists()
 
 
 def test_changed_sentences_cannot_be_resumed(fitted):
@@ -229,7 +276,8 @@ def test_overwrite_replaces_the_run_and_its_other_heads(fitted):
 def test_without_held_out_pictures_figures_are_about_the_learnt_ones(task):
     said = []
     metrics = fit_run(request(task, shots=None), said.append)
-    assert any("no picture is held out" in line for line in said)
+    [remark] = [line for line in said if "no picture is held out" in line]
+    assert remark.endswith("--shots 4 would leave some to measure on")
     assert metrics["task"]["held_out"] is None
     assert metrics["task"]["shots"] is None
     assert all(method["accuracy"] is None for method in metrics["methods"])

@@ -68,7 +68,7 @@ def test_a_fit_without_room_says_so_and_goes_on_later(task, monkeypatch, kilobyt
     assert full.returncode == 2
     assert full.stderr.startswith("error: ")
     assert "File too large" in full.stderr
-    assert "promptboost fit pictures -o run --resume" in full.stderr
+    assert "promptboost.cli fit pictures -o run --resume" in full.stderr
     assert not list((task / "run").glob(".promptboost-*.tmp"))
     fit_run(request(task, resume=True, source="pictures", prompts="sentences.json", **SETTINGS))
     assert (task / "run/ensemble.json").read_bytes() == (task / "whole/ensemble.json").read_bytes()

@@ -5,6 +5,7 @@ import json
 from PIL import Image
 
 from promptboost.data import Dataset, Picture
+from promptboost.report.page import CONFUSIONS_SHOWN
 from promptboost.runs.thumbnails import pictures_shown, thumbnail, write_thumbnails
 
 
@@ -25,4 +26,4 @@ def test_only_named_pictures_and_none_that_is_gone(tmp_path):
 
 def test_not_every_confusion_is_shown():
     pairs = [{"pictures": [f"{i}"]} for i in range(50)]
-    assert len(pictures_shown({"confusions": pairs, "hardest": []})) == 20
+    assert len(pictures_shown({"confusions": pairs, "hardest": []})) == CONFUSIONS_SHOWN

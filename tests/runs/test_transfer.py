@@ -61,7 +61,38 @@ def test_other_pictures_are_all_held_out(fitted):
     write_pictures(fitted / "new", count=3, seed=9)
     found = transfer_run(fitted / "run", OTHER, str(fitted / "new"), progress=False)
     assert found["pictures"] == 12
-    assert found["note"] == "measured on other pictures"
+    assert (found["note"], found["left_out"]) == ("measured on other pictures", 0)
+
+
+def test_pictures_learnt_from_are_left_out_whatever_their_names(fitted):
+    write_pictures(fitted / "new", count=3, seed=9)
+    learnt = json.loads((fitted / "run/metrics.json").read_text())["hardest"][:2]
+    for number, item in enumerate(learnt):
+        source = fitted / "pictures" / item["picture"]
+        shutil.copy(source, fitted / "new" / item["label"] / f"renamed-{number}.png")
+    found = transfer_run(fitted / "run", OTHER, str(fitted / "new"), progress=False)
+    assert (found["pictures"], found["left_out"]) == (12, 2)
+    assert found["note"].endswith("left out, as the run learnt from them: 2")
+    assert transfers(fitted)[0]["note"] == found["note"]
+
+
+def test_an_older_run_does_not_say_what_it_learnt_from(fitted):
+    metrics = json.loads((fitted / "run/metrics.json").read_text())
+    del metrics["task"]["learn_digests"]
+    (fitted / "run/metrics.json").write_text(json.dumps(metrics))
+    write_pictures(fitted / "new", count=3, seed=9)
+    found = transfer_run(fitted / "run", OTHER, str(fitted / "new"), progress=False)
+    assert found["pictures_are"] == "perhaps learnt from"
+
+
+def test_figures_are_kept_when_nothing_can_be_measured(fitted):
+    transfer_run(fitted / "run", OTHER, progress=False)
+    before = transfers(fitted)
+    shutil.rmtree(fitted / "pictures")
+    found = transfer_run(fitted / "run", OTHER, progress=False)
+    assert found["boosted"] is None
+    assert found["note"].endswith("the figures measured before are kept")
+    assert transfers(fitted) == before
 
 
 def test_changed_pictures_are_not_measured_on(fitted):

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from promptboost.cli import failing
+from promptboost.runs.command import command_name
 
 __all__ = ["main", "promptboost"]
 
@@ -68,7 +69,7 @@ class _LazyGroup(click.Group):
             from difflib import get_close_matches
 
             close = get_close_matches(args[0], _COMMANDS, n=1)
-            hint = f"; did you mean {close[0]}?" if close else "; see promptboost --help"
+            hint = f"; did you mean {close[0]}?" if close else f"; see {command_name()} --help"
             raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -118,5 +119,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _invoke(given: list[str]) -> int:
-    result: Any = promptboost.main(given, prog_name="promptboost", standalone_mode=False)
+    result: Any = promptboost.main(given, prog_name=command_name(), standalone_mode=False)
     return result if isinstance(result, int) else 0

@@ -24,6 +24,12 @@ def command(out: Output, action: str, verify: bool, fingerprint: str | None) -> 
     if action == "clear":
         if verify:
             raise SettingError("--verify goes with show, not with clear")
+        known = {shelf.fingerprint: shelf.name for shelf in store.report().shelves}
+        if fingerprint is not None and fingerprint not in known:
+            there = ", ".join(f"{key} ({name})" if name else key for key, name in known.items())
+            raise SettingError(
+                f"nothing is stored for the fingerprint {fingerprint!r}; there is {there or 'none'}"
+            )
         freed = store.clear(fingerprint)
         out.result({"freed_bytes": freed}, f"{human_bytes(freed)} freed")
         return 0

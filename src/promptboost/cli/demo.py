@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from promptboost.cli.output import Output, percent, plain, speaks, table
+from promptboost.runs.command import command_name
 
 _HEADS = {
     "zero_shot": "zero-shot",
@@ -43,16 +44,21 @@ def command(out: Output, folder: Path) -> None:
 
 def _summary(found: dict[str, Any]) -> str:
     source, target = found["encoders"]
-    rows = [[str(row["shots"]), *(percent(row[name]) for name in _HEADS)] for row in found["rows"]]
+    name = plain(command_name())
+    rows = [
+        [str(row["shots"]), *(percent(row[column]) for column in _HEADS)] for row in found["rows"]
+    ]
     return "\n".join(
         [
             f"accuracy on unseen {found['data']}, mean of {len(found['seeds'])} draws",
             f"learnt on {source}; moved: the same text on {target}, which learns nothing itself",
             "",
             table(["shots", *(head.format(target) for head in _HEADS.values())], rows),
+            f"moved to {target}: another image net and another sentence encoder; docs/results.md "
+            "says how much is kept and why",
             "",
             f"report   {plain(found['report'])}",
-            f"read it  promptboost show {plain(found['run'])}",
-            "yours    promptboost fit FOLDER -o run    (one folder of pictures for each class)",
+            f"read it  {name} show {plain(found['run'])}",
+            f"yours    {name} fit FOLDER -o run    (one folder of pictures for each class)",
         ]
     )

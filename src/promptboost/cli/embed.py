@@ -2,6 +2,7 @@
 
 import click
 
+from promptboost.cli.options import device_option
 from promptboost.cli.output import Output, speaks
 from promptboost.runs.settings import DEFAULT_ENCODER, FitSettings
 
@@ -16,12 +17,13 @@ from promptboost.runs.settings import DEFAULT_ENCODER, FitSettings
     show_default=True,
     help=f"Crops of each picture; fit uses {FitSettings().views} of those it learns from.",
 )
+@device_option
 @speaks
-def command(out: Output, data: str, encoder: str, views: int) -> None:
+def command(out: Output, data: str, encoder: str, views: int, device: str | None) -> None:
     """Embed pictures ahead of time, so that later commands find the vectors in the store."""
     from promptboost.runs.filling import embed_data
 
-    found = embed_data(data, encoder, views=views, progress=out.progress)
+    found = embed_data(data, encoder, views=views, progress=out.progress, device=device)
     for bad in found["bad_pictures"]:
         out.note(f"left out {bad['path']}: {bad['reason']}")
     out.result(

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from promptboost.cli.options import device_option, no_cache_option
 from promptboost.cli.output import Output, percent, plain, speaks, table
 
 _LABELS = {"zero_shot": "zero-shot", "boosted": "boosted"}
@@ -14,9 +15,12 @@ _LABELS = {"zero_shot": "zero-shot", "boosted": "boosted"}
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("data")
 @click.option("--encoder", help="See with another encoder than the run was fitted on.")
-@click.option("--no-cache", is_flag=True, help="Compute all embeddings, and keep none.")
+@no_cache_option
+@device_option
 @speaks
-def command(out: Output, run: Path, data: str, encoder: str | None, no_cache: bool) -> None:
+def command(
+    out: Output, run: Path, data: str, encoder: str | None, no_cache: bool, device: str | None
+) -> None:
     """Measure a run on other labelled pictures.
 
     DATA is as for fit. If it has a split called test, that is used, else all of it: pictures that
@@ -24,14 +28,18 @@ def command(out: Output, run: Path, data: str, encoder: str | None, no_cache: bo
     """
     from promptboost.runs.evaluate import evaluate_run
 
-    found = evaluate_run(run, data, encoder=encoder, cache=not no_cache, progress=out.progress)
+    found = evaluate_run(
+        run, data, encoder=encoder, cache=not no_cache, progress=out.progress, device=device
+    )
     for bad in found["bad_pictures"]:
         out.note(f"left out {bad['path']}: {bad['reason']}")
-    if found["learnt_from"]:
+    if found["learnt_from"] is None:
         out.note(
-            f"{found['learnt_from']} of these pictures have the names of pictures the run learnt from: "
-            "if they are the same, the figures flatter"
+            "the run does not say which pictures it learnt from: if these are among them, the "
+            "figures flatter"
         )
+    elif found["learnt_from"]:
+        out.note(f"the run learnt from {found['learnt_from']} of these pictures: figures flatter")
     out.result(found, lambda: _summary(found))
 
 

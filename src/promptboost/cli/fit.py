@@ -6,7 +6,9 @@ from typing import Any
 import click
 
 from promptboost.cli.failing import Interrupted
+from promptboost.cli.options import device_option, no_cache_option
 from promptboost.cli.output import Output, percent, plain, sparkline, speaks, table
+from promptboost.runs.command import command_name
 from promptboost.runs.settings import DEFAULT_ENCODER, FitSettings
 
 _DEFAULT = FitSettings()
@@ -75,7 +77,8 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
 )
 @click.option("--overwrite", is_flag=True, help="Replace the run that is there.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run, with its settings.")
-@click.option("--no-cache", is_flag=True, help="Compute all embeddings, and keep none.")
+@no_cache_option
+@device_option
 @speaks
 def command(
     out: Output,
@@ -85,6 +88,7 @@ def command(
     overwrite: bool,
     resume: bool,
     no_cache: bool,
+    device: str | None,
     **options: Any,
 ) -> None:
     """Learn a classifier made of sentences from labelled pictures.
@@ -110,7 +114,7 @@ def command(
             f"encoder {settings.encoder}: needs no model hub. Where one can be reached, add "
             "--encoder ViT-B-32/openai, which sees much better"
         )
-    request = FitRequest(data, run, settings, overwrite, resume, not no_cache, out.progress)
+    request = FitRequest(data, run, settings, overwrite, resume, not no_cache, out.progress, device)
     try:
         metrics = fit_run(request, out.note)
     except KeyboardInterrupt:
@@ -150,7 +154,7 @@ def _summary(run: Path, metrics: dict[str, Any]) -> str:
         _curve(metrics["staged"], "accuracy" if held_out else "learn_accuracy"),
         "",
         f"report   {run / 'report.html'}",
-        f"predict  promptboost predict {run} PICTURES",
+        f"predict  {command_name()} predict {run} PICTURES",
     ]
     return "\n".join(plain(part) if "\n" not in part else part for part in lines)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from promptboost.cli.failing import UNUSABLE
+from promptboost.cli.options import device_option, no_cache_option
 from promptboost.cli.output import Output, percent, plain, speaks, table
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ promptboost predict run holiday/ --format csv > answers.csv
     show_default=True,
 )
 @click.option("--encoder", help="See with another encoder than the run was fitted on.")
-@click.option("--no-cache", is_flag=True, help="Compute all embeddings, and keep none.")
+@no_cache_option
+@device_option
 @speaks
 def command(
     out: Output,
@@ -45,6 +47,7 @@ def command(
     layout: str,
     encoder: str | None,
     no_cache: bool,
+    device: str | None,
 ) -> int:
     """Say what pictures show.
 
@@ -54,7 +57,9 @@ def command(
     from promptboost.runs.predict import Predictor
 
     progress = out.progress and layout == "table"
-    predictor = Predictor.open(run, encoder=encoder, cache=not no_cache, progress=progress)
+    predictor = Predictor.open(
+        run, encoder=encoder, cache=not no_cache, progress=progress, device=device
+    )
     seen = _Seen(predictor.predict(pictures, top_k))
     if out.json:
         records = [_record(answer) for answer in seen]

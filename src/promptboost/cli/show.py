@@ -10,6 +10,8 @@ from promptboost.cli.output import Output, percent, plain, speaks, table
 if TYPE_CHECKING:
     from promptboost.ensemble import PromptEnsemble, Round
 
+_EDITED = "the text was edited since it was measured: figures and report are about the one before"
+
 
 @click.command(name="show")
 @click.argument("run", type=click.Path(path_type=Path))
@@ -42,10 +44,11 @@ def command(
     classes = {name: ensemble.prompts(name) for name in names}
     found = read_metrics(folder.metrics_path) if folder.metrics_path.exists() else {}
     hard = found.get("hardest", [])
+    edited = found.get("ensemble_fingerprint") not in (None, ensemble.fingerprint)
     limit = None if everything else top
 
     def text() -> str:
-        parts = [_heading(ensemble)]
+        parts = [_heading(ensemble) + (f"\n{_EDITED}" if edited else "")]
         if by == "class":
             parts += [_class_text(ensemble, name, limit) for name in names]
         else:
@@ -58,7 +61,7 @@ def command(
         {"template": r.template, "error": r.error, "banks": _banks(r, names)}
         for r in ensemble.rounds
     ]
-    out.result({"classes": classes, "rounds": rounds, "hardest": hard}, text)
+    out.result({"classes": classes, "rounds": rounds, "hardest": hard, "edited": edited}, text)
 
 
 def _first(ensemble: "PromptEnsemble", limit: int | None) -> range:

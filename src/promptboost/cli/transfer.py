@@ -5,7 +5,9 @@ from typing import Any
 
 import click
 
+from promptboost.cli.options import device_option, no_cache_option
 from promptboost.cli.output import Output, percent, plain, speaks, table
+from promptboost.runs.command import command_name
 
 _LABELS = {
     "zero_shot": "zero-shot, one template",
@@ -19,27 +21,34 @@ _LABELS = {
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("data", required=False)
 @click.option("--encoder", required=True, help="Where to move it; see 'promptboost models'.")
-@click.option("--no-cache", is_flag=True, help="Compute all embeddings, and keep none.")
+@no_cache_option
+@device_option
 @speaks
-def command(out: Output, run: Path, data: str | None, encoder: str, no_cache: bool) -> None:
+def command(
+    out: Output, run: Path, data: str | None, encoder: str, no_cache: bool, device: str | None
+) -> None:
     """Move a run to another encoder: the same text, other vectors, nothing learnt anew.
 
     Measures it on the pictures the run held out, where they still are. Give DATA if they were moved,
-    or to measure on others.
+    or to measure on others; those that the run learnt from are left out, whatever their names.
     """
     from promptboost.report import write_card, write_report
     from promptboost.runs.transfer import transfer_run
 
-    found = transfer_run(run, encoder, data, cache=not no_cache, progress=out.progress)
+    found = transfer_run(
+        run, encoder, data, cache=not no_cache, progress=out.progress, device=device
+    )
     write_report(run)
     write_card(run)
     out.result(found, lambda: _summary(run, found))
 
 
 def _summary(run: Path, found: dict[str, Any]) -> str:
-    heading = f"encoder {found['encoder']}, {found['pictures']} pictures that the run did not see"
+    heading = f"encoder {found['encoder']}"
+    if found["pictures"]:
+        heading += f", {found['pictures']} pictures, {found['pictures_are']}"
     figures = table(["", "accuracy"], [[_LABELS[name], percent(found[name])] for name in _LABELS])
     if found["note"]:
         heading = f"{heading}\n{plain(found['note'])}"
-    ending = f"promptboost predict {plain(str(run))} PICTURES --encoder {plain(found['encoder'])}"
-    return f"{heading}\n\n{figures}\n\npredict  {ending}"
+    ending = f"predict {plain(str(run))} PICTURES --encoder {plain(found['encoder'])}"
+    return f"{heading}\n\n{figures}\n\npredict  {plain(command_name())} {ending}"

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from promptboost.runs.checks import check_place, check_store
 from promptboost.runs.embedding import Embedder
 from promptboost.runs.fit import FitRequest, fit_run
 from promptboost.runs.folder import RunFolder
@@ -62,6 +63,9 @@ def run_demo(
     base = (settings or FitSettings()).merged({"encoder": encoders[0]})
     run = RunFolder(folder)
     run.check_free(overwrite=True, resume=False)
+    check_place(run)
+    if cache:
+        check_store()
     source, target = (Embedder.open(name, cache=cache, progress=progress) for name in encoders)
     rows = []
     for number in shots:

@@ -94,7 +94,9 @@ def _encoder(name: str) -> str:
 
 def _store() -> str:
     from promptboost.encoders.store import EmbeddingStore
+    from promptboost.runs.checks import check_store
 
+    check_store()  # one that cannot be read looks empty, and so sound
     store = EmbeddingStore()
     report, checked = store.report(), store.verify()
     if not checked.ok:

@@ -70,9 +70,11 @@ class Embedder:
     seconds: dict[str, float] = field(default_factory=lambda: {"pictures": 0.0, "texts": 0.0})
 
     @classmethod
-    def open(cls, name: str, *, cache: bool = True, progress: bool = True) -> "Embedder":
+    def open(
+        cls, name: str, *, cache: bool = True, progress: bool = True, device: str | None = None
+    ) -> "Embedder":
         """Load an encoder by its name, with the user's store unless told otherwise."""
-        encoder = load_encoder(name)
+        encoder = load_encoder(name, device=device)
         if not cache:
             return cls(encoder, None, progress)
         from promptboost.encoders.store import EmbeddingStore

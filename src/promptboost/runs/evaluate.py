@@ -14,6 +14,7 @@ from promptboost.pool import fill
 from promptboost.runs.embedding import Embedder
 from promptboost.runs.folder import RunFolder
 from promptboost.runs.heads import encoder_name, head_of
+from promptboost.runs.learnt import learnt_positions
 from promptboost.runs.measures import accuracy, class_accuracy, confusions, per_class
 from promptboost.runs.task import picture_ids
 from promptboost.runs.words import PLAIN_TEMPLATE
@@ -28,13 +29,15 @@ def evaluate_run(
     encoder: str | None = None,
     cache: bool = True,
     progress: bool = True,
+    device: str | None = None,
 ) -> dict[str, Any]:
     """Measure a run on labelled pictures: the split ``test`` if there is one, else all.
 
     Returns
     -------
     dict
-        ``pictures``, ``learnt_from``, ``bad_pictures``, ``methods`` (zero-shot and boosted),
+        ``pictures``, ``learnt_from`` (how many of them; None if the run does not say),
+        ``bad_pictures``, ``methods`` (zero-shot and boosted),
         ``per_class`` and ``confusions``, as in ``metrics.json``.
 
     Raises
@@ -45,12 +48,13 @@ def evaluate_run(
     folder = RunFolder(run)
     folder.check_readable()
     ensemble = PromptEnsemble.load(folder.ensemble_path)
+    name = encoder_name(ensemble, encoder)
+    embedder = Embedder.open(name, cache=cache, progress=progress, device=device)
     data = load_data(source, progress=progress)
     if "test" in data.splits:
         data = data.of_split("test")
     data = with_classes(data, ensemble.class_names)
-    name = encoder_name(ensemble, encoder)
-    embedder = Embedder.open(name, cache=cache, progress=progress)
+    learnt = learnt_positions(folder, data)
     rows = embedder.originals(data)
     plain = [fill(PLAIN_TEMPLATE, name) for name in ensemble.class_names]
     heads = {
@@ -61,8 +65,7 @@ def evaluate_run(
     return {
         "encoder": embedder.encoder.id,
         "pictures": len(data),
-        # By name: the same file elsewhere is not recognised, another of the same name is.
-        "learnt_from": len(set(picture_ids(data)) & set(ensemble.sample_weights)),
+        "learnt_from": None if learnt is None else len(learnt),
         "bad_pictures": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
         **_figures(data, found),
     }

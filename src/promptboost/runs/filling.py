@@ -3,13 +3,19 @@
 from typing import Any
 
 from promptboost.data import load_data
+from promptboost.runs.checks import check_store
 from promptboost.runs.embedding import Embedder
 
 __all__ = ["embed_data"]
 
 
 def embed_data(
-    source: str, encoder: str, *, views: int = 0, progress: bool = True
+    source: str,
+    encoder: str,
+    *,
+    views: int = 0,
+    progress: bool = True,
+    device: str | None = None,
 ) -> dict[str, Any]:
     """Embed all pictures of a source, and some crops of each, into the store.
 
@@ -18,8 +24,9 @@ def embed_data(
     dict
         Number of pictures and of rows, the seconds it took, and the pictures that were left out.
     """
+    check_store()
+    embedder = Embedder.open(encoder, progress=progress, device=device)
     data = load_data(source, progress=progress)
-    embedder = Embedder.open(encoder, progress=progress)
     rows = embedder.pictures(data, views=views)
     return {
         "encoder": embedder.encoder.id,

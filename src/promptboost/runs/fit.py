@@ -12,12 +12,19 @@ import numpy as np
 import promptboost
 from promptboost.ensemble import PromptEnsemble
 from promptboost.errors import InputError, RunError
+from promptboost.runs.checks import check_inputs, check_place, check_store
 from promptboost.runs.embedding import Embedder
 from promptboost.runs.folder import RunFolder
 from promptboost.runs.learning import Learned, Rows, embed_task, learn
 from promptboost.runs.measuring import compare
 from promptboost.runs.metrics import make_metrics, read_metrics
 from promptboost.runs.remarks import pool_remarks, task_remarks
+from promptboost.runs.same import (
+    check_same_content,
+    check_same_request,
+    lasting_settings,
+    lasting_source,
+)
 from promptboost.runs.settings import FitSettings
 from promptboost.runs.task import Task, load_task
 from promptboost.runs.words import pool_for
@@ -44,6 +51,8 @@ class FitRequest:
         Use the embedding store.
     progress : bool
         Show progress bars on a terminal.
+    device : str or None
+        Where the encoder runs, as torch spells it; None for the fastest there is.
     """
 
     source: str
@@ -53,6 +62,7 @@ class FitRequest:
     resume: bool = False
     cache: bool = True
     progress: bool = True
+    device: str | None = None
 
 
 def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
@@ -80,22 +90,24 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
         If the folder is taken, or the run to resume was made otherwise.
     """
     start = time.perf_counter()
-    run, settings = RunFolder(request.run), request.settings
+    run, settings = RunFolder(request.run), lasting_settings(request.settings)
     run.check_free(overwrite=request.overwrite, resume=request.resume)
     _check_apart(request.source, run)
     continuing = request.resume and run.state != "missing"
+    if continuing:
+        check_same_request(run, request.source, settings)
     if continuing and run.state == "finished":
         say(f"the run in {run.path} is finished already")
         return read_metrics(run.metrics_path)
+    embedder = _prepare(request, run, settings)
     task = load_task(request.source, settings, progress=request.progress)
     for line in task_remarks(task, settings.shots):
         say(line)
-    embedder = Embedder.open(settings.encoder, cache=request.cache, progress=request.progress)
     pool = pool_for(settings, request.source, task.class_names)
     for line in pool_remarks(pool):
         say(line)
     if continuing:
-        _check_same(run, task, settings, embedder)
+        check_same_content(run, task, embedder)
     else:
         run.begin(settings, _about(task, embedder))
     rows = embed_task(task, pool, settings, embedder)
@@ -104,6 +116,17 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     metrics["timing"] = _timing(embedder, learned, start)
     write_run(run, task, rows, learned, metrics)
     return metrics
+
+
+def _prepare(request: FitRequest, run: RunFolder, settings: FitSettings) -> Embedder:
+    """Find what is wrong while it is cheap: reading all pictures can take minutes."""
+    check_place(run)
+    check_inputs(request.source, settings)
+    if request.cache:
+        check_store()
+    return Embedder.open(
+        settings.encoder, cache=request.cache, progress=request.progress, device=request.device
+    )
 
 
 def _learn(
@@ -151,7 +174,7 @@ def _about(task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
     encoder = embedder.encoder
     return {
         "data": {
-            "source": task.source,
+            "source": lasting_source(task.source),
             "learn_fingerprint": task.learn.fingerprint,
             "classes": list(task.class_names),
             "learn_pictures": len(task.learn),
@@ -174,26 +197,6 @@ def _check_apart(source: str, run: RunFolder) -> None:
             f"{run.path} is inside {source}, where it would be taken for a class of pictures; "
             "choose a place outside"
         )
-
-
-def _check_same(run: RunFolder, task: Task, settings: FitSettings, embedder: Embedder) -> None:
-    """Refuse to continue a run with other settings, pictures or weights."""
-    tables = run.tables
-    now = {
-        "data.learn_fingerprint": task.learn.fingerprint,
-        "encoder.fingerprint": embedder.encoder.fingerprint,
-        **{f"fit.{name}": value for name, value in settings.to_table().items()},
-    }
-    for place, value in now.items():
-        table, _, name = place.partition(".")
-        before = tables.get(table, {}).get(name)
-        if before != value:
-            what = {"data": "the pictures to learn from", "encoder": "the encoder"}.get(table, name)
-            how = f" ({before} then, {value} now)" if table == "fit" else ""
-            raise RunError(
-                f"{what} changed since the run in {run.path} began{how}; "
-                "add --overwrite instead of --resume to start again"
-            )
 
 
 def _timing(embedder: Embedder, learned: Learned, start: float) -> dict[str, float]:

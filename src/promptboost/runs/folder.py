@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from promptboost.errors import FileFormatError, RunError
 from promptboost.files import write_text
+from promptboost.runs.command import command_name, place
 from promptboost.runs.settings import FitSettings
 from promptboost.runs.toml import write_toml
 
@@ -117,13 +118,16 @@ class RunFolder:
             )
         there = "is no run folder" if self.path.exists() else "does not exist"
         raise RunError(
-            f"{self.path} {there}; to make one, type: promptboost fit DATA -o {self.path}"
+            f"{self.path} {there}; to make one, type: {command_name()} fit DATA -o {self.path}"
         )
 
     @property
     def resume_hint(self) -> str:
         """The command that continues an unfinished fit."""
-        return f"promptboost fit {_quoted(self.source)} -o {_quoted(str(self.path))} --resume"
+        source = self.source if self.source == "emoji" else place(self.source)
+        if source == "emoji" != self.source:  # a folder of that name, not the pictures within
+            source = "./emoji"
+        return f"{command_name()} fit {_quoted(source)} -o {_quoted(str(self.path))} --resume"
 
     def check_free(self, *, overwrite: bool, resume: bool) -> None:
         """Raise if a fit must not write here."""
@@ -180,7 +184,7 @@ class RunFolder:
 
     @property
     def source(self) -> str:
-        """Where the pictures were, as it was typed."""
+        """Where the pictures were; a path that holds in any folder, or the word ``emoji``."""
         return str(self.tables.get("data", {}).get("source", "DATA"))
 
 

@@ -41,6 +41,7 @@ def make_metrics(
     return {
         "schema_version": SCHEMA_VERSION,
         "task": _task_facts(task, settings),
+        "ensemble_fingerprint": learned.ensemble.fingerprint,
         "encoder": {"id": encoder.id, "fingerprint": encoder.fingerprint, "dim": encoder.dim},
         "pool": _pool_facts(rows),
         "methods": [guess.figures(task) for guess in guesses],
@@ -110,6 +111,7 @@ def _task_facts(task: Task, settings: FitSettings) -> dict[str, Any]:
         "held_out": task.kind,
         "shots": settings.shots,
         "seed": settings.seed,
+        "learn_digests": sorted({picture.digest().hex() for picture in task.learn.pictures}),
         "bad_pictures": [
             {"path": _text(bad.path), "reason": _text(bad.reason)} for bad in task.learn.bad
         ],

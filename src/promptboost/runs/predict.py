@@ -49,14 +49,20 @@ class Predictor:
 
     @classmethod
     def open(
-        cls, run: Path, *, encoder: str | None = None, cache: bool = True, progress: bool = True
+        cls,
+        run: Path,
+        *,
+        encoder: str | None = None,
+        cache: bool = True,
+        progress: bool = True,
+        device: str | None = None,
     ) -> "Predictor":
         """Load a run with the encoder it was fitted on, or with another."""
         folder = RunFolder(run)
         folder.check_readable()
         ensemble = PromptEnsemble.load(folder.ensemble_path)
         name = encoder_name(ensemble, encoder)
-        embedder = Embedder.open(name, cache=cache, progress=progress)
+        embedder = Embedder.open(name, cache=cache, progress=progress, device=device)
         return cls(head_of(folder, ensemble, embedder), embedder)
 
     def predict(self, paths: Sequence[str | Path], top_k: int = 1) -> Iterator[Prediction]:

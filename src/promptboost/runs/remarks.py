@@ -1,5 +1,6 @@
 """What people should know about their pictures and sentences before they read the figures."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from promptboost.pool import PromptPool
@@ -22,9 +23,19 @@ def task_remarks(task: Task, shots: int | None) -> list[str]:
         lines.append(f"fewer than {shots} pictures to learn from: {few}")
     if task.kind is None:
         lines.append(
-            "no picture is held out: figures are about the pictures learnt from, and flatter"
+            "no picture is held out: figures are about the pictures learnt from, and flatter; "
+            + _way_out(task)
         )
     return lines
+
+
+def _way_out(task: Task) -> str:
+    """Name a number of shots that would leave pictures of every class, or else of some."""
+    counts = Counter(task.learn.labels.tolist()).values()
+    shots = (min(counts) if min(counts) > 1 else max(counts)) // 2
+    if not shots:
+        return "there is one picture of each class, add some to measure on"
+    return f"--shots {shots} would leave some to measure on"
 
 
 def pool_remarks(pool: PromptPool) -> list[str]:

@@ -1,5 +1,6 @@
 """The same text on another encoder."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from promptboost.runs.embedding import Embedder
 from promptboost.runs.evaluate import with_classes
 from promptboost.runs.folder import RunFolder
 from promptboost.runs.heads import AnyHead, embed_ensemble
+from promptboost.runs.learnt import learnt_positions
 from promptboost.runs.measures import accuracy
 from promptboost.runs.measuring import text_methods
 from promptboost.runs.metrics import read_metrics, write_metrics
@@ -21,6 +23,16 @@ from promptboost.runs.words import Words, pool_for
 __all__ = ["measure_transfer", "transfer_run"]
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """The pictures to measure on, and what is known about them."""
+
+    data: Dataset
+    are: str = "held out"
+    note: str = ""
+    left_out: int = 0
+
+
 def transfer_run(
     run: Path,
     encoder: str,
@@ -28,11 +40,12 @@ def transfer_run(
     *,
     cache: bool = True,
     progress: bool = True,
+    device: str | None = None,
 ) -> dict[str, Any]:
     """Embed the text of a run with another encoder, and measure it on held-out pictures.
 
     Writes the new head beside the text, and the figures into ``metrics.json``, replacing those of
-    an earlier transfer to the same encoder.
+    an earlier transfer to the same encoder; if nothing can be measured now, those are kept.
 
     Parameters
     ----------
@@ -42,32 +55,46 @@ def transfer_run(
         Name of the other encoder.
     source : str, optional
         Where the run's pictures are now; by default where they were. Other pictures can be given:
-        all of them, or their split ``test``, are then held out.
-    cache, progress
+        all of them, or their split ``test``, are measured on, but for those the run learnt from.
+    cache, progress, device
         See :class:`~promptboost.runs.embedding.Embedder`.
 
     Returns
     -------
     dict
-        The line of ``metrics.json``, and ``head``, ``pictures`` and ``note``.
+        The figures, and ``head``, ``pictures`` (how many were measured on), ``pictures_are`` (what
+        is known about them), ``left_out`` (how many were not, as the run learnt from them) and
+        ``note``.
     """
     folder = RunFolder(run)
     folder.check_finished()
     ensemble = PromptEnsemble.load(folder.ensemble_path)
     metrics = read_metrics(folder.metrics_path)
-    embedder = Embedder.open(encoder, cache=cache, progress=progress)
-    held_out, note = _held_out(folder, ensemble, source, progress)
+    embedder = Embedder.open(encoder, cache=cache, progress=progress, device=device)
+    measured = _held_out(folder, ensemble, source, progress)
     head = embed_ensemble(ensemble, embedder)
     head.save(folder.head_path(embedder.encoder.id))
     pool = _pool(folder, ensemble)
     line = {
         "encoder": embedder.encoder.id,
-        **measure_transfer(head, pool, held_out, embedder, ensemble.class_names),
+        **measure_transfer(head, pool, measured.data, embedder, ensemble.class_names),
     }
+    note = measured.note
     others = [old for old in metrics["transfers"] if old["encoder"] != line["encoder"]]
-    write_metrics(folder.metrics_path, {**metrics, "transfers": [*others, line]})
-    head_file = str(folder.head_path(embedder.encoder.id))
-    return {**line, "head": head_file, "pictures": len(held_out), "note": note}
+    before = [old for old in metrics["transfers"] if old["encoder"] == line["encoder"]]
+    if line["boosted"] is None and any(old["boosted"] is not None for old in before):
+        note += "; the figures measured before are kept"
+    else:
+        kept = {**line, "note": note} if note else line
+        write_metrics(folder.metrics_path, {**metrics, "transfers": [*others, kept]})
+    return {
+        **line,
+        "head": str(folder.head_path(embedder.encoder.id)),
+        "pictures": len(measured.data),
+        "pictures_are": measured.are,
+        "left_out": measured.left_out,
+        "note": note,
+    }
 
 
 def measure_transfer(
@@ -94,7 +121,7 @@ def measure_transfer(
 
 def _held_out(
     folder: RunFolder, ensemble: PromptEnsemble, source: str | None, progress: bool
-) -> tuple[Dataset, str]:
+) -> _Measured:
     """Find the pictures that the run did not learn from, and say what they are."""
     empty = Dataset((), ensemble.class_names)
     try:
@@ -102,17 +129,35 @@ def _held_out(
     except DataError as error:
         if source is not None:
             raise
-        return empty, f"not measured: {error}"
+        return _Measured(empty, note=f"not measured: {error}")
     same = task.learn.fingerprint == folder.tables.get("data", {}).get("learn_fingerprint")
     if same:
         kept = with_classes(task.held_out, ensemble.class_names)
-        return kept, "" if len(kept) else "not measured: no picture was held out"
+        return _Measured(kept, note="" if len(kept) else "not measured: no picture was held out")
     if source is None:
-        return empty, f"not measured: the pictures in {folder.source} have changed"
-    return with_classes(_unseen(task), ensemble.class_names), "measured on other pictures"
+        note = f"not measured: the pictures in {folder.source} have changed"
+        return _Measured(empty, note=note)
+    return _others(folder, with_classes(_all_or_test(task), ensemble.class_names))
 
 
-def _unseen(task: Task) -> Dataset:
+def _others(folder: RunFolder, data: Dataset) -> _Measured:
+    """Leave out the pictures that the run learnt from, as far as it says which they are."""
+    learnt = learnt_positions(folder, data)
+    if learnt is None:
+        note = "measured on other pictures; the run does not say whether it learnt from some"
+        return _Measured(data, "perhaps learnt from", note)
+    known = set(learnt)
+    rest = data.subset([i for i in range(len(data)) if i not in known])
+    if not len(rest):
+        note = "not measured: the run learnt from all these pictures"
+    elif learnt:
+        note = f"measured on other pictures; left out, as the run learnt from them: {len(learnt)}"
+    else:
+        note = "measured on other pictures"
+    return _Measured(rest, "none the same as one learnt from", note, len(learnt))
+
+
+def _all_or_test(task: Task) -> Dataset:
     if task.kind in ("test", "val"):
         return task.held_out
     pictures = (*task.learn.pictures, *task.held_out.pictures)
