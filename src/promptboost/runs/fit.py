@@ -114,7 +114,7 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     learned = _learn(run, task, rows, settings, embedder, say)
     metrics = _measure(task, rows, learned, settings, embedder)
     metrics["timing"] = _timing(embedder, learned, start)
-    write_run(run, task, rows, learned, metrics)
+    write_run(run, task, rows, learned, metrics, embedder.encoder.logit_scale)
     return metrics
 
 

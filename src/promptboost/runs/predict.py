@@ -86,7 +86,7 @@ class Predictor:
 
     def _answers(self, pictures: list[Picture], top_k: int) -> Iterator[Prediction]:
         rows, bad = self._rows(pictures)
-        chances = iter(self.head.predict_proba(rows))
+        chances = iter(self.head.predict_proba(rows, self.embedder.encoder.logit_scale))
         for picture in pictures:
             if picture.name in bad:
                 yield Prediction(picture.name, problem=bad[picture.name])

@@ -15,12 +15,21 @@ __all__ = ["write_run"]
 
 
 def write_run(
-    run: RunFolder, task: Task, rows: Rows, learned: Learned, metrics: dict[str, Any]
+    run: RunFolder,
+    task: Task,
+    rows: Rows,
+    learned: Learned,
+    metrics: dict[str, Any],
+    logit_scale: float,
 ) -> None:
-    """Write everything; the rounds so far go last, as without them the run counts as finished."""
+    """Write everything; the rounds so far go last, as without them the run counts as finished.
+
+    Probabilities have the sharpness of the encoder's own zero-shot classifier: the one that boosting
+    implies grows with every round, and says "certain" of nearly everything.
+    """
     learned.ensemble.save(run.ensemble_path)
     learned.head.save(run.head_path(metrics["encoder"]["id"]))
-    write_text(run.predictions_path, _predictions(task, rows, learned))
+    write_text(run.predictions_path, _predictions(task, rows, learned, logit_scale))
     write_thumbnails(run.thumbnails_path, pictures_shown(metrics), (task.measured, task.learn))
     write_metrics(run.metrics_path, metrics)
     from promptboost.report import write_card, write_report
@@ -31,10 +40,10 @@ def write_run(
     run.partial_path.unlink(missing_ok=True)
 
 
-def _predictions(task: Task, rows: Rows, learned: Learned) -> str:
+def _predictions(task: Task, rows: Rows, learned: Learned, logit_scale: float) -> str:
     """Give the table of ``predictions.csv``."""
     embedded = rows.learn[:, 0] if task.kind is None else rows.held_out
-    chances = learned.head.predict_proba(embedded)
+    chances = learned.head.predict_proba(embedded, logit_scale)
     best = learned.head.predict_index(embedded)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
