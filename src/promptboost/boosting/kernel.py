@@ -29,6 +29,8 @@ Value = tuple[int, int, int]
 MEMORY = 4
 # Sums of many rows stand together: a step writes a column of them, a new ranking reads a row.
 TILE = 64
+# Rows a surviving candidate is multiplied with before it is asked again whether it still survives.
+BLOCK = 256
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -530,21 +532,28 @@ def call_risky(memory: Memory, i: int) -> None:
 
 @compiled
 def value_over_all_rows(
-    s: Scores, p: int, k: int, c: Cosines, memory: Memory, booked: Cosines, found: int,
-    events: Events, best: Value, penalty: bool,
+    s: Scores, X: GridRows, t: GridRows, p: int, k: int, c: Cosines, memory: Memory,
+    booked: Cosines, found: int, events: Events, best: Value, penalty: bool, looks: Integers,
 ) -> tuple[int, int]:  # fmt: skip
-    """``(gain, d)`` of a candidate that survived, from its cosines c with all rows."""
-    for i in range(c.shape[0]):
-        if s.right[i] == 0 or not flips(s, i, k, c[i]):
-            continue
-        if memory.is_kept[i] or memory.is_risky[i] or contains(booked, i):
-            continue
-        if not harms_row(s, p, i, k, c[i], memory, found, events):
-            continue
-        gain, d = best_copies(events, found, penalty)
-        if not surpasses(gain, d, p, best, penalty):
-            call_risky(memory, i)
-            return 0, 1
+    """``(gain, d)`` of a candidate that survived, and its cosines with all rows in ``c``.
+
+    Rows are multiplied block by block; gain 0 as soon as the candidate is beaten.
+    """
+    for start in range(0, X.shape[0], BLOCK):
+        stop = min(start + BLOCK, X.shape[0])
+        column(X[start:stop], t, c[start:stop])
+        looks[0] += stop - start
+        for i in range(start, stop):
+            if s.right[i] == 0 or not flips(s, i, k, c[i]):
+                continue
+            if memory.is_kept[i] or memory.is_risky[i] or contains(booked, i):
+                continue
+            if not harms_row(s, p, i, k, c[i], memory, found, events):
+                continue
+            gain, d = best_copies(events, found, penalty)
+            if not surpasses(gain, d, p, best, penalty):
+                call_risky(memory, i)
+                return 0, 1
     return best_copies(events, found, penalty)
 
 
@@ -590,10 +599,8 @@ def search_class(
         sift_down(heap, size, bounds, 0)
         if not promising:
             continue
-        column(X, T[p], columns[1])
-        looks[0] += X.shape[0]
         gain, d = value_over_all_rows(
-            s, p, k, columns[1], memory, booked, found, events, best, penalty
+            s, X, T[p], p, k, columns[1], memory, booked, found, events, best, penalty, looks
         )
         if surpasses(gain, d, p, best, penalty):
             best = (gain, d, p)
