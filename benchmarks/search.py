@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks import plain
 from benchmarks.task import Size, Task, Visit, make_task
-from promptboost.boosting.compose import pick_template, template_hits
 from promptboost.boosting.search import PromptSearch
+from promptboost.boosting.templates import pick_template, template_hits
 
 SIZES = {
     "pets": Size("pets", 37, 12_000, 2.4),

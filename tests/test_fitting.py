@@ -68,14 +68,14 @@ def problem():
 def test_the_text_says_what_was_chosen(problem):
     ensemble = problem.fit(rounds=3)
     rounds = list(boost(problem.shots, problem.pool, BoostSettings(rounds=3, seed=3)))
-    assert any(done.composition.steps for done in rounds)
+    assert any(done.composition.trace.steps for done in rounds)
     for said, done in zip(ensemble.rounds, rounds, strict=True):
         weak = done.composition
         assert said.template == f"template {weak.template} of {{}}"
         assert (said.error, said.template_error) == (weak.error, weak.template_error)
         for k, name in enumerate(NAMES):
             expected = {f"template {weak.template} of {name}": 1}
-            expected |= {f"prompt {j} on {name}": d for j, d in weak.copies(k).items()}
+            expected |= {f"prompt {j} on {name}": d for j, d in weak.banks[k].items()}
             assert said.banks[name] == expected
     weights = [ensemble.sample_weights[name] for name in problem.ids]
     assert weights == rounds[-1].state.weights.tolist()

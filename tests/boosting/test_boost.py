@@ -18,7 +18,10 @@ def problem():
 
 
 def described(rounds):
-    return [(r.composition.template, r.composition.steps, r.state.weights.tolist()) for r in rounds]
+    return [
+        (r.composition.template, r.composition.trace.steps, r.state.weights.tolist())
+        for r in rounds
+    ]
 
 
 def samme_r_weights(weights, scores, labels, tau):
@@ -46,12 +49,12 @@ def test_weight_update_is_samme_r(seed, K, tau):
 def test_scores_are_means_of_cosines(problem):
     shots, pool = problem
     weak = next(boost(shots, pool, BoostSettings(rounds=1))).composition
-    assert weak.steps
+    assert weak.trace.steps
     scores = scores_of(weak, shots.originals, pool)
     X = shots.originals.astype(float)
     for k in range(5):
         bank = [pool.templates[k, weak.template]]
-        for step in weak.steps:
+        for step in weak.trace.steps:
             if step.class_index == k:
                 bank += [pool.prompts[k][step.prompt]] * step.copies
         expected = (X @ np.mean(np.array(bank, dtype=float), axis=0)) / COSINE_UNIT
@@ -139,7 +142,10 @@ def test_start_weights_matter_and_zero_weights_are_ignored(problem):
     settings = BoostSettings(rounds=1, views_per_round=0)
     focused = next(boost(shots, pool, settings, weights=only))
     assert focused.composition.error in {0, 0.2, 0.4, 0.6, 0.8}, "five pictures count, equally"
-    assert focused.composition.steps != next(boost(shots, pool, settings)).composition.steps
+    assert (
+        focused.composition.trace.steps
+        != next(boost(shots, pool, settings)).composition.trace.steps
+    )
     assert (focused.state.weights[only == 0] == 0).all()
 
 

@@ -1,12 +1,15 @@
 """Choice: the algorithm, on arrays alone.
 
 Read :mod:`~promptboost.boosting.grid` (what the numbers are), then
-:mod:`~promptboost.boosting.compose` and :mod:`~promptboost.boosting.boost` beside the paper, then
-:mod:`~promptboost.boosting.search` (how the search is fast).
+:mod:`~promptboost.boosting.greedy` and :mod:`~promptboost.boosting.boost` beside the paper, then
+:mod:`~promptboost.boosting.search` (how the greedy search is fast), and
+:mod:`~promptboost.boosting.gradient` (the other composer).
 """
 
 from promptboost.boosting.boost import BoostRound, BoostSettings, BoostState, boost
-from promptboost.boosting.compose import Composition, Step, compose
+from promptboost.boosting.composition import Composition, GradientTrace, GreedyTrace, Step
+from promptboost.boosting.gradient import GradientSettings, compose_by_gradient
+from promptboost.boosting.greedy import compose_greedily
 from promptboost.boosting.problem import GridPool, Shots
 
 __all__ = [
@@ -14,9 +17,13 @@ __all__ = [
     "BoostSettings",
     "BoostState",
     "Composition",
+    "GradientSettings",
+    "GradientTrace",
+    "GreedyTrace",
     "GridPool",
     "Shots",
     "Step",
     "boost",
-    "compose",
+    "compose_by_gradient",
+    "compose_greedily",
 ]

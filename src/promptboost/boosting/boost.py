@@ -13,9 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting import kernel
-from promptboost.boosting.compose import Composition, compose, template_hits
+from promptboost.boosting.composition import Composition
+from promptboost.boosting.gradient import GradientSettings, compose_by_gradient
+from promptboost.boosting.greedy import compose_greedily
 from promptboost.boosting.grid import COSINE_UNIT, GridRows, weights_to_grid
 from promptboost.boosting.problem import GridPool, Shots
+from promptboost.boosting.templates import template_hits
 from promptboost.errors import SettingError, WeightError
 
 __all__ = ["BoostRound", "BoostSettings", "BoostState", "boost", "scores_of", "updated_weights"]
@@ -40,9 +43,11 @@ class BoostSettings:
     seed : int
         Decides which views are drawn and how ties between templates are broken.
     max_copies, penalty
-        See :func:`promptboost.boosting.compose.compose`.
+        See :func:`promptboost.boosting.greedy.compose_greedily`.
     patience : int, optional
         Stop after this many rounds in a row that leave no error. Never by default.
+    gradient : GradientSettings, optional
+        Compose by gradient, and so; by default, greedily as in the paper.
     """
 
     rounds: int = 50
@@ -53,6 +58,7 @@ class BoostSettings:
     max_copies: int | None = None
     penalty: bool = True
     patience: int | None = None
+    gradient: GradientSettings | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("views_per_round", 0), ("seed", 0)):
@@ -66,6 +72,11 @@ class BoostSettings:
             raise SettingError(f"temperature must be positive, got {self.temperature}")
         if self.algorithm not in ("samme.r", "samme"):
             raise SettingError(f"algorithm must be 'samme.r' or 'samme', got {self.algorithm!r}")
+
+    @property
+    def composer(self) -> str:
+        """Name of the composer."""
+        return "greedy" if self.gradient is None else "gradient"
 
 
 @dataclass(frozen=True)
@@ -177,9 +188,22 @@ def _rounds(
 ) -> Iterator[BoostRound]:
     views = _ViewDraws(shots, pool, settings)
     while state.rounds_done < settings.rounds and not state.finished:
-        rng = np.random.default_rng([settings.seed, state.rounds_done])
-        X, y, owners, hits = views.draw(state.rounds_done)
-        weak = compose(
+        weak = _compose(views, pool, settings, state)
+        done = _finish_round(shots, pool, settings, state, weak)
+        state = done.state
+        yield done
+        if callback is not None and _asks_to_stop(callback(done)):
+            return
+
+
+def _compose(
+    views: "_ViewDraws", pool: GridPool, settings: BoostSettings, state: BoostState
+) -> Composition:
+    number = state.rounds_done
+    rng = np.random.default_rng([settings.seed, number])
+    if settings.gradient is None:
+        X, y, owners, hits = views.draw(number)
+        return compose_greedily(
             X,
             y,
             state.weights[owners],
@@ -189,11 +213,19 @@ def _rounds(
             max_copies=settings.max_copies,
             penalty=settings.penalty,
         )
-        done = _finish_round(shots, pool, settings, state, weak)
-        state = done.state
-        yield done
-        if callback is not None and _asks_to_stop(callback(done)):
-            return
+    # Each sweep counts as a round does for the greedy composer: it has views of its own.
+    first = number * (settings.gradient.sweeps + 1)
+    X, y, owners, hits = views.draw(first)
+    return compose_by_gradient(
+        X,
+        y,
+        state.weights[owners],
+        pool,
+        settings.gradient,
+        rng=rng,
+        hits=hits,
+        fresh=None if views.always_the_same else (lambda sweep: views.rows(first + sweep)),
+    )
 
 
 def _finish_round(
@@ -227,10 +259,10 @@ def scores_of(weak: Composition, X: GridRows, pool: GridPool) -> NDArray[np.floa
     K = len(pool.prompts)
     scores = np.empty((len(X), K), dtype=np.float64)
     for k in range(K):
-        copies = weak.copies(k)
+        copies = weak.banks[k]
         rows = pool.prompts[k][list(copies)]
         bank = np.concatenate([pool.templates[k, weak.template][None], rows])
-        counts = np.array([1, *copies.values()], dtype=np.int64)
+        counts = np.array([weak.template_copies[k], *copies.values()], dtype=np.int64)
         cosines = np.empty((len(X), len(bank)), dtype=np.int32)
         kernel.products(bank, X, cosines)
         scores[:, k] = (cosines @ counts) / (int(counts.sum()) * COSINE_UNIT)
@@ -269,6 +301,18 @@ class _ViewDraws:
         self._hits = np.zeros((n, number, pool.templates.shape[1]), dtype=np.bool_)
         self._known = np.zeros((n, number), dtype=np.bool_)
 
+    @property
+    def always_the_same(self) -> bool:
+        """Whether every draw has the same rows: the originals, or all views."""
+        return self._settings.views_per_round in (0, self._bank().shape[1])
+
+    def rows(self, round_index: int) -> GridRows:
+        """Rows of one round."""
+        views = self._views_of(round_index)
+        return np.ascontiguousarray(self._bank()[np.arange(len(views))[:, None], views]).reshape(
+            views.size, -1
+        )
+
     def draw(
         self, round_index: int
     ) -> tuple[GridRows, NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
@@ -276,7 +320,7 @@ class _ViewDraws:
         views = self._views_of(round_index)
         owners = np.repeat(np.arange(len(views)), views.shape[1])
         flat = views.ravel()
-        rows = np.ascontiguousarray(self._bank()[owners, flat])
+        rows = self.rows(round_index)
         y = self._shots.labels[owners]
         new = ~self._known[owners, flat]
         if new.any():
@@ -295,6 +339,8 @@ class _ViewDraws:
         if a == 0:
             return np.zeros((n, 1), dtype=np.int64)
         V = self._bank().shape[1]
+        if a == V:  # in one order, so that nothing depends on the seed that need not
+            return np.tile(np.arange(V), (n, 1))
         deal, turn = divmod(round_index, V // a)
         # The stream of a deal is separate from the one that breaks ties in its rounds.
         rng = np.random.default_rng([self._settings.seed, deal, 1])

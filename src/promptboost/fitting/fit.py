@@ -131,8 +131,10 @@ def round_text(done: BoostRound, texts: PoolTexts) -> Round:
     weak = done.composition
     banks: dict[str, dict[str, int]] = {}
     for k, name in enumerate(texts.class_names):
-        bank = {texts.template_texts[k][weak.template]: 1}
-        for prompt, copies in weak.copies(k).items():
+        bank: dict[str, int] = {}
+        if weak.template_copies[k]:
+            bank[texts.template_texts[k][weak.template]] = weak.template_copies[k]
+        for prompt, copies in weak.banks[k].items():
             text = texts.prompt_texts[k][prompt]
             bank[text] = bank.get(text, 0) + copies
         banks[name] = bank
@@ -142,4 +144,5 @@ def round_text(done: BoostRound, texts: PoolTexts) -> Round:
         error=weak.error,
         template_error=weak.template_error,
         vote=done.vote,
+        composer=weak.composer,
     )

@@ -149,6 +149,10 @@ def recorded_settings(
     ``start_weights``, which is "uniform" or changes with the weights.
     """
     own = {name: value for name, value in asdict(settings).items() if name not in _OWN_FIELDS}
+    own.pop("gradient")
+    if settings.gradient is not None:
+        own |= asdict(settings.gradient)
+    own["composer"] = settings.composer
     labelled = json.dumps([list(picture_ids), shots.labels.tolist()]).encode()
     own["views"] = 0 if shots.views is None else shots.views.shape[1]
     own["pictures"] = _short_hash(labelled)

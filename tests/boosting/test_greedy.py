@@ -3,9 +3,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from promptboost.boosting.compose import compose, pick_template, template_hits
+from promptboost.boosting.greedy import compose_greedily
 from promptboost.boosting.grid import to_grid, weights_to_grid
 from promptboost.boosting.problem import GridPool, Shots
+from promptboost.boosting.templates import pick_template, template_hits
 from promptboost.errors import EmbeddingError, LabelError, PoolError, SettingError
 from promptboost.testing import clip_like
 from tests.boosting.oracle import PlainBanks, compose_plain, template_plain
@@ -32,33 +33,35 @@ def pool(task):
 def test_same_classifier_as_the_plain_composition(rows, pool, options, seed):
     X, y = rows
     weights = np.random.default_rng(seed).random(len(y))
-    weak = compose(X, y, weights, pool, rng=np.random.default_rng(seed), **options)
+    weak = compose_greedily(X, y, weights, pool, rng=np.random.default_rng(seed), **options)
     grid = weights_to_grid(weights, len(y))
     errors = template_plain(X, y, grid, pool.templates)
     assert errors[weak.template] == min(errors)
     assert weak.template_error == min(errors) / grid.sum()
     banks = PlainBanks(X, y, grid, pool.prompts, pool.templates[:, weak.template])
     expected = compose_plain(banks, **options)
-    found = [(s.class_index, s.prompt, s.copies, round(s.error * grid.sum())) for s in weak.steps]
+    found = [
+        (s.class_index, s.prompt, s.copies, round(s.error * grid.sum())) for s in weak.trace.steps
+    ]
     assert found == expected
     if options.get("max_copies") == 1:
-        assert {step.copies for step in weak.steps} == {1}
+        assert {step.copies for step in weak.trace.steps} == {1}
 
 
 def test_every_step_lowers_the_error(rows, pool):
-    weak = compose(*rows, np.ones(len(rows[1])), pool, rng=np.random.default_rng(0))
-    errors = [weak.template_error, *(step.error for step in weak.steps)]
+    weak = compose_greedily(*rows, np.ones(len(rows[1])), pool, rng=np.random.default_rng(0))
+    errors = [weak.template_error, *(step.error for step in weak.trace.steps)]
     assert len(errors) > 5
     assert all(after < before for before, after in pairwise(errors))
     assert weak.error == errors[-1]
 
 
 def test_copies_add_up_in_order_of_entry(rows, pool):
-    weak = compose(*rows, np.ones(len(rows[1])), pool, rng=np.random.default_rng(0))
+    weak = compose_greedily(*rows, np.ones(len(rows[1])), pool, rng=np.random.default_rng(0))
     for k in range(6):
-        steps = [step for step in weak.steps if step.class_index == k]
-        assert sum(weak.copies(k).values()) == sum(step.copies for step in steps)
-        assert list(weak.copies(k)) == list(dict.fromkeys(step.prompt for step in steps))
+        steps = [step for step in weak.trace.steps if step.class_index == k]
+        assert sum(weak.banks[k].values()) == sum(step.copies for step in steps)
+        assert list(weak.banks[k]) == list(dict.fromkeys(step.prompt for step in steps))
 
 
 def test_ties_between_templates_are_broken_at_random_but_seeded():
@@ -79,9 +82,9 @@ def test_template_hits_are_those_of_argmax(rows, pool):
 
 def test_scaling_the_weights_changes_nothing(rows, pool):
     weights = np.random.default_rng(1).random(len(rows[1]))
-    once = compose(*rows, weights, pool, rng=np.random.default_rng(0))
-    again = compose(*rows, 1000 * weights, pool, rng=np.random.default_rng(0))
-    assert once.steps == again.steps
+    once = compose_greedily(*rows, weights, pool, rng=np.random.default_rng(0))
+    again = compose_greedily(*rows, 1000 * weights, pool, rng=np.random.default_rng(0))
+    assert once.trace.steps == again.trace.steps
 
 
 @pytest.mark.parametrize(
@@ -149,4 +152,6 @@ def test_pictures_and_pool_must_fit(task, pool):
 
 def test_bad_settings(rows, pool):
     with pytest.raises(SettingError, match="max_copies"):
-        compose(*rows, np.ones(len(rows[1])), pool, rng=np.random.default_rng(0), max_copies=0)
+        compose_greedily(
+            *rows, np.ones(len(rows[1])), pool, rng=np.random.default_rng(0), max_copies=0
+        )

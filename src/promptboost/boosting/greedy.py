@@ -5,69 +5,20 @@ classes and appends to each bank the copies of one prompt that lower the weighte
 until a full cycle changes nothing. Every step lowers the error, so the loop ends.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.boosting import kernel
+from promptboost.boosting.composition import Composition, GreedyTrace, Step
 from promptboost.boosting.grid import GridRows, weights_to_grid
 from promptboost.boosting.problem import GridPool
-from promptboost.boosting.search import Effort, PromptSearch, in_threads
+from promptboost.boosting.search import PromptSearch
+from promptboost.boosting.templates import pick_template, template_hits
 from promptboost.errors import SettingError
 
-__all__ = ["Composition", "Step", "compose", "pick_template", "template_hits"]
+__all__ = ["compose_greedily"]
 
 
-@dataclass(frozen=True)
-class Step:
-    """``copies`` of prompt ``prompt`` appended to the bank of one class, and the error after that."""
-
-    class_index: int
-    prompt: int
-    copies: int
-    error: float
-
-
-@dataclass(frozen=True)
-class Composition:
-    """One weak classifier, and how it was composed.
-
-    Attributes
-    ----------
-    template : int
-        The template every bank starts with.
-    template_error : float
-        Weighted error after stage 1.
-    steps : tuple of Step
-        Stage 2, in order.
-    cycles : int
-        Number of passes over all classes; the last one changed nothing.
-    effort : Effort
-        What the search has done.
-    """
-
-    template: int
-    template_error: float
-    steps: tuple[Step, ...]
-    cycles: int
-    effort: Effort
-
-    @property
-    def error(self) -> float:
-        """Weighted error of the weak classifier on the rows it was composed on."""
-        return self.steps[-1].error if self.steps else self.template_error
-
-    def copies(self, class_index: int) -> dict[int, int]:
-        """Prompt → number of copies in one bank, in order of entry, without the template."""
-        bank: dict[int, int] = {}
-        for step in self.steps:
-            if step.class_index == class_index:
-                bank[step.prompt] = bank.get(step.prompt, 0) + step.copies
-        return bank
-
-
-def compose(
+def compose_greedily(
     X: GridRows,
     y: NDArray[np.int64],
     weights: ArrayLike,
@@ -107,10 +58,10 @@ def compose(
     ...     [[[0.0, 1.0], [0.96, 0.28]], [[0.28, 0.96]]],    # two prompts and one prompt
     ... )
     >>> X, y = to_grid([[0.6, 0.8], [0.8, 0.6]]), np.array([1, 0])
-    >>> weak = compose(X, y, [0.5, 0.5], pool, rng=np.random.default_rng(0))
+    >>> weak = compose_greedily(X, y, [0.5, 0.5], pool, rng=np.random.default_rng(0))
     >>> weak.template_error, weak.error
     (1.0, 0.0)
-    >>> [(step.class_index, step.prompt, step.copies) for step in weak.steps]
+    >>> [(step.class_index, step.prompt, step.copies) for step in weak.trace.steps]
     [(0, 1, 2), (1, 0, 2)]
     """
     if max_copies is not None and max_copies < 1:
@@ -126,7 +77,14 @@ def compose(
     )
     template_error = search.error / total
     steps, cycles = _insert_until_nothing_helps(search, len(pool.prompts), total)
-    return Composition(template, template_error, steps, cycles, search.effort)
+    return Composition(
+        template,
+        template_error,
+        error=search.error / total,
+        template_copies=(1,) * len(pool.prompts),
+        banks=_banks(steps, len(pool.prompts)),
+        trace=GreedyTrace(steps, cycles, search.effort),
+    )
 
 
 def _insert_until_nothing_helps(
@@ -145,29 +103,9 @@ def _insert_until_nothing_helps(
     return tuple(steps), cycles
 
 
-def template_hits(X: GridRows, y: NDArray[np.int64], templates: GridRows) -> NDArray[np.bool_]:
-    """Which template alone classifies which row rightly.
-
-    This does not depend on the weights, so rows that return in later rounds need it only once.
-
-    Returns
-    -------
-    array of bool, shape (n, number of templates)
-    """
-    number = templates.shape[1]
-    winners = np.empty((number, len(X)), dtype=np.int32)
-
-    def fill(part: slice) -> None:
-        for j in range(part.start, part.stop):
-            kernel.nearest(X, np.ascontiguousarray(templates[:, j]), winners[j])
-
-    in_threads(fill, number, X.size * len(templates) * number)
-    return np.ascontiguousarray((winners == y).T)
-
-
-def pick_template(
-    hits: NDArray[np.bool_], grid_weights: NDArray[np.int64], rng: np.random.Generator
-) -> int:
-    """Pick the template of least weighted error; ties are broken at random."""
-    errors = np.array([int(grid_weights[~column].sum()) for column in hits.T])
-    return int(rng.choice(np.flatnonzero(errors == errors.min())))
+def _banks(steps: tuple[Step, ...], n_classes: int) -> tuple[dict[int, int], ...]:
+    banks: tuple[dict[int, int], ...] = tuple({} for _ in range(n_classes))
+    for step in steps:
+        bank = banks[step.class_index]
+        bank[step.prompt] = bank.get(step.prompt, 0) + step.copies
+    return banks
