@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from promptboost.boosting import BoostSettings, GridPool, Shots, boost
-from promptboost.boosting.boost import scores_of
+from promptboost.boosting.scores import scores_of
 from promptboost.ensemble import PromptEnsemble, Round
 from promptboost.errors import InputError, LabelError, PoolError, SettingError
 from promptboost.fitting import PoolTexts, fit_ensemble

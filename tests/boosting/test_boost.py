@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.boosting import BoostSettings, GridPool, Shots, boost
-from promptboost.boosting.boost import BoostState, scores_of, updated_weights
+from promptboost.boosting.boost import BoostState, updated_weights
 from promptboost.boosting.grid import COSINE_UNIT
+from promptboost.boosting.scores import scores_of
 from promptboost.errors import SettingError, WeightError
 from promptboost.testing import clip_like
 

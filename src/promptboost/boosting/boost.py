@@ -12,16 +12,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.boosting import kernel
 from promptboost.boosting.composition import Composition
 from promptboost.boosting.gradient import GradientSettings, compose_by_gradient
 from promptboost.boosting.greedy import compose_greedily
-from promptboost.boosting.grid import COSINE_UNIT, GridRows, weights_to_grid
+from promptboost.boosting.grid import GridRows, weights_to_grid
 from promptboost.boosting.problem import GridPool, Shots
+from promptboost.boosting.scores import scores_of
 from promptboost.boosting.templates import template_hits
 from promptboost.errors import SettingError, WeightError
 
-__all__ = ["BoostRound", "BoostSettings", "BoostState", "boost", "scores_of", "updated_weights"]
+__all__ = ["BoostRound", "BoostSettings", "BoostState", "boost", "updated_weights"]
 
 Algorithm = Literal["samme.r", "samme"]
 
@@ -249,24 +249,6 @@ def _finish_round(
         weights = _normalised(state.weights * np.exp(vote * wrong), len(wrong))
     after = BoostState(state.rounds_done + 1, weights, quiet, finished)
     return BoostRound(weak, vote, error, after)
-
-
-def scores_of(weak: Composition, X: GridRows, pool: GridPool) -> NDArray[np.float64]:
-    """Scores of a weak classifier: mean cosine with each bank, shape (n, K).
-
-    Sums are exact; only the final division rounds.
-    """
-    K = len(pool.prompts)
-    scores = np.empty((len(X), K), dtype=np.float64)
-    for k in range(K):
-        copies = weak.banks[k]
-        rows = pool.prompts[k][list(copies)]
-        bank = np.concatenate([pool.templates[k, weak.template][None], rows])
-        counts = np.array([weak.template_copies[k], *copies.values()], dtype=np.int64)
-        cosines = np.empty((len(X), len(bank)), dtype=np.int32)
-        kernel.products(bank, X, cosines)
-        scores[:, k] = (cosines @ counts) / (int(counts.sum()) * COSINE_UNIT)
-    return scores
 
 
 def updated_weights(

@@ -16,8 +16,8 @@ Column = NDArray[np.float32]
 Values = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-# Newton's method is safeguarded by bisection, which alone would need fifteen steps for 2**15 copies.
-_STEPS = 30
+# After this many of Newton's steps, bisection finds what is left in fifteen at most.
+_NEWTON = 8
 # A class that has all of a row's probability leaves the others this share at least.
 _SMALLEST_REST = 1e-12
 
@@ -38,17 +38,23 @@ def slopes(
 
 @compiled_any_order
 def loss_change(
-    z: Column, delta: Column, other: Values, weights: Values, own: Flags, gamma: float
+    z: Column,
+    delta: Column,
+    other: Values,
+    weights: Values,
+    own: Flags,
+    start: float,
+    stop: float,
 ) -> float:
-    """Give the change of the loss when the share ``gamma`` is moved."""
+    """Give the change of the loss when the share that is moved goes from ``start`` to ``stop``."""
     total = 0.0
     for i in range(len(z)):
-        before = z[i] - other[i]
-        after = before + gamma * delta[i]
+        before = z[i] - other[i] + start * delta[i]
+        after = z[i] - other[i] + stop * delta[i]
         # log(1 + exp(u)) is written so that nothing overflows.
         change = max(after, 0.0) - max(before, 0.0)
         change += np.log1p(np.exp(-abs(after))) - np.log1p(np.exp(-abs(before)))
-        total += weights[i] * (change - (gamma * delta[i] if own[i] else 0.0))
+        total += weights[i] * (change - ((stop - start) * delta[i] if own[i] else 0.0))
     return total
 
 
@@ -80,44 +86,34 @@ def best_copies(
     copies, limit : int
         Copies in the bank, and how many of them can be moved.
     """
-    low, high = 0.0, limit / copies
-    first, second = slopes(z, delta, other, weights, own, low)
+    tries = 0
+    first, second = slopes(z, delta, other, weights, own, 0.0)
     slope, bend = first + penalty[0], second + 2.0 * penalty[1]
     if slope >= 0.0:
         return 0
-    gamma = 0.0
-    for _ in range(_STEPS):
-        # Newton's step; where it would leave what is possible, half of that.
-        step = -slope / bend if bend > 0.0 else np.inf
-        if low < gamma + step < high:
-            gamma = gamma + step
-        elif high == limit / copies and low < high:
-            gamma = high  # the end itself has not been tried
-        else:
-            gamma = (low + high) / 2.0
-        first, second = slopes(z, delta, other, weights, own, gamma)
-        slope = first + penalty[0] + 2.0 * penalty[1] * gamma
+    # The slope is negative at `low` and not at `high`, as far as is known: beyond the limit is a wall.
+    d, low, high = 0, 0, limit + 1
+    while high - low > 1:
+        # Newton's step to a whole number, or half of what is left where it would leave that.
+        step = -slope / bend * copies if bend > 0.0 else float(copies)
+        aim = d + int(min(max(step, -float(copies)), float(copies)) + (0.5 if step > 0 else -0.5))
+        d = min(max(aim, low + 1), high - 1) if tries < _NEWTON else (low + high) // 2
+        tries += 1
+        share = d / copies
+        first, second = slopes(z, delta, other, weights, own, share)
+        slope = first + penalty[0] + 2.0 * penalty[1] * share
         bend = second + 2.0 * penalty[1]
         if slope < 0.0:
-            if gamma == limit / copies:
-                return limit
-            low = gamma
+            low = d
         else:
-            high = gamma
-        if int(low * copies) == int(high * copies):
-            break  # no whole number lies between
-        if bend > 0.0 and abs(slope / bend) * copies < 1e-3:
-            break
-    fewer = int(gamma * copies + 1e-9)
-    best, lowest = 0, 0.0
-    for d in (fewer, fewer + 1):
-        if 0 < d <= limit:
-            share = d / copies
-            change = loss_change(z, delta, other, weights, own, share)
-            change += share * penalty[0] + share * share * penalty[1]
-            if change < lowest:
-                best, lowest = d, change
-    return best
+            high = d
+    if high > limit:
+        return limit
+    # One copy more passes the lowest point; it may still be lower than one copy fewer.
+    share, more = low / copies, 1.0 / copies
+    change = loss_change(z, delta, other, weights, own, share, share + more)
+    change += more * (penalty[0] + (2.0 * share + more) * penalty[1])
+    return high if change < 0.0 else low
 
 
 @compiled_any_order

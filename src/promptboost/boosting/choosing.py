@@ -1,0 +1,169 @@
+"""Which logit scale to compose by gradient with: chosen from the few shots alone.
+
+The pictures of each class are dealt to folds. For each scale, every fold's pictures are scored by a
+classifier composed on the others. The scores of one scale are compared with those of another by their
+log loss after one common factor has been fitted to them, so that a scale is not judged by how loud it is.
+Among the scales that are no worse than the best beyond chance (one standard error of the difference, over
+pictures), the one nearest to the starting point is taken. One picture a class leaves nothing to set
+aside: then the starting point itself is taken.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.boosting.gradient import GradientSettings, compose_by_gradient
+from promptboost.boosting.grid import GridRows
+from promptboost.boosting.problem import GridPool, Shots
+from promptboost.boosting.scores import scores_of
+from promptboost.boosting.templates import template_hits
+
+__all__ = ["FACTORS", "ScaleChoice", "choose_scale"]
+
+#: Scales that are tried, as multiples of the encoder's own; the first one is the starting point.
+FACTORS = (3.0, 2.0, 4.0, 6.0, 1.0)
+
+_MOST_FOLDS = 4
+# Enough to tell scales apart; the last sweeps of a fit are about the last copies.
+_SWEEPS = 12
+_LOUDNESS = np.geomspace(0.1, 10.0, 41)
+
+
+@dataclass(frozen=True)
+class ScaleChoice:
+    """A logit scale, and why.
+
+    Attributes
+    ----------
+    logit_scale : float
+        The choice.
+    folds : int
+        Into how many parts the pictures were dealt; 0 if there were too few.
+    losses : mapping of float to float
+        Scale → log loss on the pictures set aside; empty if there were too few.
+    """
+
+    logit_scale: float
+    folds: int
+    losses: dict[float, float]
+
+    def __str__(self) -> str:
+        if not self.losses:
+            return (
+                f"logit scale {self.logit_scale:g}, {FACTORS[0]:g} × the encoder's own: "
+                "a class has one picture only, so none can be set aside to choose by"
+            )
+        tried = ", ".join(f"{scale:g}: {loss:.3f}" for scale, loss in sorted(self.losses.items()))
+        return (
+            f"logit scale {self.logit_scale:g}, by the log loss on pictures set aside "
+            f"({self.folds} folds; {tried})"
+        )
+
+
+def choose_scale(
+    shots: Shots,
+    pool: GridPool,
+    settings: GradientSettings,
+    encoder_scale: float,
+    *,
+    views: int = 0,
+    factors: Sequence[float] = FACTORS,
+) -> ScaleChoice:
+    """Choose the logit scale of the gradient composer by cross-validation over pictures.
+
+    Views of a picture never stand on both sides. The same input gives the same choice.
+
+    Parameters
+    ----------
+    shots : Shots
+        Labelled pictures and their views.
+    pool : GridPool
+        Templates and prompts.
+    settings : GradientSettings
+        Those of the fit; only the logit scale is open.
+    encoder_scale : float
+        What the encoder itself multiplies cosines with.
+    views : int
+        How many views of each picture to compose on; 0 for the pictures themselves.
+    factors : sequence of float
+        Multiples of it to try, the preferred one first.
+
+    Examples
+    --------
+    >>> from promptboost.testing import clip_like
+    >>> task = clip_like(n_classes=3, shots=1, prompts=20, seed=0)
+    >>> shots = Shots.from_rows(task.pictures, task.labels)
+    >>> pool = GridPool.from_rows(task.templates, task.prompts)
+    >>> choice = choose_scale(shots, pool, GradientSettings(logit_scale=1.0), 50.0)
+    >>> choice.logit_scale, choice.folds
+    (150.0, 0)
+    """
+    scales = [encoder_scale * factor for factor in factors]
+    folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
+    if folds < 2:
+        return ScaleChoice(scales[0], 0, {})
+    parts = _Parts(shots, pool, folds, views)
+    asked = replace(settings, sweeps=min(settings.sweeps, _SWEEPS))
+    losses = np.stack([parts.losses(replace(asked, logit_scale=scale)) for scale in scales])
+    means = losses.mean(axis=1)
+    behind = losses - losses[means.argmin()]
+    doubt = behind.std(axis=1, ddof=1) / np.sqrt(len(shots.labels))
+    as_good = np.flatnonzero(behind.mean(axis=1) <= doubt)
+    return ScaleChoice(scales[as_good[0]], folds, dict(zip(scales, means.tolist(), strict=True)))
+
+
+class _Parts:
+    """The pictures, dealt to folds."""
+
+    def __init__(self, shots: Shots, pool: GridPool, folds: int, views: int) -> None:
+        self._shots, self._pool, self._folds = shots, pool, folds
+        self._fold = _deal(shots.labels, folds)
+        bank = shots.originals[:, None] if views == 0 or shots.views is None else shots.views
+        # The first views: which ones hardly matters here, and it keeps the choice free of seeds.
+        self._rows = bank[:, : max(views, 1)]
+        self._hits = template_hits(
+            self._flat(self._rows), shots.labels.repeat(self._rows.shape[1]), pool.templates
+        ).reshape(*self._rows.shape[:2], -1)
+
+    def losses(self, settings: GradientSettings) -> NDArray[np.float64]:
+        """Give each picture's log loss when it is set aside, at the loudness that suits all best."""
+        labels = self._shots.labels
+        logits = np.empty((len(labels), len(self._pool.prompts)))
+        for part in range(self._folds):
+            kept, aside = self._fold != part, self._fold == part
+            rows = self._rows[kept]
+            y = labels[kept].repeat(rows.shape[1])
+            weak = compose_by_gradient(
+                self._flat(rows),
+                y,
+                np.ones(len(y)),
+                self._pool,
+                settings,
+                rng=np.random.default_rng(0),
+                hits=self._hits[kept].reshape(len(y), -1),
+            )
+            scores = scores_of(weak, self._shots.originals[aside], self._pool)
+            logits[aside] = settings.logit_scale * scores
+        tried = np.stack([_log_loss(logits * loud, labels) for loud in _LOUDNESS])
+        return np.asarray(tried[tried.mean(axis=1).argmin()])
+
+    @staticmethod
+    def _flat(rows: GridRows) -> GridRows:
+        return np.ascontiguousarray(rows.reshape(-1, rows.shape[2]))
+
+
+def _deal(labels: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
+    """Deal the pictures of each class in turn, in the order they have."""
+    fold = np.empty(len(labels), dtype=np.int64)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        fold[members] = np.arange(len(members)) % folds
+    return fold
+
+
+def _log_loss(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    highest = logits.max(axis=1)
+    total = highest + np.log(np.exp(logits - highest[:, None]).sum(axis=1))
+    return np.asarray(total - logits[np.arange(len(labels)), labels])
