@@ -1,4 +1,4 @@
-"""How long one round of greedy composition takes, beside the products it avoids.
+"""How long one round takes either composer, beside the products it avoids.
 
     python -m benchmarks.search                       the three sizes as a table
     python -m benchmarks.search --size pets --json    one size as one JSON object
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import plain
+from benchmarks.gradient import measure_gradient
 from benchmarks.task import Size, Task, Visit, make_task
 from promptboost.boosting.search import PromptSearch
 from promptboost.boosting.templates import pick_template, template_hits
@@ -97,7 +98,9 @@ def measure(size: Size, check: int = 6) -> dict[str, object]:
     insertion = time.perf_counter() - start
     total = int(task.weights.sum())
     plain_s, same = plain.compare(task, first, visits, cycles, check)
+    gradient = measure_gradient(task, hits, search.error / total)
     return {
+        **gradient,
         "size": asdict(size),
         "rows": len(task.X),
         "error_before": float((task.weights[~hits[:, template]]).sum() / total),
@@ -212,6 +215,35 @@ def print_table(results: list[dict[str, Any]]) -> None:
         ("updates", lambda r: str(r["updates"])),
         ("same", lambda r: "yes" if r["same_selections"] else "NO"),
     ]
+    _print_columns(columns, results)
+    print()
+    _print_columns(_GRADIENT_COLUMNS, results)
+
+
+_GRADIENT_COLUMNS: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
+    ("size", lambda r: r["size"]["name"]),
+    ("greedy, one round", lambda r: f"{r['insertion_s']:.2f} s"),
+    ("gradient", lambda r: f"{r['gradient_s']:.2f} s"),
+    ("error", lambda r: f"{r['error_after']:.3f} and {r['gradient_error_after']:.3f}"),
+    (
+        "gradient to the greedy error",
+        lambda r: f"{r['same_error_s']:.2f} s, {r['same_error_sweeps']} sweeps",
+    ),
+    ("ratio", lambda r: f"{r['insertion_s'] / r['same_error_s']:.1f} ×"),
+    (
+        "50 greedy rounds / one gradient",
+        lambda r: f"{50 * r['insertion_s'] / r['gradient_s']:.0f} ×",
+    ),
+    ("gradient / dense product", lambda r: f"{r['gradient_s'] / r['dense_product_s']:.3f}"),
+    ("sweeps, reads of the pool", lambda r: f"{r['gradient_sweeps']}, {r['gradient_pool_reads']}"),
+    ("objective, gap", lambda r: f"{r['gradient_objective']:.3f}, {r['gradient_gap']:.3f}"),
+    ("peak extra", lambda r: f"{r['gradient_peak_extra_bytes'] / 2**20:.0f} MiB"),
+]
+
+
+def _print_columns(
+    columns: list[tuple[str, Callable[[dict[str, Any]], str]]], results: list[dict[str, Any]]
+) -> None:
     print("| " + " | ".join(name for name, _ in columns) + " |")
     print("|" + "---|" * len(columns))
     for result in results:

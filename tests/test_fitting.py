@@ -5,12 +5,14 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from promptboost.boosting import BoostSettings, GridPool, Shots, boost
+from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots, boost
+from promptboost.boosting.choosing import choose_scale
 from promptboost.boosting.scores import scores_of
 from promptboost.ensemble import PromptEnsemble, Round
 from promptboost.errors import InputError, LabelError, PoolError, SettingError
 from promptboost.fitting import PoolTexts, fit_ensemble
 from promptboost.fitting.inputs import holds_pictures
+from promptboost.fitting.scale import calibrated_scale, settle_scale
 from promptboost.fitting.space import RowSpace
 from promptboost.fitting.stages import EmbeddedRounds
 from promptboost.pool import build_pool
@@ -46,7 +48,7 @@ class Problem:
         }
 
     def fit(self, rounds=6, texts=None, ids=None, shots=None, resume=None, on_round=None, **more):
-        keys = ("weights", "encoder_id", "encoder_fingerprint", "notes")
+        keys = ("weights", "encoder_id", "encoder_fingerprint", "encoder_scale", "notes")
         other = {key: more.pop(key) for key in keys if key in more}
         return fit_ensemble(
             shots or self.shots,
@@ -214,6 +216,99 @@ def test_another_pool_other_classes_or_edited_text_is_not_continued(problem):
         )
     with pytest.raises(SettingError, match=r"edited.*truncated"):
         problem.fit(resume=part.truncate(1))
+
+
+# --- the gradient composer and its scale --------------------------------------------------------
+
+OPEN = {"gradient": GradientSettings(sweeps=8), "views_per_round": 3, "encoder_scale": 20.0}
+
+
+def test_an_open_scale_is_chosen_and_explained(problem):
+    ensemble = problem.fit(rounds=1, **OPEN)
+    choice = choose_scale(problem.shots, problem.pool, OPEN["gradient"], 20.0, views=3)
+    assert ensemble.settings["logit_scale"] == choice.logit_scale
+    assert ensemble.settings["scale_choice"] == str(choice)
+    expected = {"composer": "gradient", "sweeps": 8, "copies": 32, "spread": 2.0, "caution": 0.3}
+    assert expected.items() <= ensemble.settings.items()
+    given = problem.fit(rounds=1, views_per_round=3, gradient=GradientSettings(33.0))
+    assert given.settings["logit_scale"] == 33
+    assert "scale_choice" not in given.settings
+    assert "logit_scale" not in problem.fit(rounds=1).settings
+
+
+def test_the_text_of_a_gradient_round_has_its_certificate(problem):
+    asked = BoostSettings(rounds=1, seed=3, views_per_round=8, gradient=GradientSettings(30.0))
+    trace = next(boost(problem.shots, problem.pool, asked)).composition.trace
+    [said] = problem.fit(rounds=1, views_per_round=8, gradient=asked.gradient).rounds
+    assert (said.composer, said.objective, said.gap) == (
+        "gradient",
+        trace.objectives[-1],
+        trace.gaps[-1],
+    )
+    [greedy] = problem.fit(rounds=1).rounds
+    assert (greedy.composer, greedy.objective, greedy.gap) == ("greedy", None, None)
+
+
+@pytest.mark.parametrize("stop", [1, 2])
+def test_an_interrupted_gradient_fit_keeps_its_scale(problem, stop):
+    whole = problem.fit(rounds=3, **OPEN)
+    part = problem.fit(rounds=3, on_round=lambda so_far, done: len(so_far) == stop, **OPEN)
+    again = PromptEnsemble.from_json(part.to_json())
+    assert problem.fit(rounds=3, resume=again, **OPEN).to_json() == whole.to_json()
+    # Whatever would be chosen now, the scale of the earlier rounds stays.
+    other = problem.fit(rounds=3, resume=again, **OPEN | {"encoder_scale": 500.0})
+    assert other.to_json() == whole.to_json()
+    chosen = float(whole.settings["logit_scale"])
+    typed = OPEN | {"gradient": GradientSettings(chosen, sweeps=8)}
+    assert problem.fit(rounds=3, resume=again, **typed).rounds == whole.rounds
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"gradient": GradientSettings(7.0, sweeps=8)}, "'logit_scale': .* then, 7.0 now"),
+        ({"gradient": GradientSettings(sweeps=9)}, "'sweeps': 8 then, 9 now"),
+        ({"gradient": None}, "'composer': 'gradient' then, 'greedy' now"),
+    ],
+)
+def test_another_gradient_fit_is_not_continued(problem, change, named):
+    part = problem.fit(rounds=1, **OPEN)
+    with pytest.raises(SettingError, match=f"cannot continue.*{named}"):
+        problem.fit(rounds=2, resume=part, **OPEN | change)
+
+
+def test_greedy_settings_and_given_scales_are_left_alone(problem):
+    for asked in (BoostSettings(), BoostSettings(gradient=GradientSettings(9.0))):
+        assert settle_scale(problem.shots, problem.pool, asked, 20.0) == (asked, None)
+
+
+def test_without_an_encoder_the_pictures_give_the_scale(problem):
+    asked = BoostSettings(views_per_round=0, gradient=GradientSettings(sweeps=4))
+    settled, why = settle_scale(problem.shots, problem.pool, asked, None)
+    stand_in = calibrated_scale(problem.shots, problem.pool)
+    chosen, plain = settle_scale(problem.shots, problem.pool, asked, stand_in)
+    assert settled == chosen
+    assert why.startswith(plain)
+    assert f"{stand_in:.3g} stands for it" in why
+
+
+def test_the_calibrated_scale_is_about_the_best_template_and_grows_as_scores_shrink():
+    # Class 0 is picked rightly three times of four by the second template only: log-odds of 3.
+    rows = np.array([[0.6, 0.8, 0.0], [0.8, 0.6, 0.0]])
+    near, far = np.array([1.0, 0.0, 0.0]), np.array([0.0, 1.0, 0.0])
+    shots = Shots.from_rows(rows[[1, 1, 1, 0, 0, 0, 0, 1]], [0, 0, 0, 0, 1, 1, 1, 1])
+    pool = GridPool.from_rows([[far, near], [near, far]], [[near], [far]])
+    assert calibrated_scale(shots, pool) == pytest.approx(np.log(3) / 0.2, rel=0.15)
+    # The same with scores that lie half as far apart.
+    blunt = np.array([[1.0, 0.0, 0.0], [0.5, np.sqrt(0.75), 0.0]])
+    closer = GridPool.from_rows([[far, near], [near, blunt[1]]], [[near], [far]])
+    assert calibrated_scale(shots, closer) != calibrated_scale(shots, pool)
+
+
+def test_a_template_that_is_always_right_does_not_run_off_to_the_highest_scale():
+    rows = np.array([[1.0, 0.0], [0.0, 1.0]])
+    pool = GridPool.from_rows(rows[:, None], [rows[:1], rows[1:]])
+    assert 5 < calibrated_scale(Shots.from_rows(rows, [0, 1]), pool) < 10
 
 
 # --- what does not belong together --------------------------------------------------------------

@@ -23,6 +23,7 @@ from sklearn.utils.validation import (
 )
 
 from promptboost.boosting import BoostSettings
+from promptboost.boosting.gradient import GradientSettings
 from promptboost.encoders.base import Encoder
 from promptboost.ensemble import PromptEnsemble
 from promptboost.errors import EncoderError, LabelError, SettingError
@@ -45,6 +46,8 @@ __all__ = ["PromptBoostClassifier"]
 
 Floats = NDArray[np.float64]
 Labels = NDArray[Any]
+# Example → the example it was merged into, and its part of that one's weight.
+Parts = dict[str, tuple[str, float]]
 
 
 class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -53,6 +56,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     Each round composes a weak classifier: a bank of prompts for every class, whose score is the mean
     cosine with the picture. The rounds together are a :class:`~promptboost.PromptEnsemble`: plain
     text, which :meth:`transfer` moves to another encoder.
+
+    **The composer** decides which prompts a round takes. "gradient" gives every class the same number
+    of copies and moves them from prompt to prompt as lowers the logistic loss most, so that one
+    round is enough; "greedy", the paper's, appends copies as lowers the number of errors most.
 
     **With an encoder**, X holds pictures, or embeddings that this encoder made of pictures. The
     prompts come from the class names, which are the labels as text, and from `pool`.
@@ -76,21 +83,27 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     templates : sequence of str or None, default=None
         Sentences with ``{}`` where the class name goes, where `pool` is not a PromptPool; ours by
         default.
-    n_rounds : int, default=50
+    composer : {"gradient", "greedy"}, default="gradient"
+        What composes a round.
+    logit_scale : float or None, default=None
+        What the gradient composer multiplies cosines with: higher trusts the examples more, and the
+        pool less. None chooses it from the training examples.
+    n_rounds : int, default=1
         Number of weak classifiers.
-    views_per_round : int, default=4
+    views_per_round : int, default=8
         Views of each picture that a round sees; 0 shows it the pictures themselves, as is always done
         with embeddings unless :meth:`fit` is given their views.
-    n_views : int, default=20
+    n_views : int, default=8
         Views of each picture to embed. Rounds draw from them, none twice before all were seen.
     temperature : float, default=1.0
         Of the softmax over mean cosines.
     algorithm : {"samme.r", "samme"}, default="samme.r"
         Real-valued votes, or one hard vote a round.
     max_copies : int or None, default=None
-        Largest number of copies of a prompt appended at once.
+        Largest number of copies of a prompt the greedy composer appends at once.
     penalty : bool, default=True
-        Compare prompts by the change of the error per copy, or by the change alone.
+        Whether the greedy composer compares prompts by the change of the error per copy, or by the
+        change alone.
     patience : int or None, default=None
         Stop after this many rounds in a row that left no error.
     random_state : int, RandomState or None, default=None
@@ -108,6 +121,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         Number of rounds.
     round_errors_ : ndarray of shape (n_iter_,)
         Weighted error of each round on the views it was composed on.
+    logit_scale_ : float or None
+        What the gradient composer multiplied cosines with; None for the greedy one.
+    scale_choice_ : str or None
+        Why, in words, where it was chosen.
     sample_weight_ : ndarray of shape (n_samples,)
         Boosting weights at the end of the fit: the examples that stayed hard.
     n_features_in_ : int
@@ -120,9 +137,11 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     Rows of X are scaled to length one. Without an encoder they first get one more coordinate, the
     same for all, as an intercept: see :class:`promptboost.fitting.space.RowSpace`.
 
-    Without an encoder, the order of the rows does not matter. A weight of two is an example given
-    twice as long as no tie is at stake: weights are rounded to 2**-36 of their sum, and twice a rounded
-    weight is not always the rounded double, so that on data full of ties another prompt may win.
+    Without an encoder, the order of the rows does not matter, and a weight of two is an example given
+    twice: equal examples are put together before anything else is done.
+
+    The defaults are those of ``promptboost fit``. The paper's setting is ``composer="greedy",
+    n_rounds=50, views_per_round=4, n_views=20``.
 
     A pickle holds the name of an encoder, but an encoder with its weights. To keep what was learnt,
     save ``ensemble_``, which is text, or ``head_``.
@@ -134,7 +153,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     >>> X = [Image.new("RGB", (8, 8), colour) for colour in ("red", "tomato", "blue", "navy")]
     >>> y = ["fire", "fire", "ice", "ice"]
     >>> sentences = {"fire": ["it is red", "flames"], "ice": ["it is blue", "a glacier"]}
-    >>> classifier = PromptBoostClassifier(FakeEncoder(64), sentences, n_rounds=3, random_state=0)
+    >>> classifier = PromptBoostClassifier(FakeEncoder(64), sentences, random_state=0)
     >>> classifier.fit(X, y).predict([Image.new("RGB", (8, 8), "darkred")])
     array(['fire'], dtype='<U4')
     >>> classifier.transfer(FakeEncoder(64, seed=1)).score(X, y)
@@ -147,9 +166,11 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         pool: PromptPool | Mapping[str, Sequence[str]] | None = None,
         *,
         templates: Sequence[str] | None = None,
-        n_rounds: int = 50,
-        views_per_round: int = 4,
-        n_views: int = 20,
+        composer: Literal["gradient", "greedy"] = "gradient",
+        logit_scale: float | None = None,
+        n_rounds: int = 1,
+        views_per_round: int = 8,
+        n_views: int = 8,
         temperature: float = 1.0,
         algorithm: Literal["samme.r", "samme"] = "samme.r",
         max_copies: int | None = None,
@@ -160,6 +181,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.encoder = encoder
         self.pool = pool
         self.templates = templates
+        self.composer = composer
+        self.logit_scale = logit_scale
         self.n_rounds = n_rounds
         self.views_per_round = views_per_round
         self.n_views = n_views
@@ -207,7 +230,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         settings = self._boost_settings()
         given = self._examples(X, y, sample_weight, views, source, settings)
         names = [str(label) for label in self.classes_]
-        examples = given.weighted(names)
+        examples, parts = given.weighted(names), None
+        if source is None:  # pictures keep their names and their order, as on the command line
+            examples, parts = _merged(examples)
         words, self._space = self._words(names, examples, source)
         if examples.views is None:
             settings = replace(settings, views_per_round=0)
@@ -220,8 +245,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             weights=examples.weights,
             encoder_id=source.id if isinstance(source, Encoder) else None,
             encoder_fingerprint=source.fingerprint if isinstance(source, Encoder) else None,
+            encoder_scale=source.logit_scale if isinstance(source, Encoder) else None,
         )
-        self.sample_weight_ = np.array([ensemble.sample_weights.get(i, 0.0) for i in given.ids])
+        weights = _divided(ensemble.sample_weights, parts)
+        self.sample_weight_ = np.array([weights.get(i, 0.0) for i in given.ids])
         self._take(ensemble, words.source)
         return self
 
@@ -248,7 +275,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         labels, weights = self._checked_targets(column_or_1d(y, warn=True), sample_weight, X)
         if self.n_views < settings.views_per_round:
             raise SettingError(
-                f"n_views is {self.n_views}: too few to see {settings.views_per_round} a round"
+                f"n_views is {self.n_views}: too few to see {settings.views_per_round} a round; "
+                f"set n_views={settings.views_per_round} or views_per_round={self.n_views}"
             )
         wanted = self.n_views if settings.views_per_round else 0
         rows, seen = embed_with_views(pictures, source, views=wanted, seed=settings.seed)
@@ -271,7 +299,31 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             weights = _check_sample_weight(sample_weight, rows, dtype=np.float64)
         return labels.astype(np.int64), weights
 
+    def _gradient_settings(self) -> GradientSettings | None:
+        """Give what the gradient composer is asked; None for the greedy one."""
+        if self.composer not in ("gradient", "greedy"):
+            raise SettingError(f"composer is {self.composer!r}: give 'gradient' or 'greedy'")
+        for name, asked, other in (
+            ("logit_scale", self.logit_scale is not None, "gradient"),
+            ("max_copies", self.max_copies is not None, "greedy"),
+            ("penalty", not self.penalty, "greedy"),
+        ):
+            if asked and self.composer != other:
+                raise SettingError(
+                    f"{name} is {getattr(self, name)!r}, but the {self.composer} composer has none: "
+                    f"leave it out or set composer={other!r}"
+                )
+        if self.composer == "greedy":
+            return None
+        scale: object = self.logit_scale
+        if scale is None:
+            return GradientSettings()
+        if isinstance(scale, bool) or not isinstance(scale, Real):
+            raise SettingError(f"logit_scale is {scale!r}: give a positive number, or None")
+        return GradientSettings(float(scale))
+
     def _boost_settings(self) -> BoostSettings:
+        gradient = self._gradient_settings()
         for name in ("n_rounds", "views_per_round", "n_views", "max_copies", "patience"):
             value = getattr(self, name)
             if value is None and name in ("max_copies", "patience"):
@@ -293,6 +345,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             max_copies=self.max_copies,
             penalty=self.penalty,
             patience=self.patience,
+            gradient=gradient,
         )
 
     def _words(
@@ -315,6 +368,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.ensemble_ = ensemble
         self.n_iter_ = len(ensemble)
         self.round_errors_ = np.array([item.error for item in ensemble.rounds])
+        self.logit_scale_ = ensemble.settings.get("logit_scale")
+        self.scale_choice_ = ensemble.settings.get("scale_choice")
         self._embedded = EmbeddedRounds.of(ensemble, words)
         self.head_ = self._embedded.head
         self._final = self._embedded.final()
@@ -446,6 +501,41 @@ def _warn_of_missing_sentences(
             UserWarning,
             stacklevel=4,  # whoever called fit
         )
+
+
+def _merged(examples: Examples) -> tuple[Examples, Parts]:
+    """Put examples in the order of their values, and equal ones together with their weights added.
+
+    Then it decides nothing in which order examples were given, or whether one was given twice or with
+    twice the weight: neither a sum of floats that is rounded, nor who is set aside with whom when the
+    logit scale is chosen. Which merged example each one went into, and its part of that, is told too.
+    """
+    n = len(examples.rows)
+    values = [examples.labels[:, None], examples.rows]
+    if examples.views is not None:
+        values.append(examples.views.reshape(n, -1))
+    _, first, into = np.unique(
+        np.concatenate(values, axis=1), axis=0, return_index=True, return_inverse=True
+    )
+    into = into.reshape(n)
+    given = examples.relative_weights()
+    total = np.bincount(into, weights=given).astype(np.float64)
+    merged = Examples(
+        examples.rows[first],
+        examples.labels[first],
+        tuple(examples.ids[i] for i in first),
+        None if examples.weights is None and len(first) == n else total,
+        None if examples.views is None else examples.views[first],
+    )
+    own = zip(examples.ids, into, given / total[into], strict=True)
+    return merged, {name: (merged.ids[i], float(part)) for name, i, part in own}
+
+
+def _divided(weights: Mapping[str, float], parts: Parts | None) -> Mapping[str, float]:
+    """Give each example its part of the weight of the one it was merged into."""
+    if parts is None:
+        return weights
+    return {name: part * weights[merged] for name, (merged, part) in parts.items()}
 
 
 def _votes(head: Head, rows: Floats) -> Floats:

@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,6 +7,8 @@ from hypothesis import strategies as st
 
 from promptboost.boosting import BoostSettings, GridPool, Shots, boost
 from promptboost.boosting.boost import BoostState, updated_weights
+from promptboost.boosting.composition import GradientTrace
+from promptboost.boosting.gradient import GradientSettings
 from promptboost.boosting.grid import COSINE_UNIT
 from promptboost.boosting.scores import scores_of
 from promptboost.errors import SettingError, WeightError
@@ -188,3 +192,176 @@ def test_bad_input_is_refused_before_any_work(problem):
         boost(shots, pool, weights=np.ones(20), state=BoostState(0, np.ones(20)))
     with pytest.raises(WeightError, match="expected 20"):
         boost(shots, pool, state=BoostState(1, np.ones(3)))
+
+
+# --- rounds composed by gradient ------------------------------------------------------------------
+
+BY_GRADIENT = GradientSettings(logit_scale=20.0, sweeps=4, copies=8, tolerance=0.0)
+
+
+def plain_scores(weak, shots, pool):
+    """Mean cosine with every copy in a bank, one copy after the other."""
+    scores = np.empty((len(shots.labels), len(pool.prompts)))
+    for k, bank in enumerate(weak.banks):
+        copies = [pool.templates[k, weak.template]] * weak.template_copies[k]
+        for j, number in bank.items():
+            copies += [pool.prompts[k][j]] * number
+        scores[:, k] = shots.originals @ np.mean(np.array(copies, dtype=float), axis=0)
+    return scores / COSINE_UNIT
+
+
+def dealt_views(seed, n, V, a, draw):
+    """The views of every picture in one draw: a shuffled bank is cut into V // a hands of a views."""
+    hands = V // a
+    order = np.random.default_rng([seed, draw // hands, 1]).permuted(
+        np.tile(np.arange(V), (n, 1)), axis=1
+    )
+    start = draw % hands * a
+    return order[:, start : start + a]
+
+
+@pytest.fixture
+def composed(monkeypatch):
+    """What the gradient composer is called with: the rows of every sweep, and its other arguments."""
+    module = sys.modules[boost.__module__]  # the package's name for it is that of the function
+    calls = []
+    real = module.compose_by_gradient
+
+    def compose(X, y, weights, pool, settings, *, fresh, **others):
+        rows = [X]
+
+        def noted(sweep):
+            assert sweep == len(rows)
+            rows.append(fresh(sweep))
+            return rows[-1]
+
+        calls.append({"rows": rows, "y": y, "weights": weights, "fresh": fresh, **others})
+        again = None if fresh is None else noted
+        return real(X, y, weights, pool, settings, fresh=again, **others)
+
+    monkeypatch.setattr(module, "compose_by_gradient", compose)
+    return calls
+
+
+def without_state(rounds):
+    return [(r.composition, r.vote, r.original_error, r.state.weights.tolist()) for r in rounds]
+
+
+@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
+@pytest.mark.parametrize("a", [0, 3, 8])
+def test_a_fit_by_gradient_continued_after_any_round_is_the_same(problem, algorithm, a):
+    given = {"views_per_round": a, "algorithm": algorithm, "seed": 7, "gradient": BY_GRADIENT}
+    whole = list(boost(*problem, BoostSettings(rounds=5, **given)))
+    for stop in range(1, len(whole)):
+        first = list(boost(*problem, BoostSettings(rounds=stop, **given)))
+        rest = list(boost(*problem, BoostSettings(rounds=5, **given), state=first[-1].state))
+        assert without_state(first + rest) == without_state(whole)
+
+
+def test_rounds_by_gradient_update_the_weights_as_the_paper_does(problem):
+    shots, pool = problem
+    weights = np.full(20, 1 / 20)
+    settings = BoostSettings(
+        rounds=4, views_per_round=4, temperature=0.05, seed=3, gradient=BY_GRADIENT
+    )
+    for done in boost(shots, pool, settings):
+        assert isinstance(done.composition.trace, GradientTrace)
+        assert done.composition.composer == settings.composer == "gradient"
+        scores = plain_scores(done.composition, shots, pool)
+        assert np.allclose(scores_of(done.composition, shots.originals, pool), scores, atol=1e-12)
+        wrong = scores.argmax(axis=1) != shots.labels
+        assert np.isclose(done.original_error, weights[wrong].sum())
+        assert done.vote == 1
+        weights = samme_r_weights(weights, scores, shots.labels, 0.05)
+        assert np.allclose(done.state.weights, weights, rtol=1e-9)
+    assert weights.std() > 0.001
+
+
+def test_hard_votes_of_rounds_by_gradient(problem):
+    shots, pool = problem
+    few = GradientSettings(logit_scale=20.0, sweeps=1, copies=2)
+    settings = BoostSettings(rounds=4, algorithm="samme", views_per_round=4, gradient=few)
+    weights = np.full(20, 1 / 20)
+    votes = 0
+    for done in boost(shots, pool, settings):
+        wrong = plain_scores(done.composition, shots, pool).argmax(axis=1) != shots.labels
+        error = weights[wrong].sum()
+        assert np.isclose(done.original_error, error)
+        if 0 < error < 0.8:
+            vote = np.log((1 - error) / error) + np.log(4)
+            assert np.isclose(done.vote, vote)
+            weights = weights * np.exp(vote * wrong)
+            weights /= weights.sum()
+            votes += 1
+        assert np.allclose(done.state.weights, weights)
+    assert votes
+
+
+@pytest.mark.parametrize("a", [1, 2, 3, 4])
+def test_every_sweep_has_views_of_its_own(problem, composed, a):
+    shots, pool = problem
+    settings = BoostSettings(rounds=3, views_per_round=a, seed=5, gradient=BY_GRADIENT)
+    rounds = list(boost(shots, pool, settings))
+    start = [np.full(20, 1 / 20), *(done.state.weights for done in rounds)]
+    assert len(composed) == 3
+    for number, call in enumerate(composed):
+        owners = np.arange(20).repeat(a)
+        assert (call["y"] == shots.labels[owners]).all()
+        assert (call["weights"] == start[number][owners]).all()
+        assert len(call["rows"]) > 2
+        seen = [[] for _ in range(20)]
+        for sweep, rows in enumerate(call["rows"]):
+            views = dealt_views(5, 20, 8, a, number * 5 + sweep)
+            assert (rows == shots.views[owners, views.ravel()]).all()
+            for i in range(20):
+                seen[i] += views[i].tolist()
+        if number == 0:  # the first deal begins with the first sweep
+            hand = 8 // a * a
+            assert all(len(set(mine[:hand])) == len(mine[:hand]) for mine in seen)
+
+
+@pytest.mark.parametrize("a", [0, 8])
+def test_where_all_rows_are_seen_at_once_there_are_no_fresh_ones(problem, composed, a):
+    shots, pool = problem
+    settings = BoostSettings(rounds=2, views_per_round=a, gradient=BY_GRADIENT)
+    rounds = list(boost(shots, pool, settings))
+    expected = shots.views.reshape(160, -1) if a else shots.originals
+    for call in composed:
+        assert call["fresh"] is None
+        assert (call["rows"][0] == expected).all()
+    assert rounds[0].composition.trace.sweeps > 1
+
+
+def test_the_composer_is_told_the_hits_of_its_rows(problem, composed):
+    from promptboost.boosting.templates import template_hits
+
+    shots, pool = problem
+    list(boost(shots, pool, BoostSettings(rounds=3, views_per_round=4, gradient=BY_GRADIENT)))
+    for call in composed:
+        expected = template_hits(call["rows"][0], call["y"], pool.templates)
+        assert (call["hits"] == expected).all()
+
+
+def test_seeds_of_rounds_by_gradient(problem):
+    run = [
+        without_state(
+            boost(
+                *problem, BoostSettings(rounds=2, seed=s, views_per_round=a, gradient=BY_GRADIENT)
+            )
+        )
+        for s, a in ((1, 3), (1, 3), (2, 3), (1, 8), (2, 8))
+    ]
+    assert run[0] == run[1]
+    assert run[0] != run[2]
+    assert run[3] == run[4], "with all views there is nothing to draw, and no template is level"
+
+
+def test_start_weights_of_rounds_by_gradient(problem):
+    shots, pool = problem
+    settings = BoostSettings(rounds=1, views_per_round=0, gradient=BY_GRADIENT)
+    kept = np.arange(20) % 4 != 0
+    some = next(boost(shots, pool, settings, weights=kept.astype(float)))
+    fewer = Shots(shots.originals[kept], shots.labels[kept])
+    alone = next(boost(fewer, pool, settings))
+    assert some.composition.banks == alone.composition.banks
+    assert np.isclose(some.original_error, alone.original_error)

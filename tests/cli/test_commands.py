@@ -14,7 +14,7 @@ from tests.runs.run_tools import write_pictures
 
 def test_show_by_class_and_by_round(capsys, fitted):
     by_class = call(capsys, "show", fitted / "run", "--top", 2)
-    assert by_class.out.startswith("4 classes, 5 rounds, ")
+    assert by_class.out.startswith("4 classes, 5 rounds (gradient), ")
     assert "pictures that stayed hard" in by_class.out
     assert "more (--all shows them)" in by_class.out
     by_round = call(capsys, "show", fitted / "run", "--by", "round", "--top", 2)

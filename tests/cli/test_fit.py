@@ -22,10 +22,62 @@ def test_what_a_newcomer_sees(capsys, task):
     assert answer.err.startswith("the pool has templates only")
     for part in ("zero-shot, “a photo of a {}.”", "mean of 80 templates", "logistic regression"):
         assert part in answer.out
-    assert "boosted, 3 rounds" in answer.out
+    assert "boosted, by gradient, 3 rounds" in answer.out
+    assert "composed     by gradient" in answer.out
+    assert "certificate  objective" in answer.out
+    assert "distinct prompts a class on average" in answer.out
     assert "by round" in answer.out
     assert f"promptboost predict {task / 'run'}" in answer.out
     assert str(task / "run/report.html") in answer.out
+
+
+def test_one_round_has_no_curve(capsys, task):
+    answer = fit(capsys, task, "--rounds", "1")
+    assert answer.code == 0
+    assert "boosted, by gradient" in answer.out
+    assert "by round" not in answer.out
+
+
+def kept_settings(task):
+    kept = tomllib.loads((task / "run/run.toml").read_text())["fit"]
+    return kept["composer"], kept["rounds"], kept["views_per_round"]
+
+
+def test_a_preset_gives_way_to_the_file_and_the_file_to_what_is_typed(capsys, task):
+    plain = ["fit", task / "pictures", "-o", task / "run", *FIT[:4], "--views", "4", "--overwrite"]
+    config = task / "mine.toml"
+    config.write_text("rounds = 2\nviews_per_round = 3\n")
+    assert call(capsys, *plain, "--preset", "paper", "--rounds", "4").code == 0
+    assert kept_settings(task) == ("greedy", 4, 4)
+    assert call(capsys, *plain, "--preset", "paper", "--config", config).code == 0
+    assert kept_settings(task) == ("greedy", 2, 3)
+    typed = ["--composer", "gradient", "--rounds", "1"]
+    assert call(capsys, *plain, "--preset", "paper", "--config", config, *typed).code == 0
+    assert kept_settings(task) == ("gradient", 1, 3)
+
+
+def test_a_preset_is_kept_when_a_run_goes_on(capsys, task):
+    fit(capsys, task, "--preset", "paper")
+    run = RunFolder(task / "run")
+    before = run.ensemble_path.read_bytes()
+    run.ensemble_path.rename(run.partial_path)
+    run.metrics_path.unlink()
+    plain = ["fit", task / "pictures", "-o", task / "run", "--resume"]
+    other = call(capsys, *plain, "--preset", "default", "--views-per-round", "1")
+    assert other.code == 2
+    assert "composer is gradient, but the run" in other.err
+    assert call(capsys, *plain).code == 0
+    assert run.ensemble_path.read_bytes() == before
+    # The same command again, preset and all, is no other request.
+    assert "finished already" in fit(capsys, task, "--preset", "paper", "--resume").err
+
+
+def test_settings_of_the_other_composer_are_refused(capsys, task):
+    config = task / "mine.toml"
+    config.write_text("logit_scale = 30\n")
+    answer = fit(capsys, task, "--config", config, "--composer", "greedy")
+    assert answer.code == 2
+    assert "only the gradient composer has it" in answer.err
 
 
 def test_json_is_one_object_with_the_figures(capsys, task):

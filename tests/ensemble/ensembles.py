@@ -28,7 +28,15 @@ def ensembles(draw, class_names=None, prompts=PROMPT, algorithm=None, temperatur
     algorithm = algorithm or draw(st.sampled_from(["samme.r", "samme"]))
     votes = st.just(1.0) if algorithm == "samme.r" else st.floats(0.01, 9.0)
     rounds = st.builds(
-        Round, TEXT, banks(class_names, prompts), FINITE, FINITE, votes, st.just("greedy") | TEXT
+        Round,
+        TEXT,
+        banks(class_names, prompts),
+        FINITE,
+        FINITE,
+        votes,
+        st.just("greedy") | TEXT,
+        st.none() | FINITE,
+        st.none() | FINITE,
     )
     return draw(
         st.builds(

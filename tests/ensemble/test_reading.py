@@ -73,7 +73,7 @@ def test_what_is_known_is_enough():
         for name in set(record) - keep:
             del record[name]
         for item in record["rounds"]:
-            del item["vote"], item["composer"]
+            del item["vote"], item["composer"], item["objective"], item["gap"]
 
     ensemble = PromptEnsemble.from_json(changed(forget))
     assert ensemble.rounds == pets().rounds
@@ -176,6 +176,8 @@ STRUCTURE = [
     (_set("rounds", 1, "template", value=""), r"rounds\[1\].template: is blank"),
     (_set("rounds", 1, "composer", value=None), r"rounds\[1\].composer: must be a string"),
     (_set("rounds", 1, "error", value="0.1"), r"rounds\[1\].error: must be a number"),
+    (_set("rounds", 1, "gap", value="0.1"), r"rounds\[1\].gap: must be a number"),
+    (_set("rounds", 1, "objective", value=True), r"rounds\[1\].objective: must be a number"),
     (_set("rounds", 1, "banks", value=[]), r"rounds\[1\].banks: must be an object"),
     (_set("rounds", 1, "banks", "cat", value=["a"]), r'rounds\[1\].banks\["cat"\]'),
     (_set("rounds", 1, "banks", "cat", value={}), r'rounds\[1\].banks\["cat"\]: is empty'),

@@ -65,7 +65,7 @@ def fitted(n_classes=8, shots=4, tests=12, rounds=12, seed=0):
         banks = {}
         for k, name in enumerate(names):
             banks[name] = {templates[k][weak.template]: 1}
-            for prompt, copies in weak.copies(k).items():
+            for prompt, copies in weak.banks[k].items():
                 banks[name][texts[k][prompt]] = copies
         made.append(Round(TEMPLATES[weak.template], banks, weak.error, weak.template_error))
     ids = [f"{names[k]}/{i:03d}.png" for i, k in enumerate(task.labels)]

@@ -1,5 +1,6 @@
 import ast
 import copy
+import dataclasses
 import re
 
 import pytest
@@ -131,3 +132,15 @@ def test_plain_text_renders_as_itself(text):
 
 def test_fences_outgrow_what_they_hold():
     assert fenced("a ```` b").startswith("`````\n")
+
+
+def test_says_what_composed_it(card, fit, tmp_path):
+    assert "| composed | greedily, as in the paper" in section(card, "How it was made")
+    only = dataclasses.replace(fit[0].rounds[0], composer="gradient", objective=0.5, gap=0.01)
+    made = dataclasses.replace(fit[0], rounds=(only,), settings={"logit_scale": 20.0})
+    text = written((made, fit[1]), tmp_path, fit[1])
+    assert "chosen from a pool, by gradient:" in text
+    told = section(text, "How it was made")
+    assert "| scale | logit scale 20, as it was given |" in told
+    assert "could lower it by more than 0.01 |" in told
+    assert "gradient composer is\npromptboost's own" in section(text, "Citation")

@@ -151,12 +151,37 @@ def test_unreadable_pictures(run, record):
 
 def test_suspected_labels(run):
     weights = dict.fromkeys("abcdefghi", 1.0) | {"j": 5.0}
-    answer = answers(run, ensemble=tell([weak()], sample_weights=weights))["PB012"]
+    answer = answers(run, ensemble=tell([weak()] * 2, sample_weights=weights))["PB012"]
     assert [line.split(":")[0] for line in answer.details] == ["j"]
     assert "3.6 ×" in answer.details[0]
-    even = tell([weak()], sample_weights=dict.fromkeys("abc", 1 / 3))
+    even = tell([weak()] * 2, sample_weights=dict.fromkeys("abc", 1 / 3))
     assert answers(run, ensemble=even)["PB012"].outcome == "fine"
     assert answers(run, ensemble=tell([weak()]))["PB012"].outcome == "not applicable"
+
+
+def test_after_one_round_labels_are_suspected_by_what_is_not_recognised(run, record):
+    one = tell([weak()], sample_weights={"a": 0.5, "b": 0.5})
+    right = {"picture": "a", "label": "cat", "predicted": "cat", "weight": 0.5}
+    wrong = right | {"picture": "b", "predicted": "dog"}
+    boosted = next(row for row in record["methods"] if row["name"] == "boosted")
+    record["hardest"], boosted["learn_accuracy"] = [right, wrong], 0.9
+    answer = answers(run, record, one)["PB012"]
+    assert answer.details == ("b: labelled cat, taken for dog",)
+    assert answer.summary == "1 of the 2 hardest learning pictures: taken for another class."
+    boosted["learn_accuracy"] = 0.6
+    assert answers(run, record, one)["PB012"].outcome == "not applicable"
+    record["hardest"], boosted["learn_accuracy"] = [right], 1.0
+    assert answers(run, record, one)["PB012"].outcome == "fine"
+
+
+def test_checks_of_rounds_make_sense_for_one(run):
+    weights = dict.fromkeys(map(str, range(40)), 1.0) | {"0": 60.0}
+    found = answers(run, ensemble=tell([weak(0.1, 0.2)], sample_weights=weights))
+    assert found["PB013"].outcome == "not applicable"
+    assert "one round" in found["PB013"].summary
+    said = found["PB023"].summary.replace("\u202f", " ")
+    assert said.endswith("20.0 % with the template alone, 10.0 % with the chosen prompts.")
+    assert answers(run, ensemble=tell([weak(0.2, 0.2)]))["PB023"].outcome == "found"
 
 
 def test_weight_on_few(run):
@@ -166,7 +191,7 @@ def test_weight_on_few(run):
     assert answer.outcome == "found"
     assert answer.summary == "Half of all weight is on 1 of 40 pictures."
     assert answer.type_next.endswith("--rounds 2")
-    even = tell([weak()], sample_weights=dict.fromkeys(names, 1.0))
+    even = tell([weak()] * 2, sample_weights=dict.fromkeys(names, 1.0))
     assert answers(run, ensemble=even)["PB013"].summary.startswith("Half of all weight is on 20 ")
     assert answers(run, ensemble=even)["PB013"].outcome == "fine"
     assert answers(run, ensemble=tell([weak()]))["PB013"].outcome == "not applicable"

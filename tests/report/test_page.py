@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import re
 import time
 
@@ -118,7 +119,7 @@ def test_light_pictures_are_hard_only_if_not_recognised(fit, tmp_path):
     light = {"picture": "a.png", "label": "bird", "predicted": "bird", "weight": 1 / 64}
     text = changed(fit, tmp_path, hardest=[light]).text("hardest")
     assert "a.png" not in text
-    assert "All learning pictures are recognised" in text
+    assert "The hardest learning pictures are recognised" in text
     text = changed(fit, tmp_path, hardest=[light | {"predicted": "fish"}]).text("hardest")
     assert "0.5 × bird taken for fish a.png" in text
     lightest = light | {"predicted": "fish", "weight": 1e-9}
@@ -268,3 +269,46 @@ def test_a_broken_file_leaves_the_old_report(fit, tmp_path):
         write_report(run)
     assert (run / "report.html").read_bytes() == before
     assert not list(run.glob(".promptboost-*"))
+
+
+def test_greedy_rounds_have_a_curve_and_no_certificate(page, fit):
+    assert "Round by round" in page.text("curve")
+    text = page.text("composing")
+    assert "greedily, as in the paper" in text
+    sizes = [len(fit[0].prompts(name)) for name in fit[0].class_names]
+    assert f"{max(sizes)} at most" in text
+    assert "certificate" not in text
+    assert "gradient" not in page.text()
+
+
+def one_gradient_round(fit, **fields):
+    """The first round, said to be made by gradient, and the figures after it."""
+    ensemble, metrics = fit
+    only = dataclasses.replace(
+        ensemble.rounds[0], composer="gradient", objective=0.4321, gap=0.0123
+    )
+    chosen = {"rounds": 1, "logit_scale": 30.0, "scale_choice": "logit scale 30, because"}
+    made = dataclasses.replace(ensemble, rounds=(only,), settings=chosen, **fields)
+    return made, copy.deepcopy(metrics) | {"staged": metrics["staged"][:1]}
+
+
+def test_one_gradient_round_has_a_certificate_and_no_curve(fit, tmp_path):
+    page = changed(one_gradient_round(fit), tmp_path)
+    text = page.text("composing")
+    assert "logit scale 30, because" in text
+    assert (
+        "objective 0.432; no weighting of the pool's prompts could lower it by more than 0.012"
+        in text
+    )
+    assert "chosen by gradient on 32 pictures" in page.text()
+    assert "Round by round" not in page.text()
+    assert not [a for a in page.named("a") if a.get("href") == "#curve"]
+    assert "strip" not in page.text("banks")
+    assert "1 round" not in page.text("banks")
+    assert "the gradient composer is promptboost’s own" in page.text()
+
+
+def test_an_edited_text_has_no_certificate(fit, tmp_path):
+    text = changed(one_gradient_round(fit, history=("edited",)), tmp_path).text("composing")
+    assert "by gradient" in text
+    assert "objective" not in text

@@ -339,3 +339,35 @@ def test_a_second_fit_computes_nothing_anew(fitted, monkeypatch):
     monkeypatch.setattr(FakeEncoder, "encode_images", fail)
     monkeypatch.setattr(FakeEncoder, "encode_texts", fail)
     fit_run(request(fitted, "other"))
+
+
+def test_one_round_by_gradient_says_how_it_was_composed(task):
+    metrics = fit_run(request(task, rounds=1, views_per_round=4))
+    ensemble = PromptEnsemble.load(task / "run" / "ensemble.json")
+    [only] = ensemble.rounds
+    assert only.composer == ensemble.settings["composer"] == "gradient"
+    # The fake encoder's own scale is 20, and what is tried are multiples of it.
+    assert ensemble.settings["logit_scale"] in (20.0, 40.0, 60.0, 80.0, 120.0)
+    assert ensemble.settings["scale_choice"].startswith("logit scale")
+    composed = metrics["composed"]
+    assert composed["scale_choice"] == ensemble.settings["scale_choice"]
+    assert (composed["objective"], composed["gap"]) == (only.objective, only.gap)
+    assert metrics["methods"][-1]["label"] == "boosted, by gradient"
+    page = (task / "run" / "report.html").read_text()
+    assert "no weighting of the pool" in page
+    assert "Round by round" not in page
+
+
+def test_a_given_scale_is_taken(task):
+    metrics = fit_run(request(task, rounds=1, logit_scale=7))
+    assert metrics["composed"]["logit_scale"] == 7
+    assert metrics["composed"]["scale_choice"] is None
+
+
+def test_greedy_rounds_are_the_other_composer(task):
+    metrics = fit_run(request(task, composer="greedy"))
+    assert metrics["composed"]["composer"] == "greedy"
+    assert metrics["composed"]["logit_scale"] is None
+    assert metrics["methods"][-1]["label"] == "boosted, 5 rounds"
+    with pytest.raises(RunError, match=r"composer is gradient, but the run .* with greedy"):
+        fit_run(request(task, resume=True))

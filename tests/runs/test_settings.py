@@ -5,11 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.errors import FileFormatError, SettingError
-from promptboost.runs.settings import FitSettings, read_config
+from promptboost.runs.settings import PRESETS, FitSettings, read_config
 from promptboost.runs.toml import write_toml
 
+composers = st.fixed_dictionaries(
+    {"composer": st.just("greedy"), "max_copies": st.none() | st.integers(1, 99)}
+) | st.fixed_dictionaries(
+    {"composer": st.just("gradient"), "logit_scale": st.none() | st.floats(1e-3, 1e6)}
+)
 settings = st.builds(
-    FitSettings,
+    lambda composer, **others: FitSettings(**composer, **others),
+    composer=composers,
     encoder=st.text(min_size=1),
     shots=st.none() | st.integers(1, 10**6),
     seed=st.integers(0, 2**40),
@@ -18,7 +24,6 @@ settings = st.builds(
     views_per_round=st.integers(0, 4),
     view_scale=st.floats(1e-3, 1),
     temperature=st.floats(1e-6, 1e6),
-    max_copies=st.none() | st.integers(1, 99),
     patience=st.none() | st.integers(1, 99),
     prompts=st.none() | st.text(),
     templates=st.sampled_from(["own", "clip"]),
@@ -62,6 +67,14 @@ def test_names_that_are_not_utf8_can_be_written():
         ({"prompts": 3}, "prompts is 3, but must be a text"),
         ({"encoder": None}, "encoder is None, but must be a text"),
         ({"views": 2, "views_per_round": 3}, "only 2 views"),
+        ({"composer": "magic"}, "composer is 'magic', but must be 'gradient' or 'greedy'"),
+        ({"logit_scale": 0}, "logit_scale is 0, but must be a number above 0"),
+        ({"logit_scale": float("inf")}, "must be a number above 0"),
+        ({"max_copies": 3}, "only the greedy composer has it, and the composer is gradient"),
+        (
+            {"composer": "greedy", "logit_scale": 3},
+            "leave logit_scale out, or ask for the composer gradient (--composer gradient)",
+        ),
         ({"colour": "red"}, "there is no setting 'colour'; there are encoder,"),
     ],
 )
@@ -80,6 +93,29 @@ def test_a_run_file_is_a_config(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text(write_toml({"fit": FitSettings(rounds=7).to_table(), "data": {"source": "x"}}))
     assert FitSettings().merged(read_config(file)).rounds == 7
+
+
+def test_a_run_file_from_before_the_gradient_composer_is_greedy(tmp_path):
+    file = tmp_path / "run.toml"
+    old = {"rounds": 50, "views_per_round": 4, "max_copies": 3}
+    file.write_text(write_toml({"fit": old, "versions": {"promptboost": "0.1.0"}}))
+    assert FitSettings().merged(read_config(file)).composer == "greedy"
+    assert FitSettings.from_table(old).composer == "greedy"
+    file.write_text(write_toml({"fit": {"rounds": 2}}))
+    assert FitSettings().merged(read_config(file)).composer == "gradient"
+
+
+def test_presets_are_about_the_same_settings():
+    default, paper = PRESETS["default"], PRESETS["paper"]
+    assert set(default) == set(paper)
+    assert FitSettings().merged(default) == FitSettings()
+    assert FitSettings().merged(paper).merged(default) == FitSettings()
+    assert dict(paper) == {
+        "composer": "greedy",
+        "rounds": 50,
+        "views_per_round": 4,
+        "temperature": 1.0,
+    }
 
 
 @pytest.mark.parametrize(

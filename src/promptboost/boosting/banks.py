@@ -152,7 +152,9 @@ class Banks:
         source = prompts[int(held.argmax())]
         self.moves[k] = None if target == source else Move(source, target)
         self.directions[k] = one.row(target) - one.row(source)
-        return float(shares @ held - values[best])
+        # Where the template beats all prompts there is nothing to gain, and nothing to take off the gap
+        # of the other classes.
+        return max(float(shares @ held - values[best]), 0.0)
 
     def penalty(self) -> float:
         """Give what unequal shares cost."""

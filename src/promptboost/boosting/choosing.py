@@ -145,7 +145,7 @@ class _Parts:
                 hits=self._hits[kept].reshape(len(y), -1),
             )
             scores = scores_of(weak, self._shots.originals[aside], self._pool)
-            logits[aside] = settings.logit_scale * scores
+            logits[aside] = settings.scale * scores
         tried = np.stack([_log_loss(logits * loud, labels) for loud in _LOUDNESS])
         return np.asarray(tried[tried.mean(axis=1).argmin()])
 

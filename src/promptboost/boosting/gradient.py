@@ -43,8 +43,9 @@ class GradientSettings:
 
     Attributes
     ----------
-    logit_scale : float
-        β: what cosines are multiplied with. Higher trusts the pictures more and the pool less.
+    logit_scale : float or None
+        β: what cosines are multiplied with. Higher trusts the pictures more and the pool less. None
+        leaves it open, for :func:`promptboost.boosting.choosing.choose_scale`.
     sweeps : int
         Most passes over all classes; fewer if the gap closes before.
     copies : int
@@ -58,7 +59,7 @@ class GradientSettings:
         Stop when the gap falls below this share of the objective.
     """
 
-    logit_scale: float
+    logit_scale: float | None = None
     sweeps: int = 30
     copies: int = 32
     spread: float = 2.0
@@ -71,12 +72,23 @@ class GradientSettings:
                 raise SettingError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.copies > MAX_BANK_SIZE:
             raise SettingError(f"copies must be at most {MAX_BANK_SIZE}, got {self.copies}")
-        if not (np.isfinite(self.logit_scale) and self.logit_scale > 0):
-            raise SettingError(f"logit_scale must be positive, got {self.logit_scale}")
+        scale = self.logit_scale
+        if scale is not None and not (np.isfinite(scale) and scale > 0):
+            raise SettingError(f"logit_scale must be positive, got {scale}")
         for name in ("spread", "caution", "tolerance"):
             value = getattr(self, name)
             if not (np.isfinite(value) and value >= 0):
                 raise SettingError(f"{name} must be 0 or more, got {value}")
+
+    @property
+    def scale(self) -> float:
+        """The logit scale, where one must be known."""
+        if self.logit_scale is None:
+            raise SettingError(
+                "logit_scale is not set: give one, the encoder's own times 3 for example, or choose it "
+                "with promptboost.boosting.choosing.choose_scale"
+            )
+        return self.logit_scale
 
 
 def compose_by_gradient(
@@ -89,6 +101,7 @@ def compose_by_gradient(
     rng: np.random.Generator,
     hits: NDArray[np.bool_] | None = None,
     fresh: Callable[[int], GridRows] | None = None,
+    earlier: Floats | None = None,
 ) -> Composition:
     """Compose a weak classifier on weighted rows.
 
@@ -110,6 +123,8 @@ def compose_by_gradient(
         Which template classifies which row rightly, if known.
     fresh : callable, optional
         Gives other rows of the same pictures for each sweep after the first, by its number.
+    earlier : array of float32, shape (K, D), optional
+        Class rows of what is there already: the banks are then composed to be added to it.
 
     Examples
     --------
@@ -132,7 +147,8 @@ def compose_by_gradient(
     template = pick_template(hits, grid_weights, rng)
     share = grid_weights / grid_weights.sum()
     banks = Banks(pool, template, settings.copies, settings.spread / len(pool.prompts))
-    rows = _Rows(X, y, share, settings, banks.means)
+    added = np.float32(0) if earlier is None else earlier
+    rows = _Rows(X, y, share, settings, banks.means + added)
     objectives: list[float] = []
     gaps: list[float] = []
     while True:
@@ -144,9 +160,9 @@ def compose_by_gradient(
         if last or gap <= settings.tolerance * objectives[-1]:
             break
         if not _sweep(rows, banks) and not banks.widen():
-            break  # no whole copy of any prompt of the pool would help
+            break  # the chosen exchange helps in no class, and the whole pool was looked at
         if fresh is not None:
-            rows = _Rows(fresh(len(gaps)), y, share, settings, banks.means)
+            rows = _Rows(fresh(len(gaps)), y, share, settings, banks.means + added)
     return Composition(
         template,
         float(share[~hits[:, template]].sum()),
@@ -169,7 +185,7 @@ class _Rows:
         means: Floats,
     ) -> None:
         self.X = X.astype(np.float32) * np.float32(1 / ROW_UNIT)
-        self.scale = np.float32(settings.logit_scale)
+        self.scale = np.float32(settings.scale)
         self.logits = (means * self.scale) @ self.X.T
         self.loss = np.nan
         self.counted = share
@@ -217,7 +233,8 @@ def _sweep(rows: _Rows, banks: Banks) -> bool:
             if move is None:
                 continue
             d = move_copies(
-                rows.logits[k],
+                rows.logits,
+                k,
                 change,
                 rows.totals,
                 rows.counted,

@@ -13,13 +13,14 @@ from promptboost.boosting.kernel import compiled_any_order
 __all__ = ["best_copies", "loss_change", "move_copies"]
 
 Column = NDArray[np.float32]
+Logits = NDArray[np.float32]
 Values = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 # After this many of Newton's steps, bisection finds what is left in fifteen at most.
 _NEWTON = 8
-# A class that has all of a row's probability leaves the others this share at least.
-_SMALLEST_REST = 1e-12
+# Where a class leaves the others less than this share of a row, theirs is summed up anew.
+_SMALLEST_REST = 1e-6
 
 
 @compiled_any_order
@@ -117,8 +118,32 @@ def best_copies(
 
 
 @compiled_any_order
+def others_of(logits: Logits, k: int, total: Values) -> Values:
+    """Give for every row the logarithm of the summed exponentials of the other classes' logits."""
+    K, n = logits.shape
+    other = np.empty(n, np.float64)
+    for i in range(n):
+        rest = -np.expm1(logits[k, i] - total[i])
+        if rest > _SMALLEST_REST:
+            other[i] = total[i] + np.log(rest)
+            continue
+        # So little is left that it is lost in the rounding of the total. A row has one such class.
+        highest = -np.inf
+        for j in range(K):
+            if j != k:
+                highest = max(highest, logits[j, i])
+        rest = 0.0
+        for j in range(K):
+            if j != k:
+                rest += np.exp(logits[j, i] - highest)
+        other[i] = highest + np.log(rest)
+    return other
+
+
+@compiled_any_order
 def move_copies(
-    z: Column,
+    logits: Logits,
+    k: int,
     delta: Column,
     total: Values,
     weights: Values,
@@ -127,21 +152,17 @@ def move_copies(
     copies: int,
     limit: int,
 ) -> int:
-    """Find the best number of copies to move, and move them.
+    """Find the best number of copies to move in class ``k``, and move them.
 
-    ``total`` is the logarithm of the summed exponentials of all classes' logits. It and the logits
-    ``z`` are changed in place. See :func:`best_copies` for the rest.
+    ``logits`` has one row a class; ``total`` is the logarithm of their summed exponentials. Both are
+    changed in place. See :func:`best_copies` for the rest.
     """
-    n = len(z)
-    other = np.empty(n, np.float64)
-    for i in range(n):
-        chance = min(np.exp(z[i] - total[i]), 1.0 - _SMALLEST_REST)
-        other[i] = total[i] + np.log1p(-chance)
+    z, other = logits[k], others_of(logits, k, total)
     d = best_copies(z, delta, other, weights, own, penalty, copies, limit)
     if d > 0:
-        share = d / copies
-        for i in range(n):
-            z[i] += np.float32(share) * delta[i]
+        share = np.float32(d / copies)
+        for i in range(len(z)):
+            z[i] += share * delta[i]
             high, low = max(z[i], other[i]), min(z[i], other[i])
             total[i] = high + np.log1p(np.exp(low - high))
     return d

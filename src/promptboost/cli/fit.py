@@ -9,9 +9,10 @@ from promptboost.cli.failing import Interrupted
 from promptboost.cli.options import device_option, no_cache_option
 from promptboost.cli.output import Output, percent, plain, sparkline, speaks, table
 from promptboost.runs.command import command_name
-from promptboost.runs.settings import DEFAULT_ENCODER, FitSettings
+from promptboost.runs.settings import DEFAULT_ENCODER, PRESETS, FitSettings
 
 _DEFAULT = FitSettings()
+_PAPER = _DEFAULT.merged(PRESETS["paper"])
 
 
 class _Shots(click.ParamType[Any]):
@@ -50,14 +51,31 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
     help=f"Pictures of each class to learn from. Default: {_DEFAULT.shots}.",
 )
 @click.option("--seed", type=int, help=f"Decides what is drawn. Default: {_DEFAULT.seed}.")
-@click.option("--rounds", type=int, help=f"Rounds of boosting. Default: {_DEFAULT.rounds}.")
+@click.option(
+    "--preset",
+    type=click.Choice(list(PRESETS)),
+    help="Settings that go together: paper is the greedy composer with many rounds, as published. "
+    "What is typed here or in the --config wins.",
+)
+@click.option(
+    "--composer",
+    type=click.Choice(["gradient", "greedy"]),
+    help=f"How sentences are chosen. Default: {_DEFAULT.composer}; {_PAPER.composer} with --preset "
+    "paper.",
+)
+@click.option(
+    "--rounds",
+    type=int,
+    help=f"Rounds of boosting. Default: {_DEFAULT.rounds}; {_PAPER.rounds} with --preset paper.",
+)
 @click.option(
     "--views", type=int, help=f"Crops of each picture to learn from. Default: {_DEFAULT.views}."
 )
 @click.option(
     "--views-per-round",
     type=int,
-    help=f"How many of them a round sees. Default: {_DEFAULT.views_per_round}.",
+    help=f"How many of them a round sees. Default: {_DEFAULT.views_per_round}; "
+    f"{_PAPER.views_per_round} with --preset paper.",
 )
 @click.option(
     "--prompts",
@@ -84,6 +102,7 @@ def command(
     out: Output,
     data: str,
     run: Path,
+    preset: str | None,
     config: str | None,
     overwrite: bool,
     resume: bool,
@@ -105,7 +124,11 @@ def command(
     if overwrite and resume:
         raise SettingError("--overwrite and --resume cannot both be meant; give one of them")
     given = {name: value for name, value in options.items() if value is not None}
-    asked = {**(read_config(config) if config else {}), **given}
+    asked = {
+        **(PRESETS[preset] if preset else {}),
+        **(read_config(config) if config else {}),
+        **given,
+    }
     folder = RunFolder(run)
     going_on = resume and folder.state in ("unfinished", "finished")
     settings = (folder.settings if going_on else _DEFAULT).merged(asked)
@@ -151,17 +174,28 @@ def _summary(run: Path, metrics: dict[str, Any]) -> str:
             ],
         ),
         "",
-        _curve(metrics["staged"], "accuracy" if held_out else "learn_accuracy"),
-        "",
+        *_curve(metrics["staged"], "accuracy" if held_out else "learn_accuracy"),
+        *_composed(metrics.get("composed")),
         f"report   {run / 'report.html'}",
         f"predict  {command_name()} predict {run} PICTURES",
     ]
     return "\n".join(plain(part) if "\n" not in part else part for part in lines)
 
 
-def _curve(staged: list[dict[str, Any]], key: str) -> str:
+def _curve(staged: list[dict[str, Any]], key: str) -> list[str]:
+    if len(staged) < 2:  # a curve of one point says what the table says
+        return []
     values = [stage[key] for stage in staged]
-    return (
+    return [
         f"by round  {percent(values[0])} {sparkline(values)} {percent(values[-1])}"
-        f"  (from {percent(min(values))} to {percent(max(values))})"
-    )
+        f"  (from {percent(min(values))} to {percent(max(values))})",
+        "",
+    ]
+
+
+def _composed(record: dict[str, Any] | None) -> list[str]:
+    from promptboost.ensemble.composed import Composed
+
+    if record is None:  # the figures of an earlier promptboost
+        return []
+    return [*(f"{title:<11}  {said}" for title, said in Composed(**record).lines()), ""]

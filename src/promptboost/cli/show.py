@@ -73,9 +73,11 @@ def _banks(item: "Round", names: list[str]) -> dict[str, dict[str, int]]:
 
 
 def _heading(ensemble: "PromptEnsemble") -> str:
+    composers = " and ".join(dict.fromkeys(item.composer for item in ensemble.rounds))
     return (
-        f"{len(ensemble.class_names)} classes, {len(ensemble)} rounds, {ensemble.n_prompts} "
-        f"sentences, learnt on {plain(ensemble.encoder_id or 'an unknown encoder')}"
+        f"{len(ensemble.class_names)} classes, {len(ensemble)} round{'s' * (len(ensemble) != 1)} "
+        f"({plain(composers)}), {ensemble.n_prompts} sentences, learnt on "
+        f"{plain(ensemble.encoder_id or 'an unknown encoder')}"
     )
 
 

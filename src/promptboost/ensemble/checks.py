@@ -18,6 +18,7 @@ __all__ = [
     "as_class_names",
     "as_number",
     "as_numbers",
+    "as_optional_number",
     "as_optional_text",
     "as_scalars",
     "as_sequence",
@@ -54,6 +55,11 @@ def as_number(value: object, where: str, *, positive: bool = False) -> float:
     if positive and number <= 0:
         raise SettingError(f"{where}: must be positive, not {number}.")
     return number
+
+
+def as_optional_number(value: object, where: str) -> float | None:
+    """Check that a value is a finite number or None."""
+    return None if value is None else as_number(value, where)
 
 
 def as_class_names(value: object) -> tuple[str, ...]:

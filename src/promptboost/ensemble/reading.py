@@ -32,7 +32,7 @@ _OPTIONAL = (
     "sample_weights",
 )
 _ROUND_REQUIRED = ("template", "error", "template_error", "banks")
-_ROUND_OPTIONAL = ("composer", "vote")
+_ROUND_OPTIONAL = ("composer", "vote", "objective", "gap")
 
 
 def json_schema() -> dict[str, Any]:

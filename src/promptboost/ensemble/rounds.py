@@ -29,6 +29,9 @@ class Round:
         SAMME, 0 is the vote of a round no better than chance.
     composer : str, default="greedy"
         How the banks were composed.
+    objective, gap : float, optional
+        What the gradient composer arrived at, and its certificate: no weighting of the pool's prompts
+        has an objective lower by more than the gap.
 
     Examples
     --------
@@ -43,6 +46,8 @@ class Round:
     template_error: float
     vote: float = 1.0
     composer: str = "greedy"
+    objective: float | None = None
+    gap: float | None = None
 
     def checked(self, class_names: tuple[str, ...], algorithm: str, where: str) -> "Round":
         """Check the fields against the ensemble the round is in; give them as plain types."""
@@ -58,9 +63,11 @@ class Round:
             template_error=checks.as_number(self.template_error, f"{where}.template_error"),
             vote=vote,
             composer=checks.as_text(self.composer, f"{where}.composer"),
+            objective=checks.as_optional_number(self.objective, f"{where}.objective"),
+            gap=checks.as_optional_number(self.gap, f"{where}.gap"),
         )
 
     def record(self) -> dict[str, Any]:
         """Give the fields in the order of the file: the facts, then the banks they are about."""
-        order = ("template", "composer", "vote", "template_error", "error", "banks")
-        return {name: getattr(self, name) for name in order}
+        facts = ("template", "composer", "vote", "template_error", "error", "objective", "gap")
+        return {name: getattr(self, name) for name in (*facts, "banks")}

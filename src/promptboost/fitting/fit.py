@@ -5,11 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from promptboost.boosting import BoostRound, BoostSettings, GridPool, Shots, boost
+from promptboost.boosting import (
+    BoostRound,
+    BoostSettings,
+    GradientTrace,
+    GridPool,
+    Shots,
+    boost,
+)
 from promptboost.ensemble import PromptEnsemble, Round
 from promptboost.ensemble.checks import Scalar
 from promptboost.errors import LabelError
 from promptboost.fitting.record import FitRecord, recorded_settings
+from promptboost.fitting.scale import settle_scale
 from promptboost.fitting.texts import PoolTexts
 
 __all__ = ["OnRound", "fit_ensemble", "round_text"]
@@ -27,6 +35,7 @@ def fit_ensemble(
     weights: ArrayLike | None = None,
     encoder_id: str | None = None,
     encoder_fingerprint: str | None = None,
+    encoder_scale: float | None = None,
     notes: Mapping[str, Scalar] | None = None,
     resume: PromptEnsemble | None = None,
     on_round: OnRound | None = None,
@@ -51,6 +60,9 @@ def fit_ensemble(
         Sample weights to start with; uniform by default.
     encoder_id, encoder_fingerprint : str, optional
         The encoder that made the rows.
+    encoder_scale : float, optional
+        What that encoder multiplies cosines with; where `settings` leave the logit scale of the gradient
+        composer open, it is chosen around this, see :func:`~promptboost.fitting.scale.settle_scale`.
     notes : mapping of str to scalar, optional
         What else the rows depend on, such as how views were drawn: kept with the settings.
     resume : PromptEnsemble, optional
@@ -99,11 +111,12 @@ def fit_ensemble(
     texts.check_against(pool)
     if len(picture_ids) != len(shots.labels):
         raise LabelError(f"{len(picture_ids)} picture ids for {len(shots.labels)} pictures")
+    settings, why = settle_scale(shots, pool, settings, encoder_scale, resume)
     record = FitRecord(
         texts,
         settings,
         tuple(picture_ids),
-        recorded_settings(shots, settings, picture_ids, weights, notes or {}),
+        recorded_settings(shots, settings, picture_ids, weights, notes or {}, scale_choice=why),
         encoder_id,
         encoder_fingerprint,
     )
@@ -138,6 +151,10 @@ def round_text(done: BoostRound, texts: PoolTexts) -> Round:
             text = texts.prompt_texts[k][prompt]
             bank[text] = bank.get(text, 0) + copies
         banks[name] = bank
+    trace = weak.trace
+    objective, gap = None, None
+    if isinstance(trace, GradientTrace):
+        objective, gap = trace.objectives[-1], trace.gaps[-1]
     return Round(
         template=texts.templates[weak.template],
         banks=banks,
@@ -145,4 +162,6 @@ def round_text(done: BoostRound, texts: PoolTexts) -> Round:
         template_error=weak.template_error,
         vote=done.vote,
         composer=weak.composer,
+        objective=objective,
+        gap=gap,
     )

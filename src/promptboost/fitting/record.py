@@ -18,8 +18,8 @@ from promptboost.fitting.texts import PoolTexts
 
 __all__ = ["FitRecord", "recorded_settings"]
 
-# A longer or more patient fit goes through the same rounds.
-_MAY_DIFFER = ("rounds", "patience")
+# A longer or more patient fit goes through the same rounds, and why a scale is what it is changes none.
+_MAY_DIFFER = ("rounds", "patience", "scale_choice")
 # These are fields of the ensemble itself.
 _OWN_FIELDS = ("algorithm", "temperature")
 
@@ -141,18 +141,23 @@ def recorded_settings(
     picture_ids: Sequence[str],
     weights: ArrayLike | None,
     notes: Mapping[str, Scalar],
+    *,
+    scale_choice: str | None = None,
 ) -> dict[str, Scalar]:
     """Give what an ensemble's ``settings`` say: all a fit depends on, apart from the embeddings.
 
     Beside the settings of boosting that are: ``views``, how many views of each picture there were
     to draw from; ``pictures``, which changes with the ids, labels and order of the pictures; and
-    ``start_weights``, which is "uniform" or changes with the weights.
+    ``start_weights``, which is "uniform" or changes with the weights. Where the logit scale was chosen,
+    ``scale_choice`` says why.
     """
     own = {name: value for name, value in asdict(settings).items() if name not in _OWN_FIELDS}
     own.pop("gradient")
     if settings.gradient is not None:
         own |= asdict(settings.gradient)
     own["composer"] = settings.composer
+    if scale_choice is not None:
+        own["scale_choice"] = scale_choice
     labelled = json.dumps([list(picture_ids), shots.labels.tolist()]).encode()
     own["views"] = 0 if shots.views is None else shots.views.shape[1]
     own["pictures"] = _short_hash(labelled)

@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+from promptboost.ensemble.composed import Composed
 from promptboost.files import write_text
 from promptboost.report import figures
 from promptboost.report.banks import class_banks
@@ -55,6 +56,7 @@ def card_markdown(run: Run) -> str:
         "card.md.j2",
         run=run,
         ensemble=run.ensemble,
+        composed=Composed.of(run.ensemble),
         metrics=run.metrics,
         task=run.metrics.task,
         # A JSON string is a Python string too, and hides line breaks and quotes.

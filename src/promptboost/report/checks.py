@@ -120,8 +120,8 @@ RULES = (
         "PB012",
         "tip",
         "Suspected label errors",
-        "Round after round these pictures were not recognised. Look at them: the label may be "
-        "wrong, or the picture may show two classes.",
+        "They were learnt from and stayed hard. Look at them: the label may be wrong, or the picture "
+        "may show two classes.",
         inputs.suspected_labels,
     ),
     Rule(
@@ -158,8 +158,8 @@ RULES = (
         "PB023",
         "tip",
         "The pool adds little to the templates",
-        "In most rounds no prompt made the template better. Descriptions that say what can be seen "
-        "give the search something to choose from.",
+        "No choice of prompts made the template better, or seldom. Descriptions that say what can be "
+        "seen give something to choose from.",
         inputs.pool_of_little_use,
     ),
     Rule(

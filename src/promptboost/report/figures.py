@@ -73,8 +73,8 @@ def method_rows(metrics: Metrics) -> list[MethodRow]:
 
 
 def curves(metrics: Metrics) -> dict[str, Markup]:
-    """Draw the staged curve for wide and for narrow screens; nothing if there are no stages."""
-    if not metrics.staged:
+    """Draw the staged curve for wide and for narrow screens; nothing if there are no two stages."""
+    if len(metrics.staged) < 2:
         return {}
     lines, levels = _drawn(metrics)
     title = _curve_title(metrics, levels)
@@ -134,7 +134,8 @@ def hard_rows(metrics: Metrics) -> list[tuple[str, HardPicture]]:
     return [
         (f"{n * item.weight:.1f}" if n * item.weight >= 0.1 else "under 0.1", item)
         for item in metrics.hardest
-        if n * item.weight > 1 or item.predicted != item.label
+        # As it is shown: after one round half of all pictures weigh a hair more than the average.
+        if round(n * item.weight, 1) > 1 or item.predicted != item.label
     ]
 
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import promptboost
+from promptboost.ensemble.composed import Composed
 from promptboost.files import write_text
 from promptboost.report import figures
 from promptboost.report.banks import class_banks, rows_per_class
@@ -59,6 +60,7 @@ def report_html(run: Run) -> str:
         "report.html.j2",
         run=run,
         ensemble=run.ensemble,
+        composed=Composed.of(run.ensemble),
         metrics=metrics,
         task=metrics.task,
         version=promptboost.__version__,

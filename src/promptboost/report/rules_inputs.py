@@ -21,6 +21,8 @@ __all__ = [
 ]
 
 LABEL_FACTOR = 3.0
+# Where more than this share of the learning pictures is not recognised, the labels are not the reason.
+MOST_SUSPECTED = 0.25
 
 
 def fewer_shots(run: Run) -> Answer:
@@ -57,6 +59,8 @@ def suspected_labels(run: Run) -> Answer:
     weights = run.ensemble.sample_weights
     if not weights:
         return skipped("The ensemble does not know the weights of its pictures.")
+    if len(run.ensemble) == 1:
+        return _not_recognised(run)
     total = sum(weights.values()) or 1.0
     factors = {picture: len(weights) * w / total for picture, w in weights.items()}
     heavy = sorted((p for p, f in factors.items() if f >= LABEL_FACTOR), key=lambda p: -factors[p])
@@ -73,8 +77,29 @@ def suspected_labels(run: Run) -> Answer:
     )
 
 
+def _not_recognised(run: Run) -> Answer:
+    """PB012 after one round, which moves weights too little to tell: what is still taken for another."""
+    boosted = run.metrics.method("boosted")
+    right = None if boosted is None else boosted.learn_accuracy
+    if right is not None and right < 1 - MOST_SUSPECTED:
+        return skipped("Too many learning pictures are not recognised to suspect any of them.")
+    wrong = [item for item in run.metrics.hardest if item.predicted != item.label]
+    if not wrong:
+        return fine("The hardest learning pictures are recognised.")
+    return found(
+        f"{number(len(wrong))} of the {count(len(run.metrics.hardest), 'hardest learning picture')}: "
+        "taken for another class.",
+        details=[
+            f"{item.picture}: labelled {item.label}, taken for {item.predicted}" for item in wrong
+        ],
+        type_next="promptboost fit CORRECTED_DATA -o NEW_RUN",
+    )
+
+
 def weight_on_few(run: Run) -> Answer:
     """PB013: boosting may have ended up looking at a handful of pictures."""
+    if len(run.ensemble) == 1:
+        return skipped("There is one round, and no later one that the weights could lead astray.")
     weights = sorted(run.ensemble.sample_weights.values(), reverse=True)
     if len(weights) < 20:
         return skipped("The weights of twenty learning pictures at least are needed.")
@@ -129,6 +154,11 @@ def pool_of_little_use(run: Run) -> Answer:
     rounds = run.ensemble.rounds
     idle = sum(item.error >= item.template_error for item in rounds)
     text = f"{number(idle)} of {count(len(rounds), 'round')} found nothing better than a template."
+    if len(rounds) == 1:
+        text = (
+            f"Error on the crops learnt from: {percent(rounds[0].template_error)} with the template "
+            f"alone, {percent(rounds[0].error)} with the chosen prompts."
+        )
     if 2 * idle <= len(rounds):
         return fine(text)
     return found(text, type_next="promptboost fit DATA -o NEW_RUN --prompts MORE.json")

@@ -141,8 +141,15 @@ def _learn(
     from tqdm import tqdm
 
     hidden = None if embedder.progress else True
+    # One round has nothing to count: the words alone say what is going on.
+    one = settings.rounds == 1
     with tqdm(
-        total=settings.rounds, desc="boosting", unit=" rounds", disable=hidden, leave=False
+        total=settings.rounds,
+        desc="composing" if one else "boosting",
+        unit=" rounds",
+        bar_format="{desc} …" if one else None,
+        disable=hidden,
+        leave=False,
     ) as bar:
 
         def keep(so_far: PromptEnsemble) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting import BoostSettings, Shots
+from promptboost.boosting import BoostSettings, GradientSettings, Shots
 from promptboost.encoders.base import UnitRows
 from promptboost.ensemble import PromptEnsemble
 from promptboost.fitting import fit_ensemble
@@ -103,6 +103,7 @@ def learn(
         picture_ids=picture_ids(task.learn),
         encoder_id=encoder.id,
         encoder_fingerprint=encoder.fingerprint,
+        encoder_scale=encoder.logit_scale,
         notes={"view_scale": settings.view_scale, "shots": settings.shots},
         resume=resume,
         on_round=None if on_round is None else (lambda so_far, _: on_round(so_far)),
@@ -113,6 +114,7 @@ def learn(
 
 
 def _boost_settings(settings: FitSettings) -> BoostSettings:
+    by_gradient = settings.composer == "gradient"
     return BoostSettings(
         rounds=settings.rounds,
         views_per_round=settings.views_per_round,
@@ -120,4 +122,5 @@ def _boost_settings(settings: FitSettings) -> BoostSettings:
         seed=settings.seed,
         max_copies=settings.max_copies,
         patience=settings.patience,
+        gradient=GradientSettings(logit_scale=settings.logit_scale) if by_gradient else None,
     )

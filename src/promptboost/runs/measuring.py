@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from promptboost.ensemble.composed import Composed
 from promptboost.runs.learning import Learned, Rows
 from promptboost.runs.measures import accuracy, class_accuracy
 from promptboost.runs.probe import fit_probe
@@ -75,8 +76,8 @@ def compare(task: Task, rows: Rows, learned: Learned, *, seed: int) -> list[Gues
             _best(originals, weights, intercepts),
         )
     )
-    head, rounds = learned.head, len(learned.ensemble)
-    label = f"boosted, {rounds} round{'s' if rounds != 1 else ''}"
+    head = learned.head
+    label = Composed.of(learned.ensemble).label
     found.append(
         Guesses("boosted", label, head.predict_index(rows.held_out), head.predict_index(originals))
     )

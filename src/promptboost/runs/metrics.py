@@ -1,11 +1,13 @@
 """``metrics.json``: everything that was measured."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from promptboost.ensemble.composed import Composed
 from promptboost.errors import FileFormatError, RunError
 from promptboost.files import write_text
 from promptboost.runs.embedding import Embedder
@@ -42,6 +44,7 @@ def make_metrics(
         "schema_version": SCHEMA_VERSION,
         "task": _task_facts(task, settings),
         "ensemble_fingerprint": learned.ensemble.fingerprint,
+        "composed": asdict(Composed.of(learned.ensemble)),
         "encoder": {"id": encoder.id, "fingerprint": encoder.fingerprint, "dim": encoder.dim},
         "pool": _pool_facts(rows),
         "methods": [guess.figures(task) for guess in guesses],

@@ -6,7 +6,7 @@ from typing import Any
 from promptboost.errors import RunError
 from promptboost.runs.embedding import Embedder
 from promptboost.runs.folder import RunFolder
-from promptboost.runs.settings import FitSettings
+from promptboost.runs.settings import PRESETS, FitSettings
 from promptboost.runs.task import Task
 
 __all__ = ["check_same_content", "check_same_request", "lasting_settings", "lasting_source"]
@@ -42,6 +42,8 @@ def check_same_request(run: RunFolder, source: str, settings: FitSettings) -> No
     for name in (*now, *(name for name in before if name not in now)):
         if now.get(name) != before.get(name):
             option = f"--{name.replace('_', '-')}"
+            if name in PRESETS["paper"]:
+                option += " or --preset"
             raise RunError(
                 f"{name} is {_said(now.get(name))}, but the run in {run.path} was made with "
                 f"{_said(before.get(name))}; leave {option} out to go on with that run, or "

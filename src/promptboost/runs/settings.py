@@ -1,5 +1,6 @@
 """What a fit is asked to do, and the TOML file it is kept in."""
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -8,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from promptboost.errors import FileFormatError, SettingError
 
-__all__ = ["DEFAULT_ENCODER", "FitSettings", "read_config"]
+__all__ = ["DEFAULT_ENCODER", "PRESETS", "FitSettings", "read_config"]
 
 #: Works on a machine that reaches no model hub. A CLIP model is better where one can be had.
 DEFAULT_ENCODER = "conse:lite0"
@@ -16,6 +17,7 @@ DEFAULT_ENCODER = "conse:lite0"
 Templates = Literal["own", "clip"]
 OnBad = Literal["skip", "stop"]
 Concatenation = Literal["none", "one", "all"]
+Composer = Literal["gradient", "greedy"]
 
 
 @dataclass(frozen=True)
@@ -30,19 +32,28 @@ class FitSettings:
         Pictures of each class to learn from; None for all there are.
     seed : int
         Decides which pictures are drawn, which views a round sees, and ties.
+    composer : {"gradient", "greedy"}
+        How the sentences of a round are chosen: by steps down the logistic loss, or one after the other
+        by the errors they mend, as in the paper.
+    logit_scale : float or None
+        What the gradient composer multiplies cosines with; None chooses it from the pictures to learn
+        from, see :func:`promptboost.fitting.scale.settle_scale`.
     rounds : int
-        Number of weak classifiers.
+        Number of weak classifiers. The gradient composer needs no second one.
     views : int
         Random crops of each picture to learn from. The crops of a picture are the same for every
         seed, so that fits share their embeddings; the seed decides which of them a round sees.
     views_per_round : int
-        How many of them a round sees; 0 composes on the pictures themselves.
+        How many of them a round sees; 0 composes on the pictures themselves. Few of them make the
+        rounds of the greedy composer differ; the gradient composer does best with all.
     view_scale : float
         Smallest share of a picture that a crop keeps.
     temperature : float
         Of the softmax over scores: lower makes boosting turn to mistakes sooner.
-    max_copies, patience : int or None
-        See :class:`promptboost.boosting.BoostSettings`.
+    max_copies : int or None
+        For the greedy composer: most copies of a prompt that enter at once.
+    patience : int or None
+        Stop after this many rounds in a row that leave no error.
     prompts : str or None
         File with sentences about the classes.
     templates : {"own", "clip"}
@@ -56,7 +67,7 @@ class FitSettings:
     --------
     >>> settings = FitSettings(shots=4)
     >>> settings.rounds, settings.merged({"rounds": 5}).rounds
-    (50, 5)
+    (1, 5)
     >>> FitSettings(rounds=0)
     Traceback (most recent call last):
     promptboost.errors.SettingError: rounds is 0, but must be 1 or more
@@ -65,9 +76,11 @@ class FitSettings:
     encoder: str = DEFAULT_ENCODER
     shots: int | None = 16
     seed: int = 0
-    rounds: int = 50
+    composer: Composer = "gradient"
+    logit_scale: float | None = None
+    rounds: int = 1
     views: int = 8
-    views_per_round: int = 4
+    views_per_round: int = 8
     view_scale: float = 0.5
     temperature: float = 1.0
     max_copies: int | None = None
@@ -80,11 +93,9 @@ class FitSettings:
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             _check_whole(name, getattr(self, name), least)
-        for name in ("temperature", "view_scale"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise SettingError(f"{name} is {value!r}, but must be a number above 0")
-            object.__setattr__(self, name, float(value))
+        for name in ("temperature", "view_scale", "logit_scale"):
+            value = _checked_number(name, getattr(self, name))
+            object.__setattr__(self, name, value)
         for name, kind in _CHOICES.items():
             if getattr(self, name) not in get_args(kind):
                 allowed = " or ".join(map(repr, get_args(kind)))
@@ -99,6 +110,13 @@ class FitSettings:
                 f"views_per_round is {self.views_per_round}, but there are only {self.views} views "
                 "of each picture; ask for more views or fewer a round"
             )
+        for name, composer in _ONLY_FOR.items():
+            if getattr(self, name) is not None and self.composer != composer:
+                raise SettingError(
+                    f"{name} is {getattr(self, name)}, but only the {composer} composer has it, and "
+                    f"the composer is {self.composer}; leave {name} out, or ask for the composer "
+                    f"{composer} (--composer {composer})"
+                )
 
     def merged(self, changes: Mapping[str, Any]) -> "FitSettings":
         """Take some settings from elsewhere; an unknown name is an error."""
@@ -111,8 +129,8 @@ class FitSettings:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> "FitSettings":
-        """Read what :meth:`to_table` gives."""
-        return cls(**_known(table))
+        """Read what :meth:`to_table` gives, or gave when there was no other composer."""
+        return cls(**_known({"composer": "greedy", **table}))
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -138,6 +156,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
     table = tables.get("fit", tables)
     if not isinstance(table, dict):
         raise FileFormatError(f"{path}: fit must be a table, [fit]")
+    if "versions" in tables:  # written by a fit, perhaps when there was no other composer
+        table = {"composer": "greedy", **table}
     try:
         return _known(table)
     except SettingError as error:
@@ -153,8 +173,10 @@ _LEAST = {
     "max_copies": 1,
     "patience": 1,
 }
-_MAY_BE_NONE = ("shots", "max_copies", "patience")
+_MAY_BE_NONE = ("shots", "max_copies", "patience", "logit_scale")
+_ONLY_FOR = {"max_copies": "greedy", "logit_scale": "gradient"}
 _CHOICES: dict[str, Any] = {
+    "composer": Composer,
     "templates": Templates,
     "concatenate": Concatenation,
     "on_bad": OnBad,
@@ -171,6 +193,14 @@ def _check_whole(name: str, value: object, least: int) -> None:
         raise SettingError(f"{name} is {value}, but must be {least} or more")
 
 
+def _checked_number(name: str, value: object) -> float | None:
+    if value is None and name in _MAY_BE_NONE:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise SettingError(f"{name} is {value!r}, but must be a number above 0")
+    return float(value)
+
+
 def _known(table: Mapping[str, Any]) -> dict[str, Any]:
     names = [field.name for field in fields(FitSettings)]
     if strange := sorted(set(table) - set(names)):
@@ -179,3 +209,17 @@ def _known(table: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("shots") == "all":
         values["shots"] = None
     return values
+
+
+_PAPER: dict[str, Any] = {
+    "composer": "greedy",
+    "rounds": 50,
+    "views_per_round": 4,
+    "temperature": 1.0,
+}
+
+#: Settings that go together, by name; each says something about the same ones.
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "default": {name: getattr(FitSettings(), name) for name in _PAPER},
+    "paper": _PAPER,
+}

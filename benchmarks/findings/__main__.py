@@ -1,0 +1,55 @@
+"""Answer one question of docs/findings.md.
+
+    python -m benchmarks.findings QUESTION --pictures DIR --pools DIR
+
+Every cell is kept in OUT/QUESTION as soon as it is there: stop it, and the same command goes on.
+"""
+
+import argparse
+import importlib
+from functools import partial
+from pathlib import Path
+
+from benchmarks.findings.cells import Notebook
+from benchmarks.findings.sets import SETS, SOURCE, TARGET, PictureSet, Places
+from benchmarks.findings.tables import show
+from promptboost.runs.embedding import Embedder
+
+QUESTIONS = ("default", "rounds", "pools", "temperature", "settings", "noise", "weights")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("question", choices=QUESTIONS)
+    parser.add_argument("--pictures", type=Path, help="folder of the photographs")
+    parser.add_argument("--pools", type=Path, help="folder of the released sentences")
+    parser.add_argument("--out", type=Path, default=Path("findings"))
+    parser.add_argument("--sets", nargs="*", default=SETS, choices=SETS)
+    parser.add_argument("--shots", nargs="*", type=int, default=[1, 2, 4, 8, 16])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3])
+    parser.add_argument("--variants", nargs="*")
+    options = parser.parse_args()
+    if set(options.sets) - {"emoji"} and not (options.pictures and options.pools):
+        parser.error("photographs need --pictures and --pools; --sets emoji needs neither")
+    question = importlib.import_module(f"benchmarks.findings.{options.question}")
+    places = Places(options.pictures, options.pools, Embedder.open(SOURCE), Embedder.open(TARGET))
+    results = []
+    for name in options.sets:
+        pictures = PictureSet(name, places)
+        keys = [
+            {"set": name, "shots": shots, "seed": seed, "variant": variant}
+            for variant in options.variants or list(question.VARIANTS)
+            for shots in options.shots
+            for seed in options.seeds
+        ]
+        # One file a set, so that sets can be done side by side.
+        notebook = Notebook(options.out / options.question / f"{name}.jsonl")
+        results += notebook.fill(keys, partial(question.work, pictures))
+    if hasattr(question, "show"):
+        question.show(results)
+    else:
+        show(options.question, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Which learning pictures look wrongly labelled: chances of their labels, in sample and set aside."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.findings.sets import Draw, Floats, Words
+from promptboost.boosting import GradientSettings, compose_by_gradient
+from promptboost.boosting.choosing import _deal
+from promptboost.boosting.scores import scores_of
+from promptboost.runs.probe import FIXED_C
+
+Chances = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+FOLDS = 4
+
+
+def precision(suspicion: Chances, wrong: NDArray[np.bool_]) -> float:
+    """Give the share of wrong labels among as many most suspicious ones as are wrong, in per cent.
+
+    Examples
+    --------
+    >>> precision(np.array([0.9, 0.1, 0.8, 0.2]), np.array([True, True, False, False]))
+    50.0
+    """
+    suspects = np.argsort(-suspicion, kind="stable")[: int(wrong.sum())]
+    return 100 * float(wrong[suspects].mean())
+
+
+def doubt(chances: Chances, labels: Labels) -> Chances:
+    """Give 1 − p of each picture's own label.
+
+    It is the length of the picture's part in the composer's gradient by its own class row, but for the
+    factor β that all have.
+    """
+    return np.asarray(1 - chances[np.arange(len(labels)), labels])
+
+
+def in_sample(draw: Draw, classes: Floats, scale: float) -> Chances:
+    """Give the chances of all classes under a fit, for the pictures it was fitted on."""
+    return _softmax(scale * (draw.rows[:, 0] @ classes.T).astype(np.float64))
+
+
+def set_aside(draw: Draw, words: Words, settings: GradientSettings) -> Chances:
+    """Give the chances of all classes under a fit that did not see the picture.
+
+    Pictures are dealt to four folds as for the choice of the scale. A class of one picture has none in
+    the fold that sets it aside; the composer still knows it by its sentences.
+    """
+    shots = draw.shots()
+    assert shots.views is not None
+    fold = _deal(shots.labels, FOLDS)
+    scores = np.empty((len(fold), len(words.grid.prompts)))
+    for part in range(FOLDS):
+        kept, aside = fold != part, fold == part
+        rows = shots.views[kept]
+        y = shots.labels[kept].repeat(rows.shape[1])
+        weak = compose_by_gradient(
+            np.ascontiguousarray(rows.reshape(len(y), -1)),
+            y,
+            np.ones(len(y)),
+            words.grid,
+            settings,
+            rng=np.random.default_rng(0),
+        )
+        scores[aside] = scores_of(weak, shots.originals[aside], words.grid)
+    return _softmax(settings.scale * scores)
+
+
+def probe_set_aside(draw: Draw, seed: int) -> Chances:
+    """Give the chances of all classes under a logistic regression that did not see the picture."""
+    import warnings
+
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    model = LogisticRegression(C=FIXED_C, max_iter=2000, tol=1e-3)
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    with warnings.catch_warnings():
+        # A class of fewer pictures than folds is set aside whole by one of them: no chance for it there.
+        warnings.filterwarnings("ignore", message="The least populated class")
+        warnings.filterwarnings("ignore", message="Number of classes in training fold")
+        rows = draw.rows[:, 0].astype(np.float64)
+        found = cross_val_predict(model, rows, draw.labels, cv=folds, method="predict_proba")
+    return np.asarray(found)
+
+
+def cleanlab_doubt(chances: Chances, labels: Labels, method: str = "self_confidence") -> Chances:
+    """Give what cleanlab thinks of each label, by its default method or another: high is bad."""
+    try:
+        from cleanlab.rank import get_label_quality_scores
+    except ImportError as missing:
+        raise SystemExit(
+            "the question 'noise' compares with cleanlab, which is not installed; type: "
+            "pip install cleanlab"
+        ) from missing
+    return np.asarray(1 - get_label_quality_scores(labels, chances, method=method))
+
+
+def _softmax(logits: Chances) -> Chances:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))

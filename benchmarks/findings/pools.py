@@ -1,0 +1,26 @@
+"""Which pool? Templates alone, with sentences, and with template and sentence joined into one prompt."""
+
+from typing import Any
+
+from benchmarks.findings.cells import Key, Result
+from benchmarks.findings.fits import boosted, gradient_settings, measured
+from benchmarks.findings.sets import VIEWS, PictureSet, PoolKind
+from promptboost.boosting import BoostSettings
+
+POOLS: tuple[PoolKind, ...] = ("templates", "full", "one", "all")
+VARIANTS = tuple(f"{who}, {pool}" for who in ("paper", "default") for pool in POOLS)
+
+
+def work(pictures: PictureSet, key: Key) -> list[Result]:
+    """Fit on one pool; nothing where a set has no sentences to make it of."""
+    who, pool = str(key["variant"]).split(", ")
+    if pool != "templates" and not pictures.has_sentences:
+        return []
+    draw = pictures.draw(int(key["shots"]), int(key["seed"]))
+    words = pictures.words(pool)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"rounds": 50, "views_per_round": 4}
+    if who == "default":
+        options = {"rounds": 1, "views_per_round": VIEWS}
+        options["gradient"] = gradient_settings(draw, words, VIEWS)
+    settings = BoostSettings(seed=int(key["seed"]), **options)
+    return [measured(draw, fitted) for fitted in boosted(draw, words, settings, (settings.rounds,))]

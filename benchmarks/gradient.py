@@ -1,0 +1,73 @@
+"""The gradient composer on the same task as the greedy search: time, memory, and what it reaches."""
+
+import time
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.task import Task
+from promptboost.boosting import Composition, GradientSettings, GradientTrace, GridPool
+from promptboost.boosting.gradient import compose_by_gradient
+from promptboost.boosting.grid import GridRows
+
+#: Three times the logit scale of CLIP, like the default for an encoder that says 100.
+SETTINGS = GradientSettings(logit_scale=300.0)
+
+
+def measure_gradient(
+    task: Task, hits: "np.ndarray[tuple[int, int], np.dtype[np.bool_]]", greedy_error: float
+) -> dict[str, object]:
+    """Compose with the default settings, and again until the greedy search's error is reached."""
+    pool = GridPool(task.templates, tuple(task.prompts))
+    _compose(task.X[: len(task.templates) * 4], task, pool, hits, replace(SETTINGS, sweeps=1))
+    start = time.perf_counter()
+    whole = _compose(task.X, task, pool, hits, SETTINGS)
+    seconds = time.perf_counter() - start
+    sweeps, level = _until(task, pool, hits, greedy_error)
+    tracemalloc.start()
+    _compose(task.X, task, pool, hits, replace(SETTINGS, sweeps=2))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert isinstance(whole.trace, GradientTrace)
+    return {
+        "gradient_s": seconds,
+        "gradient_error_after": whole.error,
+        "gradient_sweeps": whole.trace.sweeps,
+        "gradient_pool_reads": whole.trace.pool_reads,
+        "gradient_gap": whole.trace.gaps[-1],
+        "gradient_objective": whole.trace.objectives[-1],
+        "gradient_peak_extra_bytes": peak,
+        "same_error_sweeps": sweeps,
+        "same_error_s": level,
+    }
+
+
+def _until(
+    task: Task,
+    pool: GridPool,
+    hits: "np.ndarray[tuple[int, int], np.dtype[np.bool_]]",
+    error: float,
+) -> tuple[int, float]:
+    """Find how many sweeps reach an error, and time exactly those."""
+    for sweeps in range(1, SETTINGS.sweeps + 1):
+        asked = replace(SETTINGS, sweeps=sweeps)
+        start = time.perf_counter()
+        found = _compose(task.X, task, pool, hits, asked)
+        if found.error <= error:
+            return sweeps, time.perf_counter() - start
+    return SETTINGS.sweeps, float("nan")
+
+
+def _compose(
+    X: GridRows,
+    task: Task,
+    pool: GridPool,
+    hits: "np.ndarray[tuple[int, int], np.dtype[np.bool_]]",
+    settings: GradientSettings,
+) -> Composition:
+    n = len(X)
+    rng = np.random.default_rng(0)
+    return compose_by_gradient(
+        X, task.y[:n], task.weights[:n], pool, settings, rng=rng, hits=hits[:n]
+    )
