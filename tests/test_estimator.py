@@ -663,7 +663,7 @@ def test_bad_pictures(pictures, tmp_path):
     with pytest.raises(SettingError, match="views go with embeddings"):
         model.fit(X, y, views=np.ones((12, 4, 48)))
     with pytest.raises(SettingError, match=r"n_views is 3: .* set n_views=8 or views_per_round=3"):
-        clone(model).set_params(n_views=3).fit(X, y)
+        clone(model).set_params(n_views=3, views_per_round=8).fit(X, y)
     with pytest.raises(EncoderError, match="There is no encoder"):
         PromptBoostClassifier("no such").fit(X, y)
 

@@ -90,8 +90,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         pool less. None chooses it from the training examples.
     n_rounds : int, default=1
         Number of weak classifiers.
-    views_per_round : int, default=8
-        Views of each picture that a round sees; 0 shows it the pictures themselves, as is always done
+    views_per_round : int, optional
+        Views of each picture that a round sees, by default all; 0 shows it the pictures themselves, as is always done
         with embeddings unless :meth:`fit` is given their views.
     n_views : int, default=8
         Views of each picture to embed. Rounds draw from them, none twice before all were seen.
@@ -169,7 +169,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         composer: Literal["gradient", "greedy"] = "gradient",
         logit_scale: float | None = None,
         n_rounds: int = 1,
-        views_per_round: int = 8,
+        views_per_round: int | None = None,
         n_views: int = 8,
         temperature: float = 1.0,
         algorithm: Literal["samme.r", "samme"] = "samme.r",
@@ -236,6 +236,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         words, self._space = self._words(names, examples, source)
         if examples.views is None:
             settings = replace(settings, views_per_round=0)
+        elif self.views_per_round is None:
+            settings = replace(settings, views_per_round=examples.views.shape[1])
         ensemble = fit_ensemble(
             examples.shots(self._space),
             words.grid,
@@ -326,7 +328,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         gradient = self._gradient_settings()
         for name in ("n_rounds", "views_per_round", "n_views", "max_copies", "patience"):
             value = getattr(self, name)
-            if value is None and name in ("max_copies", "patience"):
+            if value is None and name in ("views_per_round", "max_copies", "patience"):
                 continue
             if isinstance(value, bool) or not isinstance(value, Integral):
                 raise SettingError(f"{name} is {value!r}: give a whole number")
@@ -336,9 +338,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         seed = self.random_state
         if not isinstance(seed, Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
+        seen = self.views_per_round
         return BoostSettings(
             rounds=int(self.n_rounds),
-            views_per_round=int(self.views_per_round),
+            views_per_round=int(self.n_views if seen is None else seen),
             temperature=float(self.temperature),
             algorithm=self.algorithm,
             seed=int(seed),

@@ -56,6 +56,16 @@ def test_a_preset_gives_way_to_the_file_and_the_file_to_what_is_typed(capsys, ta
     assert kept_settings(task) == ("gradient", 1, 3)
 
 
+def test_all_views_are_seen_unless_fewer_are_asked_for(capsys, task):
+    plain = ["fit", task / "pictures", "-o", task / "run", *FIT[:4], "--overwrite"]
+    for options, seen in ((["--views", "3"], 3), (["--views", "3", "--views-per-round", "2"], 2)):
+        assert call(capsys, *plain, *options).code == 0
+        kept = json.loads((task / "run/ensemble.json").read_text())["settings"]
+        assert (kept["views"], kept["views_per_round"]) == (3, seen)
+    assert call(capsys, *plain, "--preset", "paper", "--views-per-round", "all").code == 0
+    assert kept_settings(task) == ("greedy", 50, "all")
+
+
 def test_a_preset_is_kept_when_a_run_goes_on(capsys, task):
     fit(capsys, task, "--preset", "paper")
     run = RunFolder(task / "run")

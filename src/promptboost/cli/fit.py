@@ -15,7 +15,7 @@ _DEFAULT = FitSettings()
 _PAPER = _DEFAULT.merged(PRESETS["paper"])
 
 
-class _Shots(click.ParamType[Any]):
+class _NumberOrAll(click.ParamType[Any]):
     name = "N|all"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
@@ -47,7 +47,7 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
 )
 @click.option(
     "--shots",
-    type=_Shots(),
+    type=_NumberOrAll(),
     help=f"Pictures of each class to learn from. Default: {_DEFAULT.shots}.",
 )
 @click.option("--seed", type=int, help=f"Decides what is drawn. Default: {_DEFAULT.seed}.")
@@ -73,8 +73,8 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
 )
 @click.option(
     "--views-per-round",
-    type=int,
-    help=f"How many of them a round sees. Default: {_DEFAULT.views_per_round}; "
+    type=_NumberOrAll(),
+    help="How many of them a round sees. Default: all; "
     f"{_PAPER.views_per_round} with --preset paper.",
 )
 @click.option(

@@ -117,7 +117,7 @@ def _boost_settings(settings: FitSettings) -> BoostSettings:
     by_gradient = settings.composer == "gradient"
     return BoostSettings(
         rounds=settings.rounds,
-        views_per_round=settings.views_per_round,
+        views_per_round=settings.views_seen,
         temperature=settings.temperature,
         seed=settings.seed,
         max_copies=settings.max_copies,

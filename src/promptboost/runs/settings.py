@@ -43,9 +43,9 @@ class FitSettings:
     views : int
         Random crops of each picture to learn from. The crops of a picture are the same for every
         seed, so that fits share their embeddings; the seed decides which of them a round sees.
-    views_per_round : int
-        How many of them a round sees; 0 composes on the pictures themselves. Few of them make the
-        rounds of the greedy composer differ; the gradient composer does best with all.
+    views_per_round : int or None
+        How many of them a round sees, None for all; 0 composes on the pictures themselves. Few of
+        them make the rounds of the greedy composer differ; the gradient composer needs no such thing.
     view_scale : float
         Smallest share of a picture that a crop keeps.
     temperature : float
@@ -80,7 +80,7 @@ class FitSettings:
     logit_scale: float | None = None
     rounds: int = 1
     views: int = 8
-    views_per_round: int = 8
+    views_per_round: int | None = None
     view_scale: float = 0.5
     temperature: float = 1.0
     max_copies: int | None = None
@@ -105,7 +105,7 @@ class FitSettings:
                 raise SettingError(f"{name} is {getattr(self, name)!r}, but must be a text")
         if self.view_scale > 1:
             raise SettingError(f"view_scale is {self.view_scale}, but is a share: at most 1")
-        if self.views_per_round > self.views:
+        if self.views_per_round is not None and self.views_per_round > self.views:
             raise SettingError(
                 f"views_per_round is {self.views_per_round}, but there are only {self.views} views "
                 "of each picture; ask for more views or fewer a round"
@@ -118,14 +118,20 @@ class FitSettings:
                     f"{composer} (--composer {composer})"
                 )
 
+    @property
+    def views_seen(self) -> int:
+        """How many views of a picture a round sees."""
+        return self.views if self.views_per_round is None else self.views_per_round
+
     def merged(self, changes: Mapping[str, Any]) -> "FitSettings":
         """Take some settings from elsewhere; an unknown name is an error."""
         return FitSettings(**{**asdict(self), **_known(changes)})
 
     def to_table(self) -> dict[str, Any]:
         """Give the settings as values that TOML can hold; what is not set is left out."""
-        table = {name: value for name, value in asdict(self).items() if value is not None}
-        return {**table, "shots": "all" if self.shots is None else self.shots}
+        table = asdict(self)
+        table |= {name: "all" for name in _MAY_BE_ALL if table[name] is None}
+        return {name: value for name, value in table.items() if value is not None}
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> "FitSettings":
@@ -173,7 +179,9 @@ _LEAST = {
     "max_copies": 1,
     "patience": 1,
 }
-_MAY_BE_NONE = ("shots", "max_copies", "patience", "logit_scale")
+_MAY_BE_NONE = ("shots", "views_per_round", "max_copies", "patience", "logit_scale")
+# What None is called in a file and on the command line.
+_MAY_BE_ALL = ("shots", "views_per_round")
 _ONLY_FOR = {"max_copies": "greedy", "logit_scale": "gradient"}
 _CHOICES: dict[str, Any] = {
     "composer": Composer,
@@ -187,7 +195,7 @@ def _check_whole(name: str, value: object, least: int) -> None:
     if value is None and name in _MAY_BE_NONE:
         return
     if isinstance(value, bool) or not isinstance(value, int):
-        also = ', or "all"' if name == "shots" else ""
+        also = ', or "all"' if name in _MAY_BE_ALL else ""
         raise SettingError(f"{name} is {value!r}, but must be a whole number{also}")
     if value < least:
         raise SettingError(f"{name} is {value}, but must be {least} or more")
@@ -206,8 +214,9 @@ def _known(table: Mapping[str, Any]) -> dict[str, Any]:
     if strange := sorted(set(table) - set(names)):
         raise SettingError(f"there is no setting {strange[0]!r}; there are {', '.join(names)}")
     values = dict(table)
-    if values.get("shots") == "all":
-        values["shots"] = None
+    for name in _MAY_BE_ALL:
+        if values.get(name) == "all":
+            values[name] = None
     return values
 
 
