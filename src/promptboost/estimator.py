@@ -91,8 +91,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     n_rounds : int, default=1
         Number of weak classifiers.
     views_per_round : int, optional
-        Views of each picture that a round sees, by default all; 0 shows it the pictures themselves, as is always done
-        with embeddings unless :meth:`fit` is given their views.
+        Views of each picture that a round sees, by default all; 0 shows it the pictures themselves,
+        as is always done with embeddings unless :meth:`fit` is given their views.
     n_views : int, default=8
         Views of each picture to embed. Rounds draw from them, none twice before all were seen.
     temperature : float, default=1.0
