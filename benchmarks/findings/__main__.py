@@ -15,7 +15,7 @@ from benchmarks.findings.sets import SETS, SOURCE, TARGET, PictureSet, Places
 from benchmarks.findings.tables import show
 from promptboost.runs.embedding import Embedder
 
-QUESTIONS = ("default", "rounds", "pools", "temperature", "settings", "noise", "weights")
+QUESTIONS = ("default", "rounds", "pools", "temperature", "settings", "noise", "weights", "steps")
 
 
 def main() -> None:
