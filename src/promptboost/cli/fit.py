@@ -113,7 +113,8 @@ def command(
     """Learn a classifier made of sentences from labelled pictures.
 
     DATA is a folder with one folder of pictures for each class (perhaps below train/ and test/), a
-    CSV or JSONL file with the columns path, label and perhaps split, or the word emoji. RUN is
+    CSV or JSONL file with the columns path, label and perhaps split, a benchmark as NAME:FOLDER
+    (see 'promptboost data check --help'), or the word emoji. RUN is
     the folder to write: the classifier as text (ensemble.json), its vectors, the figures, a report.
     """
     from promptboost.errors import RunError, SettingError

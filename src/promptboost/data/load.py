@@ -31,8 +31,9 @@ def load_data(
     source : str, path, pandas.DataFrame, sequence of (picture, label), or Dataset
         A folder (``class/picture.jpg``, perhaps below ``train/``, ``val/`` and ``test/``); a CSV or
         JSON Lines manifest (path, label, perhaps split); a data frame with the same columns; pairs
-        in memory; or the word ``"emoji"`` for the pictures that come with the package
-        (a folder of that name is ``"./emoji"``).
+        in memory; a benchmark as ``"dtd:folder"`` or ``"dtd:folder@split-file"`` (see
+        :mod:`promptboost.data.benchmarks`), of which all must be good; or the word ``"emoji"`` for
+        the pictures that come with the package (a folder of that name is ``"./emoji"``).
     on_bad : {"skip", "stop"}, default="skip"
         What to do about files that cannot be used: go on without them (they are listed in the
         dataset's ``bad``), or raise.
@@ -66,13 +67,24 @@ def load_data(
         from promptboost.data.emoji import load_emoji
 
         return load_emoji()
-    listing = _read(source)
+    listing, on_bad = _read_all(source, on_bad)
     bad: list[BadPicture] = []
     if check:
         bad = check_pictures(listing.pictures, workers=workers, progress=progress)
     if not listing.classes:
         raise DataError("there are no pictures; give at least one for each class")
     return without_bad(listing, bad, on_bad)
+
+
+def _read_all(source: Any, on_bad: OnBad) -> tuple[Listing, OnBad]:
+    if isinstance(source, str):
+        from promptboost.data.benchmarks import benchmark_source, read_benchmark
+
+        benchmark = benchmark_source(source)
+        if benchmark is not None:
+            # Figures on a part of a benchmark would look like those on all of it.
+            return read_benchmark(*benchmark), "stop"
+    return _read(source), on_bad
 
 
 def _read(source: Any) -> Listing:

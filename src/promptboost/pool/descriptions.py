@@ -1,13 +1,14 @@
 """Files of sentences about classes, and how they meet the class names of a dataset."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError
+from promptboost.pool.loading import decode, load_json, read_text, unique
 from promptboost.pool.text import clean, name_key
 
 __all__ = ["DescriptionMatch", "emoji_descriptions", "match_descriptions", "read_descriptions"]
@@ -65,11 +66,7 @@ def read_descriptions(path: str | Path) -> dict[str, list[str]]:
     {'owl': ['large round eyes', 'a hooked beak']}
     """
     path = Path(path)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise PoolError(f"cannot read the descriptions {path}: {error.strerror}") from error
-    return _parse(content, str(path), lines=path.suffix.lower() in _JSON_LINES)
+    return _parse(read_text(path), str(path), lines=path.suffix.lower() in _JSON_LINES)
 
 
 def emoji_descriptions() -> dict[str, list[str]]:
@@ -82,7 +79,7 @@ def emoji_descriptions() -> dict[str, list[str]]:
     (20, True)
     """
     file = resources.files("promptboost.pool") / "data" / "emoji.json"
-    return _parse(file.read_bytes(), "emoji.json", lines=False)
+    return _parse(decode(file.read_bytes(), "emoji.json"), "emoji.json", lines=False)
 
 
 def match_descriptions(
@@ -136,41 +133,14 @@ def _key_for(
     return candidates[0] if candidates else None
 
 
-def _parse(content: bytes, file: str, *, lines: bool) -> dict[str, list[str]]:
+def _parse(text: str, file: str, *, lines: bool) -> dict[str, list[str]]:
     try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FileFormatError(
-            f"{file} is not UTF-8 (byte {error.start}); save it again as UTF-8"
-        ) from error
-    try:
-        return _from_lines(text, file) if lines else _from_object(_load(text, file), file)
+        return _from_lines(text, file) if lines else _from_object(load_json(text, file), file)
     except PoolError as error:
-        raise FileFormatError(f"{file}: {error}") from error
-
-
-def _load(text: str, where: str) -> Any:
-    try:
-        return json.loads(text, object_pairs_hook=_unique)
-    except PoolError as error:
-        raise FileFormatError(f"{where}: {error}") from error
-    except json.JSONDecodeError as error:
         raise FileFormatError(
-            f"{where} is cut off or not JSON: {error.msg} at line {error.lineno}, "
-            f"column {error.colno}"
+            f"{file}: {error}; to have blank and damaged sentences left out, type: "
+            f"promptboost pool build {quote(file)} --classes DATA -o clean.json"
         ) from error
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{where} cannot be read as JSON: {error}") from error
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # json keeps the last of two equal keys in silence, and the sentences of the first are lost.
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise PoolError(f"{key!r} occurs twice; join the two lists")
-        found[key] = value
-    return found
 
 
 def _from_object(loaded: Any, file: str) -> dict[str, list[str]]:
@@ -180,7 +150,7 @@ def _from_object(loaded: Any, file: str) -> dict[str, list[str]]:
         )
     if not loaded:
         raise FileFormatError(f"{file} holds no classes")
-    return _unique(
+    return unique(
         [
             (clean(name, where="a class name"), _check_sentences(sentences, f"the class {name!r}"))
             for name, sentences in loaded.items()
@@ -194,7 +164,7 @@ def _from_lines(text: str, file: str) -> dict[str, list[str]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        record = _load(line, f"{file}, line {number},")
+        record = load_json(line, f"{file}, line {number},")
         if not isinstance(record, dict) or not {"class", "text"} <= record.keys():
             raise FileFormatError(f'{file}, line {number}, should be {{"class": "…", "text": "…"}}')
         name = clean(record["class"], where=f"the class of line {number}")

@@ -7,6 +7,7 @@ import secrets
 from pathlib import Path
 
 from promptboost.data import load_data
+from promptboost.data.benchmarks import benchmark_source, read_benchmark
 from promptboost.errors import RunError, StoreError
 from promptboost.pool import read_descriptions
 from promptboost.runs.folder import RunFolder
@@ -72,7 +73,9 @@ def check_place(run: RunFolder) -> None:
 
 def check_inputs(source: str, settings: FitSettings) -> None:
     """Raise if the pictures or the sentences are not where they are said to be."""
-    if source != "emoji" and not Path(source).exists():
+    if (benchmark := benchmark_source(source)) is not None:
+        read_benchmark(*benchmark)  # lists, but decodes no picture
+    elif source != "emoji" and not Path(source).exists():
         load_data(source, progress=False)  # raises, and has the words for it
     if settings.prompts is not None:
         read_descriptions(settings.prompts)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import promptboost
+from promptboost.data.benchmarks import benchmark_source
 from promptboost.ensemble import PromptEnsemble
 from promptboost.errors import InputError, RunError
 from promptboost.runs.checks import check_inputs, check_place, check_store
@@ -198,7 +199,8 @@ def _about(task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
 
 def _check_apart(source: str, run: RunFolder) -> None:
     """Refuse to write among the pictures, where the next fit would take the run for a class."""
-    data = Path(source).resolve()
+    benchmark = benchmark_source(source)
+    data = Path(source if benchmark is None else benchmark.folder).resolve()
     if data.is_dir() and run.path.resolve().is_relative_to(data):
         raise RunError(
             f"{run.path} is inside {source}, where it would be taken for a class of pictures; "

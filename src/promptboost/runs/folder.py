@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from promptboost.data.benchmarks import benchmark_source
 from promptboost.errors import FileFormatError, RunError
 from promptboost.files import write_text
 from promptboost.runs.command import command_name, place
@@ -124,7 +125,8 @@ class RunFolder:
     @property
     def resume_hint(self) -> str:
         """The command that continues an unfinished fit."""
-        source = self.source if self.source == "emoji" else place(self.source)
+        plain = self.source == "emoji" or benchmark_source(self.source) is not None
+        source = self.source if plain else place(self.source)
         if source == "emoji" != self.source:  # a folder of that name, not the pictures within
             source = "./emoji"
         return f"{command_name()} fit {_quoted(source)} -o {_quoted(str(self.path))} --resume"

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from promptboost.data.benchmarks import benchmark_source
 from promptboost.errors import RunError
 from promptboost.runs.embedding import Embedder
 from promptboost.runs.folder import RunFolder
@@ -24,6 +25,8 @@ def lasting_source(source: str) -> str:
     >>> Path(lasting_source(".")).is_absolute()
     True
     """
+    if (benchmark := benchmark_source(source)) is not None:
+        return str(benchmark.absolute())
     return (
         source if source == "emoji" or not Path(source).exists() else str(Path(source).absolute())
     )
@@ -73,4 +76,6 @@ def _said(value: Any) -> str:
 def _same_source(one: str, other: str) -> bool:
     if "emoji" in (one, other):
         return one == other
+    if benchmark_source(one) or benchmark_source(other):
+        return lasting_source(one) == lasting_source(other)
     return Path(one).resolve() == Path(other).resolve()

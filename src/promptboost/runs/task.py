@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 
 from promptboost.data import Dataset, few_shot, load_data
+from promptboost.data.benchmarks import benchmark_source, coop_few_shot
 from promptboost.errors import DataError
 from promptboost.runs.settings import FitSettings
 
@@ -56,7 +57,7 @@ class Task:
 
 
 def load_task(source: str, settings: FitSettings, *, progress: bool = True) -> Task:
-    """Read pictures and divide them as settings ask.
+    """Read pictures and divide them as settings ask; a benchmark as its protocol does.
 
     Raises
     ------
@@ -68,7 +69,10 @@ def load_task(source: str, settings: FitSettings, *, progress: bool = True) -> T
         raise DataError(
             f"{source} has one class only, {data.class_names[0]!r}; a classifier needs two or more"
         )
-    learn, held_out = few_shot(data, settings.shots, settings.seed, fewer="allow")
+    if benchmark_source(source) is not None:
+        learn, held_out = coop_few_shot(data, settings.shots, settings.seed)
+    else:
+        learn, held_out = few_shot(data, settings.shots, settings.seed, fewer="allow")
     kind: HeldOut | None = None
     if len(held_out):
         kind = "test" if "test" in data.splits else "val" if "val" in data.splits else "rest"

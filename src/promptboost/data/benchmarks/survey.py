@@ -1,0 +1,220 @@
+"""Looking at a benchmark on disk: what is there, what is missing, what is wrong."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from promptboost.data.benchmarks.lists import Lists, read_lists
+from promptboost.data.benchmarks.places import Place, Shelf, find_place, unpacked_first
+from promptboost.data.benchmarks.registry import Benchmark, benchmark_named
+from promptboost.data.benchmarks.split import Item
+from promptboost.errors import DataError
+
+__all__ = ["Survey", "survey_benchmark"]
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A benchmark as it is on disk.
+
+    Attributes
+    ----------
+    benchmark : Benchmark
+        What it should be.
+    folder : Path
+        Where the user said it is.
+    place : Place
+        Where its pictures are.
+    lists : Lists or None
+        Which pictures it should have; None if that is not known.
+    files : dict of str to Path
+        The listed pictures that are there, by their path in the list.
+    problems : tuple of str
+        Why it cannot be used; empty if it can.
+    notes : tuple of str
+        What else to know.
+    """
+
+    benchmark: Benchmark
+    folder: Path
+    place: Place
+    lists: Lists | None
+    files: dict[str, Path]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it is there and as published."""
+        return not self.problems
+
+    def counts(self) -> dict[str, dict[str, int | None]]:
+        """Count the pictures of each split, and the classes: published, listed, there."""
+        items = self.lists.items if self.lists else {}
+        rows: dict[str, dict[str, int | None]] = {}
+        for split in dict.fromkeys([*self.benchmark.sizes, *items]):
+            listed = items.get(split, [])
+            rows[split] = {
+                "published": self.benchmark.sizes.get(split),
+                "listed": len(listed),
+                "there": sum(item.path in self.files for item in listed),
+            }
+        every = [item for listed in items.values() for item in listed]
+        rows["classes"] = {
+            "published": self.benchmark.classes,
+            "listed": len({item.label for item in every}),
+            "there": len({item.label for item in every if item.path in self.files}),
+        }
+        return rows
+
+
+def survey_benchmark(
+    benchmark: Benchmark | str, folder: str | Path, split: str | Path | None = None
+) -> Survey:
+    """Look at a benchmark without opening any picture.
+
+    Parameters
+    ----------
+    benchmark : Benchmark or str
+        Which one, or its name.
+    folder : str or Path
+        Its folder, or the folder that holds all benchmarks.
+    split : str or Path, optional
+        The split file, if it is not beside the pictures, or a list of drawn shots.
+
+    Raises
+    ------
+    DataError
+        If there is no such benchmark or no such folder. What is wrong inside is in ``problems``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as empty:
+    ...     survey = survey_benchmark("dtd", empty)
+    >>> survey.complete, survey.counts()["test"]
+    (False, {'published': 1692, 'listed': 0, 'there': 0})
+    """
+    if isinstance(benchmark, str):
+        benchmark = benchmark_named(benchmark)
+    folder = Path(folder).expanduser()
+    place = find_place(benchmark, folder)
+    shelf = Shelf(place, benchmark.prefix)
+    try:
+        given = None if split is None else Path(split).expanduser()
+        lists = read_lists(benchmark, place, shelf, given)
+    except DataError as error:
+        problems = (str(error), *unpacked_first(benchmark, folder))
+        return Survey(
+            benchmark, folder, place, None, {}, problems, _unlisted(benchmark, place, shelf)
+        )
+    return _compared(benchmark, folder, place, shelf, lists)
+
+
+def _compared(
+    benchmark: Benchmark, folder: Path, place: Place, shelf: Shelf, lists: Lists
+) -> Survey:
+    items = [item for listed in lists.items.values() for item in listed]
+    # A link to nothing is listed by its folder, but is not there.
+    located = shelf.located(item.path for item in items)
+    there = {path: file for path, file in located.items() if os.path.exists(file)}
+    files = {path: file for path, file in there.items() if os.path.getsize(file)}
+    problems = [
+        *_wrong_lists(benchmark, lists),
+        *_missing(items, there, shelf),
+        *_empty([path for path in there if path not in files]),
+    ]
+    if len(there) < len(items):
+        problems += unpacked_first(benchmark, folder)
+    notes = (*_layout(place), *_notes(benchmark, lists, len(shelf.paths) - len(there)))
+    return Survey(benchmark, folder, place, lists, files, tuple(problems), notes)
+
+
+def _wrong_lists(benchmark: Benchmark, lists: Lists) -> Iterator[str]:
+    for split, published in benchmark.sizes.items():
+        listed = len(lists.items.get(split, []))
+        if listed != published and (split == "test" or not lists.shots):
+            yield (
+                f"{split} has {_many(listed, 'picture')}, but {benchmark.title} is published with "
+                f"{published:,}: this is another split, or a part of it"
+            )
+    names = {item.label: item.name for listed in lists.items.values() for item in listed}
+    if len(names) != benchmark.classes:
+        yield (
+            f"there are {_many(len(names), 'class', 'classes')}, but {benchmark.title} is published "
+            f"with {benchmark.classes:,}"
+        )
+    for split in ("train", "test"):
+        listed_labels = {item.label for item in lists.items[split]}
+        none = [name for label, name in names.items() if label not in listed_labels]
+        if none:
+            yield f"{split} has no picture of {_many(len(none), 'class', 'classes')} ({_few(none)})"
+
+
+def _missing(items: list[Item], there: dict[str, Path], shelf: Shelf) -> Iterator[str]:
+    missing = [item for item in items if item.path not in there]
+    if not missing:
+        return
+    if len(missing) == len(items):
+        holds = f"other files, like {min(shelf.paths)}" if shelf.paths else "no files"
+        yield f"none of the {len(items):,} listed pictures is there; the folder holds {holds}"
+        return
+    seen = {item.label for item in items if item.path in there}
+    gone = list(dict.fromkeys(item.name for item in missing if item.label not in seen))
+    whole = (
+        f", among them all of {_many(len(gone), 'class', 'classes')} ({_few(gone)})" if gone else ""
+    )
+    yield (
+        f"{len(missing):,} of {len(items):,} listed pictures are missing{whole}; "
+        f"for example {_few([item.path for item in missing])}"
+    )
+
+
+def _empty(paths: list[str]) -> Iterator[str]:
+    if paths:
+        yield f"{_many(len(paths), 'file')} of no length, from a broken download: {_few(paths)}"
+
+
+def _unlisted(benchmark: Benchmark, place: Place, shelf: Shelf) -> tuple[str, ...]:
+    published = sum(benchmark.sizes.values())
+    there = _many(len(shelf.paths), "file")
+    return (
+        *_layout(place),
+        f"{there} there; {benchmark.title} is published with {published:,} pictures",
+    )
+
+
+def _layout(place: Place) -> tuple[str, ...]:
+    if place.own_layout:
+        return ()
+    return ("another layout than the protocol's; pictures are looked up by their file names",)
+
+
+def _notes(benchmark: Benchmark, lists: Lists, unused: int) -> Iterator[str]:
+    every = [item for listed in lists.items.values() for item in listed]
+    labels, names = {item.label for item in every}, {item.name for item in every}
+    if len(names) < len(labels):
+        yield (
+            f"{len(labels):,} classes have {_many(len(names), 'name')}; classes of one name are one class, "
+            "as no sentence can tell them apart by it"
+        )
+    if lists.shots:
+        yield "the split file is a list of drawn shots: what to learn from is what it lists"
+    elif benchmark.name == "imagenet":
+        yield (
+            "published draws of shots cannot be repeated from a seed, as they depend on the order in "
+            "which files were listed; give a list of shots instead"
+        )
+    if unused > 0:
+        yield f"{_many(unused, 'other file')} not in the split, and not used"
+
+
+def _many(number: int, one: str, more: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else more or one + 's'}"
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

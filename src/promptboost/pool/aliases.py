@@ -1,0 +1,218 @@
+"""Class names meet the names of a file, and nothing is guessed in silence."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from promptboost.errors import FileFormatError
+from promptboost.pool.loading import load_json, read_text
+from promptboost.pool.spellings import LOOSE, STRICT, Key, Spelling
+from promptboost.pool.text import name_key
+from promptboost.pool.wnids import imagenet_names, is_wnid
+
+__all__ = ["Ambiguity", "Match", "Resolution", "read_synonyms", "resolve"]
+
+Synonyms = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Match:
+    """A name of the file that is a class, and how they met."""
+
+    class_name: str
+    entry: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Ambiguity:
+    """Names that would fit in more than one way; none of them was taken."""
+
+    classes: tuple[str, ...]
+    entries: tuple[str, ...]
+    how: str
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Which names of a file are which class.
+
+    Attributes
+    ----------
+    matches : tuple of Match
+        In the order of the classes. A class has several only where synonyms say so.
+    missing : tuple of str
+        Classes no name of the file fits, in order.
+    unused : tuple of str
+        Names of the file that fit no class, in order.
+    ambiguous : tuple of Ambiguity
+        What fits in more than one way. These classes are not missing, these names not unused.
+    """
+
+    matches: tuple[Match, ...]
+    missing: tuple[str, ...]
+    unused: tuple[str, ...]
+    ambiguous: tuple[Ambiguity, ...]
+
+    def entries(self, class_name: str) -> list[str]:
+        """Return the names of the file that are one class."""
+        return [match.entry for match in self.matches if match.class_name == class_name]
+
+
+def resolve(
+    class_names: Sequence[str], entries: Iterable[str], synonyms: Synonyms | None = None
+) -> Resolution:
+    """Find out which names of a file are which class.
+
+    Spellings are tried from the strictest to the loosest: the same, another case, underscores and
+    hyphens; then `synonyms` and WordNet numbers; then SLASH for "/", CamelCase, the year of a car
+    at the other end, a word in brackets at the other end, spaces and marks left out, and last a
+    plural. Where more than one name or class fits at the strictest spelling that fits at all,
+    nothing is taken and the matter is reported.
+
+    Parameters
+    ----------
+    class_names : sequence of str
+        Distinct names of the dataset.
+    entries : iterable of str
+        The names a file uses.
+    synonyms : mapping of str to sequence of str, optional
+        Other names of a class. All names of the file that are given there belong to the class,
+        except those that are the name of another one.
+
+    Examples
+    --------
+    >>> met = resolve(["2012 Audi R8", "hot dog"], ["Audi R8 2012", "HotDog", "sushi"])
+    >>> [(match.entry, match.how) for match in met.matches], met.unused
+    ([('Audi R8 2012', 'year first'), ('HotDog', 'camel case')], ('sushi',))
+    >>> resolve(["hot dog"], ["Hot_Dog", "HOT-DOG"]).ambiguous[0].entries
+    ('Hot_Dog', 'HOT-DOG')
+    """
+    table = _Table(tuple(class_names), tuple(dict.fromkeys(entries)))
+    for spelling in STRICT:
+        table.match_spelling(spelling)
+    table.match_groups(_groups(synonyms or {}), "synonym")
+    if any(map(is_wnid, (*table.free, *table.waiting))):
+        table.match_groups(_groups(imagenet_names()), "wnid")
+    for spelling in LOOSE:
+        table.match_spelling(spelling)
+    return table.resolution()
+
+
+@dataclass
+class _Table:
+    """Who is still without a partner."""
+
+    classes: tuple[str, ...]
+    entries: tuple[str, ...]
+    matches: list[Match] = field(default_factory=list)
+    ambiguous: list[Ambiguity] = field(default_factory=list)
+    waiting: dict[str, None] = field(init=False)
+    free: dict[str, None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.waiting = dict.fromkeys(self.classes)
+        self.free = dict.fromkeys(self.entries)
+
+    def match_spelling(self, spelling: Spelling) -> None:
+        how, key_of = spelling
+        # All classes and not only those that wait: a name that would also fit a class which has
+        # its own is no safe find for the other.
+        classes = _by_key(self.classes, key_of)
+        entries = _by_key(self.free, key_of)
+        for key, fitting in entries.items():
+            rivals = classes.get(key, [])
+            waiting = [name for name in rivals if name in self.waiting]
+            if not waiting:
+                continue
+            if len(rivals) == 1 and len(fitting) == 1:
+                self._take(waiting[0], fitting, how)
+            else:
+                self._set_aside(waiting, fitting, how)
+
+    def match_groups(self, groups: Mapping[str, dict[str, None]], how: str) -> None:
+        by_key = _by_key(self.classes, name_key)
+        own = {key: names[0] for key, names in by_key.items() if len(names) == 1}
+        free = _by_key(self.free, name_key)
+        claims: dict[str, list[str]] = {}
+        for head, keys in groups.items():
+            # The name the others are given for is the class; else the only class among them.
+            owners = [own[head]] if head in own else [own[key] for key in keys if key in own]
+            for entry in (entry for key in keys for entry in free.get(key, ())):
+                claims.setdefault(entry, []).extend(owners)
+        for entry, owners in claims.items():
+            distinct = list(dict.fromkeys(owners))
+            if len(distinct) == 1:
+                self._take(distinct[0], [entry], how)
+            elif distinct:
+                self._set_aside(distinct, [entry], how)
+
+    def _take(self, class_name: str, entries: Sequence[str], how: str) -> None:
+        for entry in entries:
+            self.matches.append(Match(class_name, entry, how))
+            del self.free[entry]
+        self.waiting.pop(class_name, None)
+
+    def _set_aside(self, classes: Sequence[str], entries: Sequence[str], how: str) -> None:
+        self.ambiguous.append(Ambiguity(tuple(classes), tuple(entries), how))
+        for entry in entries:
+            del self.free[entry]
+        for name in classes:
+            self.waiting.pop(name, None)
+
+    def resolution(self) -> Resolution:
+        place = {name: k for k, name in enumerate(self.classes)}
+        return Resolution(
+            matches=tuple(sorted(self.matches, key=lambda match: place[match.class_name])),
+            missing=tuple(name for name in self.classes if name in self.waiting),
+            unused=tuple(self.free),
+            ambiguous=tuple(self.ambiguous),
+        )
+
+
+def read_synonyms(path: str | Path) -> dict[str, list[str]]:
+    """Read other names of classes from a JSON file.
+
+    Parameters
+    ----------
+    path : path-like
+        ``{"name": ["other name", …], …}`` or ``{"other name": "name", …}``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "synonyms.json")
+    ...     _ = path.write_text('{"n01514668": "rooster", "n01514859": "hen"}')
+    ...     read_synonyms(path)
+    {'rooster': ['n01514668'], 'hen': ['n01514859']}
+    """
+    loaded = load_json(read_text(path), str(path))
+    wanted = '{"name": ["other name", …]} or {"other name": "name"}'
+    if not isinstance(loaded, dict):
+        raise FileFormatError(f"{path} should be {wanted}")
+    found: dict[str, list[str]] = {}
+    for name, others in loaded.items():
+        if isinstance(others, str):
+            found.setdefault(others, []).append(name)
+        elif isinstance(others, list) and all(isinstance(other, str) for other in others):
+            found.setdefault(name, []).extend(others)
+        else:
+            raise FileFormatError(f"{path}: {name!r} should be as in {wanted}")
+    return found
+
+
+def _groups(synonyms: Synonyms) -> dict[str, dict[str, None]]:
+    # Dicts and not sets: the order of what is joined must not change from run to run.
+    groups: dict[str, dict[str, None]] = {}
+    for name, others in synonyms.items():
+        keys = dict.fromkeys(map(name_key, (name, *others)))
+        groups.setdefault(name_key(name), {}).update(keys)
+    return groups
+
+
+def _by_key(names: Iterable[str], key_of: Key) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(key_of(name), []).append(name)
+    return found

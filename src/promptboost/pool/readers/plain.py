@@ -1,0 +1,112 @@
+"""A user's own file: JSON, JSON Lines, CSV with the columns class and sentence, or tabbed text."""
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+from promptboost.errors import FileFormatError
+from promptboost.pool.loading import load_json, read_text
+from promptboost.pool.readers.mapping import read_mapping
+from promptboost.pool.readers.source import Gathering, Source
+
+__all__ = ["ENDINGS", "KIND", "read", "recognises"]
+
+KIND = "plain"
+_TEXT_COLUMNS = ("sentence", "text")
+
+
+def recognises(path: Path) -> bool:
+    """Say whether the ending of a file is one of ours.
+
+    Examples
+    --------
+    >>> recognises(Path("birds.csv")), recognises(Path("birds.png"))
+    (True, False)
+    """
+    return path.suffix.lower() in ENDINGS
+
+
+def read(path: Path) -> Source:
+    r"""Read a file by its ending.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "birds.txt")
+    ...     _ = path.write_text("owl\tlarge round eyes\nbat\tleathery wings\n")
+    ...     read(path).sentences
+    {'owl': ('large round eyes',), 'bat': ('leathery wings',)}
+    """
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise FileFormatError(f"{path} should end in {', '.join(ENDINGS)}, or be of another --kind")
+    return reader(path)
+
+
+def _json(path: Path) -> Source:
+    return read_mapping(path, path.name, KIND)
+
+
+def _json_lines(path: Path) -> Source:
+    found = Gathering(str(path))
+    # Not splitlines(): JSON strings may hold U+2028 and the like unescaped.
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if line.strip():
+            record = load_json(line, f"{path}, line {number},")
+            if not isinstance(record, dict) or not {"class", "text"} <= record.keys():
+                raise FileFormatError(
+                    f'{path}, line {number}, should be {{"class": "…", "text": "…"}}'
+                )
+            found.add(record["class"], [record["text"]])
+    return found.source(path.name, KIND, path)
+
+
+def _csv(path: Path) -> Source:
+    rows = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    found = Gathering(str(path))
+    try:
+        header = [cell.strip().lower() for cell in next(rows, [])]
+        text_column = next((name for name in _TEXT_COLUMNS if name in header), None)
+        if "class" not in header or text_column is None:
+            raise FileFormatError(
+                f"{path} needs the columns class and sentence in its first line; it has "
+                f"{', '.join(map(repr, header)) or 'nothing'}"
+            )
+        place, text_place = header.index("class"), header.index(text_column)
+        for row in rows:
+            if len(row) > max(place, text_place):
+                found.add(row[place], [row[text_place]])
+            elif row:
+                raise FileFormatError(
+                    f"{path}, line {rows.line_num}, has {len(row)} of {len(header)} columns"
+                )
+    except csv.Error as error:
+        raise FileFormatError(f"{path}, line {rows.line_num}: {error}") from error
+    return found.source(path.name, KIND, path)
+
+
+def _tabbed(path: Path) -> Source:
+    found = Gathering(str(path))
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        entry, tab, sentence = line.partition("\t")
+        if not tab:
+            raise FileFormatError(
+                f"{path}, line {number}, has no tab: write the class, a tab, the sentence"
+            )
+        found.add(entry, [sentence])
+    return found.source(path.name, KIND, path)
+
+
+_READERS: dict[str, Callable[[Path], Source]] = {
+    ".json": _json,
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+    ".csv": _csv,
+    ".tsv": _tabbed,
+    ".txt": _tabbed,
+}
+ENDINGS = tuple(_READERS)

@@ -1,0 +1,148 @@
+"""What every reader gives: sentences by the names the file uses, and what was left out."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from promptboost.errors import FileFormatError, PoolError
+from promptboost.pool.templates import fill
+from promptboost.pool.text import clean
+
+__all__ = ["Gathering", "Phrase", "Refused", "Source"]
+
+Phrase = Callable[[str, str], str]
+"""From a class name and what a file holds to a sentence that names the class."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A sentence that was left out, and why."""
+
+    entry: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file or folder of sentences, read.
+
+    Attributes
+    ----------
+    name : str
+        What prompts from it say they come from.
+    kind : str
+        The format it was read as.
+    path : pathlib.Path
+        Where it was read.
+    sentences : mapping of str to tuple of str
+        By the names the file uses, in its order. An empty list is kept empty.
+    templates : tuple of str
+        Sentences with a ``{}`` that every class gets.
+    phrase : callable, optional
+        Makes a sentence of a class name and a fragment, for files that do not name the class.
+    blank : mapping of str to int
+        How many blank sentences were left out, by name.
+    refused : tuple of Refused
+        Sentences with control characters, which were left out.
+    stray : tuple of str
+        Files of a folder that are not of its format, which were not read.
+
+    Examples
+    --------
+    >>> source = Source("mine", "plain", Path("mine.json"), {"owl": ("large round eyes",)})
+    >>> source.texts(["owl"], "barn_owl")
+    ['large round eyes']
+    """
+
+    name: str
+    kind: str
+    path: Path
+    sentences: Mapping[str, tuple[str, ...]]
+    templates: tuple[str, ...] = ()
+    phrase: Phrase | None = None
+    blank: Mapping[str, int] = field(default_factory=dict)
+    refused: tuple[Refused, ...] = ()
+    stray: tuple[str, ...] = ()
+
+    def texts(self, entries: Iterable[str], class_name: str) -> list[str]:
+        """Return the sentences a class gets from the entries that are its own, in order."""
+        found = [fill(template, class_name) for template in self.templates]
+        for entry in entries:
+            for sentence in self.sentences[entry]:
+                found.append(self.phrase(class_name, sentence) if self.phrase else sentence)
+        return found
+
+
+class Gathering:
+    r"""Collects the sentences of a file and leaves out, with a count, those nobody can use.
+
+    Released files hold blank lines and, rarely, control characters. Refusing a whole file for
+    them would help nobody; dropping them in silence would be worse.
+
+    Parameters
+    ----------
+    where : str
+        The file, for messages.
+
+    Examples
+    --------
+    >>> found = Gathering("birds.json")
+    >>> found.add("owl", ["large round eyes", " ", "a hooked\n beak"])
+    >>> found.sentences, found.blank
+    ({'owl': ['large round eyes', 'a hooked beak']}, {'owl': 1})
+    """
+
+    def __init__(self, where: str) -> None:
+        self.sentences: dict[str, list[str]] = {}
+        self.blank: dict[str, int] = {}
+        self.refused: list[Refused] = []
+        self._where = where
+
+    def add(self, entry: object, sentences: object) -> None:
+        """Add the sentences of one name; a name that came before gets more of them."""
+        try:
+            name = clean(entry, where="a class name")
+        except PoolError as error:
+            raise FileFormatError(f"{self._where}: {error}") from error
+        if isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable):
+            raise FileFormatError(
+                f"{self._where}: the class {name!r} needs a list of sentences, not a "
+                f'{type(sentences).__name__}: write ["sentence", …]'
+            )
+        kept = self.sentences.setdefault(name, [])
+        for number, sentence in enumerate(sentences, start=1):
+            if not isinstance(sentence, str):
+                raise FileFormatError(
+                    f"{self._where}: sentence {number} of {name!r} must be a string, not a "
+                    f"{type(sentence).__name__}"
+                )
+            if not sentence.strip():
+                self.blank[name] = self.blank.get(name, 0) + 1
+                continue
+            try:
+                kept.append(clean(sentence, where=f"sentence {number}"))
+            except PoolError as error:
+                self.refused.append(Refused(name, str(error)))
+
+    def source(
+        self,
+        name: str,
+        kind: str,
+        path: Path,
+        *,
+        phrase: Phrase | None = None,
+        stray: Iterable[str] = (),
+    ) -> Source:
+        """Finish: the source with everything that was added."""
+        if not self.sentences:
+            raise FileFormatError(f"{self._where} holds no classes")
+        return Source(
+            name=name,
+            kind=kind,
+            path=path,
+            sentences={entry: tuple(kept) for entry, kept in self.sentences.items()},
+            phrase=phrase,
+            blank=self.blank,
+            refused=tuple(self.refused),
+            stray=tuple(stray),
+        )

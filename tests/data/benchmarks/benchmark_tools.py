@@ -1,0 +1,116 @@
+"""Tiny trees in the layout of each benchmark, and where the real files are if they are here."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from promptboost.data.benchmarks import BENCHMARKS, Benchmark
+from tests.data.picture_tools import encoded, plain
+
+_BESIDE = Path(__file__).parents[4] / "shared"
+RELEASED = _BESIDE / "pools" / "ProAPO"
+PHOTOGRAPHS = _BESIDE / "pictures"
+
+needs_released = pytest.mark.skipif(
+    not RELEASED.is_dir(), reason="the released lists are not beside the repository"
+)
+needs_photographs = pytest.mark.skipif(
+    not (RELEASED.is_dir() and PHOTOGRAPHS.is_dir()),
+    reason="the photographs and released lists are not beside the repository",
+)
+
+PIXELS = encoded(plain(size=(6, 4)), "JPEG")
+
+# Two classes of each benchmark with a split file: paths as the file writes them, "{}" is a number
+# that differs for each picture.
+PATHS = {
+    "caltech101": {"face": "Faces/image_{:04}.jpg", "leopard": "Leopards/image_{:04}.jpg"},
+    "oxford_pets": {"abyssinian": "Abyssinian_{}.jpg", "basset_hound": "basset_hound_{}.jpg"},
+    "stanford_cars": {
+        "2012 Acura RL Sedan": "cars_train/{:05}.jpg",
+        "2000 AM General Hummer SUV": "cars_train/1{:04}.jpg",
+    },
+    "flowers102": {"passion flower": "image_{:05}.jpg", "water lily": "image_1{:04}.jpg"},
+    "food101": {"apple_pie": "apple_pie/10{}.jpg", "baklava": "baklava/20{}.jpg"},
+    "sun397": {
+        "abbey": "a/abbey/sun_{:04}.jpg",
+        "outdoor athletic_field": "a/athletic_field/outdoor/sun_1{:04}.jpg",
+    },
+    "dtd": {"banded": "banded/banded_{:04}.jpg", "dotted": "dotted/dotted_{:04}.jpg"},
+    "eurosat": {
+        "Annual Crop Land": "AnnualCrop/AnnualCrop_{}.jpg",
+        "Sea or Lake": "SeaLake/SeaLake_{}.jpg",
+    },
+    "ucf101": {
+        "Apply_Eye_Makeup": "Apply_Eye_Makeup/v_ApplyEyeMakeup_g01_c{:02}.jpg",
+        "Archery": "Archery/v_Archery_g01_c{:02}.jpg",
+    },
+}
+
+SIZES = {"train": 6, "val": 2, "test": 4}
+
+
+def tiny(name: str, sizes: dict[str, int] | None = None, classes: int = 2) -> Benchmark:
+    """The benchmark, as if it were published with as few pictures as the tree has."""
+    return replace(BENCHMARKS[name], sizes=SIZES if sizes is None else sizes, classes=classes)
+
+
+def tiny_split(name: str) -> dict[str, list[list]]:
+    """A split file's content: three, one and two pictures of each of two classes."""
+    split: dict[str, list[list]] = {"train": [], "val": [], "test": []}
+    for label, (title, pattern) in enumerate(PATHS[name].items()):
+        for number in range(6):
+            part = ("train", "train", "train", "val", "test", "test")[number]
+            path = pattern.format(number)
+            if part == "test" and name == "stanford_cars":  # numbered from one again
+                path = pattern.format(number - 4).replace("cars_train", "cars_test")
+            split[part].append([path, label, title])
+    return split
+
+
+def write(root: Path, paths: list[str], content: bytes = PIXELS) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(content)
+
+
+def paths_of(split: dict[str, list[list]]) -> list[str]:
+    return [path for listed in split.values() for path, _, _ in listed]
+
+
+def write_json(path: Path, content: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def write_tree(root: Path, name: str, folder: str | None = None, images: str | None = None) -> Path:
+    """Write the pictures and the split file as the protocol has them; gives the dataset's folder."""
+    benchmark = BENCHMARKS[name]
+    base = root / (benchmark.folders[0] if folder is None else folder)
+    split = tiny_split(name)
+    write(base / (benchmark.images[0] if images is None else images), paths_of(split))
+    write_json(base / str(benchmark.split_file), split)
+    return base
+
+
+def contents(listing) -> dict[str, list[tuple[str, str]]]:
+    """What was read, in the shape of a split file without numbers."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for picture in listing.pictures:
+        found.setdefault(picture.split, []).append((picture.id, picture.label))
+        assert picture.source.is_file()
+        assert picture.source.name == picture.id.rpartition("/")[2]
+    # Every picture is another file.
+    assert max(Counter(picture.source for picture in listing.pictures).values()) == 1
+    return found
+
+
+def expected(name: str) -> dict[str, list[tuple[str, str]]]:
+    return {
+        part: [(path, title) for path, _, title in listed]
+        for part, listed in tiny_split(name).items()
+    }

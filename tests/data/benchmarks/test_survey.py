@@ -1,0 +1,164 @@
+import json
+import os
+
+import pytest
+
+from promptboost.data.benchmarks import survey_benchmark
+from promptboost.errors import DataError
+from tests.data.benchmarks.benchmark_tools import (
+    PHOTOGRAPHS,
+    RELEASED,
+    needs_photographs,
+    tiny,
+    tiny_split,
+    write,
+    write_json,
+    write_tree,
+)
+
+
+def test_a_complete_benchmark(tmp_path):
+    survey = survey_benchmark(tiny("dtd"), write_tree(tmp_path, "dtd"))
+    assert survey.complete
+    assert survey.notes == ()
+    assert survey.counts() == {
+        "train": {"published": 6, "listed": 6, "there": 6},
+        "val": {"published": 2, "listed": 2, "there": 2},
+        "test": {"published": 4, "listed": 4, "there": 4},
+        "classes": {"published": 2, "listed": 2, "there": 2},
+    }
+
+
+def test_missing_empty_and_dangling_pictures(tmp_path):
+    folder = write_tree(tmp_path, "dtd")
+    banded = folder / "images" / "banded"
+    (banded / "banded_0000.jpg").unlink()
+    (banded / "banded_0001.jpg").write_bytes(b"")
+    (banded / "banded_0002.jpg").unlink()
+    (banded / "banded_0002.jpg").symlink_to(tmp_path / "nowhere")
+    survey = survey_benchmark(tiny("dtd"), folder)
+    assert survey.problems == (
+        "2 of 12 listed pictures are missing; for example banded/banded_0000.jpg, "
+        "banded/banded_0002.jpg",
+        "1 file of no length, from a broken download: banded/banded_0001.jpg",
+    )
+    assert survey.counts()["train"] == {"published": 6, "listed": 6, "there": 3}
+    for file in banded.iterdir():
+        file.unlink()
+    assert "all of 1 class (banded)" in survey_benchmark(tiny("dtd"), folder).problems[0]
+
+
+def test_another_dataset_is_named(tmp_path):
+    write(tmp_path / "dtd" / "images", ["cat/1.jpg"])
+    write_json(tmp_path / "dtd" / "split_zhou_DescribableTextures.json", tiny_split("dtd"))
+    problems = survey_benchmark(tiny("dtd"), tmp_path).problems
+    assert problems == (
+        "none of the 12 listed pictures is there; the folder holds other files, like cat/1.jpg",
+    )
+
+
+def test_another_split_is_named(tmp_path):
+    folder = write_tree(tmp_path, "dtd")
+    split = tiny_split("dtd")
+    split["train"].append(split["val"].pop())
+    other = write_json(tmp_path / "other.json", split)
+    problems = survey_benchmark(tiny("dtd"), folder, other).problems
+    assert len(problems) == 2
+    assert problems[0].startswith("train has 7 pictures, but DTD is published with 6")
+    assert problems[1].startswith("val has 1 picture, but DTD is published with 2")
+    assert survey_benchmark(tiny("dtd", classes=3), folder).problems == (
+        "there are 2 classes, but DTD is published with 3",
+    )
+    del split["val"]
+    write_json(folder / "split_zhou_DescribableTextures.json", split)
+    assert "has no list val" in survey_benchmark(tiny("dtd"), folder).problems[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "said"),
+    [
+        ("dtd", "dtd-r1.0.1.tar.gz", "dtd-r1.0.1.tar.gz is not unpacked"),
+        ("eurosat", "EuroSAT.ZIP", "EuroSAT.ZIP is not unpacked"),
+        ("dtd", "data/train-00000-of-00001.parquet", "inside files like data/train-00000"),
+        ("ucf101", "UCF-101/Archery/v_Archery_g01_c01.avi", "videos like UCF-101/Archery"),
+    ],
+)
+def test_downloads_that_are_not_pictures_yet(tmp_path, name, file, said):
+    write(tmp_path, [file], b"...")
+    survey = survey_benchmark(name, tmp_path)
+    assert "json is missing" in survey.problems[0]
+    assert said in survey.problems[1]
+    split = write_json(tmp_path / "lists" / "split.json", tiny_split(name))
+    problems = survey_benchmark(tiny(name), tmp_path, split).problems
+    assert "none of the 12 listed" in problems[0]
+    assert said in problems[1]
+
+
+def test_links_are_followed_but_not_in_circles(tmp_path):
+    folder = write_tree(tmp_path / "disk", "dtd")
+    (tmp_path / "dtd").mkdir()
+    (tmp_path / "dtd" / "images").symlink_to(folder / "images")
+    (folder / "images" / "banded" / "up").symlink_to(folder / "images")
+    split = folder / "split_zhou_DescribableTextures.json"
+    survey = survey_benchmark(tiny("dtd"), tmp_path, split)
+    assert survey.complete
+    assert survey.notes == ()  # no file is seen twice
+
+
+def test_classes_of_one_name_are_noted(tmp_path):
+    for wnid in ("n04355933", "n04356056"):
+        write(tmp_path, [f"images/train/{wnid}/1.JPEG", f"images/val/{wnid}/1.JPEG"])
+    (tmp_path / "classnames.txt").write_text("n04355933 sunglasses\nn04356056 sunglasses\n")
+    survey = survey_benchmark(tiny("imagenet", {"train": 2, "test": 2}), tmp_path)
+    assert survey.complete
+    assert survey.notes[0].startswith("2 classes have 1 name; classes of one name are one class")
+    assert "give a list of shots" in survey.notes[1]
+
+
+def test_what_is_not_used_is_counted(tmp_path):
+    folder = write_tree(tmp_path, "dtd")
+    write(folder / "images", ["banded/extra.jpg", "more/1.jpg"])
+    assert survey_benchmark(tiny("dtd"), folder).notes == (
+        "2 other files not in the split, and not used",
+    )
+
+
+def test_no_such_folder(tmp_path):
+    with pytest.raises(DataError, match="gone is not a folder; give the folder of DTD"):
+        survey_benchmark("dtd", tmp_path / "gone")
+
+
+@needs_photographs
+def test_real_pets_are_known_for_a_part():
+    split = RELEASED / "oxford_pets" / "split_zhou_OxfordPets.json"
+    survey = survey_benchmark("oxford_pets", PHOTOGRAPHS / "oxford_pets", split)
+    assert not survey.complete
+    counts = survey.counts()
+    assert counts["train"] == {"published": 2944, "listed": 2944, "there": 1624}
+    assert counts["classes"] == {"published": 37, "listed": 37, "there": 37}
+    there = sum(counts[part]["there"] for part in ("train", "val", "test"))
+    assert survey.problems[0].startswith(f"{7349 - there:,} of 7,349 listed pictures are missing;")
+    # The folder of a picture, which nobody looked at, agrees with the split file's class.
+    names = {item.path: item.name for items in survey.lists.items.values() for item in items}
+    for path, file in survey.files.items():
+        assert file.parent.name == names[path].replace("_", " ")
+
+
+@needs_photographs
+def test_real_textures_are_known_for_a_part():
+    split = RELEASED / "dtd" / "split_zhou_DescribableTextures.json"
+    survey = survey_benchmark("dtd", PHOTOGRAPHS / "dtd10", split)
+    assert survey.counts()["classes"] == {"published": 47, "listed": 47, "there": 10}
+    assert survey.problems[0].startswith("5,040 of 5,640 listed pictures are missing")
+    folders = {entry.name for entry in os.scandir(PHOTOGRAPHS / "dtd10")}
+    assert "all of 37 classes (dotted, fibrous, flecked, …)" in survey.problems[0]
+    assert not folders & {"dotted", "fibrous", "flecked"}
+    assert len(survey.files) == 600
+
+
+@needs_photographs
+def test_released_shots_of_real_textures_name_the_benchmark_split_first():
+    shots = RELEASED / "dtd" / "fewshot_dataset" / "seed_1_num_shots_1.json"
+    survey = survey_benchmark("dtd", PHOTOGRAPHS / "dtd10", shots)
+    assert "split_zhou_DescribableTextures.json is missing" in survey.problems[0]
+    assert json.loads(shots.read_text())["train"]
