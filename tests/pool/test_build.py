@@ -72,3 +72,59 @@ def test_bad_arguments_are_named(arguments, error, message):
 def test_class_names_are_kept_as_they_are():
     names = ["Car_or_truck", " owl", "été", "t-shirt"]
     assert build_pool(names, templates=["a {}"]).class_names == tuple(names)
+
+
+FILES = {
+    "CuPL": {"Owl": ["An owl has round eyes.", "a hooked beak"], "cow": ["moo"]},
+    "DCLIP": {"owl": ["A hooked  beak", "wings"], "bat": ["leather wings"], "cow": ["horns"]},
+}
+
+
+def test_several_sources_come_one_after_the_other():
+    pool = build_pool(
+        ["owl", "bat", "eel"], templates=["a {}."], descriptions=FILES, concatenate="all"
+    )
+    assert [(prompt.text, prompt.source, prompt.origin) for prompt in pool.prompts("owl")] == [
+        ("an owl.", "template", None),
+        ("An owl has round eyes.", "CuPL", None),
+        ("a hooked beak", "CuPL", None),
+        ("wings", "DCLIP", None),
+        ("an owl. An owl has round eyes.", "concat", "CuPL"),
+        ("an owl. a hooked beak", "concat", "CuPL"),
+        ("an owl. wings", "concat", "DCLIP"),
+    ]
+    assert pool.missing == ("eel",)
+    assert pool.unused == ("cow",)
+
+
+@pytest.mark.parametrize(
+    ("sources", "counts", "missing"),
+    [
+        (("CuPL",), {"template": 2, "CuPL": 2}, ("bat",)),
+        (("DCLIP",), {"template": 2, "DCLIP": 3}, ()),
+        (("DCLIP", "CuPL"), {"template": 2, "DCLIP": 3, "CuPL": 1}, ()),
+        (None, {"template": 2, "CuPL": 2, "DCLIP": 2}, ()),
+        ((), {"template": 2}, ("owl", "bat")),
+    ],
+)
+def test_ablation_pools_are_one_argument(sources, counts, missing):
+    pool = build_pool(["owl", "bat"], templates=["a {}."], descriptions=FILES, sources=sources)
+    assert pool.prompts_by_source == counts
+    assert pool.missing == missing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"sources": ("CuPL", "AWT")}, SettingError, "no source 'AWT'; there is CuPL, DCLIP"),
+        ({"sources": "CuPL"}, SettingError, r"not one string: \['CuPL'\]"),
+        ({"descriptions": {**FILES, "owl": ["eyes"]}}, PoolError, "mix sources and classes"),
+        ({"descriptions": {"concat": FILES["CuPL"]}}, PoolError, "cannot be called 'concat'"),
+        ({"descriptions": {"x": {}, " x": {}}}, PoolError, "two sources are called 'x'"),
+        ({"descriptions": {"a\x1b": FILES["CuPL"]}}, PoolError, "the name of a source contains"),
+        ({"descriptions": {"x": {"owl": "eyes"}}}, PoolError, "'owl' needs a list of sentences"),
+    ],
+)
+def test_bad_sources_are_named(arguments, error, message):
+    with pytest.raises(error, match=message):
+        build_pool(["owl"], **{"descriptions": FILES, **arguments})

@@ -1,13 +1,21 @@
 import dataclasses
+import hashlib
 import json
+import tracemalloc
+from collections import Counter
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from promptboost.encoders.store import EmbeddingStore, StoredEncoder
 from promptboost.errors import PoolError
-from promptboost.pool import build_pool, fill
+from promptboost.pool import Prompt, build_pool, fill
+from promptboost.pool.fingerprint import words_fingerprint
+from promptboost.pool.packing import pack
 from promptboost.pool.text import text_key
+from promptboost.testing import FakeEncoder
 
 words = st.sampled_from(["owl", "Owl", "red", "RED", "a", "the", "tail", "wing"])
 sentences = st.lists(words, min_size=1, max_size=3).map("  ".join)
@@ -142,8 +150,8 @@ def test_a_pool_does_not_change():
     texts["owl"].append("beak")
     assert pool.class_names == ("owl",)
     assert pool.texts("owl") == ["an owl", "eyes"]
-    pool.texts("owl").append("beak")
-    assert pool.texts("owl") == ["an owl", "eyes"]
+    with pytest.raises(TypeError):
+        pool.texts("owl")[0] = "beak"
     with pytest.raises(dataclasses.FrozenInstanceError):
         pool.class_names = ("bat",)
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -177,3 +185,145 @@ def test_an_unknown_class_is_named_with_those_there_are():
     names = [f"class {number}" for number in range(30)]
     with pytest.raises(PoolError, match=r"no class 'owl'; it has class 0, .*class 9, …$"):
         build_pool(names, templates=["a {}"]).prompts("owl")
+
+
+# --- prompts that are made when they are asked for ----------------------------------------------
+
+
+@given(pools(), st.data())
+def test_made_prompts_are_those_of_a_plain_list(pool, data):
+    for name in pool.class_names:
+        made = pool.prompts(name)
+        plain = list(made)
+        assert len(made) == len(plain)
+        assert made == plain
+        assert made == tuple(plain)
+        assert [made[i] for i in range(len(plain))] == plain
+        assert [made[i] for i in range(-len(plain), 0)] == plain
+        cut = data.draw(st.slices(len(plain)))
+        assert list(made[cut]) == plain[cut]
+        assert list(reversed(made)) == plain[::-1]
+        texts = pool.texts(name)
+        assert list(texts) == [texts[i] for i in range(len(texts))] == [p.text for p in plain]
+        assert texts == tuple(texts)
+        assert hash(texts) == hash(tuple(texts))
+        assert texts != [*texts, "another"]
+        assert texts != [*texts[:-1], "another"]
+        assert pack(name, tuple(plain)) == made
+        for beyond in (len(plain), -len(plain) - 1):
+            with pytest.raises(IndexError):
+                made[beyond]
+            with pytest.raises(IndexError):
+                texts[beyond]
+
+
+odd_prompts = st.builds(
+    Prompt,
+    st.sampled_from(["an owl", "eyes", "an owl eyes", "", "the owl"]),
+    st.sampled_from(["template", "mine", "concat"]),
+    st.sampled_from([None, "a {}", "the {}"]),
+    st.sampled_from([None, "eyes", "an owl", ""]),
+    st.sampled_from([None, "mine"]),
+)
+
+
+@given(st.lists(odd_prompts))
+def test_whatever_prompts_there_are_packing_changes_nothing(prompts):
+    packed = pack("owl", prompts)
+    assert list(packed) == prompts
+    assert list(packed.texts()) == [prompt.text for prompt in prompts]
+    assert packed.counts() == Counter(prompt.source for prompt in prompts)
+
+
+def test_pairs_in_another_order_and_repeated_stay_as_they_are():
+    def joined(start, sentence):
+        template = {"an owl": "a {}", "the owl": "the {}"}[start]
+        return Prompt(f"{start} {sentence}", "concat", template, sentence)
+
+    twice = [joined("an owl", "eyes"), joined("the owl", "beak")] * 2
+    assert list(pack("owl", twice)) == twice
+    assert list(pack("owl", twice).distinct()) == twice[:2]
+    # Nothing behind the space: the same words as without it.
+    empty = [Prompt("an owl ", "concat", "a {}", ""), Prompt("an owl", "template", "a {}")]
+    assert list(pack("owl", empty).distinct()) == empty[:1]
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_the_key_of_two_halves_is_that_of_the_whole(first, second):
+    # What lets repeats among concatenations be found from the keys of their halves.
+    assume(first.strip() and second.strip())
+    assert text_key(f"{first} {second}") == f"{text_key(first)} {text_key(second)}"
+
+
+def test_long_lists_have_the_fingerprint_of_one_json_list():
+    for count in (0, 1, 4095, 4096, 4097, 9000):
+        texts = [f'the "{number}" é' for number in range(count)]
+        digest = hashlib.blake2b(json.dumps([["owl"], ["a {}"]]).encode(), digest_size=16)
+        digest.update(json.dumps(texts).encode())
+        assert words_fingerprint(("owl",), ("a {}",), [iter(texts)]) == digest.hexdigest()
+
+
+def test_a_million_prompts_take_little_room():
+    sentences = {f"kind {k}": [f"look {k} {s}" for s in range(125)] for k in range(100)}
+    tracemalloc.start()
+    try:
+        pool = build_pool(list(sentences), descriptions=sentences, concatenate="all")
+        assert sum(map(len, pool.prompts_by_class)) == 100 * (80 + 125 + 80 * 125)
+        characters = sum(len(text) for name in pool.class_names for text in pool.texts(name))
+        assert characters > 30_000_000
+        assert pool.statistics()["prompts_by_source"]["concat"] == 1_000_000
+        assert pool.prompts("kind 99")[-1].text.endswith(" look 99 124")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50e6
+
+
+def test_long_texts_are_shown_short():
+    pool = build_pool(["owl"])
+    assert repr(pool.texts("owl")) == (
+        "<80 texts, from 'a photo of an owl.' to 'a miniature figure of an owl.'>"
+    )
+    assert repr(pool.prompts("owl")) == "<80 prompts>"
+
+
+# --- embedding ----------------------------------------------------------------------------------
+
+
+class Counting(FakeEncoder):
+    """Stops after some texts, as a run that is interrupted does."""
+
+    def __init__(self, allowed=10**9):
+        super().__init__()
+        self.allowed = allowed
+        self.seen = []
+
+    def encode_texts(self, texts):
+        if len(self.seen) + len(texts) > self.allowed:
+            raise KeyboardInterrupt
+        self.seen += texts
+        return super().encode_texts(texts)
+
+
+def test_embedding_fills_the_store_and_goes_on_where_it_was(tmp_path):
+    pool = build_pool(
+        ["owl", "bat"],
+        templates=["a {}.", "the {}."],
+        descriptions={"owl": ["eyes", "beak"], "bat": ["eyes"]},
+        concatenate="all",
+    )
+    store = EmbeddingStore(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        pool.embed(Counting(allowed=9), store, batch=3)
+    rest, told = Counting(), []
+    assert pool.embed(rest, store, batch=3, progress=told.append) == 8 + 5 == sum(told)
+    everything = {text for name in pool.class_names for text in pool.texts(name)}
+    # "eyes" is a sentence of both, and the interrupted run had stored the eight texts of the owl.
+    assert len(rest.seen) == len(everything) - 8 == 4
+    again = Counting()
+    pool.embed(again, store)
+    assert again.seen == []
+    assert [shelf.rows for shelf in store.report().shelves] == [len(everything)]
+    stored = StoredEncoder(Counting(allowed=0), store, dtype="float16")
+    rows = stored.encode_texts(pool.texts("owl"))
+    np.testing.assert_allclose(rows, FakeEncoder().encode_texts(pool.texts("owl")), atol=1e-3)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from promptboost.cli.output import Command, Output, plain, speaks
+from promptboost.cli.pool_generate import generate, grow
 
 if TYPE_CHECKING:
     from promptboost.pool.meeting import Meeting
@@ -163,3 +164,7 @@ def _meetings(
     others = read_synonyms(synonyms) if synonyms else None
     read = [source for path in sources for source in read_sources(path, kind, dataset=dataset)]
     return names, [meet(source, names, others) for source in read]
+
+
+for _asking in (generate, grow):
+    command.add_command(_asking)

@@ -1,20 +1,23 @@
 """The words behind the rows: what the prompts and templates of a pool say."""
 
-import hashlib
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from promptboost.boosting import GridPool
-from promptboost.boosting.grid import to_grid
+from promptboost.boosting.grid import GridRows, to_grid
 from promptboost.errors import EmbeddingError, PoolError
+from promptboost.fitting.rows_folder import RowsFolder
 from promptboost.pool import PromptPool
+from promptboost.pool.fingerprint import words_fingerprint
 
 __all__ = ["PoolTexts"]
+
+Encode = Callable[[list[str]], ArrayLike]
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,9 @@ class PoolTexts:
         The shared templates, with ``{}`` where the class name goes.
     template_texts : tuple of K tuples of str
         The templates filled for each class.
-    prompt_texts : tuple of K tuples of str
-        The pool of each class; sizes may differ, duplicates are allowed.
+    prompt_texts : tuple of K sequences of str
+        The pool of each class; sizes may differ, duplicates are allowed. Those of a
+        :class:`~promptboost.pool.PromptPool` are made when they are read.
 
     Examples
     --------
@@ -47,7 +51,7 @@ class PoolTexts:
     class_names: tuple[str, ...]
     templates: tuple[str, ...]
     template_texts: tuple[tuple[str, ...], ...]
-    prompt_texts: tuple[tuple[str, ...], ...]
+    prompt_texts: tuple[Sequence[str], ...]
 
     @classmethod
     def of(cls, pool: PromptPool, class_names: Sequence[str] | None = None) -> "PoolTexts":
@@ -62,19 +66,15 @@ class PoolTexts:
         if not pool.templates:
             raise PoolError("the pool has no templates: boosting starts each round from one")
         filled = dict(zip(pool.class_names, pool.template_texts(), strict=True))
-        prompts = tuple(tuple(pool.texts(name)) for name in names)  # refuses an unknown class
+        prompts = tuple(pool.texts(name) for name in names)  # refuses an unknown class
         return cls(names, pool.templates, tuple(tuple(filled[name]) for name in names), prompts)
 
     @cached_property
     def fingerprint(self) -> str:
         """Changes with a name, a template, a prompt or their order, as that of a PromptPool does."""
-        digest = hashlib.blake2b(digest_size=16)
-        digest.update(json.dumps([self.class_names, self.templates]).encode())
-        for texts in self.prompt_texts:
-            digest.update(json.dumps(texts).encode())
-        return digest.hexdigest()
+        return words_fingerprint(self.class_names, self.templates, self.prompt_texts)
 
-    def embed(self, encode: Callable[[list[str]], ArrayLike]) -> GridPool:
+    def embed(self, encode: Encode) -> GridPool:
         """Embed the texts, one class at a time, each text of a class once.
 
         Rows are put on the grid class by class, so that a large pool is never held as floats.
@@ -84,18 +84,76 @@ class PoolTexts:
         encode : callable
             Gives one unit row for each text: an encoder's ``encode_texts``.
         """
-        templates, prompts = [], []
-        for name, filled, own in zip(
-            self.class_names, self.template_texts, self.prompt_texts, strict=True
-        ):
-            distinct = list(dict.fromkeys([*filled, *own]))
-            rows = to_grid(encode(distinct), name=f"texts of {name!r}")
-            if len(rows) != len(distinct):
-                raise EmbeddingError(f"{len(rows)} rows came back for {len(distinct)} texts")
-            position = {text: i for i, text in enumerate(distinct)}
-            templates.append(rows[[position[text] for text in filled]])
-            prompts.append(rows[[position[text] for text in own]])
-        return GridPool.from_rows(np.stack(templates), prompts)
+        blocks = list(self._blocks(encode))
+        return GridPool.from_rows(
+            np.stack([rows for rows, _ in blocks]), [own for _, own in blocks]
+        )
+
+    def embed_to(
+        self,
+        folder: str | Path,
+        encode: Encode,
+        *,
+        encoder_fingerprint: str,
+        progress: Callable[[int], None] | None = None,
+    ) -> GridPool:
+        """Embed the texts into a folder, and give prompts that are read from there when needed.
+
+        For pools larger than memory: only one class is held at a time. Work that is interrupted
+        goes on with the class it was in; work that is done is not done again.
+
+        Parameters
+        ----------
+        folder : path-like
+            Made if it does not exist; one for each pool and encoder.
+        encode : callable
+            Gives one unit row for each text: an encoder's ``encode_texts``.
+        encoder_fingerprint : str
+            Of what `encode` computes with: rows of another encoder are not gone on with.
+        progress : callable, optional
+            Called with the number of further prompts that are done, such as ``tqdm(...).update``.
+
+        Raises
+        ------
+        PoolError
+            If the folder holds the rows of another pool or encoder.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from promptboost.pool import build_pool
+        >>> from promptboost.testing import FakeEncoder
+        >>> texts, fake = PoolTexts.of(build_pool(["owl", "bat"])), FakeEncoder()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     grid = texts.embed_to(
+        ...         folder, fake.encode_texts, encoder_fingerprint=fake.fingerprint
+        ...     )
+        ...     same = (grid.prompts[1] == texts.embed(fake.encode_texts).prompts[1]).all()
+        >>> bool(same)
+        True
+        """
+        sizes = [len(self.templates) + len(own) for own in self.prompt_texts]
+        rows = RowsFolder(Path(folder), self.fingerprint, encoder_fingerprint, sizes)
+        tell = progress or (lambda done: None)
+        tell(sum(map(len, self.prompt_texts[: rows.done])))
+        blocks = self._blocks(encode, start=rows.done)
+        for filled, own in blocks:
+            rows.add(np.concatenate([filled, own]))
+            tell(len(own))
+        both = rows.blocks()
+        count = len(self.templates)
+        templates = np.stack([block[:count] for block in both])
+        return GridPool.from_rows(templates, [block[count:] for block in both])
+
+    def _blocks(self, encode: Encode, start: int = 0) -> Iterator[tuple[GridRows, GridRows]]:
+        """Give the rows of templates and prompts, class by class."""
+        for k in range(start, len(self.class_names)):
+            filled, own = self.template_texts[k], self.prompt_texts[k]
+            position = {text: i for i, text in enumerate(dict.fromkeys([*filled, *own]))}
+            rows = to_grid(encode(list(position)), name=f"texts of {self.class_names[k]!r}")
+            if len(rows) != len(position):
+                raise EmbeddingError(f"{len(rows)} rows came back for {len(position)} texts")
+            yield rows[[position[text] for text in filled]], rows[[position[t] for t in own]]
 
     def check_against(self, pool: GridPool) -> None:
         """Refuse rows that these texts cannot be about."""

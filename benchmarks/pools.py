@@ -1,0 +1,166 @@
+"""Time and memory to build, check and embed a pool of ten million prompts.
+
+Run ``python -m benchmarks.pools [--classes K] [--sentences S]``: 80 templates and S sentences a
+class, with all their concatenations. Each step runs in a process of its own, so that its memory
+is its own; every step but the first builds the pool before its clock starts.
+"""
+
+import argparse
+import hashlib
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from promptboost.encoders.base import UnitRows, unit_rows
+from promptboost.encoders.store import EmbeddingStore, StoredEncoder
+from promptboost.fitting import PoolTexts
+from promptboost.pool import PromptPool, build_pool, load_pool, save_pool
+from promptboost.testing import FakeEncoder
+
+DIM = 64
+WORDS = ("red", "blue", "long", "short", "round", "sharp", "soft", "wing", "tail", "leaf", "stripe")
+
+
+class QuickEncoder(FakeEncoder):
+    """Digests as rows: as quick as can be, so that the time measured is the pool's own."""
+
+    def encode_texts(self, texts: Sequence[str]) -> UnitRows:
+        """Embed each text as its digest."""
+        digests = (hashlib.blake2b(text.encode(), digest_size=DIM).digest() for text in texts)
+        rows = np.frombuffer(b"".join(digests), dtype=np.int8).reshape(-1, DIM)
+        return unit_rows(rows.astype(np.float32))
+
+
+def make_descriptions(classes: int, sentences: int) -> dict[str, list[str]]:
+    """Make sentences of ten words, each with a number of its own."""
+    draw = random.Random(0)
+    return {
+        f"kind {k}": [
+            f"{' '.join(draw.choices(WORDS, k=9))} {k * sentences + s}" for s in range(sentences)
+        ]
+        for k in range(classes)
+    }
+
+
+def build(descriptions: dict[str, list[str]]) -> PromptPool:
+    return build_pool(list(descriptions), descriptions=descriptions, concatenate="all")
+
+
+def into_store(pool: PromptPool, folder: Path) -> str:
+    store = EmbeddingStore(folder / "store")
+    done = pool.embed(QuickEncoder(DIM), store, batch=16_384)
+    return f"{done:,} rows, {_megabytes(folder / 'store')} on disk"
+
+
+def from_store(pool: PromptPool, folder: Path) -> str:
+    quick = QuickEncoder(DIM)
+    stored = StoredEncoder(quick, EmbeddingStore(folder / "store"), dtype="float16")
+    return into_blocks(pool, folder, stored.encode_texts, "blocks")
+
+
+def computed(pool: PromptPool, folder: Path) -> str:
+    return into_blocks(pool, folder, QuickEncoder(DIM).encode_texts, "computed")
+
+
+def into_blocks(
+    pool: PromptPool, folder: Path, encode: Callable[[list[str]], UnitRows], name: str
+) -> str:
+    grid = PoolTexts.of(pool).embed_to(folder / name, encode, encoder_fingerprint="quick")
+    return f"{sum(map(len, grid.prompts)):,} rows, {_megabytes(folder / name)} on disk"
+
+
+def read_blocks(pool: PromptPool, folder: Path) -> str:
+    def refuse(texts: list[str]) -> UnitRows:
+        raise AssertionError(f"{len(texts)} texts were not found again")
+
+    texts = PoolTexts.of(pool)
+    grid = texts.embed_to(folder / "blocks", refuse, encoder_fingerprint="quick")
+    picture = grid.templates[0, 0].astype(np.float32)
+    best = [int((rows @ picture).argmax()) for rows in grid.prompts]
+    return f"best prompt of each class, {len(best):,} classes"
+
+
+def walk(pool: PromptPool, _: Path) -> str:
+    return (
+        f"{sum(len(text) for name in pool.class_names for text in pool.texts(name)):,} characters"
+    )
+
+
+def check(pool: PromptPool, _: Path) -> str:
+    return str(pool.statistics()["fingerprint"])[:8] + "…"
+
+
+def write(pool: PromptPool, folder: Path) -> str:
+    save_pool(pool, folder / "pool.jsonl")
+    return f"{_megabytes(folder / 'pool.jsonl')} on disk"
+
+
+def read(_: PromptPool, folder: Path) -> str:
+    return repr(load_pool(folder / "pool.jsonl"))
+
+
+STEPS: dict[str, Callable[[PromptPool, Path], str] | None] = {
+    "build, repeats left out": None,
+    "make every text once": walk,
+    "statistics and fingerprint": check,
+    "embed into the store, float16": into_store,
+    "store to blocks of int16": from_store,
+    "embed into blocks of int16": computed,
+    "read every block, map": read_blocks,
+    "save as JSON Lines": write,
+    "load from JSON Lines": read,
+}
+
+
+def run_step(step: str, folder: Path, classes: int, sentences: int) -> None:
+    descriptions = make_descriptions(classes, sentences)
+    before = peak_megabytes()
+    start = time.perf_counter()
+    pool = build(descriptions)
+    result = repr(pool)
+    if work := STEPS[step]:
+        before = peak_megabytes()
+        start = time.perf_counter()
+        result = work(pool, folder)
+    seconds = time.perf_counter() - start
+    result = result.strip("<>")
+    print(f"| {step} | {seconds:.1f} s | {before:.0f} | {peak_megabytes():.0f} | {result} |")
+
+
+def peak_megabytes() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e6 if sys.platform == "darwin" else 1e3)
+
+
+def _megabytes(path: Path) -> str:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return f"{sum(file.stat().st_size for file in files if file.is_file()) / 1e6:,.0f} MB"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--sentences", type=int, default=125, help="sentences a class")
+    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.step:
+        run_step(options.step, options.folder, options.classes, options.sentences)
+        return
+    print("| step | time | MB before | MB peak | result |\n|---|--:|--:|--:|---|", flush=True)
+    sizes = ["--classes", str(options.classes), "--sentences", str(options.sentences)]
+    with tempfile.TemporaryDirectory() as folder:
+        for step in STEPS:
+            command = [sys.executable, "-m", "benchmarks.pools", "--step", step, *sizes]
+            subprocess.run([*command, "--folder", folder], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Pools from pools: together, from some sources only, without repeats."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from promptboost.errors import PoolError, SettingError
+from promptboost.pool.build import check_class_names
+from promptboost.pool.compact import ClassPrompts
+from promptboost.pool.packing import pack
+from promptboost.pool.pool import PromptPool
+from promptboost.pool.products import Part
+from promptboost.pool.templates import check_templates
+
+__all__ = ["deduplicate", "from_sources", "union"]
+
+
+def union(first: PromptPool, *others: PromptPool) -> PromptPool:
+    """Put pools together: all prompts of the first, then what each further one adds.
+
+    Classes meet by name, spelled the same, and keep the order in which they are first met; so do
+    templates. A prompt that differs from an earlier one of its class only in case or white space
+    is left out.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> seen = build_pool(["owl"], templates=["a {}"], descriptions={"owl": ["round eyes"]})
+    >>> heard = build_pool(["owl", "bat"], templates=["a {}"])
+    >>> both = union(seen, heard)
+    >>> both.texts("owl"), both.texts("bat")
+    (('an owl', 'round eyes'), ('a bat',))
+    """
+    pools = (first, *others)
+    names = check_class_names(tuple(dict.fromkeys(n for pool in pools for n in pool.class_names)))
+    prompts = tuple(
+        ClassPrompts(part for pool in pools for part in _parts(pool, name)).distinct()
+        for name in names
+    )
+    described = {name for name, own in zip(names, prompts, strict=True) if _has_sentences(own)}
+    missing = {name for pool in pools for name in pool.missing} - described
+    unused = dict.fromkeys(name for pool in pools for name in pool.unused)
+    return PromptPool(
+        class_names=names,
+        templates=check_templates(template for pool in pools for template in pool.templates),
+        prompts_by_class=prompts,
+        missing=tuple(name for name in names if name in missing),
+        unused=tuple(name for name in unused if name not in names),
+    )
+
+
+def from_sources(pool: PromptPool, sources: Collection[str]) -> PromptPool:
+    """Keep the prompts that come from some sources, in the order they have.
+
+    A concatenation comes from ``"concat"`` and from the source of its sentence: naming either
+    keeps it. Filled templates come from ``"template"``. The templates of the pool itself stay:
+    boosting starts from them.
+
+    Parameters
+    ----------
+    pool : PromptPool
+        What to take from.
+    sources : collection of str
+        As the keys of ``pool.prompts_by_source``.
+
+    Raises
+    ------
+    SettingError
+        If the pool has nothing from one of the sources.
+    PoolError
+        If a class would be left without prompts.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> files = {"CuPL": {"owl": ["an owl has round eyes"]}, "DCLIP": {"owl": ["a hooked beak"]}}
+    >>> pool = build_pool(["owl"], templates=["a {}."], descriptions=files, concatenate="all")
+    >>> from_sources(pool, ("template", "DCLIP")).texts("owl")
+    ('an owl.', 'a hooked beak', 'an owl. a hooked beak')
+    """
+    if isinstance(sources, str):
+        raise SettingError(f"sources must be a list of names, not one string: [{sources!r}]")
+    whole = [pack(*item) for item in zip(pool.class_names, pool.prompts_by_class, strict=True)]
+    known = dict.fromkeys(source for own in whole for source in own.sources())
+    for source in sources:
+        if source not in known:
+            raise SettingError(f"the pool has no source {source!r}; it has {', '.join(known)}")
+    kept = tuple(own.of(sources) for own in whole)
+    for name, own in zip(pool.class_names, kept, strict=True):
+        if not own:
+            raise PoolError(
+                f"the class {name!r} has no prompts from {', '.join(sources)}: add another source "
+                f"({', '.join(known)})"
+            )
+    return replace(pool, prompts_by_class=kept)
+
+
+def deduplicate(pool: PromptPool) -> tuple[PromptPool, int]:
+    """Keep the first of the prompts of a class that differ only in case or white space.
+
+    Pools of :func:`build_pool` and :func:`union` have no repeats; those read from a file may.
+
+    Returns
+    -------
+    PromptPool
+        Without repeats.
+    int
+        How many prompts were left out.
+
+    Examples
+    --------
+    >>> from promptboost.pool import Prompt
+    >>> prompts = (Prompt("round eyes", "mine"), Prompt("Round  eyes", "theirs"))
+    >>> deduplicate(PromptPool(("owl",), (), (prompts,)))
+    (<PromptPool: 1 classes, 1 prompts>, 1)
+    """
+    whole = zip(pool.class_names, pool.prompts_by_class, strict=True)
+    kept = tuple(pack(name, own).distinct() for name, own in whole)
+    dropped = sum(map(len, pool.prompts_by_class)) - sum(map(len, kept))
+    return replace(pool, prompts_by_class=kept), dropped
+
+
+def _parts(pool: PromptPool, name: str) -> tuple[Part, ...]:
+    return pack(name, pool.prompts(name)).parts if name in pool else ()
+
+
+def _has_sentences(prompts: ClassPrompts) -> bool:
+    return any(source != "template" for source in prompts.counts())

@@ -1,0 +1,99 @@
+"""A run's pool, grown by what tells its mixed-up classes apart; and the fit that goes on with it."""
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from promptboost.ensemble import PromptEnsemble
+from promptboost.errors import RunError
+from promptboost.files import write_text
+from promptboost.pool import emoji_descriptions, read_descriptions
+from promptboost.pool.llm.growing import Pair, confused_pairs, grow_pool
+from promptboost.runs.command import command_name, place
+from promptboost.runs.fit import FitRequest, fit_run
+from promptboost.runs.folder import RunFolder
+from promptboost.runs.metrics import read_metrics
+
+__all__ = ["check_growable", "fit_again", "fit_command", "measured_on", "run_pairs", "write_grown"]
+
+
+def run_pairs(run: Path, most: int) -> list[Pair]:
+    """Find the pairs of classes that a run mixes up most.
+
+    Raises
+    ------
+    RunError
+        If the run is not finished, or mixes up none.
+    """
+    folder = RunFolder(run)
+    folder.check_finished()
+    metrics = read_metrics(folder.metrics_path)
+    pairs = confused_pairs(metrics["confusions"], most)
+    if not pairs:
+        raise RunError(f"the run in {run} mixes up no classes, so there is nothing to ask about")
+    return pairs
+
+
+def check_growable(run: Path, file: Path) -> None:
+    """Raise unless the sentences of a run can be read, and `file` is not where they are."""
+    folder = RunFolder(run)
+    _sentences(folder)
+    prompts = folder.settings.prompts
+    if prompts is not None and file.exists() and file.samefile(prompts):
+        raise RunError(
+            f"{file} holds the sentences that the run in {run} was fitted with, so it is not "
+            "replaced; choose another name"
+        )
+
+
+def measured_on(run: Path) -> str | None:
+    """Say on which pictures the pairs were found: ``test``, ``val``, …; None for those learnt from."""
+    held_out = read_metrics(RunFolder(run).metrics_path)["task"].get("held_out")
+    return None if held_out is None else str(held_out)
+
+
+def write_grown(run: Path, more: Mapping[str, Sequence[str]], file: Path) -> dict[str, list[str]]:
+    """Write a file with the sentences a run had, and more.
+
+    Returns
+    -------
+    dict of str to list of str
+        What is in the file.
+    """
+    folder = RunFolder(run)
+    names = PromptEnsemble.load(folder.ensemble_path).class_names
+    grown = grow_pool(names, _sentences(folder), more)
+    write_text(file, json.dumps(grown, ensure_ascii=False, indent=1) + "\n")
+    return grown
+
+
+def fit_again(
+    run: Path,
+    prompts: Path,
+    new_run: Path,
+    *,
+    overwrite: bool = False,
+    progress: bool = True,
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Fit as a run was fitted, with other sentences, into a new folder; gives its figures."""
+    folder = RunFolder(run)
+    settings = folder.settings.merged({"prompts": str(prompts)})
+    request = FitRequest(folder.source, new_run, settings, overwrite=overwrite, progress=progress)
+    return fit_run(request, say)
+
+
+def fit_command(run: Path, prompts: Path, new_run: str = "NEW_RUN") -> str:
+    """Give the command that does what :func:`fit_again` does."""
+    folder = RunFolder(run)
+    source = folder.source if folder.source == "emoji" else place(folder.source)
+    options = ["-o", new_run, "--config", str(folder.settings_path), "--prompts", str(prompts)]
+    return f"{command_name()} fit {shlex.join([source, *options])}"
+
+
+def _sentences(folder: RunFolder) -> dict[str, list[str]]:
+    if (file := folder.settings.prompts) is not None:
+        return read_descriptions(file)
+    return emoji_descriptions() if folder.source == "emoji" else {}
