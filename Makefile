@@ -28,7 +28,7 @@ unit:
 	touch $@
 
 .venv/dev.stamp: .venv/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet -e '.[clip,offline,pandas,dev]'
+	$(BIN)/python -m pip install --quiet -e '.[clip,offline,pandas,llm,dev]'
 	touch $@
 
 clean:
