@@ -8,7 +8,7 @@ pictures), the one nearest to the starting point is taken. One picture a class l
 aside: then the starting point itself is taken.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from promptboost.boosting.templates import template_hits
 
 __all__ = ["FACTORS", "ScaleChoice", "choose_scale"]
 
-#: Scales that are tried, as multiples of the encoder's own; the first one is the starting point.
+#: Scales that may be tried, as multiples of the encoder's own; the first one is the starting point.
 FACTORS = (3.0, 2.0, 4.0, 6.0, 1.0)
 
 _MOST_FOLDS = 4
@@ -88,7 +88,7 @@ def choose_scale(
     views : int
         How many views of each picture to compose on; 0 for the pictures themselves.
     factors : sequence of float
-        Multiples of it to try, the preferred one first.
+        Multiples of it to try, the preferred one first; those far from the best are left out.
 
     Examples
     --------
@@ -100,18 +100,33 @@ def choose_scale(
     >>> choice.logit_scale, choice.folds
     (150.0, 0)
     """
-    scales = [encoder_scale * factor for factor in factors]
     folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
     if folds < 2:
-        return ScaleChoice(scales[0], 0, {})
+        return ScaleChoice(encoder_scale * factors[0], 0, {})
     parts = _Parts(shots, pool, folds, views)
     asked = replace(settings, sweeps=min(settings.sweeps, _SWEEPS))
-    losses = np.stack([parts.losses(replace(asked, logit_scale=scale)) for scale in scales])
+    tried: dict[float, NDArray[np.float64]] = {}
+    while (factor := _next(tried, factors)) is not None:
+        tried[factor] = parts.losses(replace(asked, logit_scale=encoder_scale * factor))
+    losses = np.stack(list(tried.values()))
     means = losses.mean(axis=1)
     behind = losses - losses[means.argmin()]
     doubt = behind.std(axis=1, ddof=1) / np.sqrt(len(shots.labels))
-    as_good = np.flatnonzero(behind.mean(axis=1) <= doubt)
-    return ScaleChoice(scales[as_good[0]], folds, dict(zip(scales, means.tolist(), strict=True)))
+    as_good = behind.mean(axis=1) <= doubt
+    chosen = next(f for f in factors if f in tried and as_good[list(tried).index(f)])
+    table = {encoder_scale * f: float(mean) for f, mean in zip(tried, means, strict=True)}
+    return ScaleChoice(encoder_scale * chosen, folds, table)
+
+
+def _next(tried: Mapping[float, NDArray[np.float64]], factors: Sequence[float]) -> float | None:
+    """Name the factor to try next: the first, its neighbours, then those of the best so far."""
+    if not tried:
+        return factors[0]
+    order = sorted(factors)
+    best = min(tried, key=lambda factor: float(tried[factor].mean()))
+    places = [order.index(factors[0]), order.index(best)]
+    around = {factor for at in places for factor in order[max(at - 1, 0) : at + 2]}
+    return next((factor for factor in factors if factor in around and factor not in tried), None)
 
 
 class _Parts:
