@@ -17,6 +17,7 @@ from tests.cli.cli_tools import Answer
 from tests.cli.cli_tools import call as call_main
 from tests.pool.llm.conftest import _no_keys_and_no_proxy  # noqa: F401
 from tests.pool.llm.llm_server import Act, Server
+from tests.runs.run_tools import heed_ctrl_c
 
 pytest.importorskip("openai", reason="needs promptboost[llm]")
 
@@ -212,7 +213,11 @@ def test_ctrl_c_keeps_what_was_answered(tmp_path):
         asked = ["kite", "wren", "robin", "crow", "-o", str(file), "--workers", "1"]
         asked += [*model(server), "--per-class", "2"]
         process = subprocess.Popen(
-            [sys.executable, "-c", code, *asked], stderr=subprocess.PIPE, text=True, env=os.environ
+            [sys.executable, "-c", code, *asked],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ,
+            preexec_fn=heed_ctrl_c,
         )
         while len(server.requests) < 2 and process.poll() is None:
             time.sleep(0.02)

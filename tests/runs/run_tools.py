@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -74,4 +75,10 @@ def start_promptboost(*arguments: str, cwd: Path, cache: Path) -> subprocess.Pop
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=heed_ctrl_c,
     )
+
+
+def heed_ctrl_c() -> None:
+    """Undo what a shell does to what it starts in the background: Ctrl-C would be ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
