@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from benchmarks.findings.sets import Draw, Floats, Words
 from promptboost.boosting import GradientSettings, compose_by_gradient
-from promptboost.boosting.choosing import _deal
+from promptboost.boosting.choosing import dealt
 from promptboost.boosting.scores import scores_of
 from promptboost.runs.probe import FIXED_C
 
@@ -49,7 +49,7 @@ def set_aside(draw: Draw, words: Words, settings: GradientSettings) -> Chances:
     """
     shots = draw.shots()
     assert shots.views is not None
-    fold = _deal(shots.labels, FOLDS)
+    fold = dealt(shots.labels, FOLDS)
     scores = np.empty((len(fold), len(words.grid.prompts)))
     for part in range(FOLDS):
         kept, aside = fold != part, fold == part

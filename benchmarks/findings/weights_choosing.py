@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from benchmarks.findings.sets import Floats
 from benchmarks.findings.weights_problem import Problem
 from benchmarks.findings.weights_solvers import unconstrained
-from promptboost.boosting.choosing import _deal, _log_loss
+from promptboost.boosting.choosing import dealt
+from promptboost.boosting.scores import log_losses
 
 #: Tried from strong to weak.
 STRENGTHS = (20.0, 2.0, 0.2, 0.02)
@@ -30,7 +31,7 @@ def choose_strength(problem: Problem, originals: Floats, labels: NDArray[np.int6
     if folds < 2:
         return FIXED_STRENGTH
     logits = np.empty((len(STRENGTHS), len(labels), len(problem.atoms)))
-    fold = _deal(labels, folds)
+    fold = dealt(labels, folds)
     views = len(problem.labels) // len(labels)
     for part in range(folds):
         kept = np.repeat(fold != part, views)
@@ -49,5 +50,5 @@ def choose_strength(problem: Problem, originals: Floats, labels: NDArray[np.int6
 def _at_best_loudness(
     logits: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    tried = np.stack([_log_loss(logits * loud, labels) for loud in _LOUDNESS])
+    tried = np.stack([log_losses(logits * loud, labels) for loud in _LOUDNESS])
     return np.asarray(tried[tried.mean(axis=1).argmin()])

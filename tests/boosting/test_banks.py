@@ -117,9 +117,8 @@ def check_certificate(task, weak):
         for template, bank in zip(weak.template_copies, weak.banks, strict=True)
     )
     if weak.trace.sweeps < task.settings.sweeps:
-        after = plain.sweep(shares)
-        if plain.doubt > 1e-5 * task.settings.logit_scale:
-            assert [s.tolist() for s in after] == [s.tolist() for s in shares]
+        # One copy of many may still be worth less than single precision can tell.
+        assert plain.objective(plain.sweep(shares)) > plain.objective(shares) - 1e-6
     return plain, shares
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting import kernel
-from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, GridRows
+from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, GridRows, from_grid
 from promptboost.boosting.problem import GridPool
 from promptboost.boosting.search import in_threads
 
@@ -42,7 +42,7 @@ class _Class:
 
     def row(self, prompt: int) -> Floats:
         if prompt not in self.rows:
-            self.rows[prompt] = _floats(self.prompts[prompt])
+            self.rows[prompt] = from_grid(self.prompts[prompt])
         return self.rows[prompt]
 
     def read(self, gradient: Floats) -> NDArray[np.float64]:
@@ -56,7 +56,7 @@ class _Class:
             self.candidates = np.sort(found)
         elif not len(self.candidates):
             self.candidates = np.arange(len(products))
-        self.candidate_rows = _floats(self.prompts[self.candidates])
+        self.candidate_rows = from_grid(self.prompts[self.candidates])
         return np.asarray(products * (length / COSINE_UNIT))
 
 
@@ -79,7 +79,7 @@ class Banks:
 
     def __init__(self, pool: GridPool, template: int, copies: int, penalty: float) -> None:
         self.copies = copies
-        self.means = _floats(pool.templates[:, template])
+        self.means = from_grid(pool.templates[:, template])
         self.members: list[dict[int, int]] = [{TEMPLATE: copies} for _ in pool.prompts]
         self.moves: list[Move | None] = [None] * len(pool.prompts)
         self.directions = np.zeros_like(self.means)
@@ -185,7 +185,3 @@ class Banks:
     def without_template(self) -> tuple[dict[int, int], ...]:
         """Give the other prompts of each bank, and their copies."""
         return tuple({j: c for j, c in bank.items() if j != TEMPLATE} for bank in self.members)
-
-
-def _floats(rows: GridRows) -> Floats:
-    return np.asarray(rows.astype(np.float32) * np.float32(1 / ROW_UNIT))

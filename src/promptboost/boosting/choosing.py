@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from promptboost.boosting.gradient import GradientSettings, compose_by_gradient
 from promptboost.boosting.grid import GridRows
 from promptboost.boosting.problem import GridPool, Shots
-from promptboost.boosting.scores import scores_of
+from promptboost.boosting.scores import log_losses, scores_of
 from promptboost.boosting.templates import template_hits
 
-__all__ = ["FACTORS", "ScaleChoice", "choose_scale"]
+__all__ = ["FACTORS", "ScaleChoice", "choose_scale", "dealt"]
 
 #: Scales that may be tried, as multiples of the encoder's own; the first one is the starting point.
 FACTORS = (3.0, 2.0, 4.0, 6.0, 1.0)
@@ -134,7 +134,7 @@ class _Parts:
 
     def __init__(self, shots: Shots, pool: GridPool, folds: int, views: int) -> None:
         self._shots, self._pool, self._folds = shots, pool, folds
-        self._fold = _deal(shots.labels, folds)
+        self._fold = dealt(shots.labels, folds)
         bank = shots.originals[:, None] if views == 0 or shots.views is None else shots.views
         # The first views: which ones hardly matters here, and it keeps the choice free of seeds.
         self._rows = bank[:, : max(views, 1)]
@@ -161,7 +161,7 @@ class _Parts:
             )
             scores = scores_of(weak, self._shots.originals[aside], self._pool)
             logits[aside] = settings.scale * scores
-        tried = np.stack([_log_loss(logits * loud, labels) for loud in _LOUDNESS])
+        tried = np.stack([log_losses(logits * loud, labels) for loud in _LOUDNESS])
         return np.asarray(tried[tried.mean(axis=1).argmin()])
 
     @staticmethod
@@ -169,16 +169,16 @@ class _Parts:
         return np.ascontiguousarray(rows.reshape(-1, rows.shape[2]))
 
 
-def _deal(labels: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
-    """Deal the pictures of each class in turn, in the order they have."""
+def dealt(labels: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
+    """Deal the pictures of each class to folds in turn, in the order they have.
+
+    Examples
+    --------
+    >>> dealt(np.array([0, 0, 0, 1, 1]), 2)
+    array([0, 1, 0, 0, 1])
+    """
     fold = np.empty(len(labels), dtype=np.int64)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         fold[members] = np.arange(len(members)) % folds
     return fold
-
-
-def _log_loss(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    highest = logits.max(axis=1)
-    total = highest + np.log(np.exp(logits - highest[:, None]).sum(axis=1))
-    return np.asarray(total - logits[np.arange(len(labels)), labels])

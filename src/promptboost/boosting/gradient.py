@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting.banks import Banks
 from promptboost.boosting.composition import Composition, GradientTrace
-from promptboost.boosting.grid import MAX_BANK_SIZE, ROW_UNIT, GridRows, weights_to_grid
+from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows, from_grid, weights_to_grid
 from promptboost.boosting.linesearch import move_copies
 from promptboost.boosting.problem import GridPool
 from promptboost.boosting.templates import pick_template, template_hits
@@ -184,9 +184,9 @@ class _Rows:
         settings: GradientSettings,
         means: Floats,
     ) -> None:
-        self.X = X.astype(np.float32) * np.float32(1 / ROW_UNIT)
+        self.X = from_grid(X)
         self.scale = np.float32(settings.scale)
-        self.logits = (means * self.scale) @ self.X.T
+        self.logits = np.asarray((means * self.scale) @ self.X.T, dtype=np.float32)
         self.loss = np.nan
         self.counted = share
         self.totals = np.empty(len(y))

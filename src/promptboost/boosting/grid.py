@@ -21,7 +21,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.errors import EmbeddingError, WeightError
 
-__all__ = ["COSINE_UNIT", "MAX_BANK_SIZE", "WEIGHT_UNIT", "GridRows", "to_grid", "weights_to_grid"]
+__all__ = [
+    "COSINE_UNIT",
+    "MAX_BANK_SIZE",
+    "WEIGHT_UNIT",
+    "GridRows",
+    "from_grid",
+    "to_grid",
+    "weights_to_grid",
+]
 
 GridRows = NDArray[np.int16]
 
@@ -76,6 +84,18 @@ def to_grid(rows: ArrayLike, *, name: str = "rows") -> GridRows:
         )
     unit = values / lengths[..., None].astype(np.float32)
     return np.ascontiguousarray(np.rint(unit * ROW_UNIT).astype(np.int16))
+
+
+def from_grid(rows: GridRows) -> NDArray[np.float32]:
+    """Give rows on the grid as floats again.
+
+    Examples
+    --------
+    >>> from_grid(to_grid([[0.6, 0.8], [1.0, 0.0]])).round(3)
+    array([[0.6, 0.8],
+           [1. , 0. ]], dtype=float32)
+    """
+    return np.asarray(rows.astype(np.float32) * np.float32(1 / ROW_UNIT))
 
 
 def weights_to_grid(weights: ArrayLike, count: int) -> NDArray[np.int64]:

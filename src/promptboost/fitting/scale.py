@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from promptboost.boosting import BoostSettings, GridPool, Shots
 from promptboost.boosting.choosing import choose_scale
 from promptboost.boosting.grid import COSINE_UNIT
+from promptboost.boosting.scores import log_losses
 from promptboost.boosting.templates import template_hits
 from promptboost.ensemble import PromptEnsemble
 
@@ -100,11 +100,5 @@ def calibrated_scale(shots: Shots, pool: GridPool) -> float:
     hits = template_hits(shots.originals, shots.labels, pool.templates)
     rows = pool.templates[:, hits.sum(axis=0).argmax()].astype(np.float64)
     cosines = shots.originals.astype(np.float64) @ rows.T / COSINE_UNIT
-    losses = np.array([_log_loss(scale * cosines, shots.labels) for scale in _SCALES])
+    losses = np.array([log_losses(scale * cosines, shots.labels).mean() for scale in _SCALES])
     return float(_SCALES[np.argmax(losses <= losses.min() + _AS_GOOD)])
-
-
-def _log_loss(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
-    beyond = logits - logits[np.arange(len(labels)), labels][:, None]
-    highest = beyond.max(axis=1)  # not negative: the right class itself is among them
-    return float(np.mean(highest + np.log(np.exp(beyond - highest[:, None]).sum(axis=1))))

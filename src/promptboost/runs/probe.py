@@ -8,6 +8,8 @@ takes longer than many fits.
 import numpy as np
 from numpy.typing import NDArray
 
+from promptboost.boosting.scores import log_losses
+
 __all__ = ["FIXED_C", "STRENGTHS", "fit_probe"]
 
 #: Inverse strengths of regularisation to choose from. Rows have length one, so little is needed.
@@ -66,7 +68,8 @@ def _choose(rows: NDArray[np.float32], labels: NDArray[np.int64], folds: int, se
         loss = 0.0
         for part in range(folds):
             weights, intercepts = _fit(rows[fold != part], labels[fold != part], C)
-            loss += _log_loss(rows[fold == part] @ weights.T + intercepts, labels[fold == part])
+            logits = rows[fold == part] @ weights.T + intercepts
+            loss += float(log_losses(logits, labels[fold == part]).sum())
         losses.append(loss)
     return STRENGTHS[int(np.argmin(losses))]
 
@@ -95,9 +98,3 @@ def _fit(
         halves, half = weights / 2, intercepts / 2
         weights, intercepts = np.vstack([-halves, halves]), np.r_[-half, half]
     return weights, intercepts
-
-
-def _log_loss(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
-    top = logits.max(axis=1)
-    total = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
-    return float((total - logits[np.arange(len(labels)), labels]).sum())

@@ -4,6 +4,7 @@ The clients of both are made by the same generator: they raise the same errors u
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from math import isfinite
@@ -23,7 +24,7 @@ from promptboost.pool.llm.client import (
 __all__ = ["AnthropicModel", "OpenAIModel"]
 
 
-class _Adapter:
+class _Adapter(ABC):
     """What both clients share: they are made alike, and raise the same errors under two names."""
 
     def __init__(self, settings: ModelSettings, library: Any, key: str) -> None:
@@ -47,11 +48,13 @@ class _Adapter:
         """Close the connections."""
         self._client.close()
 
+    @abstractmethod
     def _send(self, question: str) -> Any:
-        raise NotImplementedError
+        """Send a question by the client."""
 
+    @abstractmethod
     def _reply(self, answer: Any, question: str) -> Reply:
-        raise NotImplementedError
+        """Read what the client gave."""
 
     def _options(self) -> dict[str, Any]:
         warmth = self.settings.temperature
