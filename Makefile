@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types unit clean
+.PHONY: demo test lint types unit fuzz clean
 
 demo: .venv/demo.stamp
 	$(BIN)/promptboost demo
@@ -18,6 +18,10 @@ types:
 
 unit:
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# The properties once more, on examples that nobody has seen: for now and then, not for every change.
+fuzz: .venv/dev.stamp
+	$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile fuzz
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -1,5 +1,7 @@
 from hypothesis import settings
 
 # The first call of a compiled function loads it; timing single examples says nothing here.
-settings.register_profile("house", deadline=None, print_blob=True)
+settings.register_profile("house", deadline=None, print_blob=True, derandomize=True)
+# `make fuzz` looks for new examples; a change is judged by the same ones every time.
+settings.register_profile("fuzz", deadline=None, print_blob=True, max_examples=500)
 settings.load_profile("house")

@@ -117,8 +117,8 @@ def check_certificate(task, weak):
         for template, bank in zip(weak.template_copies, weak.banks, strict=True)
     )
     if weak.trace.sweeps < task.settings.sweeps:
-        # One copy of many may still be worth less than single precision can tell.
-        assert plain.objective(plain.sweep(shares)) > plain.objective(shares) - 1e-6
+        # A read of the pool rounds the gradient to the grid: what it can't tell apart may be left.
+        assert plain.objective(plain.sweep(shares)) > plain.objective(shares) - slack / 10
     return plain, shares
 
 

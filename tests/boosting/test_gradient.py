@@ -163,8 +163,9 @@ def test_there_are_sweeps_as_long_as_one_helps(task):
     if weak.trace.sweeps < 12:
         plain = Plain(task, weak.template, caution=0.0)
         last = plain.shares(weak)
-        # One copy of many may still be worth less than single precision can tell.
-        assert plain.objective(plain.sweep(last)) > plain.objective(last) - 1e-6
+        # A read of the pool rounds the gradient to the grid: what it can't tell apart may be left.
+        slack = 1e-5 * task.settings.logit_scale * len(last)
+        assert plain.objective(plain.sweep(last)) > plain.objective(last) - slack
 
 
 def test_the_first_prompts_have_the_least_product_with_the_gradient():
