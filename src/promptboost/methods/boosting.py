@@ -1,0 +1,118 @@
+"""Boosting of text prompts as one method among others; its ablations are its settings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots
+from promptboost.encoders.base import Encoder
+from promptboost.errors import SettingError
+from promptboost.fitting import PoolTexts, fit_ensemble
+from promptboost.methods.contract import Group, Method, Origin, Transfer
+from promptboost.methods.pictures import FewShotSet
+from promptboost.methods.registry import spelled
+from promptboost.methods.sources import of_sources
+from promptboost.methods.text import TextClassifier
+from promptboost.pool import PromptPool
+
+__all__ = ["Boosting"]
+
+
+@dataclass(frozen=True)
+class Boosting(Method):
+    """Text prompt boosting.
+
+    Parameters
+    ----------
+    composer : {"gradient", "greedy"}
+        How a round composes its banks.
+    rounds : int
+        M.
+    views_per_round : int or None
+        a: how many crops of a picture a round sees; None for all there are, 0 for none.
+    max_copies : int or None
+        Most copies of a prompt in a bank of the greedy composer: 1 is without duplication.
+    logit_scale : float or None
+        Of the gradient composer; None chooses it from the few pictures.
+    temperature : float
+        τ.
+    sources : str
+        Names of description sources, with commas: only their sentences, and the templates, are
+        in the pool. All by default.
+    seed : int
+        Decides which views a round sees.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from promptboost.methods import FewShotSet, RowPictures
+    >>> from promptboost.pool import build_pool
+    >>> from promptboost.testing import FakeEncoder
+    >>> encoder = FakeEncoder()
+    >>> rows = encoder.encode_texts(["red", "dark red", "blue", "light blue"])[:, None]
+    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 0, 1, 1]), ("fire", "ice"))
+    >>> pool = build_pool(["fire", "ice"], descriptions={"fire": ["it is red"], "ice": ["it is blue"]})
+    >>> fitted = Boosting(composer="greedy").fit(shots, pool, encoder)
+    >>> fitted.predict(shots.pictures).tolist()
+    [0, 0, 1, 1]
+    """
+
+    name: ClassVar[str] = "promptboost"
+    group: ClassVar[Group] = Group.BOOSTING
+    carries_over: ClassVar[Transfer] = Transfer.TEXT
+
+    composer: Literal["gradient", "greedy"] = "gradient"
+    rounds: int = 1
+    views_per_round: int | None = None
+    max_copies: int | None = None
+    logit_scale: float | None = None
+    temperature: float = 1.0
+    sources: str = ""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.composer not in ("gradient", "greedy"):
+            raise SettingError(f"composer is {self.composer!r}, but must be gradient or greedy")
+
+    def check(self, class_names: Sequence[str], pool: PromptPool, encoder: Encoder) -> None:
+        """Refuse sources that the pool does not have."""
+        of_sources(pool, self.sources)
+
+    def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
+        """Boost."""
+        words = of_sources(pool, self.sources)
+        rows = shots.pictures.views(encoder)
+        views = rows[:, 1:]
+        ensemble = fit_ensemble(
+            Shots.from_rows(rows[:, 0], shots.labels, views if views.size else None),
+            _grid(words, encoder),  # type: ignore[arg-type]  # protocols do not say they have a hash
+            PoolTexts.of(words),
+            self._settings(views.shape[1]),
+            picture_ids=[str(i) for i in range(len(rows))],
+            encoder_id=encoder.id,
+            encoder_fingerprint=encoder.fingerprint,
+            encoder_scale=encoder.logit_scale,
+        )
+        banks = tuple(ensemble.prompts(name) for name in shots.class_names)
+        details = {"ensemble": ensemble.to_json()}
+        origin = Origin(spelled(self), shots.class_names, encoder)
+        return TextClassifier(origin, banks, unit=False, details=details)
+
+    def _settings(self, views: int) -> BoostSettings:
+        seen = views if self.views_per_round is None else min(self.views_per_round, views)
+        by_gradient = self.composer == "gradient"
+        return BoostSettings(
+            rounds=self.rounds,
+            views_per_round=seen,
+            temperature=self.temperature,
+            seed=self.seed,
+            max_copies=self.max_copies,
+            gradient=GradientSettings(logit_scale=self.logit_scale) if by_gradient else None,
+        )
+
+
+@lru_cache(maxsize=2)
+def _grid(pool: PromptPool, encoder: Encoder) -> GridPool:
+    """Embed a pool; a comparison asks for the same one again and again."""
+    return PoolTexts.of(pool).embed(encoder.encode_texts)

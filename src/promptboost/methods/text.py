@@ -1,0 +1,135 @@
+"""Classifiers made of text: each class is the weighted mean of the rows of its prompts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.encoders.base import Encoder
+from promptboost.errors import FileFormatError, PoolError
+from promptboost.methods.contract import Arrays, Bank, Fitted, Logits, Origin
+from promptboost.methods.pictures import Pictures
+
+__all__ = ["TextClassifier", "class_rows"]
+
+
+def class_rows(banks: Sequence[Bank], encoder: Encoder, *, unit: bool) -> NDArray[np.float32]:
+    """Give the weighted mean row of each bank of texts.
+
+    Parameters
+    ----------
+    banks : sequence of mapping of str to float
+        The texts of each class and their weights.
+    encoder : Encoder
+        What embeds them; each distinct text once.
+    unit : bool
+        Scale the means to length one: a mean of embeddings. Otherwise a product with one is the
+        mean of cosines.
+
+    Examples
+    --------
+    >>> from promptboost.testing import FakeEncoder
+    >>> rows = class_rows([{"a red one": 2, "a dark one": 1}], FakeEncoder(dim=8), unit=True)
+    >>> rows.shape, float((rows**2).sum().round(4))
+    ((1, 8), 1.0)
+    """
+    texts = list(dict.fromkeys(text for bank in banks for text in bank))
+    position = {text: i for i, text in enumerate(texts)}
+    rows = encoder.encode_texts(texts).astype(np.float64)
+    means = np.stack(
+        [
+            np.average(rows[[position[t] for t in bank]], axis=0, weights=list(bank.values()))
+            for bank in banks
+        ]
+    )
+    if unit:
+        means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+    return means.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class TextClassifier(Fitted):
+    """Banks of texts, and the encoder that reads them.
+
+    Parameters
+    ----------
+    origin : Origin
+        Method, classes and encoder.
+    banks : tuple of mapping of str to float
+        For each class text → weight.
+    unit : bool, default=True
+        Compare pictures with the mean row scaled to length one; if not, average the cosines.
+    details : mapping, optional
+        What else the method wants to remember; ready for JSON.
+
+    Examples
+    --------
+    >>> from promptboost.methods.pictures import RowPictures
+    >>> from promptboost.testing import FakeEncoder
+    >>> one, other = FakeEncoder(dim=16, seed=0), FakeEncoder(dim=16, seed=1)
+    >>> seen = {e.id: e.encode_texts(["red", "blue"])[:, None] for e in (one, other)}
+    >>> origin = Origin("zero-shot", ("fire", "ice"), one)
+    >>> fitted = TextClassifier(origin, ({"something red": 1}, {"something blue": 1}))
+    >>> fitted.predict(RowPictures(seen)).tolist()
+    [0, 1]
+    >>> fitted.transfer(other).predict(RowPictures(seen)).tolist()
+    [0, 1]
+    """
+
+    kind: ClassVar[str] = "text"
+    origin: Origin
+    banks: tuple[Bank, ...]
+    unit: bool = True
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.banks) != len(self.origin.class_names):
+            raise PoolError(f"{len(self.banks)} banks for {len(self.origin.class_names)} classes")
+        for name, bank in zip(self.origin.class_names, self.banks, strict=True):
+            if (
+                not bank
+                or not all(0 <= w < np.inf for w in bank.values())
+                or not any(bank.values())
+            ):
+                raise PoolError(f"the class {name!r} has no prompts with weights above zero")
+
+    @cached_property
+    def rows(self) -> NDArray[np.float32]:
+        """One row a class."""
+        return class_rows(self.banks, self.origin.encoder, unit=self.unit)
+
+    def logits(self, pictures: Pictures) -> Logits:
+        """Score pictures by their cosines, on the encoder's own scale."""
+        encoder = self.origin.encoder
+        scores = pictures.rows(encoder) @ self.rows.T * encoder.logit_scale
+        return np.asarray(scores, dtype=np.float32)
+
+    def words(self) -> Sequence[Bank]:
+        """Give the banks."""
+        return self.banks
+
+    def transfer(self, encoder: Encoder) -> "TextClassifier":
+        """Have the same text read by another encoder."""
+        return replace(self, origin=replace(self.origin, encoder=encoder))
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        """Text is all there is to keep."""
+        banks = {
+            name: dict(bank) for name, bank in zip(self.origin.class_names, self.banks, strict=True)
+        }
+        return {"banks": banks, "unit": self.unit, "details": dict(self.details)}, {}
+
+    @classmethod
+    def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
+        """Read the banks."""
+        try:
+            banks = tuple(
+                {str(text): float(weight) for text, weight in fields["banks"][name].items()}
+                for name in origin.class_names
+            )
+            return cls(origin, banks, bool(fields["unit"]), dict(fields["details"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FileFormatError(f"the file's banks cannot be read: {error!r}") from error

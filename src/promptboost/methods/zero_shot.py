@@ -1,0 +1,74 @@
+"""Zero-shot classification: class names in one template, or in all of the pool's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from promptboost.encoders.base import Encoder
+from promptboost.errors import SettingError
+from promptboost.methods.contract import Bank, Group, Method, Origin, Transfer
+from promptboost.methods.pictures import FewShotSet
+from promptboost.methods.registry import spelled
+from promptboost.methods.text import TextClassifier
+from promptboost.pool import PromptPool, fill
+
+__all__ = ["PLAIN_TEMPLATE", "ZeroShot"]
+
+#: The one template of plain zero-shot classification.
+PLAIN_TEMPLATE = "a photo of a {}."
+
+
+@dataclass(frozen=True)
+class ZeroShot(Method):
+    """Class names in a template; nothing is learnt.
+
+    Parameters
+    ----------
+    template : str
+        A sentence with one ``{}``; ``"all"`` for the mean of the pool's templates; ``"dataset"``
+        for the one that comes with a benchmark.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from promptboost.methods import FewShotSet, RowPictures
+    >>> from promptboost.pool import build_pool
+    >>> from promptboost.testing import FakeEncoder
+    >>> encoder = FakeEncoder()
+    >>> rows = encoder.encode_texts(["red", "blue"])[:, None]
+    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 1]), ("red", "blue"))
+    >>> fitted = ZeroShot().fit(shots, build_pool(["red", "blue"]), encoder)
+    >>> fitted.words()[0], fitted.predict(shots.pictures).tolist()
+    ({'a photo of a red.': 1.0}, [0, 1])
+    """
+
+    name: ClassVar[str] = "zero-shot"
+    group: ClassVar[Group] = Group.TEXT
+    carries_over: ClassVar[Transfer] = Transfer.TEXT
+    learns: ClassVar[bool] = False
+
+    template: str = PLAIN_TEMPLATE
+
+    def __post_init__(self) -> None:
+        if self.template not in ("all", "dataset") and self.template.count("{}") != 1:
+            raise SettingError(
+                f"template is {self.template!r}, but must have one {{}} for the class name, or be "
+                "'all' or 'dataset'"
+            )
+
+    def check(self, class_names: Sequence[str], pool: PromptPool, encoder: Encoder) -> None:
+        """Refuse a mean of no templates."""
+        if self.template == "all" and not pool.templates:
+            raise SettingError("zero-shot-80 needs templates, and the pool has none")
+
+    def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
+        """Fill the templates."""
+        if self.template == "dataset" and shots.template is None:
+            raise SettingError(
+                "zero-shot-dataset needs a benchmark, which brings a template of its own; for other "
+                "pictures type zero-shot?template=YOUR {} TEMPLATE"
+            )
+        one = shots.template if self.template == "dataset" else self.template
+        templates = pool.templates if self.template == "all" else (str(one),)
+        banks: list[Bank] = [{fill(t, name): 1.0 for t in templates} for name in shots.class_names]
+        return TextClassifier(Origin(spelled(self), shots.class_names, encoder), tuple(banks))
