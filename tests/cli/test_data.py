@@ -53,6 +53,21 @@ def test_a_part_is_named_and_told_how_to_get_the_rest(capsys, textures):
     assert found.json["counts"]["test"]["there"] == 3
 
 
+def test_cut_off_pictures_are_a_problem(capsys, textures):
+    file = textures / "images" / "dotted" / "dotted_0004.jpg"
+    file.write_bytes(file.read_bytes()[:-30])
+    answer = call(capsys, "data", "check", "dtd", textures)
+    assert answer.code == 2
+    assert "1. 1 file cut off or damaged: dotted/dotted_0004.jpg" in answer.out
+
+
+def test_what_is_not_known_is_a_dash(capsys, tmp_path):
+    answer = call(capsys, "data", "check", "dtd", tmp_path)
+    assert ["test", "1,692", "–", "–"] in [line.split() for line in answer.out.splitlines()]
+    found = call(capsys, "data", "check", "dtd", tmp_path, "--json").json
+    assert found["counts"]["test"] == {"published": 1692, "listed": None, "there": None}
+
+
 def test_a_split_file_from_elsewhere(capsys, textures, tmp_path):
     split = (textures / "split_zhou_DescribableTextures.json").rename(tmp_path / "a split.json")
     answer = call(capsys, "data", "check", "dtd", textures)

@@ -185,6 +185,50 @@ def test_a_place_that_cannot_be_written_is_found_before_anything_is_asked(call, 
     assert server.requests == []
 
 
+def test_names_under_which_something_would_be_lost(call, tmp_path):
+    names = tmp_path / "names.json"
+    names.write_text('["kite", "wren"]')
+    with Server(about) as server:
+        for arguments, message in (
+            (["kite", "-o", tmp_path / "k.jsonl"], "has to end in .json"),
+            (["kite", "-o", tmp_path / "k"], "has to end in .json"),
+            (
+                ["kite", "-o", tmp_path / "k.json", "--replies", tmp_path / "k.json"],
+                "is to hold the replies, too",
+            ),
+            (["--classes", names, "-o", names], "is to hold the names of the classes, too"),
+        ):
+            answer = call(generate, *arguments, *model(server))
+            assert (answer.code, message in answer.err) == (2, True), answer.err
+    assert server.requests == []
+    assert names.read_text() == '["kite", "wren"]'
+    assert list(tmp_path.iterdir()) == [names]
+
+
+def test_a_file_of_sentences_is_not_taken_for_replies(call, tmp_path):
+    mine = tmp_path / "mine.json"
+    mine.write_text('{"owl": ["Round eyes."]}')
+    with Server(about) as server:
+        answer = call(
+            generate, "kite", "-o", tmp_path / "k.json", "--replies", mine, *model(server)
+        )
+    assert answer.code == 2
+    assert "no file of replies" in answer.err
+    assert mine.read_text() == '{"owl": ["Round eyes."]}'
+
+
+def test_a_model_that_only_thinks_gets_advice(call, tmp_path):
+    with Server(lambda *_: Act("<think>Kites are", finish="length")) as server:
+        answer = call(generate, "kite", "-o", tmp_path / "k.json", *model(server))
+    assert answer.code == 2
+    assert "try a larger --reply-tokens" in answer.err
+
+
+def test_a_price_below_nothing(call, tmp_path):
+    asked = ["kite", "-o", tmp_path / "k.json", "--model", "m", "--dry-run", "--price"]
+    assert "the price is" in call(generate, *asked, -1, 2).err
+
+
 def test_classes_from_a_file_or_from_pictures(call, tmp_path, task):
     (tmp_path / "names.txt").write_text("kite\nred_wren\n")
     with Server(about) as server:

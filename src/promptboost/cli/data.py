@@ -43,7 +43,7 @@ def check(out: Output, name: str, folder: str, split: str | None) -> int:
     """
     from promptboost.data.benchmarks import survey_benchmark
 
-    survey = survey_benchmark(name, folder, split)
+    survey = survey_benchmark(name, folder, split, look=True, progress=out.progress)
     out.result(_record(survey), lambda: _text(survey, split))
     return 0 if survey.complete else UNUSABLE
 

@@ -71,6 +71,7 @@ def generate(
     from promptboost.cli import pool_generate_words as words
     from promptboost.pool.llm import questions_for
 
+    _check_file(file, classes, asking)
     class_names = _class_names(names, classes)
     questions = questions_for(class_names, kind, per_class)
     done = ask(out, questions, file, per_class, **asking)
@@ -126,6 +127,7 @@ def grow(
     from promptboost.runs import growing
     from promptboost.runs.folder import RunFolder
 
+    _check_file(file, None, asking)
     found = growing.run_pairs(run, pairs)
     # What can go wrong should do so before anything is paid for.
     growing.check_growable(run, file)
@@ -151,6 +153,18 @@ def grow(
         record |= {"run": str(new_run), **words.before_and_after(run, new_run)}
     out.result(record, lambda: words.text(record))
     return exit_code(done)
+
+
+def _check_file(file: Path, classes: str | None, asking: dict[str, Any]) -> None:
+    """Refuse a name for the sentences under which something else would be lost or not be read."""
+    from promptboost.errors import SettingError
+
+    if file.suffix.lower() != ".json":
+        raise SettingError(f"{file} will hold JSON, so its name has to end in .json")
+    others = {"the replies": replies_of(file, asking), "the names of the classes": classes}
+    for what, other in others.items():
+        if other is not None and file.absolute() == Path(other).absolute():
+            raise SettingError(f"{file} is to hold {what}, too; choose another name")
 
 
 def _class_names(names: tuple[str, ...], classes: str | None) -> Sequence[str]:

@@ -7,6 +7,7 @@ from typing import Any
 from promptboost.cli.output import percent, plain
 from promptboost.errors import PoolError
 from promptboost.pool.llm import Generated, Pair, Plan
+from promptboost.pool.llm.cleaning import NOTHING_YET
 from promptboost.runs.folder import RunFolder
 from promptboost.runs.metrics import read_metrics
 
@@ -66,6 +67,8 @@ def remarks(done: Generated) -> Iterator[str]:
     if done.dropped:
         reasons = ", ".join(f"{count} {reason}" for reason, count in done.dropped.most_common())
         yield f"lines of replies left out: {reasons}"
+    if NOTHING_YET in done.dropped:
+        yield "models that think before they answer need more tokens: try a larger --reply-tokens"
     if done.missing:
         names = ", ".join(done.missing[:5])
         rest = f" and {len(done.missing) - 5} more" if len(done.missing) > 5 else ""

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from promptboost.data.check import OnBad, check_pictures, without_bad
 from promptboost.data.dataset import Dataset
@@ -12,6 +12,9 @@ from promptboost.data.listing import Listing
 from promptboost.data.manifest import MANIFEST_ENDINGS, read_manifest
 from promptboost.data.reading import BadPicture
 from promptboost.errors import DataError
+
+if TYPE_CHECKING:
+    from promptboost.data.benchmarks import BenchmarkSource
 
 __all__ = ["load_data"]
 
@@ -38,7 +41,8 @@ def load_data(
         What to do about files that cannot be used: go on without them (they are listed in the
         dataset's ``bad``), or raise.
     check : bool, default=True
-        Decode every picture now to find the bad ones; without, a bad one is an error later.
+        Decode every picture now to find the bad ones; without, a bad one is an error later. Of a
+        benchmark only the ends of each file are looked at, to find those that are cut off.
     workers : int, default=2
         Threads that decode.
     progress : bool, default=True
@@ -67,7 +71,13 @@ def load_data(
         from promptboost.data.emoji import load_emoji
 
         return load_emoji()
-    listing, on_bad = _read_all(source, on_bad)
+    if isinstance(source, str):
+        from promptboost.data.benchmarks import benchmark_source
+
+        benchmark = benchmark_source(source)
+        if benchmark is not None:
+            return _load_benchmark(benchmark, check=check, workers=workers, progress=progress)
+    listing = _read(source)
     bad: list[BadPicture] = []
     if check:
         bad = check_pictures(listing.pictures, workers=workers, progress=progress)
@@ -76,15 +86,20 @@ def load_data(
     return without_bad(listing, bad, on_bad)
 
 
-def _read_all(source: Any, on_bad: OnBad) -> tuple[Listing, OnBad]:
-    if isinstance(source, str):
-        from promptboost.data.benchmarks import benchmark_source, read_benchmark
+def _load_benchmark(
+    benchmark: "BenchmarkSource", *, check: bool, workers: int, progress: bool
+) -> Dataset:
+    from promptboost.data.benchmarks import read_benchmark
+    from promptboost.data.benchmarks.ends import cut_off
 
-        benchmark = benchmark_source(source)
-        if benchmark is not None:
-            # Figures on a part of a benchmark would look like those on all of it.
-            return read_benchmark(*benchmark), "stop"
-    return _read(source), on_bad
+    listing = read_benchmark(*benchmark)
+    bad: list[BadPicture] = []
+    if check:
+        # Most pictures of a benchmark are never used, and there may be a million.
+        files = [picture.source for picture in listing.pictures if isinstance(picture.source, Path)]
+        bad = cut_off(files, workers=workers, progress=progress)
+    # Figures on a part of a benchmark would look like those on all of it.
+    return without_bad(listing, bad, "stop")
 
 
 def _read(source: Any) -> Listing:
@@ -105,11 +120,23 @@ def _read(source: Any) -> Listing:
 
 def _read_file(path: Path) -> Listing:
     if not path.exists():
+        _check_no_benchmark(str(path))
         raise DataError(
-            f"{path} does not exist; give a folder, a CSV or JSONL file, or the word emoji"
+            f"{path} does not exist; give a folder, a CSV or JSONL file, the word emoji, or a "
+            "benchmark as NAME:DIR"
         )
     if path.suffix.lower() not in MANIFEST_ENDINGS:
         raise DataError(
             f"{path} is neither a folder nor a manifest ({', '.join(MANIFEST_ENDINGS)})"
         )
     return read_manifest(path)
+
+
+def _check_no_benchmark(text: str) -> None:
+    """Say so if a word looks like a benchmark and its name is none."""
+    from promptboost.data.benchmarks import benchmark_named
+
+    name, colon, rest = text.partition(":")
+    folder = Path(rest.partition("@")[0]).expanduser()
+    if colon and "/" not in name and "\\" not in name and len(name) > 1 and folder.is_dir():
+        benchmark_named(name)

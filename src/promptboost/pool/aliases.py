@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from promptboost.errors import FileFormatError
+from promptboost.pool.benchmark_names import names_of_benchmark
 from promptboost.pool.loading import load_json, read_text
 from promptboost.pool.spellings import LOOSE, STRICT, Key, Spelling
 from promptboost.pool.text import name_key
@@ -66,9 +67,10 @@ def resolve(
 
     Spellings are tried from the strictest to the loosest: the same, another case, underscores and
     hyphens; then `synonyms` and WordNet numbers; then SLASH for "/", CamelCase, the year of a car
-    at the other end, a word in brackets at the other end, spaces and marks left out, and last a
-    plural. Where more than one name or class fits at the strictest spelling that fits at all,
-    nothing is taken and the matter is reported.
+    at the other end, a word in brackets at the other end, spaces and marks left out, a plural; and
+    last, where the classes are those of a benchmark, names they are known to go by. Where more than
+    one name or class fits at the strictest spelling that fits at all, nothing is taken and the
+    matter is reported.
 
     Parameters
     ----------
@@ -96,6 +98,7 @@ def resolve(
         table.match_groups(_groups(imagenet_names()), "wnid")
     for spelling in LOOSE:
         table.match_spelling(spelling)
+    table.match_groups(_groups(names_of_benchmark(class_names)), "known name")
     return table.resolution()
 
 

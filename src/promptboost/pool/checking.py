@@ -96,7 +96,7 @@ def _unused(question: Question) -> Iterator[str]:
 
 def _loose(question: Question) -> Iterator[str]:
     for match in question.meeting.resolution.matches:
-        if match.how in ("joined", "plural"):
+        if match.how in ("joined", "plural", "known name"):
             yield f"{match.entry!r} is taken for {match.class_name!r} ({match.how})"
 
 
@@ -137,7 +137,8 @@ RULES = (
         "PP004",
         "tip",
         "Names that met loosely",
-        "They are the same only without spaces and marks, or in the plural. Look whether that is right.",
+        "They are the same only without spaces and marks, in the plural, or because papers are known "
+        "to call the class of a benchmark so. Look whether that is right.",
         _loose,
     ),
     Rule(
@@ -195,6 +196,13 @@ RULES = (
         "Fragments without a class",
         "Most are no sentences. Read as --kind dclip they become “owl, which has large eyes.”",
         lambda question: sentences.fragments(question.meeting),
+    ),
+    Rule(
+        "PP018",
+        "tip",
+        "Texts without a word",
+        "They are used like the others. Take them out of the file; they say nothing about the class.",
+        lambda question: sentences.without_words(question.meeting.texts),
     ),
     Rule(
         "PP020",

@@ -21,6 +21,7 @@ __all__ = [
     "refused",
     "repeated",
     "too_long",
+    "without_words",
 ]
 
 Texts = Mapping[str, Sequence[str]]
@@ -67,6 +68,14 @@ def marked_up(texts: Texts) -> Iterator[str]:
         for text in own:
             if odd := _MARKUP.search(text):
                 yield f"{name}: {odd[0].strip()!a} in “{text}”"
+
+
+def without_words(texts: Texts) -> Iterator[str]:
+    """Texts that say nothing: "." and "1.", left over where a reply was cut into sentences."""
+    for name, own in texts.items():
+        for text in own:
+            if not any(map(str.isalpha, text)):
+                yield f"{name}: “{text}”"
 
 
 def names_another(

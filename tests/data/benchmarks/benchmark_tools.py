@@ -22,6 +22,18 @@ needs_photographs = pytest.mark.skipif(
     reason="the photographs and released lists are not beside the repository",
 )
 
+# The folder of each benchmark in the released lists, and its split file there.
+SPLITS = {
+    "caltech101": ("caltech101", "split_zhou_Caltech101.json"),
+    "oxford_pets": ("oxford_pets", "split_zhou_OxfordPets.json"),
+    "stanford_cars": ("stanford_cars", "split_zhou_StanfordCars.json"),
+    "flowers102": ("flo", "split_zhou_OxfordFlowers.json"),
+    "sun397": ("sun397", "split.json"),
+    "dtd": ("dtd", "split_zhou_DescribableTextures.json"),
+    "eurosat": ("euro_sat", "split_zhou_EuroSAT.json"),
+    "ucf101": ("ucf101", "split_zhou_UCF101.json"),
+}
+
 PIXELS = encoded(plain(size=(6, 4)), "JPEG")
 
 # Two classes of each benchmark with a split file: paths as the file writes them, "{}" is a number
@@ -55,7 +67,8 @@ SIZES = {"train": 6, "val": 2, "test": 4}
 
 def tiny(name: str, sizes: dict[str, int] | None = None, classes: int = 2) -> Benchmark:
     """The benchmark, as if it were published with as few pictures as the tree has."""
-    return replace(BENCHMARKS[name], sizes=SIZES if sizes is None else sizes, classes=classes)
+    sizes = SIZES if sizes is None else sizes
+    return replace(BENCHMARKS[name], sizes=sizes, classes=classes, split_digest=None)
 
 
 def tiny_split(name: str) -> dict[str, list[list]]:

@@ -8,25 +8,13 @@ from hypothesis import strategies as st
 from promptboost.data import Dataset, Picture, draw_shots
 from promptboost.data.benchmarks import BENCHMARKS, Item, coop_draw, coop_few_shot, read_split
 from promptboost.errors import DataError, SettingError
-from tests.data.benchmarks.benchmark_tools import RELEASED, needs_released
-
-# The folder of each benchmark in the released lists, and its split file there.
-_RELEASED = {
-    "caltech101": ("caltech101", "split_zhou_Caltech101.json"),
-    "oxford_pets": ("oxford_pets", "split_zhou_OxfordPets.json"),
-    "stanford_cars": ("stanford_cars", "split_zhou_StanfordCars.json"),
-    "flowers102": ("flo", "split_zhou_OxfordFlowers.json"),
-    "sun397": ("sun397", "split.json"),
-    "dtd": ("dtd", "split_zhou_DescribableTextures.json"),
-    "eurosat": ("euro_sat", "split_zhou_EuroSAT.json"),
-    "ucf101": ("ucf101", "split_zhou_UCF101.json"),
-}
+from tests.data.benchmarks.benchmark_tools import RELEASED, SPLITS, needs_released
 
 
 @needs_released
-@pytest.mark.parametrize("name", _RELEASED)
+@pytest.mark.parametrize("name", SPLITS)
 def test_draws_are_the_released_ones(name):
-    folder, file = _RELEASED[name]
+    folder, file = SPLITS[name]
     items = read_split(RELEASED / folder / file)
     benchmark = BENCHMARKS[name]
     assert {split: len(listed) for split, listed in items.items()} == benchmark.sizes

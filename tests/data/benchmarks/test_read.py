@@ -114,6 +114,18 @@ def test_a_name_in_two_places_is_not_guessed(tmp_path):
         read_benchmark(tiny("caltech101"), tmp_path / "data", split)
 
 
+def test_one_file_is_not_two_pictures(tmp_path):
+    # Nested otherwise than listed: the file fits the train and the test picture of that name.
+    split = {
+        "train": [["one/1.jpg", 0, "banded"], ["two/2.jpg", 1, "dotted"]],
+        "test": [["two/1.jpg", 1, "dotted"], ["one/2.jpg", 0, "banded"]],
+    }
+    write(tmp_path / "data", ["one/two/1.jpg", "two/2.jpg", "one/2.jpg"])
+    file = write_json(tmp_path / "split.json", split)
+    with pytest.raises(DataError, match=r"2 of 4 listed .* one/1\.jpg, two/1\.jpg"):
+        read_benchmark(tiny("dtd", {"train": 2, "test": 2}), tmp_path / "data", file)
+
+
 AIRCRAFT = {
     "train": "0034309 707-320\n1025794 A300B4\n",
     "val": "0034958 A300B4\n",
@@ -172,6 +184,55 @@ def test_imagenet_by_its_folders(tmp_path, images, val):
         (f"{val}/n01443537/ILSVRC2012_val_537.JPEG", "goldfish"),
     ]
     assert set(found) == {"train", "test"}
+
+
+def _write_flat_imagenet(folder: Path, train: str, val: str) -> None:
+    for wnid in ("n01440764", "n01443537"):
+        write(folder, [f"{train}/{wnid}_{i}_{wnid}.JPEG" for i in (10, 9)])
+        write(folder, [f"{val}/ILSVRC2012_val_00000{wnid[-3:]}_{wnid}.JPEG"])
+    (folder / "classnames.txt").write_text("n01440764 tench\nn01443537 goldfish\n")
+
+
+@pytest.mark.parametrize(
+    ("train", "val"), [("train", "val"), ("train_images_0", "val_images"), ("train", "validation")]
+)
+def test_imagenet_as_hugging_face_names_it(tmp_path, train, val):
+    _write_flat_imagenet(tmp_path / "imagenet", train, val)
+    benchmark = tiny("imagenet", {"train": 4, "test": 2})
+    found = contents(read_benchmark(benchmark, tmp_path))
+    assert [label for _, label in found["train"]] == ["tench", "tench", "goldfish", "goldfish"]
+    assert found["test"] == [
+        (f"{val}/ILSVRC2012_val_00000537_n01443537.JPEG", "goldfish"),
+        (f"{val}/ILSVRC2012_val_00000764_n01440764.JPEG", "tench"),
+    ]
+    # Released lists of shots have the names without the class at the end.
+    listed = {"train": {"n01443537/n01443537_9.JPEG": "x", "n01440764/n01440764_10.JPEG": "y"}}
+    shots = write_json(tmp_path / "shots.json", listed)
+    drawn = read_benchmark(benchmark, tmp_path, shots)
+    assert [(p.source.name, p.label) for p in drawn.pictures if p.split == "train"] == [
+        ("n01443537_9_n01443537.JPEG", "goldfish"),
+        ("n01440764_10_n01440764.JPEG", "tench"),
+    ]
+
+
+def test_imagenet_as_kaggle_has_it(tmp_path):
+    images = tmp_path / "ILSVRC" / "Data" / "CLS-LOC"
+    _write_imagenet(tmp_path, "ILSVRC/Data/CLS-LOC")
+    shutil.rmtree(images / "val")
+    write(images, [f"val/ILSVRC2012_val_0000000{i}.JPEG" for i in (1, 2)])
+    write(images, ["test/ILSVRC2012_test_00000001.JPEG"])
+    benchmark = tiny("imagenet", {"train": 4, "test": 2})
+    with pytest.raises(DataError, match=r"one heap, .* or put LOC_val_solution\.csv"):
+        read_benchmark(benchmark, tmp_path)
+    (tmp_path / "LOC_val_solution.csv").write_text(
+        "ImageId,PredictionString\n"
+        "ILSVRC2012_val_00000002,n01440764 111 108 431 253 \n"
+        "ILSVRC2012_val_00000001,n01443537 0 93 139 250 n01443537 1 1 2 2 \n"
+    )
+    assert contents(read_benchmark(benchmark, tmp_path))["test"] == [
+        ("val/ILSVRC2012_val_00000001.JPEG", "goldfish"),
+        ("val/ILSVRC2012_val_00000002.JPEG", "tench"),
+    ]
 
 
 def test_imagenet_shots_by_an_explicit_list(tmp_path):
@@ -250,6 +311,11 @@ def test_sources_in_one_word(tmp_path, monkeypatch, text, folder, split):
     assert benchmark_source(str(lasting)) == lasting
 
 
+@pytest.mark.parametrize("name", ["DTD", "Oxford-IIIT-Pet", "oxford pets", "FGVC-Aircraft"])
+def test_sources_are_known_in_every_spelling(name):
+    assert benchmark_source(f"{name}:data").benchmark in BENCHMARKS.values()
+
+
 def test_a_folder_with_a_sign_in_its_name(tmp_path, monkeypatch):
     (tmp_path / "me@home").mkdir()
     assert benchmark_source(f"dtd:{tmp_path}/me@home").folder == tmp_path / "me@home"
@@ -275,6 +341,7 @@ def test_load_data_reads_and_refuses(tmp_path, monkeypatch):
     damaged.write_bytes(damaged.read_bytes()[:-20])
     with pytest.raises(DataError, match=r"1 file cannot be used:\n.*banded_0002\.jpg: cut off"):
         load_data(f"dtd:{folder}@{moved}", on_bad="skip", progress=False)
+    assert len(load_data(f"dtd:{folder}@{moved}", check=False)) == 12
     damaged.unlink()
     with pytest.raises(
         DataError,
@@ -282,6 +349,21 @@ def test_load_data_reads_and_refuses(tmp_path, monkeypatch):
         r"banded/banded_0002\.jpg\nfor more, type: promptboost data check dtd .* --split ",
     ):
         load_data(f"dtd:{folder}@{moved}", progress=False)
+
+
+def test_pictures_of_a_benchmark_are_not_decoded_to_check_them(tmp_path, monkeypatch):
+    monkeypatch.setitem(BENCHMARKS, "dtd", tiny("dtd"))
+    folder = write_tree(tmp_path, "dtd")
+    monkeypatch.setattr("PIL.Image.Image.load", lambda *_: pytest.fail("decoded without need"))
+    monkeypatch.setattr("PIL.Image.open", lambda *_, **__: pytest.fail("opened without need"))
+    assert len(load_data(f"dtd:{folder}", progress=False)) == 12
+
+
+def test_a_word_that_is_nearly_a_benchmark(tmp_path):
+    with pytest.raises(DataError, match="no benchmark 'cifar'; there are: imagenet"):
+        load_data(f"cifar:{tmp_path}")
+    with pytest.raises(DataError, match=r"does not exist; .* a benchmark as NAME:DIR"):
+        load_data(str(tmp_path / "gone"))
 
 
 @needs_released
@@ -300,9 +382,8 @@ def test_a_whole_benchmark_of_its_published_size(tmp_path):
     learn, held_out = coop_few_shot(data, 4, 2)
     assert {picture.id: picture.label for picture in learn.pictures} == released["train"]
     assert len(held_out) == 1692
-    # The released list itself gives the same pictures.
+    # The released list itself gives the same pictures; its split lies in the folder above it.
     shots = RELEASED / "dtd" / "fewshot_dataset" / "seed_2_num_shots_4.json"
-    shutil.copy(split, tmp_path / "dtd")
     by_list = load_data(f"dtd:{tmp_path}@{shots}", check=False)
     assert by_list.of_split("train").pictures == learn.pictures
     assert by_list.of_split("test").pictures == held_out.pictures

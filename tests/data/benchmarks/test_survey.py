@@ -3,12 +3,14 @@ import os
 
 import pytest
 
-from promptboost.data.benchmarks import survey_benchmark
+from promptboost.data.benchmarks import BENCHMARKS, survey_benchmark
 from promptboost.errors import DataError
 from tests.data.benchmarks.benchmark_tools import (
     PHOTOGRAPHS,
     RELEASED,
+    SPLITS,
     needs_photographs,
+    needs_released,
     tiny,
     tiny_split,
     write,
@@ -94,6 +96,54 @@ def test_downloads_that_are_not_pictures_yet(tmp_path, name, file, said):
     assert said in problems[1]
 
 
+def test_many_archives_are_one_problem(tmp_path):
+    numbers = [f"n{i:08}.tar" for i in range(40)]
+    write(tmp_path / "imagenet" / "train", numbers, b"...")
+    write(tmp_path, ["dtd/dtd.zip", "ILSVRC2012_img_val.tar"], b"...")
+    (tmp_path / "imagenet" / "classnames.txt").write_text("n00000001 tench\n")
+    problems = survey_benchmark("imagenet", tmp_path).problems
+    assert problems[1:] == (
+        "train/n00000000.tar, train/n00000001.tar, train/n00000002.tar, … are not unpacked",
+    )
+    for name in numbers:
+        (tmp_path / "imagenet" / "train" / name).unlink()
+    # What lies beside the folder may be meant; what lies in the folder of another is not.
+    assert survey_benchmark("imagenet", tmp_path).problems[1:] == (
+        "ILSVRC2012_img_val.tar is not unpacked",
+    )
+
+
+def test_shots_without_their_split_say_where_it_can_lie(tmp_path):
+    folder = write_tree(tmp_path, "dtd")
+    shots = write_json(tmp_path / "a" / "b" / "shots.json", {"train": {"banded/1.jpg": "banded"}})
+    file = folder / "split_zhou_DescribableTextures.json"
+    file.rename(tmp_path / "away.json")
+    (problem,) = survey_benchmark(tiny("dtd"), folder, shots).problems
+    assert "beside shots.json, which lists drawn shots and no test pictures" in problem
+    assert "--split" not in problem
+    for place in ("a/b", "a"):
+        beside = (tmp_path / "away.json").rename(tmp_path / place / file.name)
+        assert survey_benchmark(tiny("dtd"), folder, shots).lists.whole == beside
+        beside.rename(tmp_path / "away.json")
+
+
+def test_what_is_not_known_is_not_counted_as_none(tmp_path):
+    counts = survey_benchmark("dtd", tmp_path).counts()
+    assert list(counts) == ["train", "val", "test", "classes"]
+    assert counts["classes"] == {"published": 47, "listed": None, "there": None}
+
+
+def test_pictures_that_are_cut_off_are_named_when_looked_at(tmp_path):
+    folder = write_tree(tmp_path, "dtd")
+    for number in (1, 2):
+        file = folder / "images" / "banded" / f"banded_000{number}.jpg"
+        file.write_bytes(file.read_bytes()[:-30])
+    assert survey_benchmark(tiny("dtd"), folder).complete
+    assert survey_benchmark(tiny("dtd"), folder, look=True).problems == (
+        "2 files cut off or damaged: banded/banded_0001.jpg, banded/banded_0002.jpg; get them again",
+    )
+
+
 def test_links_are_followed_but_not_in_circles(tmp_path):
     folder = write_tree(tmp_path / "disk", "dtd")
     (tmp_path / "dtd").mkdir()
@@ -157,8 +207,32 @@ def test_real_textures_are_known_for_a_part():
 
 
 @needs_photographs
-def test_released_shots_of_real_textures_name_the_benchmark_split_first():
+def test_released_shots_of_real_textures_find_the_split_they_are_from():
     shots = RELEASED / "dtd" / "fewshot_dataset" / "seed_1_num_shots_1.json"
     survey = survey_benchmark("dtd", PHOTOGRAPHS / "dtd10", shots)
-    assert "split_zhou_DescribableTextures.json is missing" in survey.problems[0]
-    assert json.loads(shots.read_text())["train"]
+    counts = survey.counts()
+    assert (counts["train"]["listed"], counts["test"]["listed"]) == (47, 1692)
+    whole = RELEASED / "dtd" / "split_zhou_DescribableTextures.json"
+    assert any(f"test pictures are those of {whole}" in note for note in survey.notes)
+
+
+@needs_released
+@pytest.mark.parametrize("name", SPLITS)
+def test_the_protocols_list_is_known_and_a_new_draw_of_it_is_not(tmp_path, name):
+    folder, file = SPLITS[name]
+    split = json.loads((RELEASED / folder / file).read_text())
+    shots = RELEASED / folder / "fewshot_dataset" / "seed_1_num_shots_1.json"
+
+    def foreign(given):
+        found = survey_benchmark(name, tmp_path, given).problems
+        return [line for line in found if "not the protocol's list" in line]
+
+    assert foreign(RELEASED / folder / file) == []
+    assert foreign(shots) == []
+    (first, *rest) = split["train"] if isinstance(split["train"], list) else split["train"].items()
+    moved = [*rest, first]
+    split["train"] = moved if isinstance(split["train"], list) else dict(moved)
+    other = write_json(tmp_path / BENCHMARKS[name].split_file, split)
+    assert len(foreign(other)) == len(foreign(None)) == 1
+    shots = write_json(tmp_path / "shots" / "1.json", json.loads(shots.read_text()))
+    assert str(other) in foreign(shots)[0]

@@ -131,6 +131,49 @@ def test_retry_after_is_respected_by_all_threads(cache):
     assert len(early) <= 1
 
 
+def test_too_many_requests_hold_all_threads_even_without_a_time(cache):
+    patient = Retries(attempts=3, first_delay=2.0)  # the first wait is one second or two
+
+    def script(question, number):
+        return Act(status=429) if question == "question 0" and number == 1 else Act(delay=0.05)
+
+    with Server(script) as server:
+        answers = ask_all(settings(server), QUESTIONS, cache, manner(workers=2, retries=patient))
+    assert len(answers.replies) == 12
+    hit = server.times[server.questions.index("question 0")]
+    assert len([t for t in server.times if hit < t < hit + 0.9]) <= 1
+
+
+def test_too_many_requests_are_borne_longer_than_faults(cache):
+    crowded, faulty = (ask_until_given_up(cache, Act(status=status)) for status in (429, 500))
+    assert crowded > faulty == QUICK.attempts
+
+
+def ask_until_given_up(cache, act):
+    with Server(lambda *_: act) as server:
+        ask_all(settings(server), ["why"], cache, manner())
+    return len(server.requests)
+
+
+def test_a_long_wait_is_told_and_told_once(cache):
+    limited = Act(status=429, headers={"retry-after": "5"})
+    said = []
+
+    def script(question, number):
+        if number == 1 and question in QUESTIONS[:3]:
+            return limited
+        return Act()
+
+    patient = Retries(attempts=3, first_delay=0.01, longest_delay=6.0)
+    with Server(script) as server:
+        asked = manner(workers=3, retries=patient, say=said.append)
+        answers = ask_all(settings(server), QUESTIONS[:3], cache, asked)
+    assert len(answers.replies) == 3
+    assert len(said) == 1
+    assert said[0].startswith("the server answered 429")
+    assert said[0].endswith("; waiting 5 seconds")
+
+
 def test_a_server_that_asks_for_too_much_patience_ends_it(cache):
     limited = Act(status=429, headers={"retry-after": "3600"})
     with Server(lambda *_: limited) as server:

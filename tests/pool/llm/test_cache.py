@@ -85,6 +85,24 @@ def test_another_kind_of_file_is_not_written_to(tmp_path):
         ReplyCache(tmp_path)
 
 
+def test_nor_is_one_of_a_single_line(tmp_path):
+    path = tmp_path / "sentences.json"
+    path.write_text('{"owl": ["round eyes"]}')
+    with pytest.raises(FileFormatError, match="no file of replies"):
+        ReplyCache(path)
+
+
+@given(kept=st.integers(min_value=0, max_value=150))
+def test_a_torn_first_line_is_ours_all_the_same(tmp_path_factory, kept):
+    cache = ReplyCache(tmp_path_factory.mktemp("torn") / "replies.jsonl")
+    cache.keep(SETTINGS, "one", Reply("one", 1, 1))
+    cache.path.write_bytes(cache.path.read_bytes()[:kept])
+    torn = ReplyCache(cache.path)
+    assert (len(torn), torn.damaged) == (0, kept > 0)
+    torn.keep(SETTINGS, "two", Reply("two", 1, 1))
+    assert ReplyCache(cache.path).find(SETTINGS, "two") == Reply("two", 1, 1)
+
+
 @pytest.mark.parametrize(
     "line",
     ["[]", "3", '{"key": 1}', "[" * 100_000, '{"key": "k", "reply": 5}', "\x00", '{"key": "k"'],

@@ -28,6 +28,15 @@ TWO = ["An owl has round eyes.", "It has a hooked beak."]
         "An owl has [round eyes](http://example.com/x).\nIt has a hooked&nbsp;beak.",
         "<think>The user wants\nsentences about owls.</think>An owl has round eyes.\n"
         "It has a hooked beak.",
+        # The start of the thoughts is often a part of the question, and only their end comes.
+        "The user wants owls.\nOwls have eyes.\n</think>\n\nAn owl has round eyes.\n"
+        "It has a hooked beak.",
+        "[THINK]Owls.[/THINK]An owl has round eyes.\nIt has a hooked beak.",
+        '["An owl has round eyes.", "It has a hooked beak."]',
+        '```json\n{"sentences": ["An owl has round eyes.",\n"It has a hooked beak."]}\n```',
+        "Here are two different sentences about an owl.\nAn owl has round eyes.\n"
+        "It has a hooked beak.",
+        "Okay, two sentences it is.\nAn owl has round eyes.\nIt has a hooked beak.",
         "\x1b[31mAn owl has round eyes.\x1b[0m\nIt has\x00 a\x07 hooked beak.",
         "\u202eAn owl has\u200b round eyes.\u2028It has a hooked beak.\ufeff",
         "An owl has round eyes.\nan  owl has ROUND eyes.\nIt has a hooked beak.",
@@ -90,6 +99,9 @@ def test_words_that_look_like_orders_are_words():
         "a * b",
         "snake_case_name",
         "it's < 5 cm and > 2 cm wide",
+        "Here is an owl with round eyes.",
+        "a [sic] mark",
+        '{"eyes": ["round", 2]}',
     ],
 )
 def test_what_looks_like_markup_but_is_not(text):
@@ -102,6 +114,15 @@ def test_whatever_comes_a_pool_takes_what_is_left(reply, cut_off):
     assert [clean(line, where="a sentence") for line in cleaned.sentences] == cleaned.sentences
     assert all(len(line.split()) <= MAX_WORDS for line in cleaned.sentences)
     assert len(set(map(text_key, cleaned.sentences))) == len(cleaned.sentences)
+
+
+@pytest.mark.parametrize(
+    ("before", "part", "after"),
+    [("", " ", "[x"), ("", "\u3000", "[ "), ("a", "_", "a"), ("a", "*", " "), ("", " ", "x[]")],
+)
+def test_hostile_repetition_with_something_at_its_ends_takes_no_time(before, part, after):
+    # Where the time grows with the square of the length, this takes minutes.
+    clean_reply(before + part * 200_000 + after)
 
 
 @pytest.mark.parametrize("part", ["<", "<a", "[", "[x](", "*", "_", "<think>", "&", "-", '"', "# "])

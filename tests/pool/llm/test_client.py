@@ -1,3 +1,4 @@
+import json
 import sys
 from email.utils import formatdate
 from time import time
@@ -133,6 +134,7 @@ def test_a_time_out(provider):
         b"\xff\xfe",
         b'{"choices": [], "content": null}',
         b'{"choices": [{"message": null}], "content": [null]}',
+        b'{"choices": [{"message": {"content": [{"kind": "text"}]}}], "content": 5}',
         b'{"choices": [{"message": {"content": 5}}], "content": [{"type": "text", "text": 5}]}',
     ],
 )
@@ -170,8 +172,60 @@ def test_the_key_comes_from_the_environment(provider, variable, monkeypatch):
     assert "my-secret" in str(server.headers[0])
 
 
+@both
+@pytest.mark.parametrize("key", ["sk-sécret", "sk-secret\nsk-more", "sk secret", "sk-\x07secret"])
+def test_a_key_that_cannot_be_one_is_refused_and_not_shown(provider, key, monkeypatch):
+    monkeypatch.setenv(f"{provider.upper()}_API_KEY", key)
+    with pytest.raises(SettingError, match="_API_KEY holds characters that no key has") as error:
+        entered(ModelSettings("m", provider=provider))
+    assert "cret" not in str(error.value)
+
+
+@both
 @pytest.mark.parametrize(
-    "address", ["http://localhost:8/v1", "http://[::1]:8/v1", "http://192.168.0.7/v1"]
+    "address", ["localhost:8000/v1", "127.0.0.1:8000", "http://", "http://[::1", "ftp://a/v1"]
+)
+def test_what_is_no_address_of_a_server(provider, address, monkeypatch):
+    with pytest.raises(SettingError, match="write it like http://localhost:8000/v1"):
+        entered(ModelSettings("m", provider=provider, base_url=address))
+    monkeypatch.setenv(f"{provider.upper()}_BASE_URL", address)
+    with pytest.raises(SettingError, match="write it like http://localhost:8000/v1"):
+        entered(ModelSettings("m", provider=provider))
+
+
+@both
+def test_the_version_may_be_in_the_address_of_either(provider):
+    with Server(lambda *_: Act("Hello.")) as server:
+        for address in (server.url, f"{server.url}/"):
+            with open_model(ModelSettings("m", provider=provider, base_url=address)) as model:
+                assert model.ask("?").text == "Hello."
+
+
+def test_a_client_that_cannot_be_set_up(monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", "gopher://localhost:1")
+    with pytest.raises(SettingError, match=r"cannot be set up: .*gopher"):
+        entered(ModelSettings("m", base_url="http://localhost:8/v1"))
+
+
+def test_parts_of_a_reply_are_read_and_thoughts_are_not():
+    parts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Owls?"}]},
+        {"type": "text", "text": "Round eyes."},
+        {"type": "text", "text": "A beak."},
+    ]
+    raw = json.dumps({"choices": [{"message": {"content": parts}}]}).encode()
+    assert asked(Act(raw=raw), "openai").text == "Round eyes.\nA beak."
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://localhost:8/v1",
+        "http://[::1]:8/v1",
+        "http://192.168.0.7/v1",
+        "http://ollama:11434/v1",
+        "http://host.docker.internal:8/v1",
+    ],
 )
 def test_a_local_server_needs_no_key(address):
     entered(ModelSettings("m", base_url=address))
@@ -201,7 +255,11 @@ def test_openai_itself_gets_the_limit_under_its_newer_name():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"provider": "other"}, {"model": " "}, {"reply_tokens": 0}, {"timeout": -1.0}]
+    "wrong",
+    [
+        *({"provider": "other"}, {"model": " "}, {"reply_tokens": 0}, {"timeout": -1.0}),
+        *({"timeout": float("nan")}, {"temperature": float("nan")}, {"temperature": -0.1}),
+    ],
 )
 def test_settings_that_cannot_be(wrong):
     with pytest.raises(SettingError):

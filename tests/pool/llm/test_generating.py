@@ -1,8 +1,9 @@
 import pytest
 
-from promptboost.errors import PoolError
+from promptboost.errors import PoolError, SettingError
 from promptboost.pool import build_pool
 from promptboost.pool.llm import Budget, Manner, ModelSettings, ReplyCache, generate_pool, plan
+from promptboost.pool.llm.cleaning import NOTHING_YET
 from promptboost.pool.llm.generating import Price
 from promptboost.pool.llm.questions import contrast_questions, questions_for
 from tests.pool.llm.llm_server import Act, Server
@@ -58,13 +59,17 @@ def test_no_more_than_asked_for(cache):
 
 
 def test_features_become_sentences(cache):
-    with Server(lambda *_: Act("- round eyes\n- It has a hooked beak.\n- Antlers")) as server:
+    lines = "- round eyes\n- It has a hooked beak.\n- Antlers\n- is brown\n- They can fly.\n- cans"
+    with Server(lambda *_: Act(lines)) as server:
         questions = questions_for(["fruit_bat"], "dclip", 5)
         done = generate_pool(questions, settings(server), cache)
     assert done.sentences["fruit_bat"] == [
         "fruit bat, which has round eyes.",
         "fruit bat, which has a hooked beak.",
         "fruit bat, which has Antlers.",
+        "fruit bat, which is brown.",
+        "fruit bat, which can fly.",
+        "fruit bat, which has cans.",
     ]
 
 
@@ -78,8 +83,24 @@ def test_a_contrast_describes_one_class_and_does_not_name_the_other(cache):
         questions = contrast_questions("cat", "tiger_cat", 3)
         done = generate_pool(questions, settings(server), cache)
     assert done.sentences["cat"] == ["A cat has no stripes."]
-    assert done.sentences["tiger_cat"] == ["A tiger cat has stripes.", "Cats have none."]
-    assert done.dropped["names the other class"] == 3
+    assert done.sentences["tiger_cat"] == ["A tiger cat has stripes."]
+    assert done.dropped["names the other class"] == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "rival", "line", "kept"),
+    [
+        ("beagle", "basset hound", "Unlike basset hounds, beagles are slim.", False),
+        ("beagle", "basset hound", "Beagles are slim.", True),
+        ("glass", "glasses", "A glass has one opening.", True),
+        ("glasses", "glass", "Glasses have two lenses.", True),
+        ("glasses", "glass", "A glass has none.", False),
+    ],
+)
+def test_the_other_class_is_known_in_the_plural(cache, name, rival, line, kept):
+    with Server(lambda *_: Act(line)) as server:
+        done = generate_pool(contrast_questions(name, rival, 3)[:1], settings(server), cache)
+    assert (done.sentences == {name: [line]}) is kept
 
 
 def test_hostile_replies_harm_nobody(cache):
@@ -104,6 +125,19 @@ def test_a_sentence_that_was_cut_off_is_left_out(cache):
         done = generate_pool(questions_for(["owl"], "cupl", 5), settings(server), cache)
     assert done.sentences == {"owl": ["Round eyes."]}
     assert done.dropped == {"cut off": 1}
+
+
+def test_a_reply_that_never_came_to_its_point_says_so(cache):
+    with Server(lambda *_: Act("<think>Hm, an owl", finish="length")) as server:
+        done = generate_pool(questions_for(["owl"], "cupl", 5), settings(server), cache)
+    assert done.dropped == {NOTHING_YET: 1}
+    assert done.missing == ("owl",)
+
+
+@pytest.mark.parametrize("price", [(-1.0, 2.0), (1.0, float("nan")), (float("inf"), 1.0)])
+def test_a_price_that_cannot_be(price):
+    with pytest.raises(SettingError, match="the price is"):
+        Price(*price)
 
 
 def test_a_budget_leaves_what_was_answered(cache):

@@ -1,7 +1,9 @@
 """Where a benchmark's pictures are: its own layout, torchvision's, or folders of classes."""
 
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,8 +11,9 @@ from pathlib import Path
 from promptboost.data.benchmarks.registry import Benchmark
 from promptboost.errors import DataError
 
-__all__ = ["Place", "Shelf", "find_place", "unpacked_first"]
+__all__ = ["Place", "Shelf", "few", "find_place", "unpacked_first"]
 
+_CLASS_LAST = re.compile(r"_n\d{8}(?=\.\w+$)")
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".rar", ".7z", ".xz", ".bz2")
 
 
@@ -94,36 +97,44 @@ class Shelf:
         # Only where paths are not as written: for a million files this is not free.
         there: dict[str, list[str]] = {}
         for path in sorted(self.paths):
-            there.setdefault(path.rpartition("/")[2], []).append(path)
+            there.setdefault(_file_name(path), []).append(path)
         return there
 
     def located(self, paths: Iterable[str]) -> dict[str, Path]:
         """Find files by their paths in a split file; those that are not there are left out."""
         paths = list(paths)
-        written: dict[str, int] = {}
-        for path in paths:
-            name = path.rpartition("/")[2]
-            written[name] = written.get(name, 0) + 1
+        found = {path: path for path in paths if path in self.paths}
+        if len(found) < len(paths):
+            found |= self._searched(paths, set(found))
+        return {path: self._root / found[path] for path in paths if path in found}
+
+    def _searched(self, paths: Sequence[str], known: Set[str]) -> dict[str, str]:
+        written = Counter(map(_file_name, paths))
         found = {}
         for path in paths:
-            there = self._find(path, alone=written[path.rpartition("/")[2]] == 1)
-            if there is not None:
-                found[path] = self._root / there
-        return found
+            if path not in known:
+                there = self._find(path, alone=written[_file_name(path)] == 1)
+                if there is not None and there not in known:
+                    found[path] = there
+        # One file cannot be two pictures: which of them it is would be a guess.
+        times = Counter(found.values())
+        return {path: there for path, there in found.items() if times[there] == 1}
 
     def _find(self, path: str, *, alone: bool) -> str | None:
-        if path in self.paths:
-            return path
-        folder, _, name = path.rpartition("/")
-        there = self._by_name.get(name, [])
+        there = self._by_name.get(_file_name(path), [])
         if alone and len(there) == 1:
             return there[0]
-        last = folder.rpartition("/")[2]
+        last = path.rpartition("/")[0].rpartition("/")[2]
         if not last:
             return None
         known = {last, last.removeprefix(self._prefix)}
         near = [other for other in there if known & set(other.split("/")[:-1])]
         return near[0] if len(near) == 1 else None
+
+
+def _file_name(path: str) -> str:
+    # Hugging Face's copy of ImageNet writes the class at the end of each name once more.
+    return _CLASS_LAST.sub("", path.rpartition("/")[2])
 
 
 def unpacked_first(benchmark: Benchmark, folder: Path) -> list[str]:
@@ -138,23 +149,38 @@ def unpacked_first(benchmark: Benchmark, folder: Path) -> list[str]:
     ...     unpacked_first(BENCHMARKS["dtd"], Path(name))
     ['dtd-r1.0.1.tar.gz is not unpacked']
     """
+    own = next((folder / name for name in benchmark.folders if (folder / name).is_dir()), folder)
+    found = list(_files(own, depth=3))
+    if own != folder:
+        # Beside the folder lies what was downloaded, perhaps for the other benchmarks as well.
+        found += _files(folder, depth=0)
+    archives = [path for path in found if path.lower().endswith(_ARCHIVES)]
     said = []
-    parquet = video = None
-    for path in _files(folder, depth=3):
-        if path.lower().endswith(_ARCHIVES):
-            said.append(f"{path} is not unpacked")
-        elif path.lower().endswith((".parquet", ".arrow")):
-            parquet = parquet or path
-        elif path.lower().endswith(".avi"):
-            video = video or path
-    if parquet:
+    if archives:
+        said.append(f"{few(archives)} {'is' if len(archives) == 1 else 'are'} not unpacked")
+    if parquet := _first_ending(found, (".parquet", ".arrow")):
         said.append(
             f"the pictures are inside files like {parquet}; write each to a file of the name "
             "that is stored with it"
         )
-    if video:
+    if video := _first_ending(found, (".avi",)):
         said.append(f"there are videos like {video}, not the pictures of {benchmark.title}")
     return said
+
+
+def few(names: Sequence[str], shown: int = 3) -> str:
+    """List the first few of many names.
+
+    Examples
+    --------
+    >>> few(["a", "b", "c", "d"])
+    'a, b, c, …'
+    """
+    return ", ".join(names[:shown]) + (", …" if len(names) > shown else "")
+
+
+def _first_ending(paths: Iterable[str], endings: tuple[str, ...]) -> str | None:
+    return next((path for path in paths if path.lower().endswith(endings)), None)
 
 
 def _files(root: Path, depth: int | None = None) -> Iterator[str]:
@@ -167,7 +193,7 @@ def _files(root: Path, depth: int | None = None) -> Iterator[str]:
             names.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        if depth is not None and below != "." and below.count("/") + 1 >= depth:
+        if depth is not None and len(Path(below).parts) >= depth:
             names.clear()
         names.sort()
         start = "" if below == "." else f"{below}/"

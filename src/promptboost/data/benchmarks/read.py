@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
-from promptboost.data.benchmarks.registry import BENCHMARKS, Benchmark
+from promptboost.data.benchmarks.registry import Benchmark, find_benchmark
 from promptboost.data.benchmarks.survey import Survey, survey_benchmark
 from promptboost.data.dataset import Picture
 from promptboost.data.listing import Listing
@@ -34,6 +34,8 @@ class BenchmarkSource(NamedTuple):
 def benchmark_source(text: str) -> BenchmarkSource | None:
     """Understand ``NAME:FOLDER`` and ``NAME:FOLDER@SPLIT-FILE``; None if it is something else.
 
+    The name may be spelled in any way that :func:`benchmark_named` knows.
+
     Examples
     --------
     >>> source = benchmark_source("oxford_pets:data/pets@lists/split.json")
@@ -42,16 +44,15 @@ def benchmark_source(text: str) -> BenchmarkSource | None:
     >>> benchmark_source("holiday/pictures") is None
     True
     """
-    name, colon, rest = text.partition(":")
-    if not colon or not rest or name not in BENCHMARKS:
+    name, _, rest = text.partition(":")
+    benchmark = find_benchmark(name)
+    if benchmark is None or not rest:
         return None
     folder = Path(rest).expanduser()  # a shell does not do so in the middle of a word
     if "@" in rest and not folder.is_dir():
         before, _, after = rest.rpartition("@")
-        return BenchmarkSource(
-            BENCHMARKS[name], Path(before).expanduser(), Path(after).expanduser()
-        )
-    return BenchmarkSource(BENCHMARKS[name], folder, None)
+        return BenchmarkSource(benchmark, Path(before).expanduser(), Path(after).expanduser())
+    return BenchmarkSource(benchmark, folder, None)
 
 
 def read_benchmark(

@@ -3,14 +3,17 @@
 Class names and splits are not here: they are read from the files that come with the pictures.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from promptboost.errors import DataError
 
-__all__ = ["BENCHMARKS", "Benchmark", "benchmark_named"]
+__all__ = ["BENCHMARKS", "Benchmark", "benchmark_named", "find_benchmark"]
 
+# Words, and no path: "./dtd" is a folder.
+_NAME = re.compile(r"[\w -]+")
 _SPLIT_PAGE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
 
 
@@ -42,6 +45,9 @@ class Benchmark:
         Folders by which a picture folder is known.
     prefix : str
         What the split file writes before the name of a split in its paths.
+    split_digest : str or None
+        Digest of what the protocol's list says (:func:`~promptboost.data.benchmarks.split.digest`);
+        None where there is no list, or its digest is not known.
     advice : str
         What else to know when getting it.
     """
@@ -57,6 +63,7 @@ class Benchmark:
     split_file: str | None = None
     marks: tuple[str, ...] = ()
     prefix: str = ""
+    split_digest: str | None = None
     advice: str = ""
 
     def how_to_get(self) -> list[str]:
@@ -104,6 +111,7 @@ _ALL = (
         template=_PLAIN,
         page="https://data.caltech.edu/records/mzrjq-6wc02",
         split_file="split_zhou_Caltech101.json",
+        split_digest="d8f923f0062fa47f",
     ),
     Benchmark(
         name="oxford_pets",
@@ -115,6 +123,7 @@ _ALL = (
         template="a photo of a {}, a type of pet.",
         page="https://www.robots.ox.ac.uk/~vgg/data/pets/",
         split_file="split_zhou_OxfordPets.json",
+        split_digest="609544cd4a0e0f82",
     ),
     Benchmark(
         name="stanford_cars",
@@ -126,6 +135,7 @@ _ALL = (
         template=_PLAIN,
         page="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
         split_file="split_zhou_StanfordCars.json",
+        split_digest="d0d8f0dd01951ead",
         marks=("cars_train",),
         prefix="cars_",
         advice="both folders are needed, cars_train and cars_test; where the page no longer serves them, "
@@ -141,6 +151,7 @@ _ALL = (
         template="a photo of a {}, a type of flower.",
         page="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
         split_file="split_zhou_OxfordFlowers.json",
+        split_digest="70f384c082d64088",
     ),
     Benchmark(
         name="food101",
@@ -176,6 +187,7 @@ _ALL = (
         template=_PLAIN,
         page="https://vision.princeton.edu/projects/2010/SUN/",
         split_file="split_zhou_SUN397.json",
+        split_digest="608fa6b3974fdb9e",
     ),
     Benchmark(
         name="dtd",
@@ -187,6 +199,7 @@ _ALL = (
         template="{} texture.",
         page="https://www.robots.ox.ac.uk/~vgg/data/dtd/",
         split_file="split_zhou_DescribableTextures.json",
+        split_digest="d9497e3b3403ed44",
     ),
     Benchmark(
         name="eurosat",
@@ -198,6 +211,7 @@ _ALL = (
         template="a centered satellite photo of {}.",
         page="https://github.com/phelber/EuroSAT",
         split_file="split_zhou_EuroSAT.json",
+        split_digest="00683dcac7362740",
         advice="the RGB pictures, not the 13-band ones",
     ),
     Benchmark(
@@ -210,6 +224,7 @@ _ALL = (
         template="a photo of a person doing {}.",
         page="https://www.crcv.ucf.edu/data/UCF101.php",
         split_file="split_zhou_UCF101.json",
+        split_digest="f432b1baef27c9ff",
         advice="the protocol uses the middle frame of each video, not the videos: UCF-101-midframes.zip, "
         f"{_SPLIT_PAGE}",
     ),
@@ -234,11 +249,27 @@ def benchmark_named(text: str) -> Benchmark:
     >>> benchmark_named("Oxford-IIIT-Pet").name
     'oxford_pets'
     """
+    found = find_benchmark(text)
+    if found is None:
+        raise DataError(f"there is no benchmark {text!r}; there are: {', '.join(BENCHMARKS)}")
+    return found
+
+
+def find_benchmark(text: str) -> Benchmark | None:
+    """Find a benchmark as :func:`benchmark_named` does; None if there is none of that name.
+
+    Examples
+    --------
+    >>> find_benchmark("Food-101").name, find_benchmark("./food101")
+    ('food101', None)
+    """
+    if _NAME.fullmatch(text) is None:
+        return None
     wanted = _key(text)
     for benchmark in BENCHMARKS.values():
         if wanted in map(_key, (benchmark.name, benchmark.title, *benchmark.folders)):
             return benchmark
-    raise DataError(f"there is no benchmark {text!r}; there are: {', '.join(BENCHMARKS)}")
+    return None
 
 
 def _key(text: str) -> str:

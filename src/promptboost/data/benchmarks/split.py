@@ -1,5 +1,6 @@
 """Split files: which pictures are in which split, and what they show."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 from promptboost.data.names import split_name
 from promptboost.errors import DataError
 
-__all__ = ["Item", "SplitItems", "read_split", "text_of"]
+__all__ = ["Item", "SplitItems", "check_apart", "digest", "read_split", "text_of"]
 
 
 class Item(NamedTuple):
@@ -79,6 +80,29 @@ def check_apart(items: Mapping[str, Sequence[Item]], where: str) -> None:
                 twice = f"twice in {split}" if first == split else f"in {first} and in {split}"
                 raise DataError(f"{where}: {item.path} is {twice}; a picture belongs in one place")
             seen[item.path] = split
+
+
+def digest(items: Mapping[str, Sequence[Item]]) -> str:
+    """Say in one word which pictures are in which split, as far as it changes a figure.
+
+    The order counts where shots are drawn, not in ``test``. Names of classes do not count: copies
+    of a list spell them in their own way.
+
+    Examples
+    --------
+    >>> one, two = Item("1.jpg", 0, "cat"), Item("2.jpg", 1, "dog")
+    >>> digest({"test": [one, two]}) == digest({"test": [two, one]})
+    True
+    >>> digest({"train": [one, two]}) == digest({"train": [two, one]})
+    False
+    """
+    hasher = hashlib.blake2b(digest_size=8)
+    for split in ("train", "val", "test"):
+        paths = [item.path for item in items.get(split, ())]
+        hasher.update(
+            "\n".join([split, *(sorted(paths) if split == "test" else paths), ""]).encode()
+        )
+    return hasher.hexdigest()
 
 
 def text_of(path: Path) -> str:

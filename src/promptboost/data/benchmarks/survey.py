@@ -2,18 +2,18 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from promptboost.data.benchmarks.ends import cut_off
 from promptboost.data.benchmarks.lists import Lists, read_lists
-from promptboost.data.benchmarks.places import Place, Shelf, find_place, unpacked_first
+from promptboost.data.benchmarks.places import Place, Shelf, few, find_place, unpacked_first
 from promptboost.data.benchmarks.registry import Benchmark, benchmark_named
 from promptboost.data.benchmarks.split import Item
+from promptboost.data.reading import BadPicture
 from promptboost.errors import DataError
 
 __all__ = ["Survey", "survey_benchmark"]
-
-_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,17 @@ class Survey:
         return not self.problems
 
     def counts(self) -> dict[str, dict[str, int | None]]:
-        """Count the pictures of each split, and the classes: published, listed, there."""
-        items = self.lists.items if self.lists else {}
+        """Count the pictures of each split, and the classes: published, listed, there.
+
+        None stands for what is not known.
+        """
+        if self.lists is None:  # what should be there is not known
+            published = {**self.benchmark.sizes, "classes": self.benchmark.classes}
+            return {
+                name: {"published": number, "listed": None, "there": None}
+                for name, number in published.items()
+            }
+        items = self.lists.items
         rows: dict[str, dict[str, int | None]] = {}
         for split in dict.fromkeys([*self.benchmark.sizes, *items]):
             listed = items.get(split, [])
@@ -72,9 +81,14 @@ class Survey:
 
 
 def survey_benchmark(
-    benchmark: Benchmark | str, folder: str | Path, split: str | Path | None = None
+    benchmark: Benchmark | str,
+    folder: str | Path,
+    split: str | Path | None = None,
+    *,
+    look: bool = False,
+    progress: bool = False,
 ) -> Survey:
-    """Look at a benchmark without opening any picture.
+    """Look at a benchmark without decoding its pictures.
 
     Parameters
     ----------
@@ -84,6 +98,10 @@ def survey_benchmark(
         Its folder, or the folder that holds all benchmarks.
     split : str or Path, optional
         The split file, if it is not beside the pictures, or a list of drawn shots.
+    look : bool, default=False
+        Also look at both ends of each file for pictures that are cut off.
+    progress : bool, default=False
+        Show a progress bar for that on a terminal.
 
     Raises
     ------
@@ -96,7 +114,7 @@ def survey_benchmark(
     >>> with tempfile.TemporaryDirectory() as empty:
     ...     survey = survey_benchmark("dtd", empty)
     >>> survey.complete, survey.counts()["test"]
-    (False, {'published': 1692, 'listed': 0, 'there': 0})
+    (False, {'published': 1692, 'listed': None, 'there': None})
     """
     if isinstance(benchmark, str):
         benchmark = benchmark_named(benchmark)
@@ -111,7 +129,11 @@ def survey_benchmark(
         return Survey(
             benchmark, folder, place, None, {}, problems, _unlisted(benchmark, place, shelf)
         )
-    return _compared(benchmark, folder, place, shelf, lists)
+    survey = _compared(benchmark, folder, place, shelf, lists)
+    if not look:
+        return survey
+    damaged = _damaged(cut_off(list(survey.files.values()), progress=progress), place.images)
+    return replace(survey, problems=(*survey.problems, *damaged))
 
 
 def _compared(
@@ -120,8 +142,9 @@ def _compared(
     items = [item for listed in lists.items.values() for item in listed]
     # A link to nothing is listed by its folder, but is not there.
     located = shelf.located(item.path for item in items)
-    there = {path: file for path, file in located.items() if os.path.exists(file)}
-    files = {path: file for path, file in there.items() if os.path.getsize(file)}
+    sizes = {path: _size(file) for path, file in located.items()}
+    there = {path: file for path, file in located.items() if sizes[path] is not None}
+    files = {path: file for path, file in there.items() if sizes[path]}
     problems = [
         *_wrong_lists(benchmark, lists),
         *_missing(items, there, shelf),
@@ -133,10 +156,19 @@ def _compared(
     return Survey(benchmark, folder, place, lists, files, tuple(problems), notes)
 
 
+def _size(file: Path) -> int | None:
+    try:
+        return os.stat(file).st_size
+    except OSError:
+        return None
+
+
 def _wrong_lists(benchmark: Benchmark, lists: Lists) -> Iterator[str]:
+    right = True
     for split, published in benchmark.sizes.items():
         listed = len(lists.items.get(split, []))
         if listed != published and (split == "test" or not lists.shots):
+            right = False
             yield (
                 f"{split} has {_many(listed, 'picture')}, but {benchmark.title} is published with "
                 f"{published:,}: this is another split, or a part of it"
@@ -147,11 +179,17 @@ def _wrong_lists(benchmark: Benchmark, lists: Lists) -> Iterator[str]:
             f"there are {_many(len(names), 'class', 'classes')}, but {benchmark.title} is published "
             f"with {benchmark.classes:,}"
         )
+    if lists.foreign and right:
+        yield (
+            f"{lists.whole or lists.file} is of the right size, but not the protocol's list: other "
+            "pictures, or in another order. Programs that miss the list draw a new one of that name; "
+            "download it. A split of your own goes into a CSV file: path,label,split"
+        )
     for split in ("train", "test"):
         listed_labels = {item.label for item in lists.items[split]}
         none = [name for label, name in names.items() if label not in listed_labels]
         if none:
-            yield f"{split} has no picture of {_many(len(none), 'class', 'classes')} ({_few(none)})"
+            yield f"{split} has no picture of {_many(len(none), 'class', 'classes')} ({few(none)})"
 
 
 def _missing(items: list[Item], there: dict[str, Path], shelf: Shelf) -> Iterator[str]:
@@ -165,17 +203,23 @@ def _missing(items: list[Item], there: dict[str, Path], shelf: Shelf) -> Iterato
     seen = {item.label for item in items if item.path in there}
     gone = list(dict.fromkeys(item.name for item in missing if item.label not in seen))
     whole = (
-        f", among them all of {_many(len(gone), 'class', 'classes')} ({_few(gone)})" if gone else ""
+        f", among them all of {_many(len(gone), 'class', 'classes')} ({few(gone)})" if gone else ""
     )
     yield (
         f"{len(missing):,} of {len(items):,} listed pictures are missing{whole}; "
-        f"for example {_few([item.path for item in missing])}"
+        f"for example {few([item.path for item in missing])}"
     )
 
 
 def _empty(paths: list[str]) -> Iterator[str]:
     if paths:
-        yield f"{_many(len(paths), 'file')} of no length, from a broken download: {_few(paths)}"
+        yield f"{_many(len(paths), 'file')} of no length, from a broken download: {few(paths)}"
+
+
+def _damaged(bad: list[BadPicture], images: Path) -> Iterator[str]:
+    if bad:
+        paths = [os.path.relpath(picture.path, images) for picture in bad]
+        yield f"{_many(len(bad), 'file')} cut off or damaged: {few(paths)}; get them again"
 
 
 def _unlisted(benchmark: Benchmark, place: Place, shelf: Shelf) -> tuple[str, ...]:
@@ -202,7 +246,8 @@ def _notes(benchmark: Benchmark, lists: Lists, unused: int) -> Iterator[str]:
             "as no sentence can tell them apart by it"
         )
     if lists.shots:
-        yield "the split file is a list of drawn shots: what to learn from is what it lists"
+        test = f"; test pictures are those of {lists.whole}" if lists.whole else ""
+        yield f"the split file is a list of drawn shots: what to learn from is what it lists{test}"
     elif benchmark.name == "imagenet":
         yield (
             "published draws of shots cannot be repeated from a seed, as they depend on the order in "
@@ -214,7 +259,3 @@ def _notes(benchmark: Benchmark, lists: Lists, unused: int) -> Iterator[str]:
 
 def _many(number: int, one: str, more: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else more or one + 's'}"
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

@@ -41,7 +41,7 @@ class _Adapter(ABC):
         answer = _guarded(self._library, lambda: self._send(question))
         try:
             return self._reply(answer, question)
-        except (AttributeError, IndexError, TypeError) as error:
+        except (AttributeError, LookupError, TypeError) as error:
             raise TemporaryError("the server sent something that is no reply") from error
 
     def close(self) -> None:
@@ -117,7 +117,8 @@ def _guarded(library: Any, send: Callable[[], Any]) -> Any:
         code = error.status_code
         message = f"the server answered {code}: {_short(error.message)}"
         if code in (408, 409, 425, 429) or code >= 500:
-            raise TemporaryError(message, _retry_after(error.response.headers)) from error
+            wait = _retry_after(error.response.headers)
+            raise TemporaryError(message, wait, crowded=code == 429) from error
         if code in (401, 403, 404):
             raise RefusedError(f"{message}; look at the key, the model and the base URL") from error
         raise AskError(message) from error
@@ -153,6 +154,9 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 def _text(content: Any) -> str:
     if content is None:  # a model may answer with nothing at all
         return ""
+    if isinstance(content, list):  # some servers send parts, what was thought among them
+        texts = [part["text"] for part in content if part["type"] == "text"]
+        return "\n".join(map(_text, texts))
     if not isinstance(content, str):
         raise TypeError(f"the content is a {type(content).__name__}")
     return content

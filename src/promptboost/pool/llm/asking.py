@@ -26,6 +26,10 @@ __all__ = ["Answers", "Manner", "Retries", "ask_all"]
 
 # So many failures in a row are no accident, and the rest would only be more of them.
 _FAILURES_IN_A_ROW = 5
+# Limits are often for a minute. With these many attempts more, the waits add up to that.
+_MORE_WHEN_CROWDED = 2
+# Shorter waits are not worth a line.
+_SAY_FROM_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,7 @@ class _Asker:
         self.failed: dict[str, str] = {}
         self.stopped: str | None = None
         self._resume_at = 0.0
+        self._lock = threading.Lock()
 
     def run(self, questions: Sequence[str]) -> None:
         with ThreadPoolExecutor(self.manner.workers, "promptboost-ask") as threads:
@@ -241,7 +246,7 @@ class _Asker:
                 return True
             except TemporaryError as error:
                 failures += 1
-                if failures >= retries.attempts:
+                if failures >= retries.attempts + _MORE_WHEN_CROWDED * error.crowded:
                     raise
                 self._wait(error, failures)
         return False
@@ -264,9 +269,18 @@ class _Asker:
 
     def _wait(self, error: TemporaryError, failures: int) -> None:
         asked_for = error.retry_after or 0.0
+        delay = self.manner.retries.delay(failures)
         if asked_for > self.manner.retries.longest_delay:
             raise RefusedError(f"{error}; it asks to wait {asked_for:,.0f} seconds") from error
-        if asked_for:
+        if asked_for or error.crowded:
             # One rate limit holds for all threads, this one too.
-            self._resume_at = max(self._resume_at, time.monotonic() + asked_for)
-        self.stop.wait(self.manner.retries.delay(failures))
+            self._pause(asked_for or delay, str(error))
+        self.stop.wait(delay)
+
+    def _pause(self, seconds: float, reason: str) -> None:
+        with self._lock:
+            before = max(self._resume_at, time.monotonic())
+            self._resume_at = max(before, time.monotonic() + seconds)
+            longer = self._resume_at - before
+        if longer >= _SAY_FROM_SECONDS:
+            self.manner.say(f"{reason}; waiting {seconds:.0f} seconds")

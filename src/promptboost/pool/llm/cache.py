@@ -13,6 +13,8 @@ from promptboost.pool.llm.client import ModelSettings, Reply
 
 __all__ = ["ReplyCache", "reply_key"]
 
+_BEGIN = b'{"cut_off": '  # keys are sorted
+
 
 def reply_key(settings: ModelSettings, question: str) -> str:
     """Give the key of a reply: the same model, parameters and question are the same key.
@@ -99,7 +101,8 @@ class ReplyCache:
             else:
                 # A question asked twice, by two runs at once, has the reply that came last.
                 self._replies[found[0]] = found[1]
-        if self.damaged and self.damaged == len(lines) > 1:
+        # A file that begins as ours may have been cut off in its first line.
+        if self.damaged and self.damaged == len(lines) and not _begins_as_ours(content):
             raise FileFormatError(
                 f"{self.path} is no file of replies, so nothing is added to it: "
                 "give another name for the replies"
@@ -116,6 +119,10 @@ def _append(path: Path, line: str) -> None:
         stream.write(f"{line}\n".encode())
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def _begins_as_ours(content: bytes) -> bool:
+    return content.startswith(_BEGIN[: len(content)])
 
 
 def _parsed(line: bytes) -> tuple[str, Reply] | None:

@@ -4,6 +4,7 @@ A reply is text and nothing else: no part of it is obeyed, run or shown as marku
 """
 
 import html
+import json
 import re
 import unicodedata
 from collections import Counter
@@ -12,13 +13,18 @@ from dataclasses import dataclass, field
 
 from promptboost.pool.text import control_character, text_key
 
-__all__ = ["MAX_WORDS", "Cleaned", "clean_reply", "distinct"]
+__all__ = ["MAX_WORDS", "NOTHING_YET", "Cleaned", "clean_reply", "distinct"]
+
+#: Why a reply has no line, if the model used up its tokens before it came to one.
+NOTHING_YET = "reply cut off before its first line"
 
 #: Longer ones are no descriptions: encoders read some fifty words at most.
 MAX_WORDS = 60
 
-# What reasoning models think aloud, perhaps cut off before its end.
-_THOUGHTS = re.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+# What reasoning models think aloud, perhaps cut off before its end. Some servers send the end alone.
+_THINK = r"(think|thinking|thoughts?|reasoning)"
+_THOUGHTS = re.compile(rf"[<\[]{_THINK}[>\]].*?([<\[]/\1[>\]]|\Z)", re.DOTALL | re.IGNORECASE)
+_END_OF_THOUGHT = re.compile(rf"[<\[]/{_THINK}[>\]]", re.IGNORECASE)
 _TERMINAL_CODES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[@-Z\\-_])")
 _SCRIPTS = re.compile(r"<(script|style)\b[^<>]*>.*?(</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
 _INLINE_TAGS = re.compile(
@@ -26,7 +32,7 @@ _INLINE_TAGS = re.compile(
 )
 _OTHER_TAGS = re.compile(r"</?[a-zA-Z!][^<>\n]{0,300}>")
 _LINKS = re.compile(r"!?\[([^\[\]\n]{0,300})\]\([^()\n]{0,300}\)")
-_EMPHASIS = re.compile(r"\*+(?=\S)|(?<=\S)\*+|`+|~~|(?<!\w)_+(?=\S)|(?<=\S)_+(?!\w)")
+_EMPHASIS = re.compile(r"\*+(?=\S)|(?<=\S)\*+|`+|~~|(?<!\w)_+(?=\S)|(?<=[^\s_])_++(?!\w)")
 _HEADING = re.compile(r"\s*(#{1,6}\s|```|(-{3,}|={3,}|\*{3,})\s*$)")
 _BULLET = re.compile(
     r"^\s*(?:[-*+•◦▪‣·–—>]+\s+|[•◦▪‣]+\s*|\(?\d{1,3}\s*[.):]\s+|\(?[a-z]\)\s+|[-*+]?\s*\[[ xX]?\]\s+)"
@@ -34,9 +40,12 @@ _BULLET = re.compile(
 _QUOTES = "\"'“”„‟‘’«»‹›"
 _CHAT = re.compile(
     r"(i['’]?m sorry|i am sorry|sorry,|as an ai\b|i can(?:not|['’]t)\b|sure[,!.]|certainly[,!.]|"
-    r"of course[,!.]|i hope\b|let me know\b|here(?:'s| is| are)\b.*:$)",
+    r"of course[,!.]|okay?[,!.]|absolutely[,!.]|alright[,!.]|i hope\b|let me know\b|"
+    r"here(?:['’]s| is| are)\b.*(?::$|\b(?:sentences|features|descriptions)\b))",
     re.IGNORECASE,
 )
+# What may be around a list, without its spaces: {"sentences": [ … ]}, or a fence.
+_AROUND_LIST = re.compile(r'(?:```\w*)?(?:\{"\w+":\})?(?:```)?')
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 _INVISIBLE = frozenset("\u200b\u2060\ufeff\u00ad")
 
@@ -50,8 +59,8 @@ class Cleaned:
     sentences : list of str
         In order, without repeats.
     dropped : Counter of str
-        How many lines were left out, by reason: ``empty reply``, ``too long``, ``cut off``,
-        ``heading``, ``chat``, ``no words``, ``repeated``.
+        How many lines were left out, by reason: ``empty reply``, :data:`NOTHING_YET`, ``too long``,
+        ``cut off``, ``heading``, ``chat``, ``no words``, ``repeated``.
     """
 
     sentences: list[str] = field(default_factory=list)
@@ -84,7 +93,7 @@ def clean_reply(text: str, *, max_words: int = MAX_WORDS, cut_off: bool = False)
     cleaned = Cleaned()
     lines = [line for line in _visible(text).split("\n") if line.strip()]
     if not lines:
-        cleaned.dropped["empty reply"] += 1
+        cleaned.dropped[NOTHING_YET if cut_off else "empty reply"] += 1
     if cut_off and lines:
         lines.pop()
         cleaned.dropped["cut off"] += 1
@@ -120,12 +129,26 @@ def distinct(sentences: Iterable[str]) -> list[str]:
 
 def _visible(text: str) -> str:
     """Take out what is not to be read: thoughts, scripts, tags, terminal codes, controls."""
-    text = _THOUGHTS.sub("\n", text)
+    text = _END_OF_THOUGHT.split(_THOUGHTS.sub("\n", text))[-1]
+    text = _listed(text)
     text = html.unescape(_TERMINAL_CODES.sub("", text))
     text = _INLINE_TAGS.sub("", _SCRIPTS.sub(" ", text))
     text = _OTHER_TAGS.sub("\n", text)  # paragraphs and items of lists end lines
     lines = text.splitlines()
     return "\n".join("".join(filter(_may_stay, line.replace("\t", " "))) for line in lines)
+
+
+def _listed(text: str) -> str:
+    """Put the texts of a JSON list on lines of their own; anything else stays as it is."""
+    start, end = text.find("["), text.rfind("]")
+    around = "".join((text[:start] + text[end + 1 :]).split())
+    if start < 0 or _AROUND_LIST.fullmatch(around) is None:
+        return text
+    try:
+        found = json.loads(text[start : end + 1])
+    except (ValueError, RecursionError):
+        return text
+    return "\n".join(found) if all(isinstance(line, str) for line in found) else text
 
 
 def _may_stay(character: str) -> bool:
@@ -136,7 +159,9 @@ def _may_stay(character: str) -> bool:
 
 def _unwrapped(line: str) -> str:
     """Take bullet, quotes and emphasis off a line."""
-    line = _EMPHASIS.sub("", _LINKS.sub(r"\1", _BULLET.sub("", line, count=1)))
+    # Spaces first: on a million of them the search for a bullet would take hours.
+    line = _BULLET.sub("", " ".join(line.split()), count=1)
+    line = _EMPHASIS.sub("", _LINKS.sub(r"\1", line))
     line = " ".join(unicodedata.normalize("NFC", line).split())
     line = line.rstrip(",") if line[:1] in _QUOTES else line  # a line of a JSON list
     if line[:1] in _QUOTES and line[-1:] in _QUOTES:

@@ -44,11 +44,16 @@ class TemporaryError(AskError):
     ----------
     retry_after : float or None
         Seconds the server asks to wait.
+    crowded : bool
+        Whether it was asked too much at once, so that nobody should ask for a while.
     """
 
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str, retry_after: float | None = None, *, crowded: bool = False
+    ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.crowded = crowded
 
 
 class RefusedError(AskError):
@@ -121,6 +126,8 @@ class ModelSettings:
         for name in ("reply_tokens", "timeout"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise SettingError(f"{name} is {getattr(self, name)}, but must be above 0")
+        if self.temperature is not None and not 0 <= self.temperature < float("inf"):
+            raise SettingError(f"temperature is {self.temperature}, but must be 0 or more")
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -130,8 +137,28 @@ class ModelSettings:
 
     @property
     def address(self) -> str | None:
-        """The base URL in force."""
-        return self.base_url or os.environ.get(_URL_VARIABLES[self.provider]) or None
+        """The base URL in force.
+
+        Raises
+        ------
+        SettingError
+            If it is no URL.
+
+        Examples
+        --------
+        >>> ModelSettings("some-model", base_url="localhost:8000/v1").address
+        Traceback (most recent call last):
+        promptboost.errors.SettingError: 'localhost:8000/v1' is no URL of a server: ...
+        """
+        given = self.base_url or os.environ.get(_URL_VARIABLES[self.provider]) or None
+        if given is not None and not _is_url(given):
+            raise SettingError(
+                f"{given!r} is no URL of a server: write it like http://localhost:8000/v1"
+            )
+        if given is not None and self.provider == "anthropic":
+            # This client adds the version itself, the other does not; people write it for both.
+            return given.rstrip("/").removesuffix("/v1")
+        return given
 
 
 class LanguageModel(Protocol):
@@ -174,7 +201,15 @@ def open_model(settings: ModelSettings) -> Iterator[LanguageModel]:
     from promptboost.pool.llm.adapters import AnthropicModel, OpenAIModel
 
     adapter = AnthropicModel if settings.provider == "anthropic" else OpenAIModel
-    model = adapter(settings, library, _key(settings))
+    key = _key(settings)
+    try:
+        model = adapter(settings, library, key)
+    except (
+        Exception
+    ) as error:  # of any type: a proxy it does not understand, a part that is missing
+        raise SettingError(
+            f"the client for {settings.address or settings.provider} cannot be set up: {error}"
+        ) from error
     try:
         yield model
     finally:
@@ -184,6 +219,12 @@ def open_model(settings: ModelSettings) -> Iterator[LanguageModel]:
 def _key(settings: ModelSettings) -> str:
     variable = KEY_VARIABLES[settings.provider]
     if key := os.environ.get(variable, "").strip():
+        # Else a library would say so, with the key in its message.
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise SettingError(
+                f"{variable} holds characters that no key has; copy it again, without quotes and "
+                "line breaks"
+            )
         return key
     if settings.address is None or not _is_local(settings.address):
         raise SettingError(
@@ -193,9 +234,18 @@ def _key(settings: ModelSettings) -> str:
     return "none"  # the clients want a word; a server on this machine does not look at it
 
 
+def _is_url(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def _is_local(address: str) -> bool:
     host = urlsplit(address).hostname or ""
-    if host == "localhost" or host.endswith((".localhost", ".local")):
+    # A name without a dot is one of the local network, as that of a container.
+    if host.endswith((".localhost", ".local", ".internal", ".lan")) or not set(".:") & set(host):
         return True
     try:
         found = ip_address(host)

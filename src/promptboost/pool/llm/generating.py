@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from promptboost.errors import PoolError
+from promptboost.errors import PoolError, SettingError
 from promptboost.pool.llm.asking import Answers, Manner, ask_all
 from promptboost.pool.llm.cache import ReplyCache
 from promptboost.pool.llm.cleaning import clean_reply, distinct
@@ -17,15 +17,34 @@ from promptboost.pool.text import name_key
 
 __all__ = ["Generated", "Plan", "Price", "generate_pool", "plan"]
 
-_HAS = re.compile(r"(it |they )?(has|have) ", re.IGNORECASE)
+# The question asked for what follows "it has"; some models say those words all the same, or others.
+_HAS = re.compile(r"(?:it |they )?(?:has|have) ", re.IGNORECASE)
+_DOES = re.compile(
+    r"(?:it |they )?"
+    r"((?:is|are|can|may|often|usually|typically|generally|sometimes|looks?|appears?) .*)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
 class Price:
-    """What a million tokens costs, of questions and of replies, in any currency."""
+    """What a million tokens costs, of questions and of replies, in any currency.
+
+    Examples
+    --------
+    >>> Price(-1.0, 2.0)
+    Traceback (most recent call last):
+    promptboost.errors.SettingError: the price is -1.0 and 2.0, but must be 0 or more
+    """
 
     input: float
     output: float
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.input < float("inf") and 0 <= self.output < float("inf")):
+            raise SettingError(
+                f"the price is {self.input} and {self.output}, but must be 0 or more"
+            )
 
 
 @dataclass(frozen=True)
@@ -179,8 +198,8 @@ def _about(question: Question, lines: list[str], dropped: Counter[str]) -> list[
         return [_sentence(question.class_name, line) for line in lines]
     if question.rival is None:
         return lines
-    # "Unlike a basset hound, …" draws an encoder towards the basset hound.
-    finder = NameFinder([question.class_name, question.rival])
+    # "Unlike a basset hound, …" draws an encoder towards the basset hound, and so do "basset hounds".
+    finder = NameFinder([question.class_name, question.rival], plurals=True)
     rival = name_key(question.rival)
     kept = [line for line in lines if rival not in map(name_key, finder.named(line))]
     if others := len(lines) - len(kept):
@@ -189,9 +208,10 @@ def _about(question: Question, lines: list[str], dropped: Counter[str]) -> list[
 
 
 def _sentence(class_name: str, feature: str) -> str:
-    # The question asked for what follows "it has"; some models say it all the same.
-    said = _HAS.sub("", feature).rstrip(" .")
-    return f"{fill('{}', class_name)}, which has {said}."
+    said = _HAS.sub("", feature, count=1).rstrip(" .")
+    does = _DOES.fullmatch(said)
+    what = does[1] if does else f"has {said}"
+    return f"{fill('{}', class_name)}, which {what}."
 
 
 def _first(lines: list[str], most: int | None, dropped: Counter[str]) -> list[str]:
