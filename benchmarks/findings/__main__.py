@@ -10,9 +10,9 @@ import importlib
 from functools import partial
 from pathlib import Path
 
-from benchmarks.findings.cells import Notebook
 from benchmarks.findings.sets import SETS, SOURCE, TARGET, PictureSet, Places
 from benchmarks.findings.tables import show
+from promptboost.experiments.cells import Notebook
 from promptboost.runs.embedding import Embedder
 
 QUESTIONS = ("default", "rounds", "pools", "temperature", "settings", "noise", "weights", "steps")

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from benchmarks.findings.cells import Key, Result
 from benchmarks.findings.fits import boosted, gradient_settings, measured, zero_shot
 from benchmarks.findings.sets import VIEWS, PictureSet
 from promptboost.boosting import BoostSettings
-from promptboost.runs.probe import fit_probe
+from promptboost.experiments.cells import Key, Result
+from promptboost.methods.logistic import fit_probe
 
 VARIANTS = ("zero-shot", "paper", "default", "probe")
 

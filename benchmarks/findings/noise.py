@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.findings import tables
-from benchmarks.findings.cells import Key, Result
 from benchmarks.findings.fits import NO_REWEIGHTING, boosted, gradient_settings, measured
 from benchmarks.findings.noise_finding import (
     cleanlab_doubt,
@@ -25,7 +24,8 @@ from benchmarks.findings.noise_finding import (
 )
 from benchmarks.findings.sets import SETS, VIEWS, Draw, PictureSet, Words
 from promptboost.boosting import BoostSettings
-from promptboost.runs.probe import fit_probe
+from promptboost.experiments.cells import Key, Result
+from promptboost.methods.logistic import fit_probe
 
 Found = dict[str, NDArray[np.float64]]
 

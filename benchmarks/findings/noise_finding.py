@@ -7,7 +7,7 @@ from benchmarks.findings.sets import Draw, Floats, Words
 from promptboost.boosting import GradientSettings, compose_by_gradient
 from promptboost.boosting.choosing import dealt
 from promptboost.boosting.scores import scores_of
-from promptboost.runs.probe import FIXED_C
+from promptboost.methods.logistic import FIXED_C
 
 Chances = NDArray[np.float64]
 Labels = NDArray[np.int64]

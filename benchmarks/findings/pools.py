@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from benchmarks.findings.cells import Key, Result
 from benchmarks.findings.fits import boosted, gradient_settings, measured
 from benchmarks.findings.sets import VIEWS, PictureSet, PoolKind
 from promptboost.boosting import BoostSettings
+from promptboost.experiments.cells import Key, Result
 
 POOLS: tuple[PoolKind, ...] = ("templates", "full", "one", "all")
 VARIANTS = tuple(f"{who}, {pool}" for who in ("paper", "default") for pool in POOLS)

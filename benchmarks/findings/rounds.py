@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.findings.cells import Key, Result
 from benchmarks.findings.fits import (
     NO_REWEIGHTING,
     added_up,
@@ -23,6 +22,7 @@ from benchmarks.findings.fits import (
 from benchmarks.findings.sets import VIEWS, Draw, PictureSet, Words
 from promptboost.boosting import BoostSettings, GradientSettings, compose_by_gradient
 from promptboost.boosting.composition import Composition
+from promptboost.experiments.cells import Key, Result
 
 STOPS = (1, 5, 20, 50)
 VARIANTS: dict[str, dict[str, Any]] = {

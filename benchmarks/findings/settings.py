@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from benchmarks.findings.cells import Key, Result
 from benchmarks.findings.fits import ENCODER_SCALE, boosted, gradient_settings, measured
 from benchmarks.findings.sets import VIEWS, PictureSet
 from promptboost.boosting import BoostSettings
+from promptboost.experiments.cells import Key, Result
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},

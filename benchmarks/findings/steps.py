@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.findings import tables
-from benchmarks.findings.cells import Key, Result
 from benchmarks.findings.fits import gradient_settings
 from benchmarks.findings.sets import VIEWS, PictureSet
 from benchmarks.findings.weights_problem import Problem, pose
 from benchmarks.findings.weights_solvers import on_simplex
 from promptboost.boosting import BoostSettings, GradientTrace, boost
+from promptboost.experiments.cells import Key, Result
 
 STEPS = (3, 5, 10, 20, 30)
 VARIANTS = ("append one copy", "pairwise, 32 copies", "pairwise, 1024 copies")

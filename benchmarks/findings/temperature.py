@@ -1,9 +1,9 @@
 """Which τ? The paper's setting with other temperatures; ConSE cosines spread wider than CLIP's."""
 
-from benchmarks.findings.cells import Key, Result
 from benchmarks.findings.fits import NO_REWEIGHTING, boosted, measured
 from benchmarks.findings.sets import PictureSet
 from promptboost.boosting import BoostSettings
+from promptboost.experiments.cells import Key, Result
 
 TEMPERATURES = {
     "0.1": 0.1,

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.findings.cells import Key, Result
 from benchmarks.findings.fits import accuracy, boosted, gradient_settings, measured
 from benchmarks.findings.sets import VIEWS, Draw, PictureSet, Words
 from benchmarks.findings.weights_choosing import choose_strength
 from benchmarks.findings.weights_problem import Problem, Weights, pose
 from benchmarks.findings.weights_solvers import Solution, on_simplex, unconstrained
 from promptboost.boosting import BoostSettings, GradientSettings, boost
+from promptboost.experiments.cells import Key, Result
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "simplex, spread 0": {"how": "simplex", "spread": 0.0},

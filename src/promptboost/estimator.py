@@ -1,6 +1,6 @@
 """PromptBoostClassifier: promptboost as a scikit-learn classifier.
 
-Besides this file, only the logistic-regression baseline in ``runs/probe.py`` imports scikit-learn.
+Besides this file, only the logistic-regression baseline in ``methods/logistic.py`` imports scikit-learn.
 """
 
 import warnings

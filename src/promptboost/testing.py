@@ -13,6 +13,8 @@ from promptboost.encoders.base import UnitRows, unit_rows
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from promptboost.encoders.towers import DifferentiableText
+
 __all__ = ["FakeEncoder", "SyntheticTask", "clip_like"]
 
 
@@ -51,7 +53,7 @@ class FakeEncoder:
 
     def encode_texts(self, texts: Sequence[str]) -> UnitRows:
         """Embed each text as the sum of its words."""
-        return self._rows([self._words(text.lower().split()) for text in texts])
+        return self._rows([self._text(text) for text in texts])
 
     def encode_images(self, images: Iterable["Image"]) -> UnitRows:
         """Embed each picture by the colours in a 4 × 4 thumbnail of it."""
@@ -61,26 +63,37 @@ class FakeEncoder:
         """Count words, plus a start and an end token."""
         return np.array([len(text.split()) + 2 for text in texts], dtype=np.int64)
 
+    def words(self, text: str) -> list[str]:
+        """Give the words of a text as they are looked up."""
+        return [word.strip(".,;:!?") for word in text.lower().split()]
+
+    def text_tower(self) -> "DifferentiableText":
+        """Give the same sum of word vectors for gradients."""
+        from promptboost.encoders.towers.fake import FakeTower
+
+        return FakeTower(self)
+
     def _rows(self, rows: list[NDArray[np.float64]]) -> UnitRows:
         if not rows:
             return np.zeros((0, self.dim), dtype=np.float32)
         return unit_rows(np.stack(rows))
 
-    def _word(self, word: str) -> NDArray[np.float64]:
+    def word_vector(self, word: str) -> NDArray[np.float64]:
+        """Give the vector of a word."""
         digest = hashlib.blake2b(f"{self.seed}/{word}".encode(), digest_size=8).digest()
         return np.random.default_rng(int.from_bytes(digest, "little")).standard_normal(self.dim)
 
-    def _words(self, words: Sequence[str]) -> NDArray[np.float64]:
+    def _text(self, text: str) -> NDArray[np.float64]:
         # A constant direction, as in real towers, keeps an empty text from being a zero row.
-        return self._word("<start>") + sum((self._word(w.strip(".,;:!?")) for w in words), 0.0)
+        return self.word_vector("<start>") + sum(map(self.word_vector, self.words(text)), 0.0)
 
     def _picture(self, image: "Image") -> NDArray[np.float64]:
         pixels = np.asarray(image.convert("RGB").resize((4, 4)), dtype=np.float64) / 255.0
         red, green, blue = pixels.reshape(-1, 3).mean(axis=0)
         detail = pixels.reshape(-1) - pixels.mean()
-        row = self._word("<start>") + red * self._word("red")
-        row = row + green * self._word("green") + blue * self._word("blue")
-        texture = [detail[j] * self._word(f"<pixel {j}>") for j in range(0, detail.size, 6)]
+        row = self.word_vector("<start>") + red * self.word_vector("red")
+        row = row + green * self.word_vector("green") + blue * self.word_vector("blue")
+        texture = [detail[j] * self.word_vector(f"<pixel {j}>") for j in range(0, detail.size, 6)]
         return np.asarray(row + 0.3 * np.sum(texture, axis=0))
 
 

@@ -35,6 +35,8 @@ from promptboost.errors import EncoderError, SettingError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from promptboost.encoders.towers import DifferentiableText
+
 __all__ = ["ConseEncoder", "load_conse"]
 
 # Pictures whose probabilities are in memory at a time.
@@ -118,6 +120,25 @@ class ConseEncoder:
     def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Count the tokens of each text, with start and end tokens, before any truncation."""
         return np.array([len(ids) for ids in self._sentences.tokens(texts)], dtype=np.int64)
+
+    def text_tower(self) -> "DifferentiableText":
+        """Give the sentence encoder for gradients.
+
+        Raises
+        ------
+        EncoderError
+            If its weights are stored as ONNX, which runs in one direction only.
+        """
+        from promptboost.encoders.towers.conse import ConseTower
+
+        network = self._sentences.network
+        if not isinstance(network, TorchBert):
+            raise EncoderError(
+                f"gradients cannot reach the texts of {self.id}: its sentence encoder is an ONNX "
+                "file, which only runs forwards. Use conse:lite0, or conse:lite2-l6, which sees "
+                "with the image classifier of conse:lite2"
+            )
+        return ConseTower(self._sentences, network)
 
     @cached_property
     def _classifier(self) -> ImageNetClassifier:

@@ -51,17 +51,17 @@ class SentenceEncoder:
     ) -> None:
         from tokenizers import Tokenizer
 
-        self._tokenizer = Tokenizer.from_file(str(vocabulary))
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        self._end: int = self._tokenizer.get_vocab()["[SEP]"]
-        self._network = network
+        self.tokenizer = Tokenizer.from_file(str(vocabulary))
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        self._end: int = self.tokenizer.get_vocab()["[SEP]"]
+        self.network = network
         self.context_length = context_length
         self.dim = dim
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokens of each text, with start and end tokens, not truncated."""
-        return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
+        return [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts))]
 
     def encode(self, tokens: Sequence[Sequence[int]]) -> UnitRows:
         """Embed tokenised texts as unit rows, in the order given."""
@@ -73,7 +73,7 @@ class SentenceEncoder:
             for row, position in enumerate(batch):
                 ids[row, : len(kept[position])] = kept[position]
                 present[row, : len(kept[position])] = 1
-            states = self._network(ids, present) * present[:, :, None]
+            states = self.network(ids, present) * present[:, :, None]
             return unit_rows(states.sum(axis=1, dtype=np.float64))
 
         return encode_by_length([len(ids) for ids in kept], self.dim, BATCH, encode_batch)
@@ -115,16 +115,25 @@ class TorchBert:
 
         with torch.inference_mode():
             ids = torch.from_numpy(tokens).to(self._device)
-            # A mask over keys, broadcast over heads and queries.
-            mask = torch.from_numpy(present).to(self._device).bool()[:, None, None, :]
-            words = self._weights["embeddings.word_embeddings.weight"][ids]
-            places = self._weights["embeddings.position_embeddings.weight"][: tokens.shape[1]]
-            kind = self._weights["embeddings.token_type_embeddings.weight"][0]
-            states = self._normed(words + places + kind, "embeddings.LayerNorm")
-            for layer in range(self._layers):
-                states = self._layer(states, mask, f"encoder.layer.{layer}")
-            rows: NDArray[np.float32] = states.cpu().numpy()
+            there = torch.from_numpy(present).to(self._device).bool()
+            rows: NDArray[np.float32] = self.states(self.vocabulary[ids], there).cpu().numpy()
         return rows
+
+    @property
+    def vocabulary(self) -> "torch.Tensor":
+        """One row for each token, without its position."""
+        return self._weights["embeddings.word_embeddings.weight"]
+
+    def states(self, words: "torch.Tensor", present: "torch.Tensor") -> "torch.Tensor":
+        """Map token embeddings, ``(n, length, dim)``, and their mask to token states."""
+        # A mask over keys, broadcast over heads and queries.
+        mask = present[:, None, None, :]
+        places = self._weights["embeddings.position_embeddings.weight"][: words.shape[1]]
+        kind = self._weights["embeddings.token_type_embeddings.weight"][0]
+        states = self._normed(words + places + kind, "embeddings.LayerNorm")
+        for layer in range(self._layers):
+            states = self._layer(states, mask, f"encoder.layer.{layer}")
+        return states
 
     def _layer(self, states: "torch.Tensor", mask: "torch.Tensor", name: str) -> "torch.Tensor":
         from torch.nn import functional

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
+    from promptboost.encoders.towers import DifferentiableText
+
 __all__ = ["OpenClipEncoder"]
 
 
@@ -80,6 +82,21 @@ class OpenClipEncoder:
         device: torch.device = self._model.logit_scale.device
         return device
 
+    @property
+    def model(self) -> Any:
+        """The open_clip model, for methods that go through its towers. Its weights are not to change."""
+        return self._model
+
+    @property
+    def preprocess(self) -> Any:
+        """Maps a picture to a tensor, as the model was evaluated."""
+        return self._preprocess
+
+    @property
+    def tokenizer(self) -> Any:
+        """Maps texts to a matrix of tokens as wide as the context."""
+        return self._tokenizer
+
     def encode_texts(self, texts: Sequence[str]) -> UnitRows:
         """Embed texts as unit rows, in the order given.
 
@@ -125,6 +142,18 @@ class OpenClipEncoder:
             ids = self._tokenizer.tokenizer(clean, verbose=False).input_ids
             counts = [len(row) for row in ids]
         return np.array(counts, dtype=np.int64)
+
+    def text_tower(self) -> "DifferentiableText":
+        """Give the text tower for gradients.
+
+        Raises
+        ------
+        EncoderError
+            If it is not one of open_clip's own transformers.
+        """
+        from promptboost.encoders.towers.openclip import OpenClipTower
+
+        return OpenClipTower(self._model, self._tokenizer, self.id)
 
     def _lengths(self, texts: Sequence[str], tokens: "torch.Tensor") -> NDArray[np.int64]:
         """Count tokens before truncation, tokenising again only what may have been truncated."""

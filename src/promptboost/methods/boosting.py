@@ -1,13 +1,12 @@
 """Boosting of text prompts as one method among others; its ablations are its settings."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal
 
 from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots
 from promptboost.encoders.base import Encoder
-from promptboost.errors import SettingError
+from promptboost.errors import PoolError, SettingError
 from promptboost.fitting import PoolTexts, fit_ensemble
 from promptboost.methods.contract import Group, Method, Origin, Transfer
 from promptboost.methods.pictures import FewShotSet
@@ -75,12 +74,15 @@ class Boosting(Method):
         if self.composer not in ("gradient", "greedy"):
             raise SettingError(f"composer is {self.composer!r}, but must be gradient or greedy")
 
-    def check(self, class_names: Sequence[str], pool: PromptPool, encoder: Encoder) -> None:
-        """Refuse sources that the pool does not have."""
+    def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
+        """Refuse sources that the pool does not have, and a pool of other classes."""
         of_sources(pool, self.sources)
+        if tuple(pool.class_names) != tuple(shots.class_names):
+            raise PoolError("the pool must have the classes of the pictures, in the same order")
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
         """Boost."""
+        self.check(shots, pool, encoder)
         words = of_sources(pool, self.sources)
         rows = shots.pictures.views(encoder)
         views = rows[:, 1:]

@@ -122,9 +122,14 @@ class Method(ABC):
 
     # Not abstract: most methods can do with whatever they are given.
     def check(  # noqa: B027
-        self, class_names: Sequence[str], pool: PromptPool, encoder: Encoder
+        self, shots: FewShotSet, pool: PromptPool, encoder: Encoder
     ) -> None:
-        """Refuse what cannot be done, before any work.
+        """Refuse what cannot be done, before any work: no picture is read and no text embedded.
+
+        Parameters
+        ----------
+        shots, pool, encoder
+            What :meth:`fit` would get.
 
         Raises
         ------

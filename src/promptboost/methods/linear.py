@@ -67,8 +67,17 @@ class LinearClassifier(Fitted):
         others = {name: a for name, a in arrays.items() if name not in ("rows", "intercepts")}
         try:
             rows, intercepts = arrays["rows"], arrays["intercepts"]
-            if rows.shape != (len(origin.class_names), origin.encoder.dim):
-                raise FileFormatError(f"the file's rows have the shape {rows.shape}")
-            return cls(origin, rows, intercepts, dict(fields["details"]), others)
+            details = dict(fields["details"])
         except KeyError as error:
             raise FileFormatError(f"the file has no {error}") from error
+        except (TypeError, ValueError) as error:
+            raise FileFormatError(f"the file's details cannot be read: {error}") from error
+        n_classes = len(origin.class_names)
+        if rows.shape != (n_classes, origin.encoder.dim) or intercepts.shape != (n_classes,):
+            raise FileFormatError(
+                f"the file's rows have the shape {rows.shape} and its intercepts "
+                f"{intercepts.shape}, which do not fit {n_classes} classes and {origin.encoder.id}"
+            )
+        if not (np.isfinite(rows).all() and np.isfinite(intercepts).all()):
+            raise FileFormatError("the file's rows or intercepts are not finite")
+        return cls(origin, rows, intercepts, details, others)

@@ -66,6 +66,13 @@ class RowPictures:
 
     embedded: Mapping[str, UnitRows]
 
+    def __post_init__(self) -> None:
+        shapes = {name: rows.shape for name, rows in self.embedded.items()}
+        if not shapes or any(len(shape) != 3 or not shape[1] for shape in shapes.values()):
+            raise DataError(f"rows of pictures must have the shape (n, 1 + V, D), not {shapes}")
+        if len({shape[0] for shape in shapes.values()}) > 1:
+            raise DataError(f"the encoders have seen different numbers of pictures: {shapes}")
+
     def __len__(self) -> int:
         return len(next(iter(self.embedded.values())))
 

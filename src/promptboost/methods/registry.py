@@ -1,12 +1,13 @@
 """From the name a user types to a method."""
 
 import dataclasses
+import math
 import types
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Union, get_args, get_origin, get_type_hints
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import unquote
 
 from promptboost.errors import SettingError
 from promptboost.methods.contract import Method
@@ -91,7 +92,8 @@ def make_method(spelling: str) -> Method:
     Parameters
     ----------
     spelling : str
-        A name in :data:`METHODS`, and perhaps settings: ``tpb?rounds=5&views_per_round=0``.
+        A name in :data:`METHODS`, and perhaps settings: ``tpb?rounds=5&views_per_round=0``. All
+        characters stand for themselves, but ``%26`` is a ``&`` and ``%25`` a ``%``.
 
     Raises
     ------
@@ -115,11 +117,16 @@ def make_method(spelling: str) -> Method:
     types_by_name = get_type_hints(kind)
     known = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
     settings = dict(record.preset)
-    for key, text in parse_qsl(query, keep_blank_values=True):
+    given: set[str] = set()
+    for part in filter(None, query.split("&")):
+        key, _, text = part.partition("=")
+        if key in given:
+            raise SettingError(f"{name}: {key} is given twice; give it once")
+        given.add(key)
         if key not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise SettingError(f"{name} has no setting {key!r}; {has}")
-        settings[key] = _value(name, key, text, types_by_name[key])
+        settings[key] = _value(name, key, unquote(text), types_by_name[key])
     return kind(**settings)
 
 
@@ -131,15 +138,17 @@ def spelled(method: Method) -> str:
     >>> spelled(make_method("zero-shot-80"))
     'zero-shot?template=all'
     """
-    settings = {}
-    for item in dataclasses.fields(method):  # type: ignore[arg-type]
-        value = getattr(method, item.name)
-        if value != item.default:
-            settings[item.name] = (
-                "none" if value is None else str(value).lower() if value is True else value
-            )
-    query = urlencode(settings, safe="{} ,.:/+", quote_via=lambda s, *_: str(s))
-    return method.name + (f"?{query}" if query else "")
+    settings = [
+        f"{item.name}={_spelled_value(getattr(method, item.name))}"
+        for item in dataclasses.fields(method)  # type: ignore[arg-type]
+        if getattr(method, item.name) != item.default
+    ]
+    return "?".join([method.name, "&".join(settings)] if settings else [method.name])
+
+
+def _spelled_value(value: Any) -> str:
+    text = str(value).lower() if value is None or isinstance(value, bool) else str(value)
+    return text.replace("%", "%25").replace("&", "%26")
 
 
 def _value(method: str, key: str, text: str, hint: Any) -> Any:
@@ -155,10 +164,13 @@ def _value(method: str, key: str, text: str, hint: Any) -> Any:
         raise SettingError(f"{method}: {key} is {text!r}, but must be true or false")
     if kind in (int, float):
         try:
-            return kind(text)
+            number = kind(text)
         except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
             what = "a whole number" if kind is int else "a number"
-            raise SettingError(f"{method}: {key} is {text!r}, but must be {what}") from None
+            raise SettingError(f"{method}: {key} is {text!r}, but must be {what}")
+        return number
     return text
 
 

@@ -1,5 +1,6 @@
 """Fitted classifiers as files: JSON for words and settings, safetensors for vectors, no pickle."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -13,10 +14,11 @@ from promptboost.files import write_text
 from promptboost.head.tensors import read_tensors, write_tensors
 from promptboost.methods.contract import Arrays, Fitted, Origin
 
-__all__ = ["load_fitted", "save_fitted"]
+__all__ = ["from_record", "load_fitted", "read_record", "save_fitted", "to_record"]
 
 _FORMAT = "promptboost-method"
 _ARRAYS = "promptboost-method-arrays"
+_ARRAYS_FILE = "arrays.safetensors"
 _VERSION = 1
 
 # By kind, where the classifier is. A file can name one of these and nothing else.
@@ -53,20 +55,12 @@ def save_fitted(fitted: Fitted, folder: str | os.PathLike[str]) -> None:
     """
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    fields, arrays = fitted.state()
-    encoder = fitted.origin.encoder
-    record = {
-        "format": _FORMAT,
-        "schema_version": _VERSION,
-        "kind": fitted.kind,
-        "method": fitted.origin.method,
-        "class_names": list(fitted.origin.class_names),
-        "encoder": {"id": encoder.id, "fingerprint": encoder.fingerprint},
-        "arrays": sorted(arrays),
-        **fields,
-    }
+    record, arrays = to_record(fitted)
+    json.dumps(record, allow_nan=False)  # what cannot be written is found before anything is
     if arrays:
-        write_tensors(path / "arrays.safetensors", _ARRAYS, arrays, {"kind": fitted.kind})
+        write_tensors(path / _ARRAYS_FILE, _ARRAYS, arrays, {"kind": fitted.kind})
+        # Interrupted here, new arrays lie beside an old record: this tells them apart.
+        record["arrays_digest"] = _digest(path / _ARRAYS_FILE)
     # Last: a folder without it holds nothing.
     text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
     write_text(path / "method.json", text + "\n")
@@ -87,33 +81,82 @@ def load_fitted(folder: str | os.PathLike[str], encoder: Encoder) -> Fitted:
     FileFormatError
         If a file is damaged, or the classifier is of another encoder.
     """
+    record, arrays = read_record(folder)
+    return from_record(record, arrays, encoder, Path(folder) / "method.json")
+
+
+def to_record(fitted: Fitted) -> tuple[dict[str, Any], Arrays]:
+    """Give what is written of a classifier: a record for JSON, and arrays.
+
+    One classifier can so be kept inside another.
+    """
+    fields, arrays = fitted.state()
+    encoder = fitted.origin.encoder
+    record = {
+        "format": _FORMAT,
+        "schema_version": _VERSION,
+        "kind": fitted.kind,
+        "method": fitted.origin.method,
+        "class_names": list(fitted.origin.class_names),
+        "encoder": {"id": encoder.id, "fingerprint": encoder.fingerprint},
+        "arrays": sorted(arrays),
+        **fields,
+    }
+    return record, arrays
+
+
+def read_record(folder: str | os.PathLike[str]) -> tuple[Mapping[str, Any], Arrays]:
+    """Read the record and the arrays of a folder that :func:`save_fitted` wrote."""
     path = Path(folder) / "method.json"
     record = _read(path)
     try:
-        made_with = record["encoder"]["fingerprint"]
-        origin = Origin(str(record["method"]), tuple(map(str, record["class_names"])), encoder)
-        kind, names = record["kind"], frozenset(map(str, record["arrays"]))
+        names = frozenset(map(str, record["arrays"]))
     except (KeyError, TypeError) as error:
         raise FileFormatError(f"{path}: {error!r} is missing or not as it should be") from error
-    if kind not in _KINDS:
-        raise FileFormatError(f"{path}: holds a {kind!r}; there are {', '.join(_KINDS)}")
+    return record, _arrays(path.parent, record, _kind(record, path), names)
+
+
+def from_record(record: Mapping[str, Any], arrays: Arrays, encoder: Encoder, path: Path) -> Fitted:
+    """Make the classifier of a record that was read from `path`, if it is of this encoder."""
+    try:
+        made_with = record["encoder"]["fingerprint"]
+        origin = Origin(str(record["method"]), tuple(map(str, record["class_names"])), encoder)
+    except (KeyError, TypeError) as error:
+        raise FileFormatError(f"{path}: {error!r} is missing or not as it should be") from error
+    module, name = _KINDS[_kind(record, path)].split(":")
     if made_with != encoder.fingerprint:
         raise FileFormatError(
             f"{path}: was fitted on {record['encoder'].get('id')!r}, and {encoder.id} is another "
             "encoder; load it with its own, then transfer it"
         )
-    module, name = _KINDS[kind].split(":")
     made: type[Fitted] = getattr(import_module(f"promptboost.methods.{module}"), name)
-    return made.from_state(origin, record, _arrays(path.parent, kind, names))
+    return made.from_state(origin, record, arrays)
 
 
-def _arrays(folder: Path, kind: str, names: frozenset[str]) -> Arrays:
+def _kind(record: Mapping[str, Any], path: Path) -> str:
+    kind = str(record.get("kind"))
+    if kind not in _KINDS:
+        raise FileFormatError(f"{path}: holds a {kind!r}; there are {', '.join(_KINDS)}")
+    return kind
+
+
+def _arrays(folder: Path, record: Mapping[str, Any], kind: str, names: frozenset[str]) -> Arrays:
     if not names:
         return {}
-    arrays, fields = read_tensors(folder / "arrays.safetensors", _ARRAYS, names)
-    if fields.get("kind") != kind:
-        raise FileFormatError(f"{folder}: its two files do not belong together")
+    path = folder / _ARRAYS_FILE
+    if not path.is_file():
+        raise FileFormatError(f"{folder}: there is no {path.name} in it")
+    arrays, fields = read_tensors(path, _ARRAYS, names)
+    if fields.get("kind") != kind or record.get("arrays_digest") != _digest(path):
+        raise FileFormatError(
+            f"{folder}: its two files do not belong together; fit the method again"
+        )
     return arrays
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
 
 
 def _read(path: Path) -> Mapping[str, Any]:

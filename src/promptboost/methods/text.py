@@ -130,6 +130,8 @@ class TextClassifier(Fitted):
                 {str(text): float(weight) for text, weight in fields["banks"][name].items()}
                 for name in origin.class_names
             )
-            return cls(origin, banks, bool(fields["unit"]), dict(fields["details"]))
+            if not isinstance(fields["unit"], bool):
+                raise TypeError(f"unit is {fields['unit']!r}")
+            return cls(origin, banks, fields["unit"], dict(fields["details"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileFormatError(f"the file's banks cannot be read: {error!r}") from error

@@ -1,6 +1,5 @@
 """Zero-shot classification: class names in one template, or in all of the pool's."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -56,18 +55,19 @@ class ZeroShot(Method):
                 "'all' or 'dataset'"
             )
 
-    def check(self, class_names: Sequence[str], pool: PromptPool, encoder: Encoder) -> None:
-        """Refuse a mean of no templates."""
+    def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
+        """Refuse where there is no such template."""
         if self.template == "all" and not pool.templates:
-            raise SettingError("zero-shot-80 needs templates, and the pool has none")
+            raise SettingError("it is the mean of the pool's templates, and the pool has none")
+        if self.template == "dataset" and shots.template is None:
+            raise SettingError(
+                "only a benchmark has a template of its own; for other pictures type "
+                "zero-shot?template=YOUR {} TEMPLATE"
+            )
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
         """Fill the templates."""
-        if self.template == "dataset" and shots.template is None:
-            raise SettingError(
-                "zero-shot-dataset needs a benchmark, which brings a template of its own; for other "
-                "pictures type zero-shot?template=YOUR {} TEMPLATE"
-            )
+        self.check(shots, pool, encoder)
         one = shots.template if self.template == "dataset" else self.template
         templates = pool.templates if self.template == "all" else (str(one),)
         banks: list[Bank] = [{fill(t, name): 1.0 for t in templates} for name in shots.class_names]

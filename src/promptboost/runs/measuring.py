@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.ensemble.composed import Composed
+from promptboost.methods.logistic import fit_probe
 from promptboost.runs.learning import Learned, Rows
 from promptboost.runs.measures import accuracy, class_accuracy
-from promptboost.runs.probe import fit_probe
 from promptboost.runs.task import Task
 from promptboost.runs.words import PLAIN_TEMPLATE, Words
 

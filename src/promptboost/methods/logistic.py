@@ -1,16 +1,27 @@
 """Logistic regression on the same embeddings: what the same pictures teach without any text.
 
-A baseline from scikit-learn, so that the comparison is with the real thing. This file and the
-estimator are the only ones that import it, and this one only when a probe is asked for: the import
-takes longer than many fits.
+From scikit-learn, so that the comparison is with the real thing. This file and the estimator are the
+only ones that import it, and this one only when it is asked for: the import takes longer than many
+fits.
 """
+
+import warnings
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting.scores import log_losses
+from promptboost.encoders.base import Encoder
+from promptboost.errors import LabelError
+from promptboost.methods.contract import Group, Method, Origin, Transfer
+from promptboost.methods.linear import LinearClassifier
+from promptboost.methods.pictures import FewShotSet
+from promptboost.methods.registry import spelled
+from promptboost.pool import PromptPool
 
-__all__ = ["FIXED_C", "STRENGTHS", "fit_probe"]
+__all__ = ["FIXED_C", "STRENGTHS", "Logistic", "fit_probe"]
 
 #: Inverse strengths of regularisation to choose from. Rows have length one, so little is needed.
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
@@ -19,6 +30,62 @@ STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
 FIXED_C = 10.0
 
 _FOLDS = 3
+
+
+@dataclass(frozen=True)
+class Logistic(Method):
+    """Logistic regression on the rows of pictures and their crops; no text is read.
+
+    How strongly it is held back is chosen by cross-validation over the few pictures, and kept in
+    the classifier's details as ``C``.
+
+    Parameters
+    ----------
+    seed : int
+        Divides the pictures into folds.
+
+    Examples
+    --------
+    >>> from promptboost.methods import FewShotSet, RowPictures
+    >>> from promptboost.pool import build_pool
+    >>> from promptboost.testing import FakeEncoder
+    >>> encoder = FakeEncoder()
+    >>> rows = encoder.encode_texts(["red", "blue"])[:, None]
+    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 1]), ("fire", "ice"))
+    >>> fitted = Logistic().fit(shots, build_pool(["fire", "ice"]), encoder)
+    >>> fitted.predict(shots.pictures).tolist(), fitted.details
+    ([0, 1], {'C': 10.0})
+    """
+
+    name: ClassVar[str] = "logistic"
+    group: ClassVar[Group] = Group.PICTURES
+    carries_over: ClassVar[Transfer] = Transfer.REFIT
+
+    seed: int = 0
+
+    def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
+        """Refuse classes without pictures."""
+        if shots.n_classes < 2:
+            raise LabelError("logistic regression needs two classes or more")
+        missing = sorted(set(range(shots.n_classes)) - set(shots.labels.tolist()))
+        if missing:
+            raise LabelError(
+                f"the class {shots.class_names[missing[0]]!r} has no picture, and logistic regression "
+                "reads no text; add one, or leave the class out"
+            )
+
+    def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> LinearClassifier:
+        """Fit; the pool is not looked at."""
+        self.check(shots, pool, encoder)
+        weights, intercepts, C = fit_probe(
+            shots.pictures.views(encoder), shots.labels, seed=self.seed
+        )
+        return LinearClassifier(
+            Origin(spelled(self), shots.class_names, encoder),
+            weights.astype(np.float32),
+            intercepts.astype(np.float32),
+            details={"C": C},
+        )
 
 
 def fit_probe(
@@ -92,7 +159,10 @@ def _fit(
     weight = np.full(len(rows), share)
     # A loose tolerance: the last digits of the weights change no prediction, but take most steps.
     model = LogisticRegression(C=C, max_iter=2000, tol=1e-3)
-    model.fit(rows.astype(np.float64), labels, sample_weight=weight)
+    with warnings.catch_warnings():
+        # With few shots of many classes it suspects that the labels are measurements.
+        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+        model.fit(rows.astype(np.float64), labels, sample_weight=weight)
     weights, intercepts = np.asarray(model.coef_), np.asarray(model.intercept_)
     if len(weights) == 1:  # two classes are kept as one row: the log-odds of the second
         halves, half = weights / 2, intercepts / 2

@@ -1,0 +1,153 @@
+"""CoOp: context vectors before the class names, learnt by gradients (Zhou et al. 2022)."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from promptboost.encoders.base import Encoder
+from promptboost.encoders.towers import DifferentiableText, open_tower
+from promptboost.errors import SettingError
+from promptboost.methods.contract import Group, Method, Origin, Transfer
+from promptboost.methods.linear import LinearClassifier
+from promptboost.methods.pictures import FewShotSet
+from promptboost.methods.prompted_classes import PromptedClasses, nearest
+from promptboost.methods.registry import spelled
+from promptboost.methods.training import TrainingRows, cosine_rate
+from promptboost.pool import PromptPool
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["CoOp"]
+
+_SPREAD = 0.02
+_FIRST_RATE = 1e-5
+_MOMENTUM = 0.9
+_DECAY = 5e-4
+
+
+@dataclass(frozen=True)
+class CoOp(Method):
+    """Context vectors shared by all classes, with the class name at the end; re-implemented.
+
+    Plain stochastic gradient descent with the authors' settings, in single precision. They crop
+    each picture at random whenever it is seen; here a view is drawn among the cached ones (the
+    picture itself and its crops), so the image tower runs once a view and not once a step. The
+    model of the last step is kept.
+
+    Parameters
+    ----------
+    context_tokens : int
+        How many vectors.
+    epochs : int or None
+        None for the authors' choice: 50 with one picture a class, 100 below eight, then 200.
+    batch : int
+        Pictures in a step.
+    learning_rate : float
+        Of the second epoch; the first has 0.00001, and from the second on it falls to zero.
+    seed : int
+        Decides the first vectors, the order of the pictures and their views.
+
+    Examples
+    --------
+    >>> from promptboost.methods import RowPictures
+    >>> from promptboost.pool import build_pool
+    >>> from promptboost.testing import FakeEncoder
+    >>> encoder = FakeEncoder()
+    >>> rows = encoder.encode_texts(["red", "dark red", "blue", "light blue"])[:, None]
+    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 0, 1, 1]), ("red", "blue"))
+    >>> fitted = CoOp(epochs=3).fit(shots, build_pool(["red", "blue"]), encoder)
+    >>> fitted.predict(shots.pictures).tolist(), fitted.arrays["context"].shape
+    ([0, 0, 1, 1], (16, 32))
+    """
+
+    name: ClassVar[str] = "coop"
+    group: ClassVar[Group] = Group.GRADIENT
+    carries_over: ClassVar[Transfer] = Transfer.EMULATED
+
+    context_tokens: int = 16
+    epochs: int | None = None
+    batch: int = 32
+    learning_rate: float = 0.002
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        counts = {"context_tokens": self.context_tokens, "batch": self.batch, "epochs": self.epochs}
+        for field, value in counts.items():
+            if value is not None and value < 1:
+                raise SettingError(f"{field} is {value}, but must be 1 or more")
+        if not 0 < self.learning_rate < np.inf:
+            raise SettingError(f"learning_rate is {self.learning_rate}, but must be above 0")
+
+    def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
+        """Refuse encoders that gradients do not go through, and more tokens than they read."""
+        PromptedClasses.of(open_tower(encoder), shots.class_names, self.context_tokens)
+
+    def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> LinearClassifier:
+        """Learn the context vectors."""
+        import torch
+
+        tower = open_tower(encoder)
+        classes = PromptedClasses.of(tower, shots.class_names, self.context_tokens)
+        data = TrainingRows.of(shots, encoder, classes.start.device)
+        context, losses = self._learn(classes, data, self._epochs(shots))
+        with torch.no_grad():
+            rows = encoder.logit_scale * classes.rows(context)
+        return LinearClassifier(
+            Origin(spelled(self), shots.class_names, encoder),
+            rows.cpu().numpy(),
+            np.zeros(len(rows), dtype=np.float32),
+            details={"loss_by_epoch": losses, "nearest_words": _nearest_words(context, tower)},
+            arrays={"context": context.cpu().numpy()},
+        )
+
+    def _epochs(self, shots: FewShotSet) -> int:
+        if self.epochs is not None:
+            return self.epochs
+        a_class = len(shots.labels) / shots.n_classes
+        return 50 if a_class < 2 else 100 if a_class < 8 else 200
+
+    def _learn(
+        self, classes: PromptedClasses, data: TrainingRows, epochs: int
+    ) -> tuple["Tensor", list[float]]:
+        """Descend; give the vectors and the mean loss of each epoch."""
+        import torch
+        from tqdm import trange
+
+        width = classes.start.shape[1]
+        draw = torch.Generator().manual_seed(self.seed)
+        first = _SPREAD * torch.randn(self.context_tokens, width, generator=draw)
+        context = first.to(classes.start.device).requires_grad_()
+        optimiser = torch.optim.SGD([context], momentum=_MOMENTUM, weight_decay=_DECAY)
+        rng = np.random.default_rng(self.seed)
+        losses = []
+        for epoch in trange(epochs, desc="coop", unit=" epochs", leave=False, disable=None):
+            rate = cosine_rate(epoch, epochs, self.learning_rate, _FIRST_RATE)
+            optimiser.param_groups[0]["lr"] = rate
+            steps = []
+            for rows, labels in data.batches(self.batch, rng):
+                loss = data.loss(classes.rows(context), rows, labels)
+                (context.grad,) = torch.autograd.grad(loss, context)
+                optimiser.step()
+                steps.append(loss.item())
+            losses.append(float(np.mean(steps)))
+            if not (np.isfinite(losses[-1]) and bool(context.isfinite().all())):
+                raise SettingError(
+                    f"the loss of coop is no longer a number in epoch {epoch + 1} of {epochs}: try "
+                    f"a lower rate, such as coop?learning_rate={self.learning_rate / 10:g}"
+                )
+        return context.detach(), losses
+
+
+def _nearest_words(context: "Tensor", tower: DifferentiableText) -> list[dict[str, Any]]:
+    """Name the token nearest to each vector, and its cosine: a vector is not the word beside it."""
+    import torch
+
+    vocabulary = tower.vocabulary[tower.allowed].float()
+    positions, cosines = nearest(context, torch.nn.functional.normalize(vocabulary, dim=-1))
+    ids = tower.allowed[positions].tolist()
+    return [
+        {"word": tower.decode([token]), "cosine": round(cosine, 4)}
+        for token, cosine in zip(ids, cosines.tolist(), strict=True)
+    ]

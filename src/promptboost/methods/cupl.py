@@ -1,0 +1,107 @@
+"""CuPL, and its like: each class is the mean of the sentences that a pool has about it."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from promptboost.encoders.base import Encoder
+from promptboost.errors import PoolError
+from promptboost.methods.contract import Bank, Group, Method, Origin, Transfer
+from promptboost.methods.pictures import FewShotSet
+from promptboost.methods.registry import spelled
+from promptboost.methods.sources import sentences
+from promptboost.methods.text import TextClassifier
+from promptboost.pool import PromptPool, fill
+
+__all__ = ["CuPL", "PoolMean"]
+
+
+@dataclass(frozen=True)
+class CuPL(Method):
+    """The mean of a class's sentences as they are; nothing is learnt.
+
+    Re-implemented. A sentence that a file repeats counts once, because a pool has it once.
+
+    Parameters
+    ----------
+    templates : bool
+        Put the pool's templates into the mean as well.
+    sources : str
+        Names of description sources, with commas.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from promptboost.methods import FewShotSet, RowPictures
+    >>> from promptboost.pool import build_pool
+    >>> from promptboost.testing import FakeEncoder
+    >>> encoder = FakeEncoder()
+    >>> rows = encoder.encode_texts(["red", "blue"])[:, None]
+    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 1]), ("fire", "ice"))
+    >>> said = {"fire": ["fire is red"], "ice": ["ice is blue"]}
+    >>> pool = build_pool(["fire", "ice"], templates=["a {}."], descriptions={"CuPL": said})
+    >>> CuPL(templates=True).fit(shots, pool, encoder).words()[1]
+    {'an ice.': 1.0, 'ice is blue': 1.0}
+    """
+
+    name: ClassVar[str] = "cupl"
+    group: ClassVar[Group] = Group.TEXT
+    carries_over: ClassVar[Transfer] = Transfer.TEXT
+    learns: ClassVar[bool] = False
+
+    templates: bool = False
+    sources: str = "cupl"
+
+    def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
+        """Refuse a class about which nothing is said."""
+        self._banks(shots, pool)
+
+    def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
+        """Gather the sentences."""
+        origin = Origin(spelled(self), shots.class_names, encoder)
+        return TextClassifier(origin, self._banks(shots, pool))
+
+    def _banks(self, shots: FewShotSet, pool: PromptPool) -> tuple[Bank, ...]:
+        found = dict(zip(pool.class_names, sentences(pool, self.sources), strict=True))
+        templates = pool.templates if self.templates else ()
+        banks: list[Bank] = []
+        for name in shots.class_names:
+            texts = [fill(t, name) for t in templates] + [p.text for p in found[name]]
+            if not texts:
+                raise PoolError(
+                    f"the class {name!r} has no sentences from {self.sources!r}: add some to the "
+                    "pool, or type cupl+templates, which also has the templates"
+                )
+            banks.append(dict.fromkeys(texts, 1.0))
+        return tuple(banks)
+
+
+@dataclass(frozen=True)
+class PoolMean(Method):
+    """The mean of everything that the pool has for a class; nothing is learnt.
+
+    It tells what choosing prompts is worth: the same words, none of them chosen.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from promptboost.methods import FewShotSet, RowPictures
+    >>> from promptboost.pool import build_pool
+    >>> from promptboost.testing import FakeEncoder
+    >>> encoder = FakeEncoder()
+    >>> rows = encoder.encode_texts(["red", "blue"])[:, None]
+    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 1]), ("red", "blue"))
+    >>> fitted = PoolMean().fit(shots, build_pool(["red", "blue"]), encoder)
+    >>> len(fitted.words()[0]), fitted.predict(shots.pictures).tolist()
+    (80, [0, 1])
+    """
+
+    name: ClassVar[str] = "pool-mean"
+    group: ClassVar[Group] = Group.TEXT
+    carries_over: ClassVar[Transfer] = Transfer.TEXT
+    learns: ClassVar[bool] = False
+
+    def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
+        """Take all texts."""
+        banks: list[Bank] = [dict.fromkeys(pool.texts(name), 1.0) for name in shots.class_names]
+        origin = Origin(spelled(self), shots.class_names, encoder)
+        return TextClassifier(origin, tuple(banks))

@@ -1,0 +1,74 @@
+"""DCLIP: a class is what each of its descriptors says of it, and their similarities are averaged."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from promptboost.encoders.base import Encoder
+from promptboost.methods.contract import Bank, Group, Method, Origin, Transfer
+from promptboost.methods.pictures import FewShotSet
+from promptboost.methods.registry import spelled
+from promptboost.methods.sources import sentences
+from promptboost.methods.text import TextClassifier
+from promptboost.pool import PromptPool
+from promptboost.pool.readers.dclip import connect
+
+__all__ = ["DCLIP"]
+
+
+@dataclass(frozen=True)
+class DCLIP(Method):
+    """A class with each of its descriptors: "owl, which has large eyes."; nothing is learnt.
+
+    Re-implemented. A picture's score is the mean of its cosines with a class's prompts, not its
+    cosine with their mean. A class without descriptors is its name alone. Connectors are those of
+    promptboost's reader of DCLIP files, which looks at whole words: "antlers" does not begin with
+    "a". Every prompt ends with a dot, as the original's do for ImageNet only.
+
+    Parameters
+    ----------
+    sources : str
+        Names of description sources, with commas. Descriptors may be fragments ("a hooked beak")
+        or sentences that the reader has made of them already.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from promptboost.methods import FewShotSet, RowPictures
+    >>> from promptboost.pool import build_pool
+    >>> from promptboost.testing import FakeEncoder
+    >>> encoder = FakeEncoder()
+    >>> rows = encoder.encode_texts(["owl", "bat"])[:, None]
+    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 1]), ("owl", "bat"))
+    >>> pool = build_pool(["owl", "bat"], descriptions={"DCLIP": {"owl": ["large eyes"]}})
+    >>> DCLIP().fit(shots, pool, encoder).words()
+    ({'owl, which has large eyes.': 1.0}, {'bat': 1.0})
+    """
+
+    name: ClassVar[str] = "dclip"
+    group: ClassVar[Group] = Group.TEXT
+    carries_over: ClassVar[Transfer] = Transfer.TEXT
+    learns: ClassVar[bool] = False
+
+    sources: str = "dclip"
+
+    def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
+        """Refuse a pool without descriptors."""
+        sentences(pool, self.sources)
+
+    def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
+        """Write the prompts."""
+        found = dict(zip(pool.class_names, sentences(pool, self.sources), strict=True))
+        banks: list[Bank] = []
+        for name in shots.class_names:
+            said = name.replace("_", " ")
+            texts = [_prompt(said, prompt.text) for prompt in found[name]] or [said]
+            banks.append(dict.fromkeys(texts, 1.0))
+        origin = Origin(spelled(self), shots.class_names, encoder)
+        return TextClassifier(origin, tuple(banks), unit=False)
+
+
+def _prompt(class_name: str, descriptor: str) -> str:
+    """Connect a fragment to its class; leave what is connected already as it is."""
+    if descriptor.lower().startswith(f"{class_name.lower()}, which "):
+        return descriptor
+    return connect(class_name, descriptor)

@@ -1,0 +1,216 @@
+"""EFT: what was learnt on one encoder, added to what another sees by itself."""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from promptboost.encoders.base import Encoder
+from promptboost.errors import EncoderError, FileFormatError, SettingError
+from promptboost.methods.contract import Arrays, Fitted, Logits, Origin
+from promptboost.methods.pictures import Pictures
+from promptboost.methods.saving import from_record, read_record, to_record
+from promptboost.methods.text import TextClassifier
+from promptboost.methods.zero_shot import PLAIN_TEMPLATE
+from promptboost.pool import fill
+
+__all__ = ["EmulatedClassifier", "emulate", "load_emulated"]
+
+# Arrays of the tuned classifier are kept beside those of the emulated one, which has none.
+_INSIDE = "tuned."
+
+
+@dataclass(frozen=True)
+class EmulatedClassifier(Fitted):
+    """A classifier of one encoder (the source), emulated on another (the target).
+
+    A picture's logits are those of the target's zero-shot classifier, plus `strength` times what
+    tuning changed on the source: tuned minus zero-shot. Whatever is added to all classes of a
+    picture, such as SigLIP's bias, cancels. Every logit has the scale of its own encoder.
+
+    Parameters
+    ----------
+    origin : Origin
+        Method, classes and the target encoder.
+    tuned : Fitted
+        What was learnt, on the source.
+    template : str
+        What both zero-shot classifiers say: the same text.
+    strength : float, default=1.0
+        How much of the change is added.
+
+    Examples
+    --------
+    See :func:`emulate`.
+    """
+
+    kind: ClassVar[str] = "eft"
+    origin: Origin
+    tuned: Fitted
+    template: str = PLAIN_TEMPLATE
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.strength) and self.strength >= 0):
+            raise SettingError(f"strength is {self.strength}, but must be a number from 0 up")
+        if self.template.count("{}") != 1:
+            raise SettingError(
+                f"template is {self.template!r}, but must have one {{}} for the class name"
+            )
+
+    @property
+    def source(self) -> Encoder:
+        """The encoder on which it was learnt; it is needed for every picture."""
+        return self.tuned.origin.encoder
+
+    @cached_property
+    def _target_plain(self) -> TextClassifier:
+        banks = ({fill(self.template, name): 1.0} for name in self.origin.class_names)
+        return TextClassifier(self.origin, tuple(banks))
+
+    @cached_property
+    def _source_plain(self) -> TextClassifier:
+        return self._target_plain.transfer(self.source)
+
+    def logits(self, pictures: Pictures) -> Logits:
+        """Score pictures as the target would if it had learnt the same."""
+        learnt = self.tuned.logits(pictures) - self._source_plain.logits(pictures)
+        scores = self._target_plain.logits(pictures) + self.strength * learnt
+        return np.asarray(scores, dtype=np.float32)
+
+    def transfer(self, encoder: Encoder) -> "EmulatedClassifier":
+        """Emulate the same on another target."""
+        return replace(self, origin=replace(self.origin, encoder=encoder))
+
+    @property
+    def encoders_asked(self) -> tuple[str, ...]:
+        """The target, the source, and the source once more if its image tower was tuned."""
+        passes = self.origin.encoder.id, self.source.id, *self.tuned.encoders_asked
+        return tuple(dict.fromkeys(passes))
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        """Keep the tuned classifier inside."""
+        record, arrays = to_record(self.tuned)
+        fields = {"template": self.template, "strength": self.strength, "tuned": record}
+        return fields, {_INSIDE + name: array for name, array in arrays.items()}
+
+    @classmethod
+    def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
+        """Refuse: the target alone is not enough."""
+        raise EncoderError(
+            f"{origin.method} is emulated and needs two encoders: the one it was learnt on "
+            f"({_source_id(fields)}) and {origin.encoder.id}. Load it with "
+            "promptboost.methods.eft.load_emulated(folder, source, target)"
+        )
+
+
+def emulate(
+    tuned: Fitted, target: Encoder, *, strength: float = 1.0, template: str = PLAIN_TEMPLATE
+) -> EmulatedClassifier:
+    """Carry a classifier to another encoder without its vectors (EFT, re-implemented).
+
+    Parameters
+    ----------
+    tuned : Fitted
+        What was learnt on the source.
+    target : Encoder
+        Where it should work.
+    strength : float, default=1.0
+        How much of what was learnt is added; 0 leaves the target's zero-shot classifier.
+    template : str
+        What both zero-shot classifiers say, with one ``{}``.
+
+    Returns
+    -------
+    EmulatedClassifier
+        It asks both encoders about each picture: see `encoders_asked`.
+
+    Raises
+    ------
+    SettingError
+        If the classifier is emulated itself, or a setting has a value it cannot have.
+
+    Examples
+    --------
+    >>> from promptboost.methods import LinearClassifier, RowPictures
+    >>> from promptboost.testing import FakeEncoder
+    >>> source, target = FakeEncoder(seed=0), FakeEncoder(seed=1)
+    >>> seen = {e.id: e.encode_texts(["red", "blue"])[:, None] for e in (source, target)}
+    >>> rows = 20 * source.encode_texts(["something red", "something blue"])
+    >>> tuned = LinearClassifier(Origin("coop", ("fire", "ice"), source), rows, np.zeros(2))
+    >>> emulated = emulate(tuned, target)
+    >>> emulated.predict(RowPictures(seen)).tolist(), emulated.encoders_asked
+    ([0, 1], ('fake:32-1', 'fake:32-0'))
+    """
+    if isinstance(tuned, EmulatedClassifier):
+        raise SettingError(
+            f"{tuned.origin.method} is emulated already; its transfer() gives the same on {target.id}"
+        )
+    origin = Origin(f"{tuned.origin.method} + EFT", tuned.origin.class_names, target)
+    return EmulatedClassifier(origin, tuned, template, strength)
+
+
+def load_emulated(
+    folder: str | os.PathLike[str], source: Encoder, target: Encoder
+) -> EmulatedClassifier:
+    """Read an emulated classifier that :func:`~promptboost.methods.save_fitted` wrote.
+
+    Parameters
+    ----------
+    folder : path-like
+        The folder.
+    source : Encoder
+        The encoder the classifier was learnt on.
+    target : Encoder
+        The one it is emulated on. For another see :meth:`EmulatedClassifier.transfer`.
+
+    Raises
+    ------
+    FileFormatError
+        If a file is damaged, holds something else, or was made with other encoders.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from promptboost.methods import TextClassifier, save_fitted
+    >>> from promptboost.testing import FakeEncoder
+    >>> source, target = FakeEncoder(seed=0), FakeEncoder(seed=1)
+    >>> tuned = TextClassifier(Origin("x", ("cat", "dog"), source), ({"a cat": 1}, {"a dog": 1}))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_fitted(emulate(tuned, target, strength=0.5), folder)
+    ...     load_emulated(folder, source, target).strength
+    0.5
+    """
+    path = Path(folder) / "method.json"
+    record, arrays = read_record(folder)
+    if record["kind"] != EmulatedClassifier.kind:
+        raise FileFormatError(
+            f"{path}: holds a {record['kind']!r}, which is not emulated; load it with load_fitted"
+        )
+    inside = {name.removeprefix(_INSIDE): array for name, array in arrays.items()}
+    try:
+        if record["encoder"]["fingerprint"] != target.fingerprint:
+            raise FileFormatError(
+                f"{path}: is emulated on {record['encoder'].get('id')!r}, and {target.id} is another "
+                "encoder; load it with its own, then transfer it"
+            )
+        template, strength = str(record["template"]), float(record["strength"])
+        tuned = from_record(dict(record["tuned"]), inside, source, path)
+        origin = Origin(str(record["method"]), tuned.origin.class_names, target)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, FileFormatError):  # says already what is wrong
+            raise
+        raise FileFormatError(f"{path}: {error!r} is missing or not as it should be") from error
+    return EmulatedClassifier(origin, tuned, template, strength)
+
+
+def _source_id(fields: Mapping[str, Any]) -> str:
+    try:
+        return str(fields["tuned"]["encoder"]["id"])
+    except (KeyError, TypeError):
+        return "which the file does not say"

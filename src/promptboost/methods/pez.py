@@ -1,0 +1,199 @@
+"""PEZ: a hard prompt found by projected gradients (Wen et al. 2023)."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from promptboost.encoders.base import Encoder
+from promptboost.encoders.towers import DifferentiableText, open_tower
+from promptboost.errors import SettingError
+from promptboost.methods.contract import Bank, Group, Method, Origin, Transfer
+from promptboost.methods.pictures import FewShotSet
+from promptboost.methods.prompted_classes import PromptedClasses, ending, nearest
+from promptboost.methods.registry import spelled
+from promptboost.methods.text import TextClassifier
+from promptboost.methods.training import TrainingRows
+from promptboost.pool import PromptPool
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["PEZ", "HardTokens"]
+
+
+@dataclass(frozen=True)
+class PEZ(Method):
+    """Real tokens before the class names, the same for all classes; re-implemented.
+
+    The released code inverts pictures to prompts. For classification the loss here is the
+    cross-entropy of the few-shot set, and the tokens stand before the class name. A step projects
+    each vector to the nearest token by its cosine, takes the gradient there, and applies it to the
+    vector. The tokens with the least loss over all pictures and their views are decoded. What is
+    kept is that text, and the classifier is what the encoder reads when it tokenises it again.
+
+    Parameters
+    ----------
+    tokens : int
+        How many.
+    steps : int
+        Gradient steps.
+    batch : int
+        Pictures in a step.
+    learning_rate, weight_decay : float
+        Of AdamW.
+    seed : int
+        Decides the first tokens, the order of the pictures and their views.
+
+    Examples
+    --------
+    >>> from promptboost.methods import RowPictures
+    >>> from promptboost.pool import build_pool
+    >>> from promptboost.testing import FakeEncoder
+    >>> encoder = FakeEncoder()
+    >>> rows = encoder.encode_texts(["red", "dark red", "blue", "light blue"])[:, None]
+    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 0, 1, 1]), ("red", "blue"))
+    >>> fitted = PEZ(tokens=2, steps=5).fit(shots, build_pool(["red", "blue"]), encoder)
+    >>> [len(bank) for bank in fitted.words()], fitted.details["same_tokens"]
+    ([1, 1], True)
+    """
+
+    name: ClassVar[str] = "pez"
+    group: ClassVar[Group] = Group.TEXT
+    carries_over: ClassVar[Transfer] = Transfer.TEXT
+
+    tokens: int = 16
+    steps: int = 3000
+    batch: int = 32
+    learning_rate: float = 0.1
+    weight_decay: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        counts = {"tokens": self.tokens, "steps": self.steps, "batch": self.batch}
+        for field, value in counts.items():
+            if value < 1:
+                raise SettingError(f"{field} is {value}, but must be 1 or more")
+        if not 0 < self.learning_rate < np.inf:
+            raise SettingError(f"learning_rate is {self.learning_rate}, but must be above 0")
+        if not 0 <= self.weight_decay < np.inf:
+            raise SettingError(f"weight_decay is {self.weight_decay}, but must be 0 or more")
+
+    def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
+        """Refuse encoders that gradients do not go through, and more tokens than they read."""
+        PromptedClasses.of(open_tower(encoder), shots.class_names, self.tokens)
+
+    def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
+        """Search the tokens, then let the encoder read their text."""
+        import torch
+
+        tower = open_tower(encoder)
+        classes = PromptedClasses.of(tower, shots.class_names, self.tokens)
+        data = TrainingRows.of(shots, encoder, classes.start.device)
+        tokens, best = self._search(classes, data)
+        text = tower.decode(tokens)
+        prompts = [f"{text} {ending(name)}" for name in shots.class_names]
+        rows = torch.from_numpy(np.array(encoder.encode_texts(prompts))).to(classes.start.device)
+        again = {tuple(tower.tokenize(prompt)) for prompt in prompts}
+        meant = {(*tokens, *tower.tokenize(ending(name))) for name in shots.class_names}
+        details = {
+            "prompt": text,
+            "tokens": tokens,
+            "same_tokens": again == meant,
+            "loss_of_tokens": best["loss"],
+            "loss_of_text": data.whole_loss(rows),
+            "best_step": best["step"],
+        }
+        banks: tuple[Bank, ...] = tuple({prompt: 1.0} for prompt in prompts)
+        return TextClassifier(
+            Origin(spelled(self), shots.class_names, encoder), banks, details=details
+        )
+
+    def _search(
+        self, classes: PromptedClasses, data: TrainingRows
+    ) -> tuple[list[int], dict[str, Any]]:
+        """Give the tokens with the least loss over the whole few-shot set, and that loss."""
+        from tqdm import trange
+
+        hard = HardTokens(
+            classes.tower, self.tokens, self.learning_rate, self.weight_decay, self.seed
+        )
+        rng = np.random.default_rng(self.seed)
+        tokens: list[int] = []
+        best: dict[str, Any] = {"loss": np.inf, "step": 0}
+        batches = data.batches(self.batch, rng)
+        for step in trange(self.steps, desc="pez", unit=" steps", leave=False, disable=None):
+            batch = next(batches, None)
+            if batch is None:
+                batches = data.batches(self.batch, rng)
+                batch = next(batches)
+            projected = hard.project()
+            class_rows = classes.rows(projected)
+            # All rows are cached: the loss over everything costs far less than the text tower.
+            loss = data.whole_loss(class_rows)
+            if loss < best["loss"]:
+                tokens, best = hard.tokens, {"loss": loss, "step": step}
+            hard.step(data.loss(class_rows, *batch), projected)
+        if not tokens:
+            raise SettingError(
+                "the loss of pez is not a number with any tokens; are the pictures' rows finite?"
+            )
+        return tokens, best
+
+
+class HardTokens:
+    """Vectors that stand for the tokens nearest to them, and learn from gradients taken there.
+
+    Parameters
+    ----------
+    tower : DifferentiableText
+        Whose tokens.
+    count : int
+        How many vectors. They begin at random tokens.
+    learning_rate, weight_decay : float
+        Of AdamW.
+    seed : int
+        Decides the first tokens.
+
+    Attributes
+    ----------
+    vectors : tensor, shape (count, d)
+        What is learnt.
+    tokens : list of int
+        The tokens of the last projection.
+    """
+
+    def __init__(
+        self,
+        tower: DifferentiableText,
+        count: int,
+        learning_rate: float,
+        weight_decay: float,
+        seed: int,
+    ) -> None:
+        import torch
+
+        self._allowed = tower.allowed
+        self._vocabulary = tower.vocabulary[self._allowed].float()
+        self._units = torch.nn.functional.normalize(self._vocabulary, dim=-1)
+        draw = torch.Generator().manual_seed(seed)
+        first = torch.randint(len(self._allowed), (count,), generator=draw)
+        self.vectors = self._vocabulary[first.to(self._vocabulary.device)].clone()
+        self.vectors.requires_grad_()
+        self.tokens: list[int] = []
+        self._optimiser = torch.optim.AdamW(
+            [self.vectors], lr=learning_rate, weight_decay=weight_decay
+        )
+
+    def project(self) -> "Tensor":
+        """Give the embeddings of the nearest tokens, as what a gradient can be taken of."""
+        positions, _ = nearest(self.vectors, self._units)
+        self.tokens = self._allowed[positions].tolist()
+        return self._vocabulary[positions].requires_grad_()
+
+    def step(self, loss: "Tensor", projected: "Tensor") -> None:
+        """Apply the gradient at the projected embeddings to the vectors."""
+        import torch
+
+        (self.vectors.grad,) = torch.autograd.grad(loss, projected)
+        self._optimiser.step()

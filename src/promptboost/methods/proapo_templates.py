@@ -1,0 +1,165 @@
+"""ProAPO's first stage: which templates, for all classes alike."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.encoders.base import Encoder, UnitRows
+from promptboost.methods.proapo_fitness import Fitness, Measured
+from promptboost.methods.proapo_search import Candidate, Effort, Space, evolve
+from promptboost.pool import fill
+
+__all__ = ["Chosen", "choose_templates", "drawing_weights", "falls_too_far", "library", "written"]
+
+# The template that others are measured against.
+_BASE = "a photo of a {}."
+# A template far below the base could else have a weight of zero or less.
+_LEAST_WEIGHT = 1e-3
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The templates of the first stage.
+
+    Attributes
+    ----------
+    templates : tuple of str
+        In the order of the library.
+    fitness : float
+        Of their mean, on the training pictures.
+    in_library : int
+        How many templates were left to choose from.
+    """
+
+    templates: tuple[str, ...]
+    fitness: float
+    in_library: int
+
+
+def library(templates: Sequence[str], type_words: Sequence[str]) -> tuple[str, ...]:
+    """Write templates in small letters, and once more with each word for the type of the classes.
+
+    Examples
+    --------
+    >>> library(["A photo of a {}."], ["pet"])[1:]
+    ('a photo of a {}, a type of pet.', 'a photo of a pet: {}.', 'a pet of a {}.', \
+'a pet photo of a {}.')
+    """
+    small = [template.lower() for template in templates]
+    found = list(small)
+    for word in type_words:
+        for template in small:
+            if template.endswith("."):
+                found.append(f"{template[:-1]}, a type of {word}.")
+            found.append(template.replace(" {}", f" {word}: {{}}"))
+            found.append(template.replace("photo", word))
+            found.append(template.replace("photo", f"{word} photo"))
+    # A template without the word that is replaced comes out as it went in.
+    return tuple(dict.fromkeys(found))
+
+
+def written(template: str, name: str) -> str:
+    """Fill a template, in small letters throughout."""
+    return fill(template, name).lower()
+
+
+def falls_too_far(top1: NDArray[np.float64], base: float, n_classes: int) -> NDArray[np.bool_]:
+    """Say which candidates lose so much accuracy that they are left out of the search.
+
+    Examples
+    --------
+    >>> falls_too_far(np.array([75.0, 79.0]), 80.0, n_classes=50)
+    array([ True, False])
+    """
+    return np.asarray(top1 <= base - (200 / n_classes + 0.1))
+
+
+def drawing_weights(
+    fitness: NDArray[np.float64], base: float, *, weighted: bool
+) -> NDArray[np.float64]:
+    """Give how likely each is drawn: all the same, or by what it is worth alone."""
+    if not weighted:
+        return np.ones(len(fitness))
+    return np.asarray(np.maximum(fitness - base + 1.0, _LEAST_WEIGHT))
+
+
+def choose_templates(
+    templates: Sequence[str],
+    class_names: Sequence[str],
+    encoder: Encoder,
+    fitness: Fitness,
+    *,
+    epochs: int,
+    effort: Effort,
+    most: int | None,
+    weighted: bool,
+    rng: np.random.Generator,
+) -> Chosen:
+    """Search for the templates whose mean is fittest.
+
+    Parameters
+    ----------
+    templates : sequence of str
+        The library.
+    class_names : sequence of str
+        Filled in.
+    encoder : Encoder
+        Embeds every template for every class, once.
+    fitness : Fitness
+        What is raised.
+    epochs, effort
+        As in :func:`~promptboost.methods.proapo_search.evolve`.
+    most : int or None
+        Keep only so many of the templates, those that are fittest alone.
+    weighted : bool
+        Draw templates by what they are worth alone.
+    rng : Generator
+        For all draws.
+    """
+    rows = _embed([*templates, _BASE], class_names, encoder)
+    alone = fitness.of(rows)
+    kept = _prune(alone, len(class_names), most)
+    base = float(alone.fitness[-1])
+    space = Space(
+        owner=np.zeros(len(kept), dtype=np.intp),
+        weights=drawing_weights(alone.fitness[kept], base, weighted=weighted),
+    )
+    flat = rows[kept].reshape(len(kept), -1)
+
+    def score(candidates: Sequence[Candidate]) -> NDArray[np.float64]:
+        mean = _means(candidates, flat).reshape(len(candidates), len(class_names), -1)
+        return fitness.of(mean).fitness
+
+    first = rng.choice(len(kept), size=min(effort.top, len(kept)), replace=False)
+    starts = [frozenset({int(i)}) for i in first]
+    best, worth = evolve(space, starts, score, epochs=epochs, effort=effort, rng=rng)
+    chosen = tuple(templates[int(kept[i])] for i in sorted(best))
+    return Chosen(chosen, worth, in_library=len(kept))
+
+
+def _embed(templates: Sequence[str], class_names: Sequence[str], encoder: Encoder) -> UnitRows:
+    texts = [written(template, name) for template in templates for name in class_names]
+    distinct = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    rows = encoder.encode_texts(list(distinct))[[distinct[text] for text in texts]]
+    return rows.reshape(len(templates), len(class_names), -1)
+
+
+def _prune(alone: Measured, n_classes: int, most: int | None) -> NDArray[np.intp]:
+    """Leave out templates that are far worse than the base, which is the last; keep some at least."""
+    bad = falls_too_far(alone.top1[:-1], float(alone.top1[-1]), n_classes)
+    kept = np.flatnonzero(~bad)
+    if not len(kept):
+        kept = np.array([int(alone.fitness[:-1].argmax())])
+    if most is not None and len(kept) > most:
+        best = np.argsort(-alone.fitness[kept], kind="stable")[:most]
+        kept = np.sort(kept[best])
+    return kept
+
+
+def _means(candidates: Sequence[Candidate], rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    shares = np.zeros((len(candidates), len(rows)), dtype=np.float32)
+    for share, candidate in zip(shares, candidates, strict=True):
+        share[list(candidate)] = 1.0 / len(candidate)
+    return np.asarray(shares @ rows)

@@ -1,0 +1,83 @@
+"""CuPL and the mean of the pool: which texts are in the mean, and what the mean is."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from promptboost.errors import PoolError
+from promptboost.methods import FewShotSet, RowPictures, load_fitted, make_method, save_fitted
+from promptboost.methods.cupl import CuPL, PoolMean
+from promptboost.pool import build_pool
+from promptboost.testing import FakeEncoder
+
+NAMES = ("fire", "ice")
+ENCODER = FakeEncoder()
+SAID = {"fire": ["Fire is red.", "Flames are hot."], "ice": ["Ice is blue."]}
+OTHER = {"fire": ["It burns."], "ice": ["It melts."]}
+
+
+def shots(encoder: FakeEncoder = ENCODER) -> FewShotSet:
+    rows = encoder.encode_texts(["red fire", "blue ice"])[:, None]
+    return FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 1]), NAMES)
+
+
+POOL = build_pool(
+    NAMES, templates=["a {}.", "the {}."], descriptions={"proapo:CuPL_full": SAID, "mine": OTHER}
+)
+
+
+def test_sentences_are_taken_as_they_are() -> None:
+    fitted = CuPL().fit(shots(), POOL, ENCODER)
+    assert [list(bank) for bank in fitted.banks] == [SAID["fire"], SAID["ice"]]
+
+
+def test_templates_are_put_into_the_mean() -> None:
+    fitted = make_method("cupl+templates").fit(shots(), POOL, ENCODER)
+    assert list(fitted.words()[1]) == ["an ice.", "the ice.", "Ice is blue."]
+
+
+def test_a_class_is_the_normalised_mean_of_its_rows() -> None:
+    given = shots()
+    logits = CuPL().fit(given, POOL, ENCODER).logits(given.pictures)
+    mean = ENCODER.encode_texts(SAID["fire"]).sum(axis=0)
+    plainly = given.pictures.rows(ENCODER)[1] @ mean / np.linalg.norm(mean) * ENCODER.logit_scale
+    assert logits[1, 0] == pytest.approx(plainly, rel=1e-5)
+
+
+def test_the_pool_is_read_by_name_not_by_place() -> None:
+    turned = build_pool(NAMES[::-1], templates=[], descriptions={"CuPL": SAID})
+    assert list(CuPL().fit(shots(), turned, ENCODER).banks[0]) == SAID["fire"]
+
+
+def test_the_source_is_a_setting() -> None:
+    fitted = make_method("cupl?sources=mine").fit(shots(), POOL, ENCODER)
+    assert list(fitted.words()[0]) == OTHER["fire"]
+
+
+def test_a_pool_without_sentences_is_refused_before_any_work() -> None:
+    with pytest.raises(PoolError, match="no sentences from 'cupl'"):
+        CuPL().check(shots(), build_pool(NAMES), ENCODER)
+    half = build_pool(NAMES, descriptions={"CuPL": {"ice": ["Ice is blue."]}})
+    with pytest.raises(PoolError, match=r"'fire' has no sentences .* type cupl\+templates"):
+        CuPL().check(shots(), half, ENCODER)
+    CuPL(templates=True).check(shots(), half, ENCODER)
+
+
+def test_the_mean_of_the_pool_has_all_of_it() -> None:
+    given = shots()
+    fitted = PoolMean().fit(given, POOL, ENCODER)
+    assert list(fitted.banks[0]) == ["a fire.", "the fire.", *SAID["fire"], *OTHER["fire"]]
+    assert fitted.origin.method == "pool-mean"
+    assert fitted.unit
+
+
+@pytest.mark.parametrize("name", ["cupl", "cupl+templates", "pool-mean"])
+def test_they_are_saved_and_carried_over(name: str, tmp_path: Path) -> None:
+    fitted = make_method(name).fit(shots(), POOL, ENCODER)
+    save_fitted(fitted, tmp_path)
+    again = load_fitted(tmp_path, ENCODER)
+    assert again.words() == fitted.words()
+    np.testing.assert_array_equal(again.logits(shots().pictures), fitted.logits(shots().pictures))
+    other = FakeEncoder(seed=1)
+    assert fitted.transfer(other).predict(shots(other).pictures).tolist() == [0, 1]
