@@ -21,6 +21,7 @@ _COMMANDS = {
     "show": "Read what was learnt.",
     "evaluate": "Measure a run on other labelled pictures.",
     "transfer": "Move a run to another encoder: the same text, other vectors.",
+    "compare": "Compare methods on the same pictures and draws.",
     "pool": "Check, join and read files of sentences about classes.",
     "report": "Write the report and the model card of a run again.",
     "models": "List encoders and the name to type for each.",

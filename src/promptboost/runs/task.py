@@ -8,9 +8,9 @@ import numpy as np
 from promptboost.data import Dataset, few_shot, load_data
 from promptboost.data.benchmarks import benchmark_source, coop_few_shot
 from promptboost.errors import DataError
-from promptboost.runs.settings import FitSettings
+from promptboost.runs.settings import FitSettings, OnBad
 
-__all__ = ["HeldOut", "Task", "load_task", "picture_ids"]
+__all__ = ["HeldOut", "Task", "divide", "load_classes", "load_task", "picture_ids"]
 
 HeldOut = Literal["test", "val", "rest"]
 
@@ -64,15 +64,26 @@ def load_task(source: str, settings: FitSettings, *, progress: bool = True) -> T
     DataError
         If the pictures cannot be used, or there are fewer than two classes.
     """
-    data = load_data(source, on_bad=settings.on_bad, progress=progress)
+    data = load_classes(source, settings.on_bad, progress=progress)
+    return divide(source, data, settings.shots, settings.seed)
+
+
+def load_classes(source: str, on_bad: OnBad = "skip", *, progress: bool = True) -> Dataset:
+    """Read pictures of two classes or more."""
+    data = load_data(source, on_bad=on_bad, progress=progress)
     if len(data.class_names) < 2:
         raise DataError(
             f"{source} has one class only, {data.class_names[0]!r}; a classifier needs two or more"
         )
+    return data
+
+
+def divide(source: str, data: Dataset, shots: int | None, seed: int) -> Task:
+    """Draw what to learn from; a benchmark has its own way to."""
     if benchmark_source(source) is not None:
-        learn, held_out = coop_few_shot(data, settings.shots, settings.seed)
+        learn, held_out = coop_few_shot(data, shots, seed)
     else:
-        learn, held_out = few_shot(data, settings.shots, settings.seed, fewer="allow")
+        learn, held_out = few_shot(data, shots, seed, fewer="allow")
     kind: HeldOut | None = None
     if len(held_out):
         kind = "test" if "test" in data.splits else "val" if "val" in data.splits else "rest"

@@ -1,0 +1,175 @@
+"""``promptboost compare``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from promptboost.cli.failing import Interrupted
+from promptboost.cli.options import device_option, no_cache_option
+from promptboost.cli.output import Output, plain, speaks, table
+from promptboost.runs.command import command_name
+from promptboost.runs.settings import DEFAULT_ENCODER, FitSettings
+
+if TYPE_CHECKING:
+    from promptboost.experiments.compare import Compared
+    from promptboost.experiments.request import CompareRequest
+
+_EXAMPLES = """
+\b
+promptboost compare my-pictures -o comparison
+promptboost compare emoji -o comparison --methods logistic,promptboost --shots 1,4,16
+promptboost compare oxford_pets:data/oxford_pets -o pets --prompts pets.jsonl --methods all
+promptboost compare emoji -o comparison --methods "tpb?rounds=5,promptboost" --transfer conse:lite2
+"""
+
+_HOW = {
+    "text": "its text is embedded again",
+    "emulated": "emulated (EFT): both encoders look at each picture",
+    "refit": "learnt again from the pictures with this encoder",
+}
+
+
+class _Names(click.ParamType[Any]):
+    name = "A,B,…"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if isinstance(value, tuple):
+            return value
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+class _Numbers(_Names):
+    name = "1,2,…"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            return tuple(int(part) for part in super().convert(value, param, ctx))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of whole numbers such as 1,2,4", param, ctx)
+
+
+@click.command(name="compare", epilog=_EXAMPLES)
+@click.argument("data", required=False)
+@click.option("-o", "--output", "out_folder", type=click.Path(path_type=Path), metavar="FOLDER")
+@click.option(
+    "--methods",
+    type=_Names(),
+    help="Names, perhaps with settings as in tpb?rounds=5; or all. Default: those that take seconds.",
+)
+@click.option("--shots", type=_Numbers(), default="1,2,4,8,16", show_default=True)
+@click.option("--seeds", type=_Numbers(), default="1,2,3", show_default=True)
+@click.option("--encoder", default=DEFAULT_ENCODER, show_default=True, help="Model to learn with.")
+@click.option("--transfer", type=_Names(), default="", help="Models to carry to what was learnt.")
+@click.option("--prompts", type=click.Path(), help="Sentences about the classes, as for fit.")
+@click.option("--templates", type=click.Choice(["own", "clip"]), help="Default: own.")
+@click.option("--views", type=int, help="Crops of each picture to learn from. Default: 8.")
+@click.option("--list", "only_list", is_flag=True, help="Say which methods there are.")
+@no_cache_option
+@device_option
+@speaks
+def command(
+    out: Output,
+    data: str | None,
+    out_folder: Path | None,
+    methods: tuple[str, ...] | None,
+    shots: tuple[int, ...],
+    seeds: tuple[int, ...],
+    encoder: str,
+    transfer: tuple[str, ...],
+    only_list: bool,
+    no_cache: bool,
+    device: str | None,
+    **words: Any,
+) -> None:
+    """Compare methods on the same pictures, draws and embeddings.
+
+    DATA is as for fit. FOLDER keeps every result as soon as it is there: stop it at any time, and the
+    same command goes on; with more methods, shots or seeds it does only what is new. It also gets a
+    CSV file of all results, a page of tables and a figure.
+    """
+    from promptboost.errors import SettingError
+    from promptboost.experiments.compare import compare
+    from promptboost.experiments.request import DEFAULT_METHODS, CompareRequest
+    from promptboost.experiments.writing import write_results
+
+    if only_list:
+        _list(out)
+        return
+    if data is None or out_folder is None:
+        raise SettingError(
+            f"say what to compare on, and where to keep the results: {command_name()} compare "
+            "my-pictures -o comparison"
+        )
+    request = CompareRequest(
+        data,
+        out_folder,
+        methods or DEFAULT_METHODS,
+        shots,
+        seeds,
+        encoder,
+        transfer,
+        FitSettings().merged({name: value for name, value in words.items() if value is not None}),
+        not no_cache,
+        out.progress,
+        device,
+    )
+    try:
+        found = compare(request, out.note)
+    except KeyboardInterrupt:
+        raise Interrupted("the same command again; what is done is kept") from None
+    files = write_results(request, found)
+    out.result(
+        {"results": found.lines, "failed": found.failed, "files": [str(f) for f in files]},
+        lambda: _tables(request, found, files),
+    )
+    if found.failed:
+        raise SystemExit(1)
+
+
+def _list(out: Output) -> None:
+    from promptboost.methods import METHODS
+
+    out.result(
+        {name: record.label for name, record in METHODS.items()},
+        lambda: table(
+            ["method", "what it is"],
+            [[name, record.label] for name, record in METHODS.items()],
+            left=(0, 1),
+        ),
+    )
+
+
+def _tables(request: "CompareRequest", found: "Compared", files: list[Path]) -> str:
+    from promptboost.experiments.summary import best_at, curves, fit_time, predict_time, written
+
+    parts: list[str] = []
+    for on in dict.fromkeys(line["on"] for line in found.lines):
+        here = curves(found.lines, on)
+        at_home = not here[0].via
+        best = {k: best_at(here, k) for k in request.shots}
+        rows = [
+            [
+                curve.method,
+                *(
+                    written(curve, k) + ("*" if curve.method in best[k] else " ")
+                    for k in request.shots
+                ),
+                fit_time(curve),
+                predict_time(curve),
+                *([] if at_home else [_HOW[curve.via]]),
+            ]
+            for curve in here
+        ]
+        title = f"on {on}" if at_home else f"learnt on {request.encoder}, measured on {on}"
+        head = ["", *(f"{k} shots " if k > 1 else "1 shot " for k in request.shots)]
+        head += ["fit", "a picture", *([] if at_home else ["how it got there"])]
+        left = (0,) if at_home else (0, len(head) - 1)
+        parts += [plain(f"accuracy in per cent, {title}"), table(head, rows, left=left), ""]
+    parts.append(
+        f"mean ± standard deviation over {len(request.seeds)} draws; * best of its column; fit at the "
+        "most shots, pictures embedded already; a picture from file to answer"
+    )
+    parts += [f"failed   {plain(line)}" for line in found.failed]
+    parts.append(f"files    {', '.join(plain(str(file)) for file in files)}")
+    return "\n".join(parts)

@@ -1,0 +1,1 @@
+"""Evidence: plan, run what is not there yet, tables and figures."""

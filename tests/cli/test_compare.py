@@ -1,0 +1,73 @@
+import json
+
+from tests.cli.cli_tools import call
+
+COMPARE = ("--encoder", "fake:32-0", "--shots", "1,2", "--seeds", "1,2", "--views", "2")
+
+
+def compare(capsys, task, *options, methods="zero-shot,promptboost"):
+    return call(
+        capsys,
+        "compare",
+        task / "pictures",
+        "-o",
+        task / "out",
+        "--methods",
+        methods,
+        *COMPARE,
+        *options,
+    )
+
+
+def test_what_a_newcomer_sees(capsys, task):
+    answer = compare(capsys, task, "--transfer", "fake:32-1")
+    assert answer.code == 0
+    assert "accuracy in per cent, on fake:32-0" in answer.out
+    assert "learnt on fake:32-0, measured on fake:32-1" in answer.out
+    assert "its text is embedded again" in answer.out
+    assert "*" in answer.out
+    assert str(task / "out" / "accuracy.svg") in answer.out
+    again = compare(capsys, task, "--transfer", "fake:32-1")
+    assert again.out == answer.out
+    assert "going on with the results" in again.err
+
+
+def test_json_has_every_result(capsys, task):
+    found = json.loads(compare(capsys, task, "--json").out)
+    assert len(found["results"]) == 2 * 2 * 2
+    assert found["failed"] == []
+    assert {"method", "shots", "seed", "accuracy", "fit_s", "predict_ms"} <= set(
+        found["results"][0]
+    )
+
+
+def test_all_leaves_out_what_cannot_be_used_and_says_why(capsys, task):
+    answer = compare(capsys, task, "--json", methods="all")
+    methods = {line["method"] for line in json.loads(answer.out)["results"]}
+    assert {"zero-shot", "logistic", "tip-adapter", "promptboost", "tpb"} <= methods
+    assert "promptsrc" not in methods
+    noisy = compare(capsys, task, methods="all")
+    assert "without promptsrc:" in noisy.err
+
+
+def test_mistakes_end_with_a_line(capsys, task):
+    for options, says in (
+        (("--shots", "one"), "not a list of whole numbers"),
+        (("--transfer", "fake:32-0"), "another one"),
+    ):
+        answer = compare(capsys, task, *options)
+        assert answer.code == 2
+        assert says in answer.err
+    unknown = compare(capsys, task, methods="boosting")
+    assert unknown.code == 2
+    assert "there is no method 'boosting'" in unknown.err
+    nothing = call(capsys, "compare")
+    assert nothing.code == 2
+    assert "compare my-pictures -o comparison" in nothing.err
+
+
+def test_the_list_of_methods(capsys):
+    answer = call(capsys, "compare", "--list")
+    assert answer.code == 0
+    assert "tip-adapter-f" in answer.out
+    assert json.loads(call(capsys, "compare", "--list", "--json").out)["coop"].startswith("CoOp")

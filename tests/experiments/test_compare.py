@@ -1,0 +1,214 @@
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from promptboost.errors import PromptBoostError, RunError, SettingError
+from promptboost.experiments.compare import compare
+from promptboost.experiments.request import CompareRequest
+from promptboost.experiments.world import World
+from promptboost.experiments.writing import write_results
+from promptboost.methods.boosting import Boosting
+from promptboost.runs.settings import FitSettings
+from tests.runs.run_tools import write_pictures, write_sentences
+
+QUICK = ("zero-shot", "logistic", "promptboost")
+OTHER = "fake:32-1"
+
+
+@pytest.fixture
+def task(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "store"))
+    write_pictures(tmp_path / "pictures", noise=60)
+    write_sentences(tmp_path / "sentences.json")
+    return tmp_path
+
+
+def request(task, out="out", **changes):
+    options = {
+        "methods": QUICK,
+        "shots": (1, 2),
+        "seeds": (1, 2),
+        "encoder": "fake:32-0",
+        "words": FitSettings(prompts=str(task / "sentences.json"), views=2),
+        "progress": False,
+        **changes,
+    }
+    return CompareRequest(str(task / "pictures"), task / out, **options)
+
+
+def figures(lines):
+    return {
+        (line["method"], line["on"], line["shots"], line["seed"]): line["accuracy"]
+        for line in lines
+    }
+
+
+def test_every_method_on_every_draw_and_encoder(task):
+    found = compare(request(task, transfers=(OTHER,)))
+    assert not found.failed
+    got = figures(found.lines)
+    assert len(got) == 3 * 2 * 2 * 2
+    assert all(0 <= value <= 1 for value in got.values())
+    via = {(line["method"], line["on"]): line["via"] for line in found.lines}
+    assert via["promptboost", "fake:32-0"] == ""
+    assert via["promptboost", OTHER] == "text"
+    assert via["logistic", OTHER] == "refit"
+    assert got["promptboost", "fake:32-0", 2, 1] > 0.4  # chance is a quarter
+
+
+def test_the_figures_are_those_of_the_method_itself(task):
+    asked = request(task, methods=("promptboost",), shots=(2,), seeds=(2,), transfers=(OTHER,))
+    found = compare(asked)
+    world = World(asked)
+    draw = world.draw(2, 2)
+    fitted = Boosting(seed=2).fit(draw.learn, world.pool, world.encoder)
+    for on, there in (
+        (world.encoder, fitted),
+        (world.targets[0], fitted.transfer(world.targets[0])),
+    ):
+        right = float(np.mean(there.predict(draw.held_out) == draw.labels))
+        assert figures(found.lines)["promptboost", on.id, 2, 2] == right
+
+
+def test_what_is_learnt_from_is_never_measured_on(task):
+    world = World(request(task))
+    draw = world.draw(2, 1)
+    learnt = {row.tobytes() for row in draw.learn.pictures.rows(world.encoder)}
+    measured = {row.tobytes() for row in draw.held_out.rows(world.encoder)}
+    assert len(learnt) == 8
+    assert len(measured) == 24
+    assert not learnt & measured
+    assert not np.array_equal(
+        draw.learn.pictures.rows(world.encoder),
+        world.draw(2, 2).learn.pictures.rows(world.encoder),
+    )
+
+
+def test_only_what_is_new_is_done(task, monkeypatch):
+    first = compare(request(task, shots=(1,)))
+    fits = []
+    plain = Boosting.fit
+    monkeypatch.setattr(
+        Boosting, "fit", lambda self, *parts: fits.append(self.seed) or plain(self, *parts)
+    )
+    more = compare(request(task, shots=(1, 2), transfers=(OTHER,)))
+    # Two draws of two shots are new; those of one shot go to the other encoder from their files.
+    assert fits == [1, 2]
+    assert figures(first.lines).items() <= figures(more.lines).items()
+    shutil.rmtree(task / "out" / "fitted")
+    fits.clear()
+    again = compare(request(task, shots=(1, 2), transfers=(OTHER,)))
+    assert figures(again.lines) == figures(more.lines)
+    assert fits == []
+
+
+def test_an_interrupted_comparison_loses_only_the_unfinished_cell(task, monkeypatch):
+    plain = Boosting.fit
+    calls = []
+
+    def stops(self, *parts):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return plain(self, *parts)
+
+    monkeypatch.setattr(Boosting, "fit", stops)
+    with pytest.raises(KeyboardInterrupt):
+        compare(request(task))
+    kept = (task / "out" / "cells.jsonl").read_text().strip().splitlines()
+    assert len(kept) == 4 + 4 + 2
+    monkeypatch.setattr(Boosting, "fit", plain)
+    whole = compare(request(task))
+    assert figures(whole.lines) == figures(compare(request(task, "other")).lines)
+    assert len(calls) == 3
+
+
+def test_a_cell_that_fails_is_named_and_the_others_are_done(task, monkeypatch):
+    plain = Boosting.fit
+
+    def breaks(self, shots, pool, encoder):
+        if self.seed == 2:
+            raise SettingError("no luck")
+        return plain(self, shots, pool, encoder)
+
+    monkeypatch.setattr(Boosting, "fit", breaks)
+    found = compare(request(task))
+    assert [line.partition(":")[0] for line in found.failed] == [
+        "promptboost, 1 shots, seed 2",
+        "promptboost, 2 shots, seed 2",
+    ]
+    assert len(found.lines) == 4 + 4 + 2
+
+
+@pytest.mark.parametrize("change", ["pictures", "words", "views"])
+def test_results_of_other_inputs_are_not_mixed(task, change):
+    compare(request(task, methods=("zero-shot",)))
+    changed = request(task, methods=("zero-shot",))
+    if change == "pictures":
+        (task / "pictures" / "sea" / "0.png").unlink()
+    elif change == "words":
+        (task / "sentences.json").write_text(json.dumps({"sea": ["wet"]}))
+    else:
+        words = FitSettings(prompts=str(task / "sentences.json"), views=3)
+        changed = request(task, methods=("zero-shot",), words=words)
+    with pytest.raises(RunError, match=f"other {change}"):
+        compare(changed)
+
+
+def test_a_folder_of_something_else_is_left_alone(task):
+    (task / "out").mkdir()
+    (task / "out" / "diary.txt").write_text("mine")
+    with pytest.raises(RunError, match="choose another folder"):
+        compare(request(task))
+    assert [file.name for file in (task / "out").iterdir()] == ["diary.txt"]
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        ("zero-shot-dataset", "only a benchmark has a template"),
+        ("cupl", "has no sentences from 'cupl'"),
+        ("promptsrc", "promptsrc cannot be used here"),
+        ("llmbo", "llmbo cannot be used here"),
+        ("eft", "--transfer"),
+        ("coopp", "did you mean coop"),
+        ("tpb?round=3", "has no setting 'round'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_any_work(task, method, says, monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(PromptBoostError, match=re.escape(says)):
+        compare(request(task, methods=("zero-shot", method)))
+    assert not (task / "out").exists()
+
+
+def test_too_many_shots_leave_nothing_to_measure(task):
+    with pytest.raises(PromptBoostError, match="fewer shots"):
+        compare(request(task, shots=(1, 8)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"shots": (0,)}, "shots is 0"),
+        ({"seeds": ()}, "seeds is empty"),
+        ({"methods": ("tpb", "tpb")}, "twice"),
+        ({"transfers": ("fake:32-0",)}, "another one"),
+    ],
+)
+def test_requests_that_make_no_sense(task, changes, says):
+    with pytest.raises(SettingError, match=says):
+        request(task, **changes)
+
+
+def test_the_files(task):
+    asked = request(task, transfers=(OTHER,))
+    files = write_results(asked, compare(asked))
+    assert [file.name for file in files] == ["results.csv", "results.md", "accuracy.svg"]
+    assert len((task / "out" / "results.csv").read_text().splitlines()) == 1 + 24
+    page = (task / "out" / "results.md").read_text()
+    assert "carried from fake:32-0 to fake:32-1" in page
