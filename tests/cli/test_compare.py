@@ -42,11 +42,11 @@ def test_json_has_every_result(capsys, task):
 
 
 def test_all_leaves_out_what_cannot_be_used_and_says_why(capsys, task):
-    answer = compare(capsys, task, "--json", methods="all")
+    answer = compare(capsys, task, "--json", "--shots", "1", "--seeds", "1", methods="all")
     methods = {line["method"] for line in json.loads(answer.out)["results"]}
     assert {"zero-shot", "logistic", "tip-adapter", "promptboost", "tpb"} <= methods
     assert "promptsrc" not in methods
-    noisy = compare(capsys, task, methods="all")
+    noisy = compare(capsys, task, "--shots", "1", "--seeds", "1", methods="all")
     assert "without promptsrc:" in noisy.err
 
 
@@ -71,3 +71,12 @@ def test_the_list_of_methods(capsys):
     assert answer.code == 0
     assert "tip-adapter-f" in answer.out
     assert json.loads(call(capsys, "compare", "--list", "--json").out)["coop"].startswith("CoOp")
+
+
+def test_settings_may_hold_commas(capsys, task):
+    spelling = "zero-shot?template=a photo of a {}, a type of light."
+    answer = compare(capsys, task, "--json", methods=f"{spelling},tpb?rounds=2,logistic")
+    methods = {line["method"] for line in json.loads(answer.out)["results"]}
+    assert methods == {spelling, "tpb?rounds=2", "logistic"}
+    wrong = compare(capsys, task, methods="logistic,coopp")
+    assert "there is no method 'coopp'; did you mean coop?" in wrong.err

@@ -39,6 +39,22 @@ class _Names(click.ParamType[Any]):
         return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
+class _Methods(_Names):
+    name = "A,B?SETTING=VALUE,…"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        from promptboost.methods.registry import METHODS
+
+        found: list[str] = []
+        for part in super().convert(value, param, ctx):
+            # A setting may hold commas, such as a template: what names no method belongs to it.
+            if found and "?" in found[-1] and part.partition("?")[0] not in METHODS:
+                found[-1] += f", {part}" if "{}" in found[-1] else f",{part}"
+            else:
+                found.append(part)
+        return tuple(found)
+
+
 class _Numbers(_Names):
     name = "1,2,…"
 
@@ -54,7 +70,7 @@ class _Numbers(_Names):
 @click.option("-o", "--output", "out_folder", type=click.Path(path_type=Path), metavar="FOLDER")
 @click.option(
     "--methods",
-    type=_Names(),
+    type=_Methods(),
     help="Names, perhaps with settings as in tpb?rounds=5; or all. Default: those that take seconds.",
 )
 @click.option("--shots", type=_Numbers(), default="1,2,4,8,16", show_default=True)
@@ -163,13 +179,17 @@ def _tables(request: "CompareRequest", found: "Compared", files: list[Path]) -> 
         ]
         title = f"on {on}" if at_home else f"learnt on {request.encoder}, measured on {on}"
         head = ["", *(f"{k} shots " if k > 1 else "1 shot " for k in request.shots)]
-        head += ["fit", "a picture", *([] if at_home else ["how it got there"])]
+        head += ["fit", "a picture"] if at_home else ["carrying", "a picture", "how it got there"]
         left = (0,) if at_home else (0, len(head) - 1)
         parts += [plain(f"accuracy in per cent, {title}"), table(head, rows, left=left), ""]
     parts.append(
-        f"mean ± standard deviation over {len(request.seeds)} draws; * best of its column; fit at the "
-        "most shots, pictures embedded already; a picture from file to answer"
+        f"{_spread(len(request.seeds))}; * best of its column; fit at the most shots, pictures embedded "
+        "already; a picture from file to answer"
     )
     parts += [f"failed   {plain(line)}" for line in found.failed]
     parts.append(f"files    {', '.join(plain(str(file)) for file in files)}")
     return "\n".join(parts)
+
+
+def _spread(draws: int) -> str:
+    return f"mean ± standard deviation over {draws} draws" if draws > 1 else "one draw"
