@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from promptboost.pool import read_descriptions
+from promptboost.pool import build_pool, load_pool, read_descriptions
 from tests.cli.cli_tools import FIT, call
 from tests.runs.run_tools import write_pictures
 
@@ -120,13 +120,162 @@ def test_classes_may_be_pictures_and_the_pool_fits(capsys, tmp_path):
     assert call(capsys, *arguments, "--prompts", tmp_path / "pool.json").code == 0
 
 
-def test_fit_points_at_build_for_a_file_with_blank_sentences(capsys, tmp_path):
+def test_fit_takes_a_released_file_as_it_is(capsys, tmp_path):
     write_pictures(tmp_path / "pictures")
-    (tmp_path / "blank.json").write_text('{"sea": [""]}')
+    file = tmp_path / "descriptors_colours.json"
+    file.write_text(json.dumps({"Sea": ["", "blue water"], "LEAF": ["green"], "cow": ["horns"]}))
+    arguments = ["fit", tmp_path / "pictures", "-o", tmp_path / "run", *FIT, "--json"]
+    answer = call(capsys, *arguments, "--prompts", file)
+    assert answer.code == 0
+    assert answer.json["pool"]["statistics"]["prompts_by_source"] == {"template": 320, "dclip": 2}
+    assert answer.json["pool"]["missing"] == ["ember", "night"]
+    assert answer.json["pool"]["unused"] == ["cow"]
+    file.write_text('{"sea": [""]}')
+    answer = call(capsys, *arguments, "--prompts", file, "--overwrite")
+    assert (answer.code, len(answer.err.splitlines())) == (2, 1)
+    assert "only blank or damaged sentences; promptboost pool check" in answer.err
+
+
+# --- a pool as JSON Lines --------------------------------------------------------------------------
+
+
+def sources(files):
+    return [
+        *(files / "birds_prompts_full.json", files / "descriptors_birds.json"),
+        *("--classes", files / "classes.txt"),
+    ]
+
+
+def test_build_saves_a_pool_in_which_prompts_know_their_source(capsys, files):
+    file = files / "pool.jsonl"
+    arguments = ["pool", "build", *sources(files), "--concatenate", "all", "-o", file]
+    answer = call(capsys, *arguments, "--json")
+    pool = load_pool(file)
+    by_hand = build_pool(
+        ["barn owl", "bat", "elk"],
+        descriptions={
+            "cupl_full": {"barn owl": ["An owl."], "bat": ["An elk."]},
+            "dclip": {"bat": ["bat, which has wings."]},
+        },
+        concatenate="all",
+    )
+    for name in by_hand.class_names:
+        assert list(pool.prompts(name)) == list(by_hand.prompts(name))
+    assert (pool.missing, pool.unused) == (("elk",), ("cow",))
+    record = answer.json
+    assert record["prompts_by_source"] == {
+        "template": 240,
+        "cupl_full": 2,
+        "concat": 240,
+        "dclip": 1,
+    }
+    assert (record["prompts"], record["fingerprint"]) == (483, pool.fingerprint)
+    assert record["left_out"]["repeated"] == 1
+    assert "1 of 3 classes have no sentence: elk" in answer.err
+    text = call(capsys, *arguments)
+    assert "483 prompts: 240 template, 2 cupl_full, 240 concat, 1 dclip" in text.out
+
+
+def test_ablation_pools_are_one_option(capsys, files):
+    arguments = ["pool", "build", *sources(files), "-o", files / "pool.jsonl"]
+    assert call(capsys, *arguments, "--sources", "dclip").code == 0
+    assert load_pool(files / "pool.jsonl").prompts_by_source == {"template": 240, "dclip": 1}
+    assert call(capsys, *arguments, "--sources", "dclip, cupl", "--concatenate", "one").code == 0
+    assert list(load_pool(files / "pool.jsonl").prompts("bat"))[80].source == "dclip"
+    before = (files / "pool.jsonl").read_bytes()
+    answer = call(capsys, *arguments, "--sources", "awt")
+    assert (answer.code, len(answer.err.splitlines())) == (2, 1)
+    assert "there is no source 'awt'; there is cupl_full, dclip" in answer.err
+    assert (files / "pool.jsonl").read_bytes() == before
+    arguments[-1] = files / "some.json"
+    assert call(capsys, *arguments, "--sources", "dclip").code == 0
+    assert read_descriptions(files / "some.json") == {"bat": ["bat, which has wings."]}
+
+
+def test_a_file_of_sentences_holds_no_prompts(capsys, files):
+    arguments = ["pool", "build", *sources(files), "-o", files / "all.json"]
+    for option in (["--concatenate", "one"], ["--templates", "own"]):
+        answer = call(capsys, *arguments, *option)
+        assert answer.code == 2
+        assert f"{option[0]} makes prompts" in answer.err
+        assert answer.err.rstrip().endswith("all.jsonl")
+    arguments[-1] = files / "all.txt"
+    assert "ends in .jsonl" in call(capsys, *arguments).err
+    assert not list(files.glob("all*"))
+
+
+def test_a_source_may_say_its_format(capsys, files, monkeypatch):
+    (files / "fragments.json").write_text(json.dumps({"bat": ["ears"]}))
+    arguments = ["pool", "build", f"dclip={files / 'fragments.json'}", *sources(files)]
+    assert call(capsys, *arguments, "-o", files / "all.json").code == 0
+    found = read_descriptions(files / "all.json")["bat"]
+    assert found == ["bat, which has ears.", "An elk.", "bat, which has wings."]
+    # What is there under that very name is meant; a word that is no format is part of a name.
+    (files / "plain=odd.txt").write_text("bat\tfur\n")
+    (files / "a=b.txt").write_text("bat\tteeth\n")
+    monkeypatch.chdir(files)
+    arguments = ["pool", "build", "plain=odd.txt", "a=b.txt", "--classes", "classes.txt"]
+    arguments += ["-o", "all.json"]
+    assert call(capsys, *arguments).code == 0
+    assert read_descriptions(files / "all.json") == {"bat": ["fur", "teeth"]}
+
+
+def test_a_saved_pool_can_be_checked_shown_and_built_upon(capsys, files):
+    file = files / "pool.jsonl"
+    call(capsys, "pool", "build", *sources(files), "--concatenate", "one", "-o", file)
+    shown = call(capsys, "pool", "show", file)
+    assert shown.out.splitlines()[1].split() == ["barn", "owl", "82"]
+    assert "246 prompts: 240 template, 2 cupl_full, 3 concat, 1 dclip" in shown.out
+    record = call(capsys, "pool", "show", file, "--json").json
+    assert record["prompts_of"] == {"barn owl": 82, "bat": 84, "elk": 80}
+    read = call(capsys, "pool", "show", file, "--class", "Barn_Owl").out.splitlines()
+    assert read[-2:] == ["An owl.", "a photo of a barn owl. An owl."]
+    answer = call(capsys, "pool", "show", file, "--class", "cow")
+    assert (answer.code, "it has barn owl, bat, elk" in answer.err) == (2, True)
+    checked = call(capsys, "pool", "check", file, "--classes", files / "classes.txt", "--json").json
+    assert checked["without_sentences"] == ["elk"]
+    assert [source["name"] for source in checked["sources"]] == ["template", "cupl_full", "dclip"]
+    (files / "more.txt").write_text("elk\thorns\n")
+    built = ["pool", "build", file, files / "more.txt", "--classes", files / "classes.txt"]
+    assert call(capsys, *built, "-o", files / "larger.jsonl").code == 0
+    assert load_pool(files / "larger.jsonl").prompts_by_source == {
+        "template": 240,
+        "cupl_full": 2,
+        "dclip": 1,
+        "more.txt": 1,
+    }
+
+
+def test_a_saved_pool_fits_and_resumes_and_its_sources_are_in_the_figures(capsys, tmp_path):
+    write_pictures(tmp_path / "pictures")
+    (tmp_path / "mine.txt").write_text("Sea\tblue water\nleaf\tgreen\nember\tred\nnight\tdark\n")
+    arguments = ["pool", "build", tmp_path / "mine.txt", "--classes", tmp_path / "pictures"]
+    call(capsys, *arguments, "--concatenate", "all", "-o", tmp_path / "pool.jsonl")
+    arguments = ["fit", tmp_path / "pictures", "-o", tmp_path / "run", *FIT, "--json"]
+    answer = call(capsys, *arguments, "--prompts", tmp_path / "pool.jsonl")
+    assert answer.code == 0
+    assert answer.json["pool"]["statistics"]["prompts_by_source"] == {
+        "template": 320,
+        "mine.txt": 4,
+        "concat": 320,
+    }
+    run = tmp_path / "run"
+    whole = (run / "ensemble.json").read_bytes()
+    (run / "ensemble.json").rename(run / "partial.json")  # as if stopped before the last file
+    assert call(capsys, "fit", tmp_path / "pictures", "-o", run, "--resume", "--json").code == 0
+    assert (run / "ensemble.json").read_bytes() == whole
+    again = call(capsys, *arguments, "--overwrite", "--prompts", tmp_path / "mine.txt")
+    assert again.json["pool"]["prompts"] == 324
+
+
+def test_a_pool_of_other_classes_is_refused_before_anything_is_written(capsys, tmp_path, files):
+    write_pictures(tmp_path / "pictures")
+    call(capsys, "pool", "build", *sources(files), "-o", files / "pool.jsonl")
     arguments = ["fit", tmp_path / "pictures", "-o", tmp_path / "run", *FIT]
-    answer = call(capsys, *arguments, "--prompts", tmp_path / "blank.json")
-    assert answer.code == 2
-    assert "promptboost pool build" in answer.err
+    answer = call(capsys, *arguments, "--prompts", files / "pool.jsonl")
+    assert (answer.code, len(answer.err.splitlines())) == (2, 1)
+    assert "no prompts for the class 'ember' and 3 more" in answer.err
+    assert not (tmp_path / "run").exists()
 
 
 def test_show_templates_and_records(capsys, tmp_path):

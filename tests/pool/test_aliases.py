@@ -128,6 +128,22 @@ def test_synonyms_of_another_shape(tmp_path, content):
         read_synonyms(path)
 
 
+FLOWERS = ["pink-yellow dahlia", "ball moss", "rose"]
+
+
+def test_names_that_benchmarks_are_known_by():
+    entries = ["pink and yellow dahlia", "Air_Plant", "rose"]
+    resolution = resolve(FLOWERS, entries)
+    assert met(resolution)["ball moss", "Air_Plant"] == "known name"
+    assert (resolution.missing, resolution.unused) == ((), ())
+    # In either direction, and what somebody says goes first.
+    assert resolve(entries, FLOWERS).missing == ()
+    said = resolve(FLOWERS, entries, {"rose": ["air plant"]})
+    assert met(said)["rose", "Air_Plant"] == "synonym"
+    # Not for classes that are only partly those of the benchmark.
+    assert resolve(["ball moss", "rose"], ["air plant", "rose"]).missing == ("ball moss",)
+
+
 NAMES = st.lists(
     st.text("aAbB -_/s()1290", min_size=1, max_size=8), min_size=1, max_size=8, unique=True
 )

@@ -48,6 +48,7 @@ def test_nothing_to_find():
             source({"owl": ("a bat at night.", "two owls and a bat", "acrobat"), "bat": ()}),
             ["owl: “a bat at night.” names bat"],
         ),
+        ("PP018", source({"owl": ("1.", ".", "Ω", "x"), "bat": ()}), ["owl: “1.”", "owl: “.”"]),
         ("PP020", source({"owl": ("x",), "bat": ()}, stray=("notes.md",)), ["notes.md"]),
     ],
 )

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from promptboost.data.benchmarks import read_split
+from promptboost.pool import join_pool, read_pool
 from promptboost.pool.aliases import read_synonyms
 from promptboost.pool.checking import check_meeting
 from promptboost.pool.classes import read_class_names
@@ -83,45 +85,15 @@ FILES = {
 }
 CASES = [(dataset, file) for dataset, files in FILES.items() for file in files]
 
-# Other names that somebody has to know; given here as a user would give them.
-CALTECH = {
-    "face": ["off-center face", "centered face"],
-    "car side": ["side of a car"],
-    "cougar body": ["body of a cougar cat"],
-    "cougar face": ["face of a cougar cat"],
-    "crocodile head": ["head of a crocodile"],
-    "flamingo head": ["head of a flamingo"],
-    "snoopy": ["snoopy (cartoon beagle)"],
-    "yin yang": ["yin and yang symbol"],
-}
-FLOWERS = {"pink-yellow dahlia": ["pink and yellow dahlia"], "ball moss": ["air plant"]}
-IMAGENET = {"eft": ["newt"], "maillot": ["tights"]}
-EUROSAT_CLIP = {
-    "brushland or shrubland": ["Herbaceous Vegetation Land"],
-    "industrial buildings or commercial buildings": ["Industrial Buildings"],
-    "residential buildings or homes or apartments": ["Residential Buildings"],
-    "lake or sea": ["Sea or Lake"],
-}
-EUROSAT_FOLDERS = {
-    "annual crop land": ["Annual Crop"],
-    "brushland or shrubland": ["Herbaceous Vegetation"],
-    "highway or road": ["Highway"],
-    "industrial buildings or commercial buildings": ["Industrial"],
-    "pasture land": ["Pasture"],
-    "permanent crop land": ["Permanent Crop"],
-    "residential buildings or homes or apartments": ["Residential"],
-    "lake or sea": ["SeaLake"],
-}
-
-# Classes that no rule can find, with the names they go by: (reason, synonyms).
-EXPLAINED = {
-    **dict.fromkeys(cupl("cal"), ("CLIP describes parts of things in full", CALTECH)),
-    **dict.fromkeys(cupl("flower"), ("CLIP renamed two flowers", FLOWERS)),
-    f"{VIS}/eurosat_20_prompts.json": ("CoOp's names, not CLIP's", EUROSAT_CLIP),
-    f"{ADAPT}EuroSAT": ("the names of the folders, not CLIP's", EUROSAT_FOLDERS),
-    cupl("imagenet")[0]: ("CLIP's later name of two classes", IMAGENET),
-    f"{VIS}/imagenet_20_prompts_0_1000_api.json": ("CLIP's later name of two classes", IMAGENET),
-    "CuPL_imagenet/cupl_imagenet1k_50.json": ("CLIP's later name of two classes", IMAGENET),
+# What no rule can find and a table has to know: how many classes, and why.
+KNOWN = {
+    **dict.fromkeys(cupl("cal"), (8, "CLIP describes parts of things in full")),
+    **dict.fromkeys(cupl("flower"), (2, "CLIP renamed two flowers")),
+    f"{VIS}/eurosat_20_prompts.json": (4, "CoOp's names, not CLIP's"),
+    f"{ADAPT}EuroSAT": (8, "the names of the folders, not CLIP's"),
+    cupl("imagenet")[0]: (2, "CLIP's later name of two classes"),
+    f"{VIS}/imagenet_20_prompts_0_1000_api.json": (2, "CLIP's later name of two classes"),
+    "CuPL_imagenet/cupl_imagenet1k_50.json": (2, "CLIP's later name of two classes"),
 }
 # Names that are no class of the dataset.
 UNUSED = {
@@ -154,20 +126,36 @@ def wordnet():
 
 @pytest.mark.parametrize(("dataset", "file"), CASES)
 def test_zero_unexplained_misses(dataset, file):
-    names = classes_of(dataset)
     given = wordnet() if file.endswith("api_ImageNet") else None
-    source = read_source(POOLS / file)
-    met = meet(source, names, given).resolution
-    _, known = EXPLAINED.get(file, ("", {}))
-    assert set(met.missing) == set(known)
-    assert set(met.unused) - {other for others in known.values() for other in others} == UNUSED.get(
-        file, set()
-    )
-    assert met.ambiguous == ()
-    if known:
-        told = meet(source, names, known).resolution
-        assert told.missing == told.ambiguous == ()
-        assert set(told.unused) == UNUSED.get(file, set())
+    met = meet(read_source(POOLS / file), classes_of(dataset), given).resolution
+    assert (met.missing, met.ambiguous) == ((), ())
+    assert set(met.unused) == UNUSED.get(file, set())
+    known = {match.class_name for match in met.matches if match.how == "known name"}
+    assert len(known) == KNOWN.get(file, (0, ""))[0]
+
+
+@pytest.mark.parametrize("dataset", [name for name in FILES if name not in ("food101", "imagenet")])
+def test_the_protocols_own_names_miss_nothing_either(dataset):
+    folder = POOLS / "ProAPO" / dataset
+    split = next(folder.glob("split_zhou_*.json"), folder / "split.json")
+    names = list(dict.fromkeys(item.name for item in read_split(split)["test"]))
+    files = [file for case, file in CASES if case == dataset]
+    for source in [source for file in files for source in read_sources(POOLS / file)]:
+        met = meet(source, names).resolution
+        assert (met.missing, met.ambiguous) == ((), ()), source.path
+    for source in read_sources(POOLS / "ProAPO" / dataset):
+        met = meet(source, names).resolution
+        assert (met.missing, met.unused, met.ambiguous) == ((), (), ()), source.path
+
+
+def test_the_folders_of_eurosat_are_names_too():
+    folders = ["AnnualCrop", "Forest", "HerbaceousVegetation", "Highway", "Industrial", "Pasture"]
+    folders += ["PermanentCrop", "Residential", "River", "SeaLake"]
+    files = [file for case, file in CASES if case == "euro_sat"]
+    sources = [read_source(POOLS / file) for file in files]
+    for source in (*sources, *read_sources(POOLS / "ProAPO" / "euro_sat")):
+        met = meet(source, folders).resolution
+        assert (met.missing, met.unused, met.ambiguous) == ((), (), ()), source.path
 
 
 @pytest.mark.parametrize("dataset", FILES)
@@ -214,6 +202,8 @@ def test_the_traps_are_found():
     assert codes("flo", "ProAPO/flo/category_description/AdaptCLIP.json")["PP012"]  # repeats
     assert codes("caltech101", awt("caltech101")[0])["PP011"]  # blank sentences
     assert codes("fgvc_aircraft", cupl("airplane")[0])["PP014"]  # tags and lists
+    assert "bombay: “.”" in codes("oxford_pets", cupl("pet", "pets")[1])["PP018"]
+    assert "Apply Eye Makeup: “1.”" in codes("ucf101", cupl("ucf")[1])["PP018"]
     invisible = codes("sun397", cupl("sun")[0])["PP014"]
     assert any(r"\u200b" in detail for detail in invisible)
 
@@ -248,3 +238,24 @@ def test_all_sources_of_pets_together():
     assert list(joined) == list(names)
     assert json.loads(json.dumps(joined)) == joined
     assert min(map(len, joined.values())) > 130
+
+
+def test_ablation_pools_of_pets_are_one_argument():
+    names = classes_of("oxford_pets")
+    met = [meet(source, names) for source in read_sources(POOLS / "ProAPO/oxford_pets")]
+    counts = {
+        sources: sum(join_pool(met, names, sources=sources).prompts_by_source.values())
+        for sources in (("cupl",), ("cupl", "dclip"), ("proapo",))
+    }
+    assert counts == {("cupl",): 4728, ("cupl", "dclip"): 4974, ("proapo",): 8166}
+    large = join_pool(met, names, concatenate="all")
+    assert large.prompts_by_source["concat"] == 416_480
+
+
+@pytest.mark.parametrize("file", FILES["oxford_pets"])
+def test_every_file_of_pets_is_a_pool_by_itself(file):
+    names = classes_of("oxford_pets")
+    pool = read_pool(POOLS / file, names)
+    assert (pool.missing, pool.unused) == ((), ())
+    source = read_source(POOLS / file)
+    assert list(pool.prompts_by_source) == ["template", source.name]

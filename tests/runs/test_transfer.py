@@ -5,9 +5,11 @@ import pytest
 
 from promptboost.errors import DataError
 from promptboost.head import LinearHead
+from promptboost.pool import build_pool, from_sources, load_pool, save_pool
 from promptboost.report.metrics import read_metrics as check_contract
+from promptboost.runs.fit import fit_run
 from promptboost.runs.transfer import transfer_run
-from tests.runs.run_tools import write_pictures
+from tests.runs.run_tools import SENTENCES, request, write_pictures
 
 OTHER = "fake:48-3"
 
@@ -114,3 +116,19 @@ def test_without_the_sentences_the_pool_is_not_measured(fitted):
     assert found["pool_mean"] is None
     assert found["template_mean"] is None
     assert found["boosted"] is not None
+
+
+def test_a_run_on_a_saved_pool_moves_with_it(task):
+    file = task / "pool.jsonl"
+    save_pool(build_pool(list(SENTENCES), descriptions={"mine": SENTENCES}), file)
+    fit_run(request(task, prompts=str(file)))
+    fit_run(request(task, "plain"))
+    found = transfer_run(task / "run", OTHER, progress=False)
+    # The same words in another file: the same figures.
+    assert {**found, "head": 0} == {
+        **transfer_run(task / "plain", OTHER, progress=False),
+        "head": 0,
+    }
+    assert found["pool_mean"] is not None
+    save_pool(from_sources(load_pool(file), ["template"]), file)
+    assert transfer_run(task / "run", OTHER, progress=False)["pool_mean"] is None

@@ -80,7 +80,8 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
 @click.option(
     "--prompts",
     type=click.Path(),
-    help='Sentences about the classes: {"class": ["sentence", …], …} in a JSON file.',
+    help="Sentences about the classes: a pool of 'promptboost pool build', or one file of any format "
+    'that it reads, such as {"class": ["sentence", …], …} in a JSON file.',
 )
 @click.option("--templates", type=click.Choice(["own", "clip"]), help="Default: own.")
 @click.option(

@@ -1,21 +1,29 @@
 """``promptboost pool``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.output import Command, Output, plain, speaks
+from promptboost.cli.output import Output, plain, speaks
 from promptboost.cli.pool_generate import generate, grow
+from promptboost.cli.pool_reading import Place, meetings_of, meets, reads
 
 if TYPE_CHECKING:
-    from promptboost.pool.meeting import Meeting
+    from promptboost.pool import Concatenate, Meeting
 
 _EXAMPLES = """
 \b
 promptboost pool check pets_prompts_full.json --classes my-pictures
-promptboost pool build cupl.json descriptors_pets.json --classes my-pictures -o sentences.json
-promptboost fit my-pictures -o run --prompts sentences.json
+promptboost pool build pets_prompts_full.json dclip=fragments.json --classes my-pictures -o pool.jsonl
+promptboost fit my-pictures -o run --prompts pool.jsonl
+"""
+_BUILD_EXAMPLES = """
+\b
+promptboost pool build pets_prompts_full.json dclip=fragments.json --classes my-pictures -o pool.jsonl
+promptboost pool build oxford_pets --classes my-pictures --sources cupl,dclip -o two.jsonl
+promptboost pool build oxford_pets --classes my-pictures --concatenate all -o large.jsonl
+promptboost fit my-pictures -o run --prompts pool.jsonl
 """
 
 
@@ -25,49 +33,20 @@ def command(ctx: click.Context) -> None:
     """Check, join and read files of sentences about classes.
 
     Files are read as their authors released them: CuPL, DCLIP, GPT4Vis, AdaptCLIPZS, AWT, ProAPO,
-    CLIP_benchmark, or your own JSON, JSONL, CSV (class,sentence) or text (class, tab, sentence).
-    Its commands take --json and --quiet.
+    CLIP_benchmark, or your own JSON, JSONL, CSV (class,sentence) or text (class, tab, sentence); so
+    are pools that build has saved. Its commands take --json and --quiet.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
-def _reads(function: Command) -> Command:
-    options = [
-        click.option("--kind", help="Format of the sources. Default: recognised."),
-        click.option("--dataset", help="Which dataset of a file that holds several."),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
-def _meets(function: Command) -> Command:
-    options = [
-        click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path)),
-        click.option(
-            "--classes",
-            required=True,
-            help="The classes: pictures as for fit, or a file of names (a line each, or JSON).",
-        ),
-        click.option(
-            "--synonyms",
-            type=click.Path(path_type=Path),
-            help='Other names of classes: {"class": ["other name", …], …} in a JSON file.',
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return _reads(function)
-
-
 @command.command(name="check", short_help="Say how names meet classes, and what is odd.")
-@_meets
+@meets
 @click.option("--encoder", help="Also look for sentences longer than this model reads.")
 @speaks
 def check(
     out: Output,
-    sources: tuple[Path, ...],
+    places: tuple[Place, ...],
     classes: str,
     synonyms: Path | None,
     kind: str | None,
@@ -76,9 +55,9 @@ def check(
 ) -> None:
     """Say how the names in SOURCES meet the classes, and what is odd about the sentences."""
     from promptboost.cli import pool_words as words
-    from promptboost.pool.checking import check_meeting
+    from promptboost.pool import check_meeting
 
-    names, meetings = _meetings(sources, classes, synonyms, kind, dataset)
+    names, meetings = meetings_of(places, classes, synonyms, kind, dataset)
     model = None
     if encoder is not None:
         from promptboost.encoders import load_encoder
@@ -88,82 +67,147 @@ def check(
     out.result(words.check_record(names, found), lambda: words.check_text(names, found))
 
 
-@command.command(name="build", short_help="Join sources into one file for fit --prompts.")
-@_meets
+@command.command(
+    name="build", short_help="Join sources into a pool for fit --prompts.", epilog=_BUILD_EXAMPLES
+)
+@meets
 @click.option(
-    "-o", "--output", "file", required=True, type=click.Path(path_type=Path), metavar="FILE.json"
+    "-o",
+    "--output",
+    "file",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="NAME.jsonl for a pool, NAME.json for sentences by class alone.",
+)
+@click.option(
+    "--sources",
+    metavar="NAME,NAME,…",
+    help="Take these sources only, such as cupl,dclip. Default: all.",
+)
+@click.option(
+    "--concatenate",
+    type=click.Choice(["none", "one", "all"]),
+    default="none",
+    show_default=True,
+    help="Also follow a template by each sentence: not at all, one template, or every one.",
+)
+@click.option(
+    "--templates",
+    type=click.Choice(["own", "clip"]),
+    help="Whose 80 templates. Default: own, or those that a source holds.",
 )
 @speaks
 def build(
     out: Output,
-    sources: tuple[Path, ...],
+    places: tuple[Place, ...],
     classes: str,
     synonyms: Path | None,
     kind: str | None,
     dataset: str | None,
     file: Path,
+    sources: str | None,
+    concatenate: "Concatenate",
+    templates: str | None,
 ) -> None:
-    """Join SOURCES into one file of sentences by class, for fit --prompts.
+    """Join SOURCES into one pool, for fit --prompts.
 
-    The names in it are those of the classes; blank, damaged and repeated sentences are left out.
+    A .jsonl file keeps everything: templates, sentences, concatenations, and where each prompt
+    comes from. A .json file keeps the sentences of each class, which other programs read. The names
+    in it are those of the classes; blank, damaged and repeated sentences are left out.
     """
-    import json
-
     from promptboost.cli import pool_words as words
-    from promptboost.files import write_text
-    from promptboost.pool.meeting import join
+    from promptboost.pool import choose_sources, join
 
-    names, meetings = _meetings(sources, classes, synonyms, kind, dataset)
-    joined = join(meetings, names)
-    write_text(file, json.dumps(joined, ensure_ascii=False, indent=1) + "\n")
-    record = words.build_record(file, names, meetings, joined)
+    as_pool = _is_for_a_pool(file, concatenate, templates)
+    names, meetings = meetings_of(places, classes, synonyms, kind, dataset)
+    if sources is not None:
+        meetings = choose_sources(meetings, [name.strip() for name in sources.split(",")])
+    # Templates of a source are the pool's own; a file of sentences has them filled.
+    told = [item for item in meetings if not (as_pool and item.source.templates)]
+    joined = join(told, names) if told else {}
+    record = words.build_record(file, names, told, joined)
+    if as_pool:
+        record |= _write_pool(file, names, meetings, concatenate, templates)
+    else:
+        _write_sentences(file, joined)
     if without := record["without_sentences"]:
         out.note(f"{len(without)} of {len(names)} classes have no sentence: {words.few(without)}")
     out.result(record, lambda: words.build_text(record))
 
 
+def _is_for_a_pool(file: Path, concatenate: str, templates: str | None) -> bool:
+    """Tell by its name what a file shall hold; refuse what it cannot."""
+    from promptboost.errors import SettingError
+    from promptboost.pool.keeping import keeps_everything
+
+    if keeps_everything(file):
+        return True
+    if concatenate != "none" or templates is not None:
+        option = "--templates" if concatenate == "none" else "--concatenate"
+        raise SettingError(
+            f"{option} makes prompts, and {file} would hold sentences alone; write a pool: "
+            f"-o {file.with_suffix('.jsonl')}"
+        )
+    return False
+
+
+def _write_pool(
+    file: Path,
+    names: tuple[str, ...],
+    meetings: list["Meeting"],
+    concatenate: "Concatenate",
+    templates: str | None,
+) -> dict[str, Any]:
+    from promptboost.pool import TEMPLATES, clip_templates, join_pool, save_pool
+
+    shared = None
+    if templates is not None:
+        shared = clip_templates() if templates == "clip" else TEMPLATES
+    pool = join_pool(meetings, names, templates=shared, concatenate=concatenate)
+    save_pool(pool, file)
+    found = pool.statistics()
+    return {name: found[name] for name in ("prompts", "prompts_by_source", "fingerprint")}
+
+
+def _write_sentences(file: Path, sentences: dict[str, list[str]]) -> None:
+    from json import dumps
+
+    from promptboost.files import write_text
+
+    write_text(file, dumps(sentences, ensure_ascii=False, indent=1) + "\n")
+
+
 @command.command(name="show", short_help="List the names in a file, or read one class.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--class", "class_name", help="Read the sentences of this class.")
-@_reads
+@reads
 @speaks
 def show(
     out: Output, file: Path, class_name: str | None, kind: str | None, dataset: str | None
 ) -> None:
-    """List the names in FILE and count their sentences, or read those of one class."""
-    from promptboost.cli import pool_words as words
-    from promptboost.pool.meeting import sentences_of
-    from promptboost.pool.readers import read_sources
+    """List the names in FILE and count their sentences, or read those of one class.
 
-    found = read_sources(file, kind, dataset=dataset)
-    if class_name is None:
-        out.result(words.show_record(found), lambda: words.show_text(found))
-        return
-    texts = sentences_of(found, class_name)
+    Of a saved pool, all prompts count: filled templates and concatenations too.
+    """
+    from promptboost.cli import pool_words as words
+    from promptboost.pool import is_saved_pool, load_pool, read_sources
+    from promptboost.pool.meeting import sentences_of
+
+    if kind is None and is_saved_pool(file):
+        pool = load_pool(file)
+        if class_name is None:
+            out.result(words.pool_record(file, pool), lambda: words.pool_text(pool))
+            return
+        texts = words.prompts_by_source(pool, class_name)
+    else:
+        found = read_sources(file, kind, dataset=dataset)
+        if class_name is None:
+            out.result(words.show_record(found), lambda: words.show_text(found))
+            return
+        texts = sentences_of(found, class_name)
     lines = [plain(text) for own in texts.values() for text in own]
     out.result({"class": class_name, "sentences": texts}, "\n".join(lines))
-
-
-def _meetings(
-    sources: tuple[Path, ...],
-    classes: str,
-    synonyms: Path | None,
-    kind: str | None,
-    dataset: str | None,
-) -> tuple[tuple[str, ...], list["Meeting"]]:
-    from promptboost.pool.aliases import read_synonyms
-    from promptboost.pool.classes import read_class_names
-    from promptboost.pool.meeting import meet
-    from promptboost.pool.readers import read_sources
-
-    names = read_class_names(classes)
-    if names is None:
-        from promptboost.data import load_data
-
-        names = load_data(classes, check=False, progress=False).class_names
-    others = read_synonyms(synonyms) if synonyms else None
-    read = [source for path in sources for source in read_sources(path, kind, dataset=dataset)]
-    return names, [meet(source, names, others) for source in read]
 
 
 for _asking in (generate, grow):

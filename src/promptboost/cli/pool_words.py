@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.cli.output import plain, table
+from promptboost.pool import Meeting, PromptPool, Source, resolve
 from promptboost.pool.checking import Finding
-from promptboost.pool.meeting import Meeting
-from promptboost.pool.readers import Source
 
 __all__ = [
     "build_record",
@@ -16,6 +15,9 @@ __all__ = [
     "check_record",
     "check_text",
     "few",
+    "pool_record",
+    "pool_text",
+    "prompts_by_source",
     "show_record",
     "show_text",
 ]
@@ -41,7 +43,7 @@ def check_record(names: Sequence[str], checked: Checked) -> dict[str, Any]:
     """Write down everything a check found, ready for JSON."""
     return {
         "classes": len(names),
-        "without_sentences": _without(names, [meeting.texts for meeting, _ in checked]),
+        "without_sentences": _without(names, _described(checked)),
         "sources": [_source_record(meeting, findings) for meeting, findings in checked],
     }
 
@@ -73,7 +75,7 @@ def _source_record(meeting: Meeting, findings: Sequence[Finding]) -> dict[str, A
 def check_text(names: Sequence[str], checked: Checked) -> str:
     """Lay out what a check found, the first few details of each finding."""
     parts = ["\n".join(_source_lines(meeting, findings)) for meeting, findings in checked]
-    without = _without(names, [meeting.texts for meeting, _ in checked])
+    without = _without(names, _described(checked))
     served = len(names) - len(without)
     end = f"{served} of {len(names)} classes have sentences"
     return "\n\n".join([*parts, plain(f"{end}; not {few(without)}" if without else end)])
@@ -135,7 +137,9 @@ def build_text(record: Mapping[str, Any]) -> str:
     left_out = ", ".join(
         f"{count} {what.replace('_', ' ')}" for what, count in record["left_out"].items() if count
     )
-    lines = [f"{record['file']}: {record['sentences']} sentences of {record['classes']} classes"]
+    lines = [f"{record['file']}: {record['sentences']:,} sentences of {record['classes']} classes"]
+    if "prompts" in record:
+        lines.append(f"{record['prompts']:,} prompts: {_by_source(record['prompts_by_source'])}")
     return "\n".join(map(plain, [*lines, *([f"left out: {left_out}"] if left_out else [])]))
 
 
@@ -165,6 +169,50 @@ def show_text(sources: Sequence[Source]) -> str:
     parts = [table(["name", "sentences", "source"], rows, left=(0, 2))] if rows else []
     parts += [plain(template) for source in sources for template in source.templates]
     return "\n".join(parts)
+
+
+def pool_record(file: Path, pool: PromptPool) -> dict[str, Any]:
+    """Say what is in a saved pool, ready for JSON."""
+    sizes = {name: len(pool.prompts(name)) for name in pool.class_names}
+    return {"path": str(file), **pool.statistics(), "prompts_of": sizes}
+
+
+def pool_text(pool: PromptPool) -> str:
+    """Lay out how many prompts each class has, and where they come from."""
+    rows = [[name, f"{len(pool.prompts(name)):,}"] for name in pool.class_names]
+    total = sum(map(len, pool.prompts_by_class))
+    return "\n".join(
+        [
+            table(["name", "prompts"], rows),
+            plain(f"{total:,} prompts: {_by_source(pool.prompts_by_source)}"),
+        ]
+    )
+
+
+def prompts_by_source(pool: PromptPool, class_name: str) -> dict[str, list[str]]:
+    """Give the texts of one class of a pool, by where they come from.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> pool = build_pool(["Barn Owl"], templates=["a {}."], descriptions={"Barn Owl": ["eyes"]})
+    >>> prompts_by_source(pool, "barn_owl")
+    {'template': ['a Barn Owl.'], 'descriptions': ['eyes']}
+    """
+    names = resolve([class_name], pool.class_names).entries(class_name) or [class_name]
+    found: dict[str, list[str]] = {}
+    for prompt in pool.prompts(names[0]):
+        found.setdefault(prompt.source, []).append(prompt.text)
+    return found
+
+
+def _by_source(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {source}" for source, count in counts.items())
+
+
+def _described(checked: Checked) -> list[Mapping[str, Any]]:
+    # Templates, which every class gets, say nothing about any.
+    return [meeting.texts for meeting, _ in checked if not meeting.source.templates]
 
 
 def _short(detail: str) -> str:

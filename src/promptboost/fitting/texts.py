@@ -74,6 +74,11 @@ class PoolTexts:
         """Changes with a name, a template, a prompt or their order, as that of a PromptPool does."""
         return words_fingerprint(self.class_names, self.templates, self.prompt_texts)
 
+    def n_bytes(self, dim: int) -> int:
+        """Give the room that the rows take, in memory or on disk, with so many dimensions."""
+        rows = sum(len(self.templates) + len(own) for own in self.prompt_texts)
+        return rows * dim * np.dtype(np.int16).itemsize
+
     def embed(self, encode: Encode) -> GridPool:
         """Embed the texts, one class at a time, each text of a class once.
 
@@ -84,7 +89,7 @@ class PoolTexts:
         encode : callable
             Gives one unit row for each text: an encoder's ``encode_texts``.
         """
-        blocks = list(self._blocks(encode))
+        blocks = list(self.blocks(encode))
         return GridPool.from_rows(
             np.stack([rows for rows, _ in blocks]), [own for _, own in blocks]
         )
@@ -136,8 +141,7 @@ class PoolTexts:
         rows = RowsFolder(Path(folder), self.fingerprint, encoder_fingerprint, sizes)
         tell = progress or (lambda done: None)
         tell(sum(map(len, self.prompt_texts[: rows.done])))
-        blocks = self._blocks(encode, start=rows.done)
-        for filled, own in blocks:
+        for filled, own in self.blocks(encode, start=rows.done):
             rows.add(np.concatenate([filled, own]))
             tell(len(own))
         both = rows.blocks()
@@ -145,8 +149,20 @@ class PoolTexts:
         templates = np.stack([block[:count] for block in both])
         return GridPool.from_rows(templates, [block[count:] for block in both])
 
-    def _blocks(self, encode: Encode, start: int = 0) -> Iterator[tuple[GridRows, GridRows]]:
-        """Give the rows of templates and prompts, class by class."""
+    def blocks(self, encode: Encode, start: int = 0) -> Iterator[tuple[GridRows, GridRows]]:
+        """Give the rows of templates and of prompts, one class after the other.
+
+        Only one class is held at a time, and each text of it is embedded once. All that embeds a
+        pool goes this way, so that the rows are the same wherever they end up: the last bit of a
+        row can depend on which texts are embedded together.
+
+        Parameters
+        ----------
+        encode : callable
+            Gives one unit row for each text: an encoder's ``encode_texts``.
+        start : int, default=0
+            The class to begin with.
+        """
         for k in range(start, len(self.class_names)):
             filled, own = self.template_texts[k], self.prompt_texts[k]
             position = {text: i for i, text in enumerate(dict.fromkeys([*filled, *own]))}

@@ -124,7 +124,7 @@ class Method(ABC):
     def check(  # noqa: B027
         self, shots: FewShotSet, pool: PromptPool, encoder: Encoder
     ) -> None:
-        """Refuse what cannot be done, before any work: no picture is read and no text embedded.
+        """Refuse what cannot be done, before any work: no picture is read and nothing is learnt.
 
         Parameters
         ----------

@@ -5,11 +5,13 @@ import errno
 import os
 import secrets
 from pathlib import Path
+from shlex import quote
 
 from promptboost.data import load_data
 from promptboost.data.benchmarks import benchmark_source, read_benchmark
-from promptboost.errors import RunError, StoreError
-from promptboost.pool import read_descriptions
+from promptboost.errors import PoolError, RunError, StoreError
+from promptboost.pool import is_saved_pool, read_sources
+from promptboost.pool.keeping import saved_templates
 from promptboost.runs.folder import RunFolder
 from promptboost.runs.settings import FitSettings
 
@@ -78,7 +80,18 @@ def check_inputs(source: str, settings: FitSettings) -> None:
     elif source != "emoji" and not Path(source).exists():
         load_data(source, progress=False)  # raises, and has the words for it
     if settings.prompts is not None:
-        read_descriptions(settings.prompts)
+        _check_prompts(settings.prompts)
+
+
+def _check_prompts(file: str) -> None:
+    """Read sentences, or the first line of a pool; whether names meet is known with the classes."""
+    if not is_saved_pool(file):
+        read_sources(file)
+    elif not saved_templates(file):
+        raise PoolError(
+            f"the pool {file} has no templates, and boosting starts from one; make it again with: "
+            f"promptboost pool build {quote(file)} --classes DATA -o with-templates.jsonl"
+        )
 
 
 def _reason(error: OSError) -> str:

@@ -19,7 +19,7 @@ from promptboost.runs.folder import RunFolder
 from promptboost.runs.learning import Learned, Rows, embed_task, learn
 from promptboost.runs.measuring import compare
 from promptboost.runs.metrics import make_metrics, read_metrics
-from promptboost.runs.remarks import pool_remarks, task_remarks
+from promptboost.runs.remarks import pool_remarks, prompts_remarks, task_remarks
 from promptboost.runs.same import (
     check_same_content,
     check_same_request,
@@ -32,6 +32,9 @@ from promptboost.runs.words import pool_for
 from promptboost.runs.writing import write_run
 
 __all__ = ["FitRequest", "fit_run"]
+
+# Where the rows of a big pool are in a run folder, until boosting is done.
+_POOL_ROWS = "pool-rows"
 
 
 @dataclass(frozen=True)
@@ -105,13 +108,13 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     for line in task_remarks(task, settings.shots):
         say(line)
     pool = pool_for(settings, request.source, task.class_names)
-    for line in pool_remarks(pool):
+    for line in (*prompts_remarks(settings), *pool_remarks(pool)):
         say(line)
     if continuing:
         check_same_content(run, task, embedder)
     else:
         run.begin(settings, _about(task, embedder))
-    rows = embed_task(task, pool, settings, embedder)
+    rows = embed_task(task, pool, settings, embedder, run.path / _POOL_ROWS)
     learned = _learn(run, task, rows, settings, embedder, say)
     metrics = _measure(task, rows, learned, settings, embedder)
     metrics["timing"] = _timing(embedder, learned, start)

@@ -9,7 +9,16 @@ from typing import Any
 from promptboost.ensemble import PromptEnsemble
 from promptboost.errors import RunError
 from promptboost.files import write_text
-from promptboost.pool import emoji_descriptions, read_descriptions
+from promptboost.pool import (
+    build_pool,
+    emoji_descriptions,
+    is_saved_pool,
+    meet,
+    read_pool,
+    read_sources,
+    save_pool,
+    union,
+)
 from promptboost.pool.llm.growing import Pair, confused_pairs, grow_pool
 from promptboost.runs.command import command_name, place
 from promptboost.runs.fit import FitRequest, fit_run
@@ -37,10 +46,16 @@ def run_pairs(run: Path, most: int) -> list[Pair]:
 
 
 def check_growable(run: Path, file: Path) -> None:
-    """Raise unless the sentences of a run can be read, and `file` is not where they are."""
+    """Raise unless the sentences of a run can be read, and `file` can hold them but does not yet."""
     folder = RunFolder(run)
-    _sentences(folder)
+    _sentences(folder, _class_names(folder))
     prompts = folder.settings.prompts
+    wanted = ".jsonl" if prompts is not None and is_saved_pool(prompts) else ".json"
+    if file.suffix.lower() != wanted:
+        raise RunError(
+            f"the run in {run} was fitted with {'a saved pool' if wanted == '.jsonl' else 'sentences'}"
+            f", which grows into a file of the same kind; choose a name that ends in {wanted}"
+        )
     if prompts is not None and file.exists() and file.samefile(prompts):
         raise RunError(
             f"{file} holds the sentences that the run in {run} was fitted with, so it is not "
@@ -57,15 +72,23 @@ def measured_on(run: Path) -> str | None:
 def write_grown(run: Path, more: Mapping[str, Sequence[str]], file: Path) -> dict[str, list[str]]:
     """Write a file with the sentences a run had, and more.
 
+    A saved pool stays whole: the new sentences come after its prompts, as the source ``"grown"``.
+
     Returns
     -------
     dict of str to list of str
-        What is in the file.
+        The sentences in the file.
     """
     folder = RunFolder(run)
-    names = PromptEnsemble.load(folder.ensemble_path).class_names
-    grown = grow_pool(names, _sentences(folder), more)
-    write_text(file, json.dumps(grown, ensure_ascii=False, indent=1) + "\n")
+    names = _class_names(folder)
+    grown = grow_pool(names, _sentences(folder, names), more)
+    prompts = folder.settings.prompts
+    if prompts is not None and is_saved_pool(prompts):
+        pool = read_pool(prompts, names)
+        added = build_pool(names, templates=pool.templates, descriptions={"grown": more})
+        save_pool(union(pool, added), file)
+    else:
+        write_text(file, json.dumps(grown, ensure_ascii=False, indent=1) + "\n")
     return grown
 
 
@@ -93,7 +116,17 @@ def fit_command(run: Path, prompts: Path, new_run: str = "NEW_RUN") -> str:
     return f"{command_name()} fit {shlex.join([source, *options])}"
 
 
-def _sentences(folder: RunFolder) -> dict[str, list[str]]:
-    if (file := folder.settings.prompts) is not None:
-        return read_descriptions(file)
-    return emoji_descriptions() if folder.source == "emoji" else {}
+def _class_names(folder: RunFolder) -> tuple[str, ...]:
+    return PromptEnsemble.load(folder.ensemble_path).class_names
+
+
+def _sentences(folder: RunFolder, class_names: Sequence[str]) -> dict[str, list[str]]:
+    """Give the sentences of each class, without templates and what was made with them."""
+    if (file := folder.settings.prompts) is None:
+        return emoji_descriptions() if folder.source == "emoji" else {}
+    found: dict[str, list[str]] = {}
+    for source in read_sources(file):
+        if not source.templates:
+            for name, texts in meet(source, class_names).texts.items():
+                found.setdefault(name, []).extend(texts)
+    return found

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +11,11 @@ from numpy.typing import NDArray
 from promptboost.boosting import BoostSettings, GradientSettings, Shots
 from promptboost.encoders.base import UnitRows
 from promptboost.ensemble import PromptEnsemble
-from promptboost.fitting import fit_ensemble
+from promptboost.fitting import PoolTexts, fit_ensemble
 from promptboost.pool import PromptPool
 from promptboost.runs.embedding import Embedder
 from promptboost.runs.heads import AnyHead, embed_ensemble
+from promptboost.runs.pool_rows import PoolRows
 from promptboost.runs.settings import FitSettings
 from promptboost.runs.task import Task, picture_ids
 from promptboost.runs.words import Words
@@ -34,12 +36,15 @@ class Rows:
     held_out : float32 array of shape (m, D)
         The pictures to measure on.
     words : Words
-        The pool.
+        The pool, and what its texts alone make of the classes.
+    pool : PoolRows
+        The rows of the pool; those of a big one are on disk until :func:`learn` is done.
     """
 
     learn: UnitRows
     held_out: UnitRows
     words: Words
+    pool: PoolRows
 
 
 @dataclass(frozen=True)
@@ -64,10 +69,27 @@ class Learned:
     boost_seconds: float
 
 
-def embed_task(task: Task, pool: PromptPool, settings: FitSettings, embedder: Embedder) -> Rows:
-    """Embed the pictures and texts of a fit."""
+def embed_task(
+    task: Task,
+    pool: PromptPool,
+    settings: FitSettings,
+    embedder: Embedder,
+    folder: Path | None = None,
+) -> Rows:
+    """Embed the pictures and texts of a fit.
+
+    Parameters
+    ----------
+    task, pool, settings, embedder
+        The pictures, the texts, what is asked, and what embeds them.
+    folder : Path, optional
+        Where the rows of a big pool may be kept meanwhile, such as a folder of the run; see
+        :meth:`PoolRows.embed`.
+    """
     learn = embedder.pictures(task.learn, views=settings.views, view_scale=settings.view_scale)
-    return Rows(learn, embedder.originals(task.held_out), Words.embed(pool, embedder))
+    held_out = embedder.originals(task.held_out)
+    rows = PoolRows.embed(PoolTexts.of(pool), embedder, folder)
+    return Rows(learn, held_out, Words.of_rows(pool, rows.grid, embedder), rows)
 
 
 def learn(
@@ -81,6 +103,8 @@ def learn(
 ) -> Learned:
     """Boost on the rows of a task.
 
+    What the pool has on disk is deleted at the end, and kept if the work is interrupted.
+
     Parameters
     ----------
     task, rows, settings, embedder
@@ -93,12 +117,11 @@ def learn(
     start = time.perf_counter()
     views = rows.learn[:, 1:]
     shots = Shots.from_rows(rows.learn[:, 0], task.learn.labels, views if views.size else None)
-    texts = rows.words.texts
     encoder = embedder.encoder
     ensemble = fit_ensemble(
         shots,
-        texts.embed(rows.words.rows),
-        texts,
+        rows.pool.grid,
+        rows.pool.texts,
         _boost_settings(settings),
         picture_ids=picture_ids(task.learn),
         encoder_id=encoder.id,
@@ -109,7 +132,8 @@ def learn(
         on_round=None if on_round is None else (lambda so_far, _: on_round(so_far)),
     )
     seconds = time.perf_counter() - start
-    stages = [head.weights for head in ensemble.weak_heads(rows.words.rows)]
+    rows.pool.release()
+    stages = [head.weights for head in ensemble.weak_heads(embedder.texts(ensemble.texts()))]
     return Learned(ensemble, embed_ensemble(ensemble, embedder), np.stack(stages), seconds)
 
 

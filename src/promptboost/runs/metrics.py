@@ -16,6 +16,7 @@ from promptboost.runs.measures import confusions, per_class
 from promptboost.runs.measuring import Guesses, staged
 from promptboost.runs.settings import FitSettings
 from promptboost.runs.task import Task, picture_ids
+from promptboost.runs.words import chosen_sources
 
 __all__ = ["SCHEMA_VERSION", "hardest", "make_metrics", "read_metrics", "write_metrics"]
 
@@ -46,7 +47,7 @@ def make_metrics(
         "ensemble_fingerprint": learned.ensemble.fingerprint,
         "composed": asdict(Composed.of(learned.ensemble)),
         "encoder": {"id": encoder.id, "fingerprint": encoder.fingerprint, "dim": encoder.dim},
-        "pool": _pool_facts(rows),
+        "pool": {**_pool_facts(rows), "chosen": chosen_sources(rows.words.pool, learned.ensemble)},
         "methods": [guess.figures(task) for guess in guesses],
         "staged": staged(task, rows, learned),
         "per_class": per_class(

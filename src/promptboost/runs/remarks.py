@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from promptboost.pool import PromptPool
+from promptboost.pool import PromptPool, Source, is_saved_pool, read_sources
+from promptboost.runs.settings import FitSettings
 from promptboost.runs.task import Task
 
-__all__ = ["pool_remarks", "task_remarks"]
+__all__ = ["pool_remarks", "prompts_remarks", "task_remarks"]
 
 _BAD_SHOWN = 10
 _NAMES_SHOWN = 5
@@ -36,6 +37,19 @@ def _way_out(task: Task) -> str:
     if not shots:
         return "there is one picture of each class, add some to measure on"
     return f"--shots {shots} would leave some to measure on"
+
+
+def prompts_remarks(settings: FitSettings) -> list[str]:
+    """Say which sentences of the file nobody can use; a saved pool has none of them."""
+    if settings.prompts is None or is_saved_pool(settings.prompts):
+        return []
+    return [line for source in read_sources(settings.prompts) for line in _left_out(source)]
+
+
+def _left_out(source: Source) -> list[str]:
+    counts = {"blank": sum(source.blank.values()), "damaged": len(source.refused)}
+    said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return [f"sentences left out of {source.path}: {said}"] if said else []
 
 
 def pool_remarks(pool: PromptPool) -> list[str]:

@@ -8,7 +8,7 @@ from promptboost.data import Dataset
 from promptboost.ensemble import PromptEnsemble
 from promptboost.errors import DataError, PromptBoostError
 from promptboost.head import LinearHead
-from promptboost.pool import PromptPool, build_pool
+from promptboost.pool import PromptPool
 from promptboost.runs.embedding import Embedder
 from promptboost.runs.evaluate import with_classes
 from promptboost.runs.folder import RunFolder
@@ -18,7 +18,7 @@ from promptboost.runs.measures import accuracy
 from promptboost.runs.measuring import text_methods
 from promptboost.runs.metrics import read_metrics, write_metrics
 from promptboost.runs.task import Task, load_task
-from promptboost.runs.words import Words, pool_for
+from promptboost.runs.words import Words, pool_for, zero_shot_rows
 
 __all__ = ["measure_transfer", "transfer_run"]
 
@@ -110,11 +110,13 @@ def measure_transfer(
     if not len(held_out):
         return found
     rows = embedder.originals(held_out)
-    words = Words.embed(pool or build_pool(class_names), embedder)
-    for name, weights in text_methods(words).items():
-        if pool is not None or name == "zero_shot":
-            guess = LinearHead(class_names, weights).predict_index(rows)
-            found[name] = accuracy(guess, held_out.labels)
+    if pool is None:
+        methods = {"zero_shot": zero_shot_rows(class_names, embedder)}
+    else:
+        methods = text_methods(Words.embed(pool, embedder))
+    for name, weights in methods.items():
+        guess = LinearHead(class_names, weights).predict_index(rows)
+        found[name] = accuracy(guess, held_out.labels)
     found["boosted"] = accuracy(head.predict_index(rows), held_out.labels)
     return found
 

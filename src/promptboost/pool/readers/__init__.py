@@ -15,6 +15,7 @@ from promptboost.pool.readers import (
     gpt4vis,
     plain,
     proapo,
+    saved,
 )
 from promptboost.pool.readers.source import Refused, Source
 
@@ -22,7 +23,7 @@ __all__ = ["KINDS", "Refused", "Source", "read_source", "read_sources"]
 
 # The order is that of recognition: what a file's place or name says goes before its shape.
 _NAMED: tuple[Any, ...] = (proapo, adaptclip, cupl, dclip, gpt4vis, awt)
-KINDS = (*(reader.KIND for reader in _NAMED), clip_benchmark.KIND, plain.KIND)
+KINDS = (*(reader.KIND for reader in _NAMED), clip_benchmark.KIND, plain.KIND, saved.KIND)
 """The formats there are, by the name to type."""
 _FOLDERS = [proapo.KIND, adaptclip.KIND]
 
@@ -30,7 +31,7 @@ _FOLDERS = [proapo.KIND, adaptclip.KIND]
 def read_sources(
     path: str | Path, kind: str | None = None, *, dataset: str | None = None
 ) -> tuple[Source, ...]:
-    """Read a file or folder of sentences; only ProAPO's folders hold more than one source.
+    """Read a file or folder of sentences; ProAPO's folders and saved pools hold several sources.
 
     Parameters
     ----------
@@ -61,7 +62,9 @@ def read_sources(
     """
     path = Path(path)
     if not path.exists():
-        raise PoolError(f"{path} does not exist; give a file or a folder of sentences")
+        raise PoolError(
+            f"cannot read the descriptions {path}: it does not exist; give a file or a folder"
+        )
     kind = _recognise(path) if kind is None else kind
     if kind not in KINDS:
         raise SettingError(f"there is no kind {kind!r}; the kinds are {', '.join(KINDS)}")
@@ -71,6 +74,8 @@ def read_sources(
         raise FileFormatError(f"{path} is a {is_a}, and the kind {kind} is read from a {takes_a}")
     if kind == proapo.KIND and path.is_dir():
         return proapo.read_folder(path)
+    if kind == saved.KIND:
+        return saved.read(path)
     if kind == clip_benchmark.KIND:
         return (clip_benchmark.read(path, dataset),)
     readers: dict[str, Callable[[Path], Source]] = {
@@ -93,10 +98,9 @@ def read_source(path: str | Path, kind: str | None = None, *, dataset: str | Non
     """
     sources = read_sources(path, kind, dataset=dataset)
     if len(sources) > 1:
-        raise PoolError(
-            f"{path} holds {len(sources)} sources; give one of the files: "
-            f"{', '.join(str(source.path) for source in sources)}"
-        )
+        files = dict.fromkeys(str(source.path) for source in sources if source.path != Path(path))
+        what = f"give one of the files: {', '.join(files)}" if files else "read_sources reads them"
+        raise PoolError(f"{path} holds {len(sources)} sources; {what}")
     return sources[0]
 
 
@@ -111,8 +115,11 @@ def _recognise(path: Path) -> str:
             if isinstance(loaded, list) or clip_benchmark.has_shape(loaded)
             else plain.KIND
         )
+    if saved.recognises(path):
+        return saved.KIND
     if path.is_file() and plain.recognises(path):
         return plain.KIND
     raise FileFormatError(
-        f"the format of {path} is not known; name it with --kind: {', '.join(KINDS)}"
+        f"the format of {path} is not known; name it to promptboost pool build with --kind: "
+        f"{', '.join(KINDS)}"
     )

@@ -65,7 +65,9 @@ def _choose(loaded: dict[str, Any], dataset: str | None, path: Path) -> str:
         return next(iter(loaded))
     if dataset not in loaded or dataset is None:
         said = "holds several datasets" if dataset is None else f"holds no dataset {dataset!r}"
-        raise SettingError(f"{path} {said}; choose one with --dataset: {', '.join(loaded)}")
+        raise SettingError(
+            f"{path} {said}; choose one with --dataset of promptboost pool: {', '.join(loaded)}"
+        )
     return dataset
 
 
