@@ -18,9 +18,14 @@ from promptboost.boosting import GridPool, Shots
 from promptboost.boosting.grid import to_grid
 from promptboost.data import draw_shots, load_data
 from promptboost.fitting import PoolTexts
-from promptboost.pool import build_pool, emoji_descriptions, fill, match_descriptions
+from promptboost.pool import (
+    PLAIN_TEMPLATE,
+    build_pool,
+    emoji_descriptions,
+    fill,
+    match_descriptions,
+)
 from promptboost.runs.embedding import Embedder
-from promptboost.runs.words import PLAIN_TEMPLATE
 
 Floats = NDArray[np.float32]
 PoolKind = Literal["templates", "full", "one", "all"]

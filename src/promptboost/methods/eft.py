@@ -16,8 +16,7 @@ from promptboost.methods.contract import Arrays, Fitted, Logits, Origin
 from promptboost.methods.pictures import Pictures
 from promptboost.methods.saving import from_record, read_record, to_record
 from promptboost.methods.text import TextClassifier
-from promptboost.methods.zero_shot import PLAIN_TEMPLATE
-from promptboost.pool import fill
+from promptboost.pool import PLAIN_TEMPLATE, fill
 
 __all__ = ["EmulatedClassifier", "emulate", "load_emulated"]
 

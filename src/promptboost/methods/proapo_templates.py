@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 from promptboost.encoders.base import Encoder, UnitRows
 from promptboost.methods.proapo_fitness import Fitness, Measured
 from promptboost.methods.proapo_search import Candidate, Effort, Space, evolve
-from promptboost.pool import fill
+from promptboost.pool import PLAIN_TEMPLATE, fill
 
 __all__ = ["Chosen", "choose_templates", "drawing_weights", "falls_too_far", "library", "written"]
 
-# The template that others are measured against.
-_BASE = "a photo of a {}."
 # A template far below the base could else have a weight of zero or less.
 _LEAST_WEIGHT = 1e-3
 
@@ -118,7 +116,7 @@ def choose_templates(
     rng : Generator
         For all draws.
     """
-    rows = _embed([*templates, _BASE], class_names, encoder)
+    rows = _embed([*templates, PLAIN_TEMPLATE], class_names, encoder)
     alone = fitness.of(rows)
     kept = _prune(alone, len(class_names), most)
     base = float(alone.fitness[-1])

@@ -9,12 +9,9 @@ from promptboost.methods.contract import Bank, Group, Method, Origin, Transfer
 from promptboost.methods.pictures import FewShotSet
 from promptboost.methods.registry import spelled
 from promptboost.methods.text import TextClassifier
-from promptboost.pool import PromptPool, fill
+from promptboost.pool import PLAIN_TEMPLATE, PromptPool, fill
 
-__all__ = ["PLAIN_TEMPLATE", "ZeroShot"]
-
-#: The one template of plain zero-shot classification.
-PLAIN_TEMPLATE = "a photo of a {}."
+__all__ = ["ZeroShot"]
 
 
 @dataclass(frozen=True)

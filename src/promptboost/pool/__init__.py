@@ -16,7 +16,7 @@ from promptboost.pool.descriptions import (
 )
 from promptboost.pool.keeping import is_saved_pool, load_pool, save_pool
 from promptboost.pool.pool import Prompt, PromptPool
-from promptboost.pool.templates import TEMPLATES, clip_templates, fill
+from promptboost.pool.templates import PLAIN_TEMPLATE, TEMPLATES, clip_templates, fill
 
 if TYPE_CHECKING:
     from promptboost.pool.aliases import Resolution, read_synonyms, resolve
@@ -38,6 +38,7 @@ __all__ = [
     "load_pool",
     "is_saved_pool",
     "TEMPLATES",
+    "PLAIN_TEMPLATE",
     "clip_templates",
     "fill",
     "read_descriptions",

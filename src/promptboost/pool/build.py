@@ -9,7 +9,7 @@ from promptboost.pool.compact import ClassPrompts
 from promptboost.pool.descriptions import match_descriptions
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.products import Product, sentences_of
-from promptboost.pool.templates import TEMPLATES, check_templates, fill
+from promptboost.pool.templates import PLAIN_TEMPLATE, TEMPLATES, check_templates, fill
 from promptboost.pool.text import clean, control_character, name_key
 
 __all__ = ["Concatenate", "build_pool", "check_class_names"]
@@ -26,7 +26,7 @@ def build_pool(
     templates: Sequence[str] | None = None,
     descriptions: Sentences | Mapping[str, Sentences] | None = None,
     concatenate: Concatenate = "none",
-    concatenation_template: str = "a photo of a {}.",
+    concatenation_template: str = PLAIN_TEMPLATE,
     source: str = "descriptions",
     sources: Sequence[str] | None = None,
 ) -> PromptPool:

@@ -10,7 +10,10 @@ from collections.abc import Iterable
 from promptboost.errors import MissingExtraError, PoolError
 from promptboost.pool.text import clean, text_key
 
-__all__ = ["TEMPLATES", "check_templates", "clip_templates", "fill"]
+__all__ = ["PLAIN_TEMPLATE", "TEMPLATES", "check_templates", "clip_templates", "fill"]
+
+#: The one template of plain zero-shot classification.
+PLAIN_TEMPLATE = "a photo of a {}."
 
 _PHOTOGRAPHS = (
     "a photo of a {}.",

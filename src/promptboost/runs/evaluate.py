@@ -10,14 +10,13 @@ from promptboost.data import Dataset, load_data
 from promptboost.ensemble import PromptEnsemble
 from promptboost.errors import DataError
 from promptboost.head import LinearHead
-from promptboost.pool import fill
+from promptboost.pool import PLAIN_TEMPLATE, fill
 from promptboost.runs.embedding import Embedder
 from promptboost.runs.folder import RunFolder
 from promptboost.runs.heads import encoder_name, head_of
 from promptboost.runs.learnt import learnt_positions
 from promptboost.runs.measures import accuracy, class_accuracy, confusions, per_class
 from promptboost.runs.task import picture_ids
-from promptboost.runs.words import PLAIN_TEMPLATE
 
 __all__ = ["evaluate_run", "with_classes"]
 

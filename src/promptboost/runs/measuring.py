@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from promptboost.ensemble.composed import Composed
 from promptboost.methods.logistic import fit_probe
+from promptboost.pool import PLAIN_TEMPLATE
 from promptboost.runs.learning import Learned, Rows
 from promptboost.runs.measures import accuracy, class_accuracy
 from promptboost.runs.task import Task
-from promptboost.runs.words import PLAIN_TEMPLATE, Words
+from promptboost.runs.words import Words
 
 __all__ = ["Guesses", "compare", "staged", "text_methods"]
 

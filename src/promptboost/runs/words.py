@@ -13,6 +13,7 @@ from promptboost.ensemble import PromptEnsemble
 from promptboost.errors import SettingError
 from promptboost.fitting import PoolTexts
 from promptboost.pool import (
+    PLAIN_TEMPLATE,
     PromptPool,
     build_pool,
     clip_templates,
@@ -25,10 +26,7 @@ from promptboost.runs.embedding import Embedder
 from promptboost.runs.pool_rows import encoding
 from promptboost.runs.settings import FitSettings
 
-__all__ = ["PLAIN_TEMPLATE", "Words", "chosen_sources", "pool_for", "zero_shot_rows"]
-
-#: The one template of plain zero-shot classification.
-PLAIN_TEMPLATE = "a photo of a {}."
+__all__ = ["Words", "chosen_sources", "pool_for", "zero_shot_rows"]
 
 
 def pool_for(settings: FitSettings, source: str, class_names: Sequence[str]) -> PromptPool:
