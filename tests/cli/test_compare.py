@@ -61,6 +61,7 @@ def test_mistakes_end_with_a_line(capsys, task):
     unknown = compare(capsys, task, methods="boosting")
     assert unknown.code == 2
     assert "there is no method 'boosting'" in unknown.err
+    assert "methods is empty" in compare(capsys, task, methods=",").err
     nothing = call(capsys, "compare")
     assert nothing.code == 2
     assert "compare my-pictures -o comparison" in nothing.err
@@ -78,5 +79,25 @@ def test_settings_may_hold_commas(capsys, task):
     answer = compare(capsys, task, "--json", methods=f"{spelling},tpb?rounds=2,logistic")
     methods = {line["method"] for line in json.loads(answer.out)["results"]}
     assert methods == {spelling, "tpb?rounds=2", "logistic"}
+    answer = compare(
+        capsys, task, "--json", "--shots", "1", "--seeds", "1", methods="tpb?rounds=2,all"
+    )
+    methods = {line["method"] for line in json.loads(answer.out)["results"]}
+    assert {"tpb?rounds=2", "tpb", "zero-shot"} <= methods
     wrong = compare(capsys, task, methods="logistic,coopp")
     assert "there is no method 'coopp'; did you mean coop?" in wrong.err
+
+
+def test_a_folder_that_cannot_be_written_to_is_shown_all_the_same(capsys, task):
+    assert compare(capsys, task).code == 0
+    (task / "out" / "results.csv").unlink()
+    (task / "out" / "results.csv").mkdir()  # as good as a read-only one, and root cannot write it
+    answer = compare(capsys, task)
+    assert answer.code == 1
+    assert "accuracy in per cent, on fake:32-0" in answer.out
+    assert f"failed   no tables in {task / 'out'}: " in answer.out
+
+
+def test_one_draw_has_no_deviation(capsys, task):
+    assert "±" not in compare(capsys, task, "--seeds", "1").out
+    assert "±" in compare(capsys, task).out

@@ -18,7 +18,9 @@ def test_what_is_there_is_not_done_again(tmp_path):
     assert [result["square"] for result in found] == [1, 4, 9]
 
 
-@pytest.mark.parametrize("torn", ['{"key": {"n": 2}, "resu', "[1]", '"text"', "\x00"])
+@pytest.mark.parametrize(
+    "torn", ['{"key": {"n": 2}, "resu', '{"key": {"n": 2}}', "[1]", '"text"', "\x00"]
+)
 def test_a_torn_line_loses_only_itself(tmp_path, torn):
     path = tmp_path / "cells.jsonl"
     book = Notebook(path)

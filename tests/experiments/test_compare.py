@@ -1,3 +1,5 @@
+import dataclasses
+import errno
 import json
 import re
 import shutil
@@ -5,7 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
+from benchmarks.word_mixer import serving
 from promptboost.errors import PromptBoostError, RunError, SettingError
+from promptboost.experiments.cells import Notebook
 from promptboost.experiments.compare import compare
 from promptboost.experiments.request import CompareRequest
 from promptboost.experiments.world import World
@@ -198,6 +202,7 @@ def test_too_many_shots_leave_nothing_to_measure(task):
         ({"seeds": ()}, "seeds is empty"),
         ({"methods": ("tpb", "tpb")}, "twice"),
         ({"transfers": ("fake:32-0",)}, "another one"),
+        ({"transfers": (OTHER, OTHER)}, "twice"),
     ],
 )
 def test_requests_that_make_no_sense(task, changes, says):
@@ -212,3 +217,115 @@ def test_the_files(task):
     assert len((task / "out" / "results.csv").read_text().splitlines()) == 1 + 24
     page = (task / "out" / "results.md").read_text()
     assert "carried from fake:32-0 to fake:32-1" in page
+    assert "its text is embedded again" in page
+    assert "learnt again from the pictures with this encoder" in page
+    assert "over the draws 1, 2" in page
+    assert "Left out" not in page
+
+
+def test_the_page_says_what_is_missing_and_that_one_draw_is_one(task, monkeypatch):
+    def breaks(self, shots, pool, encoder):
+        raise SettingError("no luck")
+
+    monkeypatch.setattr(Boosting, "fit", breaks)
+    asked = request(task, seeds=(2,))
+    write_results(asked, compare(asked))
+    page = (task / "out" / "results.md").read_text()
+    assert "- promptboost, 1 shots, seed 2: no luck" in page
+    assert "of the draw 2 alone" in page
+    assert "±" not in page
+
+
+def test_a_seed_that_is_spelled_is_used_for_every_draw(task, monkeypatch):
+    seeds = []
+    plain = Boosting.fit
+    monkeypatch.setattr(
+        Boosting, "fit", lambda self, *parts: seeds.append(self.seed) or plain(self, *parts)
+    )
+    compare(request(task, methods=("promptboost?seed=7", "promptboost"), shots=(1,)))
+    assert seeds == [7, 7, 1, 2]
+
+
+def test_what_is_there_is_shown_though_its_server_is_gone(task):
+    words = str(task / "replies.jsonl")
+    with serving() as url:
+        asked = request(
+            task,
+            methods=(f"llmbo?model=word-mixer&base_url={url}&iterations=1&replies={words}",),
+            shots=(1,),
+        )
+        first = compare(asked)
+    assert len(first.lines) == 2
+    assert figures(compare(asked).lines) == figures(first.lines)
+    with pytest.raises(SettingError, match="nothing answers"):
+        compare(dataclasses.replace(asked, shots=(1, 2)))
+
+
+def test_the_time_of_a_picture_is_shown_for_later_shots_too(task):
+    compare(request(task, methods=("zero-shot",), shots=(1,)))
+    later = compare(request(task, methods=("zero-shot",), shots=(2,)))
+    assert any(line["predict_ms"] is not None for line in later.lines)
+
+
+def test_pictures_are_read_one_at_a_time(task):
+    world = World(request(task))
+    held_out = world.draw(2, 1).held_out
+    rows = world.encoder.encode_images(list(held_out.images()))
+    np.testing.assert_allclose(rows, held_out.rows(world.encoder), atol=1e-6)
+    images = held_out.images()
+    next(images)
+    for file in (task / "pictures").rglob("*.png"):
+        file.unlink()
+    with pytest.raises(PromptBoostError):
+        next(images)
+
+
+def test_a_full_disk_ends_it_and_says_how_to_go_on(task, monkeypatch):
+    kept = []
+    plain = Notebook.keep
+
+    def keep(self, *parts):
+        if len(kept) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        kept.append(parts)
+        plain(self, *parts)
+
+    monkeypatch.setattr(Notebook, "keep", keep)
+    with pytest.raises(RunError, match=r"No space left on device, in .* make room"):
+        compare(request(task))
+    monkeypatch.setattr(Notebook, "keep", plain)
+    assert len(compare(request(task)).lines) == 3 * 4
+
+
+def test_all_may_stand_beside_settings_of_one(task):
+    named = ("tpb?rounds=2", "logistic", "all")
+    found = compare(request(task, methods=named, shots=(1,), seeds=(1,)))
+    methods = [line["method"] for line in found.lines]
+    assert methods[-3:] == ["promptboost", "tpb", "tpb?rounds=2"]
+    assert len(methods) == len(set(methods))
+    with pytest.raises(PromptBoostError, match="promptsrc cannot be used here"):
+        compare(request(task, methods=("all", "promptsrc"), shots=(1,), seeds=(1,)))
+
+
+def test_what_is_wrong_with_the_pictures_is_not_said_of_a_method(task):
+    lost = dataclasses.replace(request(task, methods=("all",)), source=str(task / "nowhere"))
+    notes = []
+    with pytest.raises(PromptBoostError, match=r"^[^:]*nowhere does not exist"):
+        compare(lost, notes.append)
+    assert notes == []
+
+
+def test_classes_with_fewer_pictures_than_shots_are_told(task):
+    for number in range(1, 8):
+        (task / "pictures" / "sea" / f"{number}.png").rename(task / f"{number}.png")
+    for name in ("ember", "leaf", "sea", "night"):
+        (task / "split" / "test" / name).mkdir(parents=True)
+        shutil.copy(task / "1.png", task / "split" / "test" / name / "1.png")
+    (task / "pictures").rename(task / "split" / "train")
+    notes = []
+    asked = request(task, methods=("zero-shot", "logistic", "coop?epochs=2"), seeds=(1,))
+    compare(dataclasses.replace(asked, source=str(task / "split")), notes.append)
+    assert notes == [
+        "at 2 shots 1 of 4 classes have fewer pictures to learn from, 1 at least: all that they have "
+        "are taken"
+    ]

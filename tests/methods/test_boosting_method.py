@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from promptboost.ensemble import PromptEnsemble
-from promptboost.errors import PoolError, PromptBoostError
+from promptboost.errors import LabelError, PoolError, PromptBoostError, SettingError
 from promptboost.methods import (
     FewShotSet,
     RowPictures,
@@ -74,9 +74,35 @@ def test_a_pool_of_other_classes_is_refused() -> None:
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    for spelling in ("tpb?rounds=0", "tpb?temperature=0", "tpb?max_copies=0"):
+    for spelling in (
+        "tpb?rounds=0",
+        "tpb?temperature=0",
+        "tpb?max_copies=0",
+        "tpb?views_per_round=-1",
+        "promptboost?logit_scale=-1",
+        "tpb?seed=-1",
+    ):
         with pytest.raises(PromptBoostError):
-            make_method(spelling).fit(SHOTS, POOL, ENCODER)
+            make_method(spelling)  # before any picture is read
+
+
+def test_settings_of_the_other_composer_are_refused() -> None:
+    with pytest.raises(SettingError, match="greedy composer"):
+        make_method("promptboost?max_copies=1")
+    with pytest.raises(SettingError, match="gradient composer"):
+        make_method("tpb?logit_scale=50")
+
+
+def test_what_cannot_be_boosted_is_refused_before_any_work() -> None:
+    method = make_method("promptboost")
+    with pytest.raises(PoolError, match="the pool has none; build one with templates"):
+        method.check(SHOTS, build_pool(NAMES, templates=[], descriptions=SAID), ENCODER)
+    one_class = FewShotSet(PICTURES, np.zeros(4, dtype=np.int64), NAMES)
+    with pytest.raises(LabelError, match="the class 'ice' has no picture"):
+        method.check(one_class, POOL, ENCODER)
+    alone = FewShotSet(PICTURES, np.zeros(4, dtype=np.int64), NAMES[:1])
+    with pytest.raises(LabelError, match="two classes"):
+        method.check(alone, build_pool(NAMES[:1]), ENCODER)
 
 
 def test_it_is_saved_and_carried_over(tmp_path: Path) -> None:

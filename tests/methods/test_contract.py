@@ -117,5 +117,7 @@ class TestLinear:
         assert fitted.words() is None
 
     def test_it_does_not_carry_over_and_says_what_to_do(self) -> None:
-        with pytest.raises(EncoderError, match=r"linear does not carry over .* Fit it again"):
+        with pytest.raises(
+            EncoderError, match=r"linear does not carry over .* Fit it again .*eft.emulate"
+        ):
             linear_classifier().transfer(OTHER)

@@ -152,6 +152,14 @@ def test_epochs_are_the_authors_unless_said(a_class, epochs):
     assert len(fitted.details["loss_by_epoch"]) == epochs
 
 
+def test_a_class_with_a_picture_too_few_does_not_shorten_the_training():
+    encoder = FakeEncoder(dim=4)
+    rows = encoder.encode_texts(["red", "red", "green"])[:, None]
+    shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 0, 1]), ("red", "green"))
+    fitted = CoOp(context_tokens=1).fit(shots, build_pool(["red", "green"]), encoder)
+    assert len(fitted.details["loss_by_epoch"]) == 100  # two shots were asked for
+
+
 def test_classes_of_the_same_name_get_the_same_row():
     encoder = FakeEncoder(dim=8)
     rows = encoder.encode_texts(["red", "green", "red"])[:, None]

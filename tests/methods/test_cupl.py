@@ -37,6 +37,13 @@ def test_templates_are_put_into_the_mean() -> None:
     assert list(fitted.words()[1]) == ["an ice.", "the ice.", "Ice is blue."]
 
 
+def test_without_templates_it_is_not_called_cupl_with_templates() -> None:
+    bare = build_pool(NAMES, templates=[], descriptions={"CuPL": SAID})
+    with pytest.raises(PoolError, match="the pool has none; type cupl for"):
+        make_method("cupl+templates").check(shots(), bare, ENCODER)
+    make_method("cupl").check(shots(), bare, ENCODER)
+
+
 def test_a_class_is_the_normalised_mean_of_its_rows() -> None:
     given = shots()
     logits = CuPL().fit(given, POOL, ENCODER).logits(given.pictures)

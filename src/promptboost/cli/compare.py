@@ -23,12 +23,6 @@ promptboost compare oxford_pets:data/oxford_pets -o pets --prompts pets.jsonl --
 promptboost compare emoji -o comparison --methods "tpb?rounds=5,promptboost" --transfer conse:lite2
 """
 
-_HOW = {
-    "text": "its text is embedded again",
-    "emulated": "emulated (EFT): both encoders look at each picture",
-    "refit": "learnt again from the pictures with this encoder",
-}
-
 
 class _Names(click.ParamType[Any]):
     name = "A,B,…"
@@ -48,7 +42,7 @@ class _Methods(_Names):
         found: list[str] = []
         for part in super().convert(value, param, ctx):
             # A setting may hold commas, such as a template: what names no method belongs to it.
-            if found and "?" in found[-1] and part.partition("?")[0] not in METHODS:
+            if found and "?" in found[-1] and part.partition("?")[0] not in (*METHODS, "all"):
                 found[-1] += f", {part}" if "{}" in found[-1] else f",{part}"
             else:
                 found.append(part)
@@ -67,16 +61,33 @@ class _Numbers(_Names):
 
 @click.command(name="compare", epilog=_EXAMPLES)
 @click.argument("data", required=False)
-@click.option("-o", "--output", "out_folder", type=click.Path(path_type=Path), metavar="FOLDER")
+@click.option(
+    "-o",
+    "--output",
+    "out_folder",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Where results are kept, and found again.",
+)
 @click.option(
     "--methods",
     type=_Methods(),
     help="Names, perhaps with settings as in tpb?rounds=5; or all. Default: those that take seconds.",
 )
-@click.option("--shots", type=_Numbers(), default="1,2,4,8,16", show_default=True)
-@click.option("--seeds", type=_Numbers(), default="1,2,3", show_default=True)
+@click.option(
+    "--shots",
+    type=_Numbers(),
+    default="1,2,4,8,16",
+    show_default=True,
+    help="Pictures of each class to learn from.",
+)
+@click.option(
+    "--seeds", type=_Numbers(), default="1,2,3", show_default=True, help="Draws of these pictures."
+)
 @click.option("--encoder", default=DEFAULT_ENCODER, show_default=True, help="Model to learn with.")
-@click.option("--transfer", type=_Names(), default="", help="Models to carry to what was learnt.")
+@click.option(
+    "--transfer", type=_Names(), default="", help="Other models to carry what was learnt to."
+)
 @click.option("--prompts", type=click.Path(), help="Sentences about the classes, as for fit.")
 @click.option("--templates", type=click.Choice(["own", "clip"]), help="Default: own.")
 @click.option("--views", type=int, help="Crops of each picture to learn from. Default: 8.")
@@ -102,7 +113,7 @@ def command(
 
     DATA is as for fit. FOLDER keeps every result as soon as it is there: stop it at any time, and the
     same command goes on; with more methods, shots or seeds it does only what is new. It also gets a
-    CSV file of all results, a page of tables and a figure.
+    CSV file, a page of tables and a figure of what the command asks for.
     """
     from promptboost.errors import SettingError
     from promptboost.experiments.compare import compare
@@ -120,7 +131,7 @@ def command(
     request = CompareRequest(
         data,
         out_folder,
-        methods or DEFAULT_METHODS,
+        DEFAULT_METHODS if methods is None else methods,
         shots,
         seeds,
         encoder,
@@ -134,7 +145,11 @@ def command(
         found = compare(request, out.note)
     except KeyboardInterrupt:
         raise Interrupted("the same command again; what is done is kept") from None
-    files = write_results(request, found)
+    files: list[Path] = []
+    try:
+        files = write_results(request, found)
+    except OSError as error:  # the results are there all the same: a folder of somebody else's
+        found.failed.append(f"no tables in {out_folder}: {error.strerror or error}")
     out.result(
         {"results": found.lines, "failed": found.failed, "files": [str(f) for f in files]},
         lambda: _tables(request, found, files),
@@ -157,7 +172,14 @@ def _list(out: Output) -> None:
 
 
 def _tables(request: "CompareRequest", found: "Compared", files: list[Path]) -> str:
-    from promptboost.experiments.summary import best_at, curves, fit_time, predict_time, written
+    from promptboost.experiments.summary import (
+        best_at,
+        curves,
+        fit_time,
+        how,
+        predict_time,
+        written,
+    )
 
     parts: list[str] = []
     for on in dict.fromkeys(line["on"] for line in found.lines):
@@ -173,13 +195,13 @@ def _tables(request: "CompareRequest", found: "Compared", files: list[Path]) -> 
                 ),
                 fit_time(curve),
                 predict_time(curve),
-                *([] if at_home else [_HOW[curve.via]]),
+                *([] if at_home else [how(curve)]),
             ]
             for curve in here
         ]
         title = f"on {on}" if at_home else f"learnt on {request.encoder}, measured on {on}"
         head = ["", *(f"{k} shots " if k > 1 else "1 shot " for k in request.shots)]
-        head += ["fit", "a picture"] if at_home else ["carrying", "a picture", "how it got there"]
+        head += ["fit", "a picture"] if at_home else ["fit again", "a picture", "how it got there"]
         left = (0,) if at_home else (0, len(head) - 1)
         parts += [plain(f"accuracy in per cent, {title}"), table(head, rows, left=left), ""]
     parts.append(
@@ -187,7 +209,8 @@ def _tables(request: "CompareRequest", found: "Compared", files: list[Path]) -> 
         "already; a picture from file to answer"
     )
     parts += [f"failed   {plain(line)}" for line in found.failed]
-    parts.append(f"files    {', '.join(plain(str(file)) for file in files)}")
+    if files:
+        parts.append(f"files    {', '.join(plain(str(file)) for file in files)}")
     return "\n".join(parts)
 
 

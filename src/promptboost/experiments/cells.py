@@ -38,7 +38,8 @@ class Notebook:
             for line in path.read_text(encoding="utf-8").splitlines():
                 try:
                     entry = json.loads(line)
-                    self._found[_name(entry["key"])] = entry
+                    whole = {name: entry[name] for name in ("key", "results", "seconds")}
+                    self._found[_name(entry["key"])] = whole
                 except (ValueError, KeyError, TypeError):
                     continue  # cut off when the program was
 

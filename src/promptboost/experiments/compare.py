@@ -1,10 +1,10 @@
 """Every method on the same pictures, the same draws and the same embeddings."""
 
-import dataclasses
+import errno
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,25 +12,22 @@ from typing import Any
 import numpy as np
 
 from promptboost.encoders import Encoder
-from promptboost.errors import FileFormatError, PromptBoostError
+from promptboost.errors import FileFormatError, PromptBoostError, RunError
 from promptboost.experiments.cells import Key, Notebook, Result
+from promptboost.experiments.plan import Cell, Say, say_what_is_short, usable_cells
 from promptboost.experiments.request import CompareRequest, check_same
+from promptboost.experiments.summary import with_times
 from promptboost.experiments.world import Draw, World
 from promptboost.methods import (
-    METHODS,
     Fitted,
-    Method,
     Pictures,
     Transfer,
     load_fitted,
-    make_method,
     save_fitted,
 )
 from promptboost.runs.measures import accuracy, class_accuracy
 
 __all__ = ["Compared", "compare"]
-
-Say = Callable[[str], None]
 
 # Pictures that time to predict is measured with, from file to answer.
 _TIMED = 8
@@ -52,32 +49,6 @@ class Compared:
     failed: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Cell:
-    """One method, learnt from one draw, and everywhere it is to be measured."""
-
-    spelling: str
-    method: Method
-    shots: int
-    seed: int
-
-    def key(self, world: World, on: Encoder) -> Key:
-        return {
-            "method": self.spelling,
-            "shots": self.shots,
-            "seed": self.seed,
-            "encoder": world.encoder.id,
-            "on": on.id,
-        }
-
-    def seeded(self) -> Method:
-        """Give the method, with the seed of the draw where it draws itself."""
-        names = {f.name for f in dataclasses.fields(self.method)}  # type: ignore[arg-type]
-        if "seed" not in names:
-            return self.method
-        return dataclasses.replace(self.method, seed=self.seed)  # type: ignore[type-var]
-
-
 def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:
     """Do what is not there yet, and give all results.
 
@@ -97,50 +68,21 @@ def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:
         If a method is unknown or cannot be used here, or the folder holds other results.
     """
     world = World(request)
-    methods = _usable(request, world, say)
-    check_same(request.out, _about(request, world), say)
-    cells = [
-        _Cell(spelling, method, shots, seed)
-        for spelling, method in methods.items()
-        for shots in request.shots
-        for seed in request.seeds
-    ]
     book = Notebook(request.out / "cells.jsonl")
+    cells = usable_cells(request, world, book, say)
+    check_same(request.out, _about(request, world), say)
+    say_what_is_short(request, world, say)
     failed = _run(request, world, book, cells, say)
-    wanted = [cell.key(world, on) for cell in cells for on in (world.encoder, *world.targets)]
-    return Compared(book.results(wanted), failed)
-
-
-def _usable(request: CompareRequest, world: World, say: Say) -> dict[str, Method]:
-    """Make the methods; refuse those that cannot be used, or leave them out of all."""
-    wanted = list(METHODS) if request.methods == ("all",) else list(request.methods)
-    found: dict[str, Method] = {name: make_method(name) for name in wanted}
-    first = world.draw(request.shots[0], request.seeds[0]).learn
-    for name, method in list(found.items()):
-        encoders = [world.encoder]
-        if method.carries_over is Transfer.REFIT:
-            encoders += world.targets
-        try:
-            for encoder in encoders:
-                method.check(first, world.pool, encoder)
-        except PromptBoostError as error:
-            if request.methods != ("all",):
-                raise type(error)(f"{name} cannot be used here: {error}") from error
-            say(f"without {name}: {error}")
-            del found[name]
-    return found
+    wanted = [key for cell in cells for key in cell.keys(world)]
+    return Compared(with_times(book.results(wanted), book.results(book)), failed)
 
 
 def _run(
-    request: CompareRequest, world: World, book: Notebook, cells: list[_Cell], say: Say
+    request: CompareRequest, world: World, book: Notebook, cells: list[Cell], say: Say
 ) -> list[str]:
     from tqdm import tqdm
 
-    missing = [
-        cell
-        for cell in cells
-        if any(cell.key(world, on) not in book for on in (world.encoder, *world.targets))
-    ]
+    missing = [cell for cell in cells if any(key not in book for key in cell.keys(world))]
     failed: list[str] = []
     hidden = None if request.progress else True
     with tqdm(missing, unit=" fits", disable=hidden, leave=False) as bar:
@@ -153,11 +95,18 @@ def _run(
                 line = f"{cell.spelling}, {cell.shots} shots, seed {cell.seed}: {error}"
                 failed.append(line)
                 say(f"left out: {line}")
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise RunError(
+                    f"{error.strerror}, in {request.out} or where embeddings are kept. What is done is "
+                    "kept: make room, and the same command goes on"
+                ) from error
     return failed
 
 
 def _measure(
-    request: CompareRequest, world: World, book: Notebook, cell: _Cell
+    request: CompareRequest, world: World, book: Notebook, cell: Cell
 ) -> Iterator[tuple[Key, Result, float]]:
     """Fit once, then measure on the encoder it was learnt with and on all others."""
     draw = world.draw(cell.shots, cell.seed)
@@ -181,11 +130,11 @@ def _measure(
         yield key, result, seconds
 
 
-def _learns_on(cell: _Cell, world: World, on: Encoder) -> bool:
+def _learns_on(cell: Cell, world: World, on: Encoder) -> bool:
     return on is world.encoder or cell.method.carries_over is Transfer.REFIT
 
 
-def _fit_or_load(cell: _Cell, world: World, draw: Draw, folder: Path, book: Notebook) -> Fitted:
+def _fit_or_load(cell: Cell, world: World, draw: Draw, folder: Path, book: Notebook) -> Fitted:
     """Fit, and keep what was learnt: a further encoder then needs no further fit."""
     if cell.key(world, world.encoder) in book:
         try:
@@ -197,7 +146,7 @@ def _fit_or_load(cell: _Cell, world: World, draw: Draw, folder: Path, book: Note
     return fitted
 
 
-def _carried(cell: _Cell, world: World, draw: Draw, fitted: Fitted | None, on: Encoder) -> Fitted:
+def _carried(cell: Cell, world: World, draw: Draw, fitted: Fitted | None, on: Encoder) -> Fitted:
     if cell.method.carries_over is Transfer.REFIT:
         return cell.seeded().fit(draw.learn, world.pool, on)
     assert fitted is not None
@@ -235,7 +184,7 @@ def _time_to_predict(fitted: Fitted, world: World, book: Notebook, key: Key) -> 
     return round(1000 * (time.perf_counter() - start) / len(pictures), 3)
 
 
-def _folder_name(cell: _Cell) -> str:
+def _folder_name(cell: Cell) -> str:
     name = re.sub(r"[^\w.+-]+", "_", cell.spelling)
     if name != cell.spelling:  # two spellings must not meet in one folder
         name += "-" + hashlib.blake2b(cell.spelling.encode(), digest_size=4).hexdigest()

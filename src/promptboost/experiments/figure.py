@@ -9,12 +9,15 @@ from promptboost.experiments.summary import Curve
 
 __all__ = ["accuracy_figure"]
 
-_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _LABELS = 560, 420, 46, 44, 46, 190
-_LABEL_GAP = 14
+_PLOT, _LEAST_HEIGHT, _LEFT, _TOP, _BOTTOM = 324, 420, 46, 44, 46
+_LABEL_GAP, _SAMPLE = 14, 26
+# Wide letters of the widest font that may be there; a label is never cut by the edge.
+_LETTER, _LONGEST = 7.4, 44
 # Told apart by those who see colours differently, too; more methods than these repeat with dashes.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#8a6d00", "#6b4fa0", "#a03c3c")
 _DASHES = ("", "7 4", "2 3")
 _OURS = "#0b6e69"
+_VIA = {"emulated": " + EFT", "refit": " (learnt again)"}
 _STYLE = (
     "text{font:12px system-ui,'Segoe UI',Roboto,sans-serif;fill:#5c636b}"
     ".title{font-size:14px;font-weight:600;fill:#22262b}.axis{stroke:#e4e1db}"
@@ -27,13 +30,14 @@ class _Panel:
     """Where shots and shares lie in one panel."""
 
     left: float
+    height: float
     shots: Sequence[int]
     low: float
     high: float
 
     @property
     def right(self) -> float:
-        return self.left + _WIDTH - _LEFT - _LABELS
+        return self.left + _PLOT
 
     def x(self, shots: int) -> float:
         """Place a number of shots; they mostly double, so they stand evenly."""
@@ -44,7 +48,8 @@ class _Panel:
 
     def y(self, share: float) -> float:
         """Place a share."""
-        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (self.high - share) / (self.high - self.low)
+        room = self.height - _TOP - _BOTTOM
+        return _TOP + room * (self.high - share) / (self.high - self.low)
 
 
 def accuracy_figure(panels: Sequence[tuple[str, Sequence[Curve]]], shots: Sequence[int]) -> str:
@@ -72,19 +77,23 @@ def accuracy_figure(panels: Sequence[tuple[str, Sequence[Curve]]], shots: Sequen
     low, high = _span([curve for _, found in panels for curve in found])
     names = list(dict.fromkeys(curve.method for _, found in panels for curve in found))
     looks = {name: _look(i, name) for i, name in enumerate(names)}
-    parts = []
+    labels = [_label(curve) for _, found in panels for curve in found]
+    wide = _LEFT + _PLOT + _SAMPLE + 24 + _LETTER * max(map(len, labels))
+    high_enough = _TOP + _BOTTOM + _LABEL_GAP * max(len(found) for _, found in panels)
+    height = max(_LEAST_HEIGHT, high_enough)
+    parts: list[Markup] = []
     for number, (title, found) in enumerate(panels):
-        panel = _Panel(number * _WIDTH + _LEFT, tuple(shots), low, high)
+        panel = _Panel(number * wide + _LEFT, height, tuple(shots), low, high)
         parts += _frame(panel, title)
         parts += [part for curve in found for part in _line(panel, curve, *looks[curve.method])]
         parts += _labels(panel, found, looks)
-    width = _WIDTH * len(panels)
+    width = round(wide * len(panels))
     return str(
         Markup(
             "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {w} {h}' width='{w}' height='{h}' "
             "role='img'><title>Accuracy against shots</title><style>{style}</style>"
             "<rect width='{w}' height='{h}' fill='#ffffff'/>{parts}</svg>\n"
-        ).format(w=width, h=_HEIGHT, style=Markup(_STYLE), parts=Markup("").join(parts))
+        ).format(w=width, h=height, style=Markup(_STYLE), parts=Markup("").join(parts))
     )
 
 
@@ -125,9 +134,10 @@ def _frame(panel: _Panel, title: str) -> list[Markup]:
             )
         )
         parts.append(_text(panel.left - 8, y + 4, f"{100 * share:.0f}", "end"))
-    parts += [_text(panel.x(k), _HEIGHT - 26, str(k), "middle") for k in panel.shots]
+    bottom = panel.height
+    parts += [_text(panel.x(k), bottom - 26, str(k), "middle") for k in panel.shots]
     middle = (panel.left + panel.right) / 2
-    parts.append(_text(middle, _HEIGHT - 8, "pictures of each class to learn from", "middle"))
+    parts.append(_text(middle, bottom - 8, "pictures of each class to learn from", "middle"))
     return parts
 
 
@@ -160,27 +170,50 @@ def _line(panel: _Panel, curve: Curve, colour: str, dashes: str, width: float) -
 def _labels(
     panel: _Panel, found: Sequence[Curve], looks: dict[str, tuple[str, str, float]]
 ) -> list[Markup]:
-    """Name each line where it ends, pushed apart where they would lie on each other."""
+    """Name each line where it ends, pushed apart where they would lie on each other.
+
+    Before a name stands a piece of its line: colours repeat, and then the dashes tell them apart.
+    """
     ends = sorted(((panel.y(c.means[-1]), c) for c in found), key=lambda pair: pair[0])
+    parts: list[Markup] = []
+    for y, (_, curve) in zip(_apart([y for y, _ in ends], panel.height), ends, strict=True):
+        colour, dashes, width = looks[curve.method]
+        parts.append(
+            Markup(
+                "<line x1='{:.1f}' x2='{:.1f}' y1='{y:.1f}' y2='{y:.1f}' stroke='{}' "
+                "stroke-width='{}' stroke-dasharray='{}'/>"
+            ).format(panel.right + 8, panel.right + _SAMPLE + 2, colour, width, dashes, y=y)
+        )
+        parts.append(
+            Markup("<text x='{:.1f}' y='{:.1f}' style='fill:{}'{}>{}</text>").format(
+                panel.right + _SAMPLE + 10,
+                y + 4,
+                colour,
+                Markup(" font-weight='650'") if colour == _OURS else Markup(""),
+                _label(curve),
+            )
+        )
+    return parts
+
+
+def _apart(heights: Sequence[float], height: float) -> list[float]:
+    """Push ascending places apart, and what then runs over the bottom back up."""
     places: list[float] = []
-    for y, _ in ends:
+    for y in heights:
         places.append(max(y, places[-1] + _LABEL_GAP) if places else y)
-    excess = max(0.0, places[-1] - (_HEIGHT - _BOTTOM)) if places else 0.0
-    # What ran over the bottom is pushed back up, from the last to the first.
+    excess = max(0.0, places[-1] - (height - _BOTTOM)) if places else 0.0
     for i in reversed(range(len(places))):
         limit = places[i + 1] - _LABEL_GAP if i + 1 < len(places) else places[i] - excess
         places[i] = min(places[i], limit)
-    return [
-        Markup("<text x='{:.1f}' y='{:.1f}' style='fill:{}'{}>{} {}</text>").format(
-            panel.right + 10,
-            place + 4,
-            looks[curve.method][0],
-            Markup(" font-weight='650'") if looks[curve.method][0] == _OURS else Markup(""),
-            f"{100 * curve.means[-1]:.1f}",
-            curve.method if len(curve.method) <= 24 else curve.method[:23] + "…",
-        )
-        for place, (_, curve) in zip(places, ends, strict=True)
-    ]
+    return places
+
+
+def _label(curve: Curve) -> str:
+    """Write the last figure and the name; not all that is in the picture of a transfer is one."""
+    name = curve.method
+    if len(name) > _LONGEST:  # settings differ at the end as often as at the beginning
+        name = f"{name[: _LONGEST // 2]}…{name[1 - _LONGEST // 2 :]}"
+    return f"{100 * curve.means[-1]:.1f} {name}{_VIA.get(curve.via, '')}"
 
 
 def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> Markup:

@@ -35,7 +35,8 @@ class CompareRequest:
     out : Path
         Folder of the results; what is there is not computed again.
     methods : tuple of str
-        Names, perhaps with settings; ``"all"`` for every method that can be used here.
+        Names, perhaps with settings; ``"all"`` for every method that can be used here, besides
+        those that are named.
     shots, seeds : tuple of int
         Pictures of each class to learn from, and draws of them.
     encoder : str
@@ -73,6 +74,9 @@ class CompareRequest:
             values = getattr(self, name)
             if not values:
                 raise SettingError(f"{name} is empty: give one or more")
+        for name in ("methods", "shots", "seeds", "transfers"):
+            values = getattr(self, name)
+            # Counted twice, it would weigh double in means and deviations.
             if len(set(values)) < len(values):
                 raise SettingError(f"{name} names something twice: {', '.join(map(str, values))}")
         for count in self.shots:

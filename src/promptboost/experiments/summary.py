@@ -8,9 +8,28 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["COLUMNS", "Curve", "best_at", "curves", "markdown", "mean_and_spread", "to_csv"]
+__all__ = [
+    "COLUMNS",
+    "Curve",
+    "best_at",
+    "curves",
+    "fit_time",
+    "how",
+    "markdown",
+    "mean_and_spread",
+    "predict_time",
+    "to_csv",
+    "with_times",
+    "written",
+]
 
 Lines = Sequence[Mapping[str, Any]]
+
+_HOW = {
+    "text": "its text is embedded again",
+    "emulated": "emulated (EFT): both encoders look at each picture",
+    "refit": "learnt again from the pictures with this encoder",
+}
 
 #: Columns of the CSV file, one line for each result.
 COLUMNS = (
@@ -46,6 +65,10 @@ class Curve:
         Mean seconds of a fit.
     predict_ms : float or None
         Milliseconds a picture, from file to answer.
+    draws : tuple of int
+        How many results each mean is of; a single one has no deviation.
+    image_passes : int
+        How often a picture goes through an image tower.
     """
 
     method: str
@@ -56,6 +79,8 @@ class Curve:
     deviations: tuple[float, ...]
     fit_s: tuple[float, ...]
     predict_ms: float | None
+    draws: tuple[int, ...] = ()
+    image_passes: int = 1
 
     def at(self, shots: int) -> tuple[float, float] | None:
         """Give mean and deviation at a number of shots."""
@@ -107,9 +132,48 @@ def curves(lines: Lines, on: str) -> list[Curve]:
                 tuple(spread for _, spread in figures),
                 tuple(float(np.mean([line["fit_s"] for line in part])) for part in by_shots),
                 times[0] if times else None,
+                tuple(map(len, by_shots)),
+                own[0].get("image_passes", 1),
             )
         )
     return found
+
+
+def with_times(lines: Sequence[dict[str, Any]], everything: Lines) -> list[dict[str, Any]]:
+    """Give each method its time to predict, which was measured once and perhaps for another draw.
+
+    Parameters
+    ----------
+    lines : sequence of dict
+        The results to show.
+    everything : sequence of mapping
+        All results there are.
+
+    Examples
+    --------
+    >>> first, second = (
+    ...     {"method": "x", "encoder": "e", "on": "e", "shots": k, "predict_ms": ms}
+    ...     for k, ms in ((1, 20.0), (4, None))
+    ... )
+    >>> with_times([second], [first, second])[0]["predict_ms"]
+    20.0
+    """
+    times: dict[tuple[str, ...], float] = {}
+    for line in everything:
+        if (time := line.get("predict_ms")) is not None:
+            times.setdefault(_which(line), time)
+    timed = {_which(line) for line in lines if line.get("predict_ms") is not None}
+    found = []
+    for line in lines:
+        if (which := _which(line)) not in timed:
+            line = {**line, "predict_ms": times.get(which)}
+            timed.add(which)
+        found.append(line)
+    return found
+
+
+def _which(line: Mapping[str, Any]) -> tuple[str, ...]:
+    return line["method"], line["encoder"], line["on"]
 
 
 def best_at(found: Sequence[Curve], shots: int) -> set[str]:
@@ -129,28 +193,42 @@ def markdown(found: Sequence[Curve], shots: Sequence[int]) -> str:
     |---|---:|---:|---:|
     | x | **60.0 ± 10.0** | 1.5 s | 20 ms |
     """
-    head = ["", *map(str, shots), "fit", "a picture"]
+    carried = any(curve.via for curve in found)
+    head = ["", *map(str, shots), "fit again" if carried else "fit", "a picture"]
+    head += ["how it got there"] if carried else []
     rows = [f"|{'|'.join(f' {h} ' if h else ' ' for h in head)}|"]
-    rows.append("|---|" + "---:|" * (len(head) - 1))
+    rows.append("|---|" + "---:|" * (len(shots) + 2) + "---|" * carried)
     best = {k: best_at(found, k) for k in shots}
     for curve in found:
         cells = [
             f"**{written(curve, k)}**" if curve.method in best[k] else written(curve, k)
             for k in shots
         ]
-        cells += [fit_time(curve), predict_time(curve)]
+        cells += [fit_time(curve), predict_time(curve), *([how(curve)] if carried else [])]
         rows.append(f"| {' | '.join([curve.method.replace('|', '/'), *cells])} |")
     return "\n".join(rows)
 
 
 def written(curve: Curve, shots: int) -> str:
-    """Write mean and deviation in per cent."""
+    """Write mean and deviation in per cent; of one draw there is no deviation."""
     at = curve.at(shots)
-    return "–" if at is None else f"{100 * at[0]:.1f} ± {100 * at[1]:.1f}"
+    if at is None:
+        return "–"
+    if curve.draws and curve.draws[curve.shots.index(shots)] == 1:
+        return f"{100 * at[0]:.1f}"
+    return f"{100 * at[0]:.1f} ± {100 * at[1]:.1f}"
+
+
+def how(curve: Curve) -> str:
+    """Write how a method got to another encoder, and what that costs."""
+    passes = f", {curve.image_passes} passes" if curve.image_passes > 2 else ""
+    return _HOW[curve.via] + passes
 
 
 def fit_time(curve: Curve) -> str:
-    """Write how long a fit takes, at the largest number of shots."""
+    """Write how long a fit takes, at the largest number of shots; what is carried is not fitted."""
+    if curve.via not in ("", "refit"):
+        return "–"
     seconds = curve.fit_s[-1]
     return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 

@@ -30,7 +30,7 @@ __all__ = ["Draw", "SomePictures", "World"]
 class SomePictures:
     """Some of more pictures, which are embedded together: each once, however often it is drawn."""
 
-    among: Pictures
+    among: FilePictures
     positions: NDArray[np.intp]
 
     def __len__(self) -> int:
@@ -45,10 +45,8 @@ class SomePictures:
         return self.among.views(encoder)[self.positions]
 
     def images(self) -> Iterator["Image"]:
-        """Read the pictures."""
-        wanted = set(self.positions.tolist())
-        found = {i: image for i, image in enumerate(self.among.images()) if i in wanted}
-        return (found[i] for i in self.positions.tolist())
+        """Read the pictures, one at a time: a test set does not fit into memory."""
+        return (self.among.data.pictures[i].open() for i in self.positions.tolist())
 
 
 @dataclass(frozen=True)

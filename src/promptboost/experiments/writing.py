@@ -1,5 +1,6 @@
 """The files of a comparison: CSV, a page of tables, a figure."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from promptboost.experiments.compare import Compared
@@ -30,10 +31,11 @@ def write_results(request: CompareRequest, found: Compared) -> list[Path]:
         panels.append((title, here))
         page.append(f"## Accuracy {title}\n\n{markdown(here, request.shots)}\n")
     page.append(
-        f"Per cent, mean ± standard deviation over the draws {', '.join(map(str, request.seeds))}; the "
-        "best of each column is bold. Time of a fit at the most shots, with pictures embedded already; "
-        "time of a picture from file to answer.\n"
+        f"Per cent, {_spread(request.seeds)}; the best of each column is bold. Time of a fit at the "
+        "most shots, with pictures embedded already; time of a picture from file to answer.\n"
     )
+    if found.failed:
+        page.append("Left out:\n\n" + "\n".join(f"- {line}" for line in found.failed) + "\n")
     files = {
         "results.csv": to_csv(found.lines),
         "results.md": "\n".join(page),
@@ -42,3 +44,9 @@ def write_results(request: CompareRequest, found: Compared) -> list[Path]:
     for name, text in files.items():
         write_text(request.out / name, text)
     return [request.out / name for name in files]
+
+
+def _spread(seeds: Sequence[int]) -> str:
+    if len(seeds) == 1:
+        return f"of the draw {seeds[0]} alone"
+    return f"mean ± standard deviation over the draws {', '.join(map(str, seeds))}"

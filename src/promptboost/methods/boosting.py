@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots
 from promptboost.encoders.base import Encoder
-from promptboost.errors import PoolError, SettingError
+from promptboost.errors import LabelError, PoolError, SettingError
 from promptboost.fitting import PoolTexts, fit_ensemble
 from promptboost.methods.contract import Group, Method, Origin, Transfer
 from promptboost.methods.pictures import FewShotSet
@@ -22,12 +22,15 @@ __all__ = ["Boosting"]
 class Boosting(Method):
     """Text prompt boosting.
 
+    The paper cuts new crops of the pictures in every round; here a round draws its views among the
+    cached ones, which all methods share.
+
     Parameters
     ----------
     composer : {"gradient", "greedy"}
         How a round composes its banks.
     rounds : int
-        M.
+        M. The paper has 50, and 30 for ImageNet.
     views_per_round : int or None
         a: how many crops of a picture a round sees; None for all there are, 0 for none.
     max_copies : int or None
@@ -73,12 +76,33 @@ class Boosting(Method):
     def __post_init__(self) -> None:
         if self.composer not in ("gradient", "greedy"):
             raise SettingError(f"composer is {self.composer!r}, but must be gradient or greedy")
+        if self.views_per_round is not None and self.views_per_round < 0:
+            raise SettingError(f"views_per_round is {self.views_per_round}, but must be 0 or more")
+        # What a composer does not look at would be an ablation of nothing.
+        if self.composer == "gradient" and self.max_copies is not None:
+            raise SettingError("max_copies is for the greedy composer: tpb, or composer=greedy")
+        if self.composer == "greedy" and self.logit_scale is not None:
+            raise SettingError("logit_scale is for the gradient composer: promptboost")
+        self._settings(0)  # says what is wrong with the others
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Refuse sources that the pool does not have, and a pool of other classes."""
+        """Refuse a pool without templates or of other classes, and classes without pictures."""
         of_sources(pool, self.sources)
         if tuple(pool.class_names) != tuple(shots.class_names):
             raise PoolError("the pool must have the classes of the pictures, in the same order")
+        if not pool.templates:
+            raise PoolError(
+                "every round begins with one of the pool's templates, and the pool has none; build "
+                "one with templates: promptboost pool build --help"
+            )
+        if shots.n_classes < 2:
+            raise LabelError("boosting needs two classes or more")
+        missing = sorted(set(range(shots.n_classes)) - set(shots.labels.tolist()))
+        if missing:
+            raise LabelError(
+                f"the class {shots.class_names[missing[0]]!r} has no picture, and boosting weighs "
+                "the words of a class by its pictures; add one, or leave the class out"
+            )
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
         """Boost."""

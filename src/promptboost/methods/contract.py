@@ -93,7 +93,8 @@ class Fitted(ABC):
         """
         raise EncoderError(
             f"{self.origin.method} does not carry over to {encoder.id}: what it learnt is vectors of "
-            f"{self.origin.encoder.id}. Fit it again on pictures embedded with {encoder.id}"
+            f"{self.origin.encoder.id}. Fit it again on pictures embedded with {encoder.id}, or have "
+            "both encoders look at each picture: promptboost.methods.eft.emulate(fitted, encoder)"
         )
 
     @property
@@ -117,7 +118,7 @@ class Method(ABC):
     name: ClassVar[str]
     group: ClassVar[Group]
     carries_over: ClassVar[Transfer]
-    #: Whether the pictures matter: what does not learn is measured once, not for every draw.
+    #: Whether the pictures matter: what does not learn is the same for every draw.
     learns: ClassVar[bool] = True
 
     # Not abstract: most methods can do with whatever they are given.

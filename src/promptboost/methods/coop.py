@@ -34,14 +34,15 @@ class CoOp(Method):
     Plain stochastic gradient descent with the authors' settings, in single precision. They crop
     each picture at random whenever it is seen; here a view is drawn among the cached ones (the
     picture itself and its crops), so the image tower runs once a view and not once a step. The
-    model of the last step is kept.
+    model of the last step is kept. As theirs does, an epoch leaves an incomplete last batch out.
 
     Parameters
     ----------
     context_tokens : int
         How many vectors.
     epochs : int or None
-        None for the authors' choice: 50 with one picture a class, 100 below eight, then 200.
+        None for the authors' choice: 50 with one picture a class, 100 below eight, then 200; the
+        class with the most pictures counts. (They train 50 epochs on ImageNet whatever the shots.)
     batch : int
         Pictures in a step.
     learning_rate : float
@@ -105,7 +106,8 @@ class CoOp(Method):
     def _epochs(self, shots: FewShotSet) -> int:
         if self.epochs is not None:
             return self.epochs
-        a_class = len(shots.labels) / shots.n_classes
+        # Not the mean: a class with a picture too few would halve the training of all.
+        a_class = int(np.bincount(shots.labels).max())
         return 50 if a_class < 2 else 100 if a_class < 8 else 200
 
     def _learn(

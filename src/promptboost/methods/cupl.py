@@ -63,6 +63,11 @@ class CuPL(Method):
     def _banks(self, shots: FewShotSet, pool: PromptPool) -> tuple[Bank, ...]:
         found = dict(zip(pool.class_names, sentences(pool, self.sources), strict=True))
         templates = pool.templates if self.templates else ()
+        if self.templates and not templates:
+            raise PoolError(
+                "it takes the pool's templates into the mean, and the pool has none; type cupl for "
+                "the sentences alone"
+            )
         banks: list[Bank] = []
         for name in shots.class_names:
             texts = [fill(t, name) for t in templates] + [p.text for p in found[name]]

@@ -34,10 +34,10 @@ class LLMbo(Method):
     A template's score is the share of the few pictures that it classifies rightly. Of templates with
     the same score the one found first wins. The scores of other pictures are never looked at.
 
-    Three things are not as the authors have them. They begin with templates drawn from a million
-    captions; here the pool's templates are what is drawn from, so with `initial` as large as the pool
-    all restarts begin alike. Restarts are a setting. Templates that the model repeats are not counted
-    twice.
+    Re-implemented, with a message in our own words. Three things are not as the authors have them.
+    They begin with templates drawn from a million captions; here the pool's templates are what is
+    drawn from, so with `initial` as large as the pool all restarts begin alike. Restarts are a
+    setting. Templates that the model repeats are not counted twice.
 
     Parameters
     ----------

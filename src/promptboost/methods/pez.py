@@ -26,11 +26,16 @@ __all__ = ["PEZ", "HardTokens"]
 class PEZ(Method):
     """Real tokens before the class names, the same for all classes; re-implemented.
 
-    The released code inverts pictures to prompts. For classification the loss here is the
-    cross-entropy of the few-shot set, and the tokens stand before the class name. A step projects
-    each vector to the nearest token by its cosine, takes the gradient there, and applies it to the
-    vector. The tokens with the least loss over all pictures and their views are decoded. What is
-    kept is that text, and the classifier is what the encoder reads when it tokenises it again.
+    The released code inverts pictures to prompts. For classification the loss is, as in the paper
+    on boosting, the cross-entropy of the few-shot set, and the tokens stand before the class name. A
+    step projects each vector to the nearest token by its cosine, takes the gradient there, and
+    applies it to the vector. The tokens with the least loss over all pictures and their views are
+    decoded. What is kept is that text, and the classifier is what the encoder reads when it
+    tokenises it again.
+
+    That paper trains 200 epochs; the default here is the 3000 steps of the released code, whatever
+    the number of pictures. Only tokens that can be written are taken: neither special ones nor parts
+    of a character. A picture is seen as one of its cached views.
 
     Parameters
     ----------

@@ -28,10 +28,11 @@ __all__ = ["PromptSRC", "PromptedClassifier"]
 class PromptSRC(Method):
     """Learnt tokens in the first layers of both towers of a ViT; the towers stay as they are.
 
-    The loss is in :class:`~promptboost.methods.promptsrc_losses.SelfConsistency`. The classes of
-    the frozen model are the means of the pool's templates (the authors take sixty). Trained by SGD
-    with momentum 0.9 and weight decay 0.0005, in single precision where the model is. All pictures
-    are in memory while it learns.
+    Re-implemented. The loss is in
+    :class:`~promptboost.methods.promptsrc_losses.SelfConsistency`. The classes of the frozen model
+    are the means of the pool's templates (the authors take sixty). Trained by SGD with momentum 0.9
+    and weight decay 0.0005, in single precision where the model is. All pictures are in memory while
+    it learns.
 
     Parameters
     ----------

@@ -76,7 +76,7 @@ _RECORDS = (
     MethodRecord("promptboost", "promptboost, its default", "boosting:Boosting"),
     MethodRecord(
         "tpb",
-        "text prompt boosting with the paper's settings",
+        "text prompt boosting with the paper's settings, re-implemented",
         "boosting:Boosting",
         {"composer": "greedy", "rounds": 50, "views_per_round": 4},
     ),

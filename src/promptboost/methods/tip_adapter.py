@@ -94,8 +94,9 @@ class CacheClassifier(Fitted):
 class TipAdapter(Method):
     """Zero-shot logits, plus α times the classes of the pictures that look alike.
 
-    A key of the cache is the mean row of a picture and its views. With `tuned` the keys are then
-    trained for a few epochs on the views, which is Tip-Adapter-F.
+    Re-implemented. A key of the cache is the mean row of a picture and its cached views (the authors
+    average ten random crops). With `tuned` the keys are then trained for a few epochs on the views,
+    which is Tip-Adapter-F. The text is the mean of the pool's templates, not the authors' own.
 
     The authors search α and β, and the best epoch of the tuning, on pictures that are not among the
     few shots. Here nothing else may be looked at. α and β are chosen by cross-validation over the

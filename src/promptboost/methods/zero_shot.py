@@ -55,7 +55,10 @@ class ZeroShot(Method):
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
         """Refuse where there is no such template."""
         if self.template == "all" and not pool.templates:
-            raise SettingError("it is the mean of the pool's templates, and the pool has none")
+            raise SettingError(
+                "its text is the mean of the pool's templates, and the pool has none; build a pool "
+                f"with templates, or name one as in zero-shot?template={PLAIN_TEMPLATE}"
+            )
         if self.template == "dataset" and shots.template is None:
             raise SettingError(
                 "only a benchmark has a template of its own; for other pictures type "
