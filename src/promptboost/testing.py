@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from promptboost.encoders.towers import DifferentiableText
+    from promptboost.methods import FewShotSet
 
-__all__ = ["FakeEncoder", "SyntheticTask", "clip_like"]
+__all__ = ["FakeEncoder", "SyntheticTask", "clip_like", "colour_shots"]
 
 
 class FakeEncoder:
@@ -173,3 +174,26 @@ def clip_like(
             for k in range(n_classes)
         ],
     )
+
+
+def colour_shots(red: str, blue: str) -> "tuple[FewShotSet, FakeEncoder]":
+    """Make a few-shot set of four pictures, and the encoder that sees them.
+
+    Parameters
+    ----------
+    red, blue : str
+        Names of the two classes. Pictures of the first are red and dark red, those of the second
+        blue and light blue.
+
+    Examples
+    --------
+    >>> shots, encoder = colour_shots("fire", "ice")
+    >>> shots.class_names, shots.labels.tolist(), shots.pictures.rows(encoder).shape
+    (('fire', 'ice'), [0, 0, 1, 1], (4, 32))
+    """
+    from promptboost.methods import FewShotSet, RowPictures
+
+    encoder = FakeEncoder()
+    rows = encoder.encode_texts(["red", "dark red", "blue", "light blue"])[:, None]
+    pictures = RowPictures({encoder.id: rows})
+    return FewShotSet(pictures, np.array([0, 0, 1, 1]), (red, blue)), encoder

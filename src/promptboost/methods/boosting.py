@@ -47,13 +47,9 @@ class Boosting(Method):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from promptboost.methods import FewShotSet, RowPictures
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import FakeEncoder
-    >>> encoder = FakeEncoder()
-    >>> rows = encoder.encode_texts(["red", "dark red", "blue", "light blue"])[:, None]
-    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 0, 1, 1]), ("fire", "ice"))
+    >>> from promptboost.testing import colour_shots
+    >>> shots, encoder = colour_shots("fire", "ice")
     >>> pool = build_pool(["fire", "ice"], descriptions={"fire": ["it is red"], "ice": ["it is blue"]})
     >>> fitted = Boosting(composer="greedy").fit(shots, pool, encoder)
     >>> fitted.predict(shots.pictures).tolist()

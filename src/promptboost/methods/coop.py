@@ -52,12 +52,9 @@ class CoOp(Method):
 
     Examples
     --------
-    >>> from promptboost.methods import RowPictures
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import FakeEncoder
-    >>> encoder = FakeEncoder()
-    >>> rows = encoder.encode_texts(["red", "dark red", "blue", "light blue"])[:, None]
-    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 0, 1, 1]), ("red", "blue"))
+    >>> from promptboost.testing import colour_shots
+    >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = CoOp(epochs=3).fit(shots, build_pool(["red", "blue"]), encoder)
     >>> fitted.predict(shots.pictures).tolist(), fitted.arrays["context"].shape
     ([0, 0, 1, 1], (16, 32))

@@ -30,13 +30,9 @@ class CuPL(Method):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from promptboost.methods import FewShotSet, RowPictures
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import FakeEncoder
-    >>> encoder = FakeEncoder()
-    >>> rows = encoder.encode_texts(["red", "blue"])[:, None]
-    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 1]), ("fire", "ice"))
+    >>> from promptboost.testing import colour_shots
+    >>> shots, encoder = colour_shots("fire", "ice")
     >>> said = {"fire": ["fire is red"], "ice": ["ice is blue"]}
     >>> pool = build_pool(["fire", "ice"], templates=["a {}."], descriptions={"CuPL": said})
     >>> CuPL(templates=True).fit(shots, pool, encoder).words()[1]
@@ -88,16 +84,12 @@ class PoolMean(Method):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from promptboost.methods import FewShotSet, RowPictures
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import FakeEncoder
-    >>> encoder = FakeEncoder()
-    >>> rows = encoder.encode_texts(["red", "blue"])[:, None]
-    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 1]), ("red", "blue"))
+    >>> from promptboost.testing import colour_shots
+    >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = PoolMean().fit(shots, build_pool(["red", "blue"]), encoder)
     >>> len(fitted.words()[0]), fitted.predict(shots.pictures).tolist()
-    (80, [0, 1])
+    (80, [0, 0, 1, 1])
     """
 
     name: ClassVar[str] = "pool-mean"

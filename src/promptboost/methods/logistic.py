@@ -46,15 +46,12 @@ class Logistic(Method):
 
     Examples
     --------
-    >>> from promptboost.methods import FewShotSet, RowPictures
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import FakeEncoder
-    >>> encoder = FakeEncoder()
-    >>> rows = encoder.encode_texts(["red", "blue"])[:, None]
-    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 1]), ("fire", "ice"))
+    >>> from promptboost.testing import colour_shots
+    >>> shots, encoder = colour_shots("fire", "ice")
     >>> fitted = Logistic().fit(shots, build_pool(["fire", "ice"]), encoder)
-    >>> fitted.predict(shots.pictures).tolist(), fitted.details
-    ([0, 1], {'C': 10.0})
+    >>> fitted.predict(shots.pictures).tolist(), sorted(fitted.details)
+    ([0, 0, 1, 1], ['C'])
     """
 
     name: ClassVar[str] = "logistic"

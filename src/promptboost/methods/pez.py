@@ -52,12 +52,9 @@ class PEZ(Method):
 
     Examples
     --------
-    >>> from promptboost.methods import RowPictures
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import FakeEncoder
-    >>> encoder = FakeEncoder()
-    >>> rows = encoder.encode_texts(["red", "dark red", "blue", "light blue"])[:, None]
-    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 0, 1, 1]), ("red", "blue"))
+    >>> from promptboost.testing import colour_shots
+    >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = PEZ(tokens=2, steps=5).fit(shots, build_pool(["red", "blue"]), encoder)
     >>> [len(bank) for bank in fitted.words()], fitted.details["same_tokens"]
     ([1, 1], True)

@@ -82,12 +82,9 @@ class ProAPO(Method):
 
     Examples
     --------
-    >>> from promptboost.methods import FewShotSet, RowPictures
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import FakeEncoder
-    >>> encoder = FakeEncoder()
-    >>> rows = encoder.encode_texts(["red", "dark red", "blue", "light blue"])[:, None]
-    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 0, 1, 1]), ("fire", "ice"))
+    >>> from promptboost.testing import colour_shots
+    >>> shots, encoder = colour_shots("fire", "ice")
     >>> said = {"fire": ["it is red", "it is hot"], "ice": ["it is blue", "it is cold"]}
     >>> pool = build_pool(["fire", "ice"], templates=["a {}.", "the {}."], descriptions=said)
     >>> fitted = ProAPO(epochs=2, group_epochs=2).fit(shots, pool, encoder)

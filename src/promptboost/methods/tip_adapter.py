@@ -121,15 +121,12 @@ class TipAdapter(Method):
 
     Examples
     --------
-    >>> from promptboost.methods import FewShotSet, RowPictures
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import FakeEncoder
-    >>> encoder = FakeEncoder()
-    >>> rows = encoder.encode_texts(["a red thing", "a blue thing"])[:, None]
-    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 1]), ("red", "blue"))
+    >>> from promptboost.testing import colour_shots
+    >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = TipAdapter().fit(shots, build_pool(["red", "blue"]), encoder)
-    >>> fitted.predict(shots.pictures).tolist(), fitted.cache.alpha, fitted.cache.beta
-    ([0, 1], 1.0, 5.5)
+    >>> fitted.predict(shots.pictures).tolist(), len(fitted.cache.keys)
+    ([0, 0, 1, 1], 4)
     """
 
     name: ClassVar[str] = "tip-adapter"

@@ -26,16 +26,12 @@ class ZeroShot(Method):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from promptboost.methods import FewShotSet, RowPictures
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import FakeEncoder
-    >>> encoder = FakeEncoder()
-    >>> rows = encoder.encode_texts(["red", "blue"])[:, None]
-    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 1]), ("red", "blue"))
+    >>> from promptboost.testing import colour_shots
+    >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = ZeroShot().fit(shots, build_pool(["red", "blue"]), encoder)
     >>> fitted.words()[0], fitted.predict(shots.pictures).tolist()
-    ({'a photo of a red.': 1.0}, [0, 1])
+    ({'a photo of a red.': 1.0}, [0, 0, 1, 1])
     """
 
     name: ClassVar[str] = "zero-shot"
