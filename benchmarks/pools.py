@@ -21,7 +21,15 @@ import numpy as np
 from promptboost.encoders.base import UnitRows, unit_rows
 from promptboost.encoders.store import EmbeddingStore, StoredEncoder
 from promptboost.fitting import PoolTexts
-from promptboost.pool import PromptPool, build_pool, load_pool, save_pool
+from promptboost.pool import (
+    PromptPool,
+    build_pool,
+    check_meeting,
+    load_pool,
+    meet,
+    save_pool,
+)
+from promptboost.pool.readers import Source
 from promptboost.testing import FakeEncoder
 
 DIM = 64
@@ -94,6 +102,16 @@ def walk(pool: PromptPool, _: Path) -> str:
 
 
 def check(pool: PromptPool, _: Path) -> str:
+    # After the templates of a class come its sentences, then the concatenations.
+    first = len(pool.templates)
+    last = first + pool.prompts_by_source["descriptions"] // len(pool.class_names)
+    sentences = {name: tuple(pool.texts(name)[first:last]) for name in pool.class_names}
+    met = meet(Source("mine", "plain", Path("mine.json"), sentences), pool.class_names)
+    found = check_meeting(met, pool.class_names, QuickEncoder(DIM))
+    return f"{sum(map(len, sentences.values())):,} sentences, {len(found)} findings"
+
+
+def summarise(pool: PromptPool, _: Path) -> str:
     return str(pool.statistics()["fingerprint"])[:8] + "…"
 
 
@@ -109,7 +127,8 @@ def read(_: PromptPool, folder: Path) -> str:
 STEPS: dict[str, Callable[[PromptPool, Path], str] | None] = {
     "build, repeats left out": None,
     "make every text once": walk,
-    "statistics and fingerprint": check,
+    "statistics and fingerprint": summarise,
+    "check all sentences": check,
     "embed into the store, float16": into_store,
     "store to blocks of int16": from_store,
     "embed into blocks of int16": computed,

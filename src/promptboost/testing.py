@@ -1,101 +1,14 @@
 """Helpers for tests: an encoder that needs no weights, and embeddings that behave like CLIP's."""
 
-import hashlib
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, unit_rows
+from promptboost.encoders.fake import FakeEncoder
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-    from promptboost.encoders.towers import DifferentiableText
-    from promptboost.methods import FewShotSet
-
-__all__ = ["FakeEncoder", "SyntheticTask", "clip_like", "colour_shots"]
-
-
-class FakeEncoder:
-    """A deterministic encoder without weights.
-
-    A text is the sum of one fixed pseudo-random vector per word; a picture is the sum of the
-    vectors of the words that name its dominant colours, so a red picture is near "red".
-
-    Parameters
-    ----------
-    dim : int, default=32
-        Length of the rows.
-    seed : int, default=0
-        Another seed is another model: the same words, other vectors.
-
-    Examples
-    --------
-    >>> encoder = FakeEncoder(dim=16)
-    >>> rows = encoder.encode_texts(["a red bird", "a red bird", "a blue fish"])
-    >>> rows.shape
-    (3, 16)
-    >>> bool((rows[0] == rows[1]).all())
-    True
-    """
-
-    context_length = 77
-    causal_text = True
-    logit_scale = 20.0
-
-    def __init__(self, dim: int = 32, seed: int = 0) -> None:
-        self.dim = dim
-        self.seed = seed
-        self.id = f"fake:{dim}-{seed}"
-        self.fingerprint = hashlib.blake2b(self.id.encode(), digest_size=16).hexdigest()
-
-    def encode_texts(self, texts: Sequence[str]) -> UnitRows:
-        """Embed each text as the sum of its words."""
-        return self._rows([self._text(text) for text in texts])
-
-    def encode_images(self, images: Iterable["Image"]) -> UnitRows:
-        """Embed each picture by the colours in a 4 × 4 thumbnail of it."""
-        return self._rows([self._picture(image) for image in images])
-
-    def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
-        """Count words, plus a start and an end token."""
-        return np.array([len(text.split()) + 2 for text in texts], dtype=np.int64)
-
-    def words(self, text: str) -> list[str]:
-        """Give the words of a text as they are looked up."""
-        return [word.strip(".,;:!?") for word in text.lower().split()]
-
-    def text_tower(self) -> "DifferentiableText":
-        """Give the same sum of word vectors for gradients."""
-        from promptboost.encoders.towers.fake import FakeTower
-
-        return FakeTower(self)
-
-    def _rows(self, rows: list[NDArray[np.float64]]) -> UnitRows:
-        if not rows:
-            return np.zeros((0, self.dim), dtype=np.float32)
-        return unit_rows(np.stack(rows))
-
-    def word_vector(self, word: str) -> NDArray[np.float64]:
-        """Give the vector of a word."""
-        digest = hashlib.blake2b(f"{self.seed}/{word}".encode(), digest_size=8).digest()
-        return np.random.default_rng(int.from_bytes(digest, "little")).standard_normal(self.dim)
-
-    def _text(self, text: str) -> NDArray[np.float64]:
-        # A constant direction, as in real towers, keeps an empty text from being a zero row.
-        return self.word_vector("<start>") + sum(map(self.word_vector, self.words(text)), 0.0)
-
-    def _picture(self, image: "Image") -> NDArray[np.float64]:
-        pixels = np.asarray(image.convert("RGB").resize((4, 4)), dtype=np.float64) / 255.0
-        red, green, blue = pixels.reshape(-1, 3).mean(axis=0)
-        detail = pixels.reshape(-1) - pixels.mean()
-        row = self.word_vector("<start>") + red * self.word_vector("red")
-        row = row + green * self.word_vector("green") + blue * self.word_vector("blue")
-        texture = [detail[j] * self.word_vector(f"<pixel {j}>") for j in range(0, detail.size, 6)]
-        return np.asarray(row + 0.3 * np.sum(texture, axis=0))
+__all__ = ["FakeEncoder", "SyntheticTask", "clip_like"]
 
 
 @dataclass(frozen=True)
@@ -174,26 +87,3 @@ def clip_like(
             for k in range(n_classes)
         ],
     )
-
-
-def colour_shots(red: str, blue: str) -> "tuple[FewShotSet, FakeEncoder]":
-    """Make a few-shot set of four pictures, and the encoder that sees them.
-
-    Parameters
-    ----------
-    red, blue : str
-        Names of the two classes. Pictures of the first are red and dark red, those of the second
-        blue and light blue.
-
-    Examples
-    --------
-    >>> shots, encoder = colour_shots("fire", "ice")
-    >>> shots.class_names, shots.labels.tolist(), shots.pictures.rows(encoder).shape
-    (('fire', 'ice'), [0, 0, 1, 1], (4, 32))
-    """
-    from promptboost.methods import FewShotSet, RowPictures
-
-    encoder = FakeEncoder()
-    rows = encoder.encode_texts(["red", "dark red", "blue", "light blue"])[:, None]
-    pictures = RowPictures({encoder.id: rows})
-    return FewShotSet(pictures, np.array([0, 0, 1, 1]), (red, blue)), encoder

@@ -8,8 +8,8 @@ from promptboost.pool import build_pool
 from tests.methods.small_task import NAMES, POOL, SAID
 
 
-def test_beginnings_cases_and_parts_behind_a_colon_are_enough() -> None:
-    for wanted in ("cupl", "CuPL_f", "proapo", "proapo:cupl"):
+def test_the_first_word_and_the_parts_around_a_colon_are_enough_in_any_case() -> None:
+    for wanted in ("cupl", "CuPL_Full", "proapo", "proapo:cupl_full"):
         assert sentence_sources(POOL, wanted) == ["proapo:CuPL_full"]
     assert sentence_sources(POOL, "mine, cupl,") == ["proapo:CuPL_full", "mine"]
     assert sentence_sources(POOL) == sentence_sources(POOL, " , ") == ["proapo:CuPL_full", "mine"]

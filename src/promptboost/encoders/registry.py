@@ -83,7 +83,7 @@ def _load_conse(name: str, rest: str, device: str | None, parameters: Mapping[st
 
 
 def _load_fake(name: str, rest: str, device: str | None, parameters: Mapping[str, Any]) -> Encoder:
-    from promptboost.testing import FakeEncoder
+    from promptboost.encoders.fake import FakeEncoder
 
     _check_parameters(name, parameters, ())
     numbers = re.fullmatch(r"([1-9]\d*)-(\d+)", rest)

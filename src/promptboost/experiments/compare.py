@@ -111,27 +111,28 @@ def _measure(
     """Fit once, then measure on the encoder it was learnt with and on all others."""
     draw = world.draw(cell.shots, cell.seed)
     folder = request.out / "fitted" / _folder_name(cell)
+    via = cell.method.carries_over
     fitted: Fitted | None = None
     for on in (world.encoder, *world.targets):
         key = cell.key(world, on)
         if key in book:
             continue
-        draw.learn.pictures.views(on if _learns_on(cell, world, on) else world.encoder)
+        at_home = on is world.encoder
+        learns_there = not at_home and via is Transfer.REFIT
+        # Embedding is not part of a fit's time.
+        draw.learn.pictures.views(on if learns_there else world.encoder)
         draw.held_out.rows(on)
         start = time.perf_counter()
-        if fitted is None and not (on is not world.encoder and _learns_on(cell, world, on)):
-            fitted = _fit_or_load(cell, world, draw, folder, book)
-        there = fitted if on is world.encoder else _carried(cell, world, draw, fitted, on)
-        assert there is not None
+        if learns_there:
+            there = cell.seeded().fit(draw.learn, world.pool, on)
+        else:
+            fitted = fitted or _fit_or_load(cell, world, draw, folder, book)
+            there = fitted if at_home else _carried(fitted, via, on)
         seconds = time.perf_counter() - start
-        result = _figures(there, draw, on is world.encoder, seconds)
+        result = _figures(there, draw, at_home, seconds)
         result["predict_ms"] = _time_to_predict(there, world, book, key)
-        result["via"] = "" if on is world.encoder else cell.method.carries_over.name.lower()
+        result["via"] = "" if at_home else via.name.lower()
         yield key, result, seconds
-
-
-def _learns_on(cell: Cell, world: World, on: Encoder) -> bool:
-    return on is world.encoder or cell.method.carries_over is Transfer.REFIT
 
 
 def _fit_or_load(cell: Cell, world: World, draw: Draw, folder: Path, book: Notebook) -> Fitted:
@@ -146,11 +147,8 @@ def _fit_or_load(cell: Cell, world: World, draw: Draw, folder: Path, book: Noteb
     return fitted
 
 
-def _carried(cell: Cell, world: World, draw: Draw, fitted: Fitted | None, on: Encoder) -> Fitted:
-    if cell.method.carries_over is Transfer.REFIT:
-        return cell.seeded().fit(draw.learn, world.pool, on)
-    assert fitted is not None
-    if cell.method.carries_over is Transfer.EMULATED:
+def _carried(fitted: Fitted, via: Transfer, on: Encoder) -> Fitted:
+    if via is Transfer.EMULATED:
         from promptboost.methods.eft import emulate
 
         return emulate(fitted, on)

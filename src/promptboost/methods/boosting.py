@@ -47,8 +47,8 @@ class Boosting(Method):
 
     Examples
     --------
+    >>> from promptboost.methods.example import colour_shots
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import colour_shots
     >>> shots, encoder = colour_shots("fire", "ice")
     >>> pool = build_pool(["fire", "ice"], descriptions={"fire": ["it is red"], "ice": ["it is blue"]})
     >>> fitted = Boosting(composer="greedy").fit(shots, pool, encoder)

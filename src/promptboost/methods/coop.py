@@ -52,8 +52,8 @@ class CoOp(Method):
 
     Examples
     --------
+    >>> from promptboost.methods.example import colour_shots
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import colour_shots
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = CoOp(epochs=3).fit(shots, build_pool(["red", "blue"]), encoder)
     >>> fitted.predict(shots.pictures).tolist(), fitted.arrays["context"].shape

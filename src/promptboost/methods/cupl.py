@@ -30,8 +30,8 @@ class CuPL(Method):
 
     Examples
     --------
+    >>> from promptboost.methods.example import colour_shots
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import colour_shots
     >>> shots, encoder = colour_shots("fire", "ice")
     >>> said = {"fire": ["fire is red"], "ice": ["ice is blue"]}
     >>> pool = build_pool(["fire", "ice"], templates=["a {}."], descriptions={"CuPL": said})
@@ -84,8 +84,8 @@ class PoolMean(Method):
 
     Examples
     --------
+    >>> from promptboost.methods.example import colour_shots
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import colour_shots
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = PoolMean().fit(shots, build_pool(["red", "blue"]), encoder)
     >>> len(fitted.words()[0]), fitted.predict(shots.pictures).tolist()

@@ -46,8 +46,8 @@ class Logistic(Method):
 
     Examples
     --------
+    >>> from promptboost.methods.example import colour_shots
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import colour_shots
     >>> shots, encoder = colour_shots("fire", "ice")
     >>> fitted = Logistic().fit(shots, build_pool(["fire", "ice"]), encoder)
     >>> fitted.predict(shots.pictures).tolist(), sorted(fitted.details)

@@ -52,8 +52,8 @@ class PEZ(Method):
 
     Examples
     --------
+    >>> from promptboost.methods.example import colour_shots
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import colour_shots
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = PEZ(tokens=2, steps=5).fit(shots, build_pool(["red", "blue"]), encoder)
     >>> [len(bank) for bank in fitted.words()], fitted.details["same_tokens"]

@@ -82,8 +82,8 @@ class ProAPO(Method):
 
     Examples
     --------
+    >>> from promptboost.methods.example import colour_shots
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import colour_shots
     >>> shots, encoder = colour_shots("fire", "ice")
     >>> said = {"fire": ["it is red", "it is hot"], "ice": ["it is blue", "it is cold"]}
     >>> pool = build_pool(["fire", "ice"], templates=["a {}.", "the {}."], descriptions=said)

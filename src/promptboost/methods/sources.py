@@ -2,6 +2,7 @@
 
 from promptboost.errors import PoolError
 from promptboost.pool import Prompt, PromptPool, from_sources
+from promptboost.pool.source_names import goes_by
 
 __all__ = ["TEMPLATE", "of_sources", "sentence_sources", "sentences"]
 
@@ -19,9 +20,8 @@ def sentence_sources(pool: PromptPool, wanted: str = "") -> list[str]:
     pool : PromptPool
         All there is.
     wanted : str
-        Names of sources with commas between them, in any case; the beginning of a name is enough,
-        and so is that of the part behind a colon: ``proapo:CuPL_full`` is also ``cupl``. Empty
-        for all.
+        Names of sources with commas between them, in any case; the first word of the part behind
+        a colon is enough: ``proapo:CuPL_full`` is also ``cupl``. Empty for all.
 
     Raises
     ------
@@ -80,12 +80,7 @@ def sentences(pool: PromptPool, wanted: str) -> list[list[Prompt]]:
 
 
 def _matching(there: list[str], wanted: str) -> list[str]:
-    start = wanted.lower()
-    found = [
-        name
-        for name in there
-        if name.lower().startswith(start) or name.lower().rpartition(":")[2].startswith(start)
-    ]
+    found = [name for name in there if goes_by(name, wanted)]
     if not found:
         has = f"it has {', '.join(there)}" if there else "it has templates only"
         raise PoolError(

@@ -121,8 +121,8 @@ class TipAdapter(Method):
 
     Examples
     --------
+    >>> from promptboost.methods.example import colour_shots
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import colour_shots
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = TipAdapter().fit(shots, build_pool(["red", "blue"]), encoder)
     >>> fitted.predict(shots.pictures).tolist(), len(fitted.cache.keys)

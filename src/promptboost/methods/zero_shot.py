@@ -26,8 +26,8 @@ class ZeroShot(Method):
 
     Examples
     --------
+    >>> from promptboost.methods.example import colour_shots
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import colour_shots
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = ZeroShot().fit(shots, build_pool(["red", "blue"]), encoder)
     >>> fitted.words()[0], fitted.predict(shots.pictures).tolist()

@@ -10,7 +10,8 @@ from promptboost.pool.build import Concatenate, build_pool, check_class_names
 from promptboost.pool.keeping import is_saved_pool, load_pool
 from promptboost.pool.meeting import Meeting, meet
 from promptboost.pool.pool import PromptPool
-from promptboost.pool.readers import Source, read_sources
+from promptboost.pool.readers import read_sources
+from promptboost.pool.source_names import goes_by
 
 __all__ = ["choose_sources", "join_pool", "read_pool", "rename_classes"]
 
@@ -85,6 +86,7 @@ def join_pool(
 
     Examples
     --------
+    >>> from promptboost.pool.readers import Source
     >>> source = Source("mine", "plain", Path("mine.json"), {"Owl": ("large round eyes",)})
     >>> join_pool([meet(source, ["owl"])], ["owl"], templates=["a {}."]).prompts_by_source
     {'template': 1, 'mine': 1}
@@ -117,11 +119,12 @@ def choose_sources(meetings: Sequence[Meeting], wanted: Iterable[str]) -> list[M
     """Take some of the sources, in the order wanted, or say which one there is not.
 
     A source goes by its name (``"cupl_full"``, ``"proapo:CuPL_full"``), by the part of it after
-    the colon, by what precedes the first underscore of that (``"cupl"``) and by its format, all
+    the colon, by the first word of that (``"cupl"``) and by its format, all
     without regard to case. A word that several go by takes all of them. Templates always stay.
 
     Examples
     --------
+    >>> from promptboost.pool.readers import Source
     >>> def source(name):
     ...     return meet(Source(name, "proapo", Path(name), {"owl": ("eyes",)}), ["owl"])
     >>> met = [source("proapo:CuPL_base"), source("proapo:DCLIP"), source("proapo:AWT")]
@@ -132,7 +135,11 @@ def choose_sources(meetings: Sequence[Meeting], wanted: Iterable[str]) -> list[M
         raise SettingError(f"sources must be a list of names, not one string: [{wanted!r}]")
     taken = [meeting for meeting in meetings if meeting.source.templates]
     for word in wanted:
-        fitting = [meeting for meeting in meetings if word.casefold() in _called(meeting.source)]
+        fitting = [
+            meeting
+            for meeting in meetings
+            if goes_by(meeting.source.name, word) or meeting.source.kind == word.casefold()
+        ]
         if not fitting:
             names = dict.fromkeys(meeting.source.name for meeting in meetings)
             raise SettingError(f"there is no source {word!r}; there is {', '.join(names)}")
@@ -182,12 +189,6 @@ def rename_classes(
         missing=tuple(name for name in names if name not in described),
         unused=tuple(dict.fromkeys((*met.unused, *pool.unused))),
     )
-
-
-def _called(source: Source) -> set[str]:
-    short = source.name.partition(":")[2] or source.name
-    names = (source.name, short, short.partition("_")[0], source.kind)
-    return {name.casefold() for name in names}
 
 
 def _check_clear(resolution: Resolution, where: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-    from promptboost.testing import FakeEncoder
+    from promptboost.encoders.fake import FakeEncoder
 
 __all__ = ["FakeTower"]
 
