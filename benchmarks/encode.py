@@ -12,7 +12,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.encoders.openclip import OpenClipEncoder
+from promptboost.encoders.openclip.openclip import OpenClipEncoder
 from promptboost.pool import TEMPLATES, emoji_descriptions, fill, read_descriptions
 
 REPEATS = 3

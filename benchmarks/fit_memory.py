@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.pool import TEMPLATES
-from promptboost.testing import FakeEncoder
 
 WORDS = ("red", "blue", "long", "short", "round", "sharp", "soft", "wing", "tail", "leaf", "stripe")
 PICTURES = 6
@@ -29,7 +29,7 @@ SHOTS = 4
 
 
 def write_task(folder: Path, classes: int, prompts: int) -> None:
-    """Write small pictures, and so many sentences that each class has about `prompts` prompts."""
+    """Write small images, and so many sentences that each class has about `prompts` prompts."""
     rng = np.random.default_rng(0)
     sentences = max(1, (prompts - len(TEMPLATES)) // (1 + len(TEMPLATES)))
     described = {}
@@ -51,14 +51,14 @@ def fit(folder: Path, dim: int, most: int | None) -> None:
     # The fake encoder makes each word anew: remembering them saves minutes that are not the pool's.
     FakeEncoder.word_vector = functools.cache(FakeEncoder.word_vector)  # type: ignore[method-assign]
     if most is not None:
-        import promptboost.runs.pool_rows as pool_rows
+        import promptboost.training.pool_rows as pool_rows
 
         pool_rows.MOST_IN_MEMORY = most
     from promptboost.cli import main
 
     peak = _sample_anonymous_memory()
     start = time.perf_counter()
-    arguments = f"fit {folder}/pictures -o {folder}/run --prompts {folder}/sentences.json"
+    arguments = f"fit {folder}/images -o {folder}/run --prompts {folder}/sentences.json"
     arguments += f" --config {folder}/all.toml --encoder fake:{dim}-0 --shots {SHOTS} --overwrite"
     try:
         main([*arguments.split(), "--no-cache", "--quiet"])

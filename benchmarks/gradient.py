@@ -8,8 +8,8 @@ import numpy as np
 
 from benchmarks.task import Task
 from promptboost.boosting import Composition, GradientSettings, GradientTrace, GridPool, Shots
-from promptboost.boosting.choosing import FACTORS, choose_scale
-from promptboost.boosting.gradient import compose_by_gradient
+from promptboost.boosting.gradient.compose import compose_by_gradient
+from promptboost.boosting.gradient.scale import FACTORS, choose_scale
 from promptboost.boosting.grid import GridRows
 
 #: Three times the logit scale of CLIP, like the default for an encoder that says 100.
@@ -54,7 +54,7 @@ def measure_gradient(
 
 def _choose(task: Task, pool: GridPool) -> None:
     """Choose the logit scale as a fit does, on views as they are."""
-    views = 4  # of each picture, one after the other, in every task
+    views = 4  # of each image, one after the other, in every task
     rows = task.X.reshape(-1, views, task.X.shape[1])
     shots = Shots(np.ascontiguousarray(rows[:, 0]), task.y[::views], rows)
     choose_scale(shots, pool, SETTINGS, SETTINGS.scale / FACTORS[0], views=views)

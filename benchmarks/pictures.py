@@ -1,6 +1,6 @@
-"""The table of docs/results.md for any labelled pictures: several shots and seeds, and transfer.
+"""The table of docs/results.md for any labelled images: several shots and seeds, and transfer.
 
-    python -m benchmarks.pictures DATA [--prompts FILE ...] [--shots 1 2 4 8] [--seeds 1 2 3]
+    python -m benchmarks.images DATA [--prompts FILE ...] [--shots 1 2 4 8] [--seeds 1 2 3]
 
 Fits on conse:lite0, moves the text to conse:lite2, and prints mean accuracies in per cent. The last
 columns are on the second encoder. Embeddings are kept in the store, so it can be stopped and run again.
@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from promptboost.config import FitSettings
 from promptboost.data import load_data
 from promptboost.pool import match_descriptions
 from promptboost.runs.demo import COLUMNS, run_demo
-from promptboost.runs.settings import FitSettings
 
 
 def merged_prompts(files: Sequence[str], data: str, folder: Path) -> str | None:

@@ -19,18 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from promptboost.encoders.base import UnitRows, unit_rows
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.store import EmbeddingStore, StoredEncoder
-from promptboost.fitting import PoolTexts
-from promptboost.pool import (
-    PromptPool,
-    build_pool,
-    check_meeting,
-    load_pool,
-    meet,
-    save_pool,
-)
-from promptboost.pool.readers import Source
-from promptboost.testing import FakeEncoder
+from promptboost.pool import PromptPool, build_pool, check_meeting, load_pool, meet, save_pool
+from promptboost.pool.readers.source import Source
+from promptboost.training import PoolTexts
 
 DIM = 64
 WORDS = ("red", "blue", "long", "short", "round", "sharp", "soft", "wing", "tail", "leaf", "stripe")
@@ -90,8 +83,8 @@ def read_blocks(pool: PromptPool, folder: Path) -> str:
 
     texts = PoolTexts.of(pool)
     grid = texts.embed_to(folder / "blocks", refuse, encoder_fingerprint="quick")
-    picture = grid.templates[0, 0].astype(np.float32)
-    best = [int((rows @ picture).argmax()) for rows in grid.prompts]
+    image = grid.templates[0, 0].astype(np.float32)
+    best = [int((rows @ image).argmax()) for rows in grid.prompts]
     return f"best prompt of each class, {len(best):,} classes"
 
 

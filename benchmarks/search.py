@@ -22,8 +22,8 @@ import numpy as np
 from benchmarks import plain
 from benchmarks.gradient import measure_gradient
 from benchmarks.task import Size, Task, Visit, make_task
-from promptboost.boosting.search import PromptSearch
-from promptboost.boosting.templates import pick_template, template_hits
+from promptboost.boosting.composition import pick_template, template_hits
+from promptboost.boosting.greedy.search import PromptSearch
 
 SIZES = {
     "pets": Size("pets", 37, 12_000, 2.4),
@@ -172,13 +172,13 @@ def measure_slopes() -> list[dict[str, object]]:
 
 
 def measure_prediction(
-    pictures: int = 10_000, classes: int = 100, dim: int = 512
+    images: int = 10_000, classes: int = 100, dim: int = 512
 ) -> dict[str, object]:
     """Predict with a head of M rounds, and with one zero-shot product, in turns."""
-    from promptboost.head import LinearHead
+    from promptboost.model import LinearHead
 
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((pictures, dim), dtype=np.float32)
+    X = rng.standard_normal((images, dim), dtype=np.float32)
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     W = rng.standard_normal((classes, dim), dtype=np.float32)
     names = tuple(f"class {k}" for k in range(classes))
@@ -190,7 +190,7 @@ def measure_prediction(
             times[f"M={M}"].append(seconds(lambda head=head: head.predict_index(X), 1))  # type: ignore[misc]
     medians = {name: float(np.median(values)) for name, values in times.items()}
     return {
-        "pictures": pictures,
+        "pictures": images,
         "classes": classes,
         "seconds": medians,
         "ratio": {M: medians[f"M={M}"] / medians["zero-shot"] for M in heads},

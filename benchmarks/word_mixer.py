@@ -64,7 +64,7 @@ class WordMixer:
 
 
 def first_list(message: str) -> list[str]:
-    r"""Give the first run of lines with a dash before them.
+    r"""Return the first run of lines with a dash before them.
 
     >>> first_list("Good:\n- a {}.\n- one {}.\n\nBad:\n- the {}.")
     ['a {}.', 'one {}.']

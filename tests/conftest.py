@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import settings
 
 # The first call of a compiled function loads it; timing single examples says nothing here.
@@ -5,3 +6,9 @@ settings.register_profile("house", deadline=None, print_blob=True, derandomize=T
 # `make fuzz` looks for new examples; a change is judged by the same ones every time.
 settings.register_profile("fuzz", deadline=None, print_blob=True, max_examples=500)
 settings.load_profile("house")
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path_factory, monkeypatch):
+    """No test meets the embeddings of another, or of the person who runs it."""
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path_factory.mktemp("cache")))

@@ -14,10 +14,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from promptboost import PromptBoostClassifier
 from promptboost.boosting import BoostSettings
-from promptboost.boosting.choosing import FACTORS
-from promptboost.ensemble import PromptEnsemble
+from promptboost.boosting.gradient.scale import FACTORS
+from promptboost.config import FitSettings
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import (
     DataError,
     EmbeddingError,
@@ -27,11 +27,11 @@ from promptboost.errors import (
     SettingError,
     WeightError,
 )
-from promptboost.fitting import PoolTexts
-from promptboost.head import LinearHead, VotingHead
+from promptboost.estimator import PromptBoostClassifier
+from promptboost.model import LinearHead, PromptEnsemble, VotingHead
 from promptboost.pool import build_pool
-from promptboost.runs.settings import FitSettings
-from promptboost.testing import FakeEncoder, clip_like
+from promptboost.testing import clip_like
+from promptboost.training import PoolTexts
 
 # No check is expected to fail. scikit-learn itself skips that of array libraries other than numpy
 # unless SCIPY_ARRAY_API is set.
@@ -287,7 +287,7 @@ class Task:
         )
         names = np.array([f"animal {k}" for k in range(6)])
         self.y = names[made.labels]
-        self.X, self.views = made.pictures, made.views
+        self.X, self.views = made.images, made.views
         self.train = np.tile(np.arange(few + held_out) < few, 6)
         sentences = {name: [f"{name} text {j}" for j in range(60)] for name in names}
         self.templates = [f"kind {j} of {{}}" for j in range(5)]
@@ -318,7 +318,7 @@ PAPER = {"composer": "greedy", "n_rounds": 20, "views_per_round": 4}
 
 
 @pytest.mark.parametrize("options", [{}, PAPER])
-def test_better_than_zero_shot_on_held_out_pictures(options):
+def test_better_than_zero_shot_on_held_out_images(options):
     tasks = [Task(seed) for seed in (1, 2, 3)]
     scores = [made.fit(**options).score(made.X[~made.train], made.y[~made.train]) for made in tasks]
     zero_shot = np.mean([made.zero_shot for made in tasks])
@@ -419,10 +419,10 @@ def test_a_mapping_a_function_and_sentences_by_class_are_the_same(task):
     assert texts[0] == texts[1] == texts[2]
 
 
-def test_classes_without_sentences_are_named_in_a_warning(pictures):
+def test_classes_without_sentences_are_named_in_a_warning(images):
     def fit(pool):
         model = PromptBoostClassifier("fake:48-0", pool, random_state=0)
-        return model.fit(*pictures)
+        return model.fit(*images)
 
     with pytest.warns(UserWarning, match="no sentences for 'ice', 'moss': only") as caught:
         fit({"Fire": ["it is very red"], "moss": [], "iec": ["it is very blue"]})
@@ -443,28 +443,28 @@ def test_a_pool_may_have_more_classes(task):
         model.fit(task.X, labels)
 
 
-# --- on pictures ---------------------------------------------------------------------------------
+# --- on images ---------------------------------------------------------------------------------
 
 TEMPLATES = ["a photo of {}."]
 SENTENCES = {"fire": ["it is very red"], "ice": ["it is very blue"], "moss": ["it is very green"]}
 TONES = {"fire": (200, 20, 20), "ice": (20, 20, 200), "moss": (20, 200, 20)}
 
 
-def picture(name, rng):
+def image(name, rng):
     tone = np.clip(np.array(TONES[name]) + rng.normal(0, 12, 3), 0, 255)
     pixels = np.clip(tone + rng.normal(0, 15, (24, 24, 3)), 0, 255).astype(np.uint8)
     return Image.fromarray(pixels)
 
 
 @pytest.fixture(scope="module")
-def pictures():
+def images():
     rng = np.random.default_rng(0)
     y = np.array([name for name in TONES for _ in range(4)])
-    return [picture(name, rng) for name in y], y
+    return [image(name, rng) for name in y], y
 
 
 @pytest.fixture(scope="module")
-def fitted(pictures):
+def fitted(images):
     model = PromptBoostClassifier(
         "fake:48-0",
         SENTENCES,
@@ -474,11 +474,11 @@ def fitted(pictures):
         n_views=6,
         random_state=0,
     )
-    return model.fit(*pictures)
+    return model.fit(*images)
 
 
-def test_pictures_of_all_kinds(fitted, pictures, tmp_path):
-    X, y = pictures
+def test_images_of_all_kinds(fitted, images, tmp_path):
+    X, y = images
     labels = fitted.predict(X)
     assert (labels == y).mean() > 0.9
     paths = []
@@ -498,44 +498,44 @@ def test_pictures_of_all_kinds(fitted, pictures, tmp_path):
     assert again.score(X, y) > 0.9
 
 
-def test_fit_on_pictures_records_the_encoder_and_the_views(fitted, pictures):
+def test_fit_on_images_records_the_encoder_and_the_views(fitted, images):
     ensemble = fitted.ensemble_
     assert ensemble.encoder_id == fitted.head_.encoder_id == "fake:48-0"
     assert ensemble.encoder_fingerprint == FakeEncoder(48).fingerprint
     assert (ensemble.settings["views"], ensemble.settings["views_per_round"]) == (6, 4)
     assert fitted.n_features_in_ == 48
-    still = clone(fitted).set_params(views_per_round=0).fit(*pictures)
+    still = clone(fitted).set_params(views_per_round=0).fit(*images)
     assert (still.ensemble_.settings["views"], still.n_iter_) == (0, 4)
-    rows = FakeEncoder(48).encode_images(pictures[0])
-    assert clone(still).fit(rows, pictures[1]).ensemble_.rounds == still.ensemble_.rounds
+    rows = FakeEncoder(48).encode_images(images[0])
+    assert clone(still).fit(rows, images[1]).ensemble_.rounds == still.ensemble_.rounds
 
 
-def test_the_logit_scale_is_chosen_around_the_encoders_own(fitted, pictures):
-    X, y = pictures
+def test_the_logit_scale_is_chosen_around_the_encoders_own(fitted, images):
+    X, y = images
     tried = [factor * FakeEncoder.logit_scale for factor in FACTORS]
     assert fitted.logit_scale_ in tried
     assert fitted.scale_choice_.startswith(f"logit scale {fitted.logit_scale_:g}, by the log loss")
-    # Whatever the pictures are like, there is nothing to choose by if each class has one.
+    # Whatever the images are like, there is nothing to choose by if each class has one.
     first = [0, 4, 8]
     lonely = clone(fitted).fit([X[i] for i in first], y[first])
     assert lonely.logit_scale_ == tried[0]
-    assert "one picture only" in lonely.scale_choice_
+    assert "one image only" in lonely.scale_choice_
     rows = FakeEncoder(48).encode_images(X)
     unknown = clone(fitted).set_params(encoder=FakeEncoder(48).encode_texts).fit(rows, y)
     assert "encoder's own is not known" in unknown.scale_choice_
 
 
-def test_a_logit_scale_that_is_given_is_used(fitted, pictures):
-    given = clone(fitted).set_params(logit_scale=7).fit(*pictures)
+def test_a_logit_scale_that_is_given_is_used(fitted, images):
+    given = clone(fitted).set_params(logit_scale=7).fit(*images)
     assert (given.logit_scale_, given.scale_choice_) == (7.0, None)
     assert given.ensemble_.settings["logit_scale"] == 7.0
     assert given.ensemble_.rounds != fitted.ensemble_.rounds
-    greedy = clone(fitted).set_params(composer="greedy").fit(*pictures)
+    greedy = clone(fitted).set_params(composer="greedy").fit(*images)
     assert (greedy.logit_scale_, greedy.scale_choice_) == (None, None)
 
 
-def test_transfer_is_the_same_text_in_another_space(fitted, pictures):
-    X, y = pictures
+def test_transfer_is_the_same_text_in_another_space(fitted, images):
+    X, y = images
     other = FakeEncoder(dim=64, seed=5)
     moved = fitted.transfer(other)
     assert moved.ensemble_ is fitted.ensemble_
@@ -548,8 +548,8 @@ def test_transfer_is_the_same_text_in_another_space(fitted, pictures):
     assert list(moved.staged_score(X, y))[-1] == moved.score(X, y)
 
 
-def test_what_was_learnt_holds_in_other_spaces(fitted, pictures):
-    X, y = pictures
+def test_what_was_learnt_holds_in_other_spaces(fitted, images):
+    X, y = images
     learnt, named = [], []
     for seed in range(1, 9):
         encoder = FakeEncoder(dim=64, seed=seed)
@@ -560,8 +560,8 @@ def test_what_was_learnt_holds_in_other_spaces(fitted, pictures):
     assert np.mean(learnt) > np.mean(named) + 0.2
 
 
-def test_pictures_in_cross_validation_and_search(pictures):
-    X, y = pictures
+def test_images_in_cross_validation_and_search(images):
+    X, y = images
     model = PromptBoostClassifier(
         "fake:48-0", SENTENCES, templates=TEMPLATES, n_rounds=2, random_state=0
     )
@@ -570,16 +570,16 @@ def test_pictures_in_cross_validation_and_search(pictures):
     assert search.best_estimator_.predict(X).shape == y.shape
 
 
-def test_pickle_of_a_named_encoder_is_small(fitted, pictures):
+def test_pickle_of_a_named_encoder_is_small(fitted, images):
     again = pickle.loads(pickle.dumps(fitted))
     assert again.encoder == "fake:48-0"
-    assert (again.predict(pictures[0]) == fitted.predict(pictures[0])).all()
+    assert (again.predict(images[0]) == fitted.predict(images[0])).all()
 
 
-def test_saved_text_is_the_classifier(fitted, pictures, tmp_path):
+def test_saved_text_is_the_classifier(fitted, images, tmp_path):
     fitted.ensemble_.save(tmp_path / "ensemble.json")
     head = PromptEnsemble.load(tmp_path / "ensemble.json").embed(FakeEncoder(48))
-    rows = FakeEncoder(48).encode_images(pictures[0])
+    rows = FakeEncoder(48).encode_images(images[0])
     assert (head.predict(rows) == fitted.predict(rows)).all()
 
 
@@ -649,8 +649,8 @@ def test_bad_views():
     assert classifier.fit(ROWS, LABELS, views=np.ones((4, 2, 4))).n_iter_ == 2
 
 
-def test_bad_pictures(pictures, tmp_path):
-    X, y = pictures
+def test_bad_images(images, tmp_path):
+    X, y = images
     with pytest.raises(DataError, match="no encoder"):
         PromptBoostClassifier().fit(X, y)
     with pytest.raises(DataError, match="no encoder"):
@@ -669,7 +669,7 @@ def test_bad_pictures(pictures, tmp_path):
 
 
 def test_embeddings_of_another_encoder_are_refused(fitted, task):
-    with pytest.raises(EmbeddingError, match="pictures have 64 dimensions, prompts 48"):
+    with pytest.raises(EmbeddingError, match="images have 64 dimensions, prompts 48"):
         clone(fitted).set_params(pool=None).fit(task.X, task.y)
     with pytest.raises(ValueError, match="64 features"):
         fitted.predict(task.X)
@@ -679,10 +679,10 @@ def test_embeddings_of_another_encoder_are_refused(fitted, task):
         PromptBoostClassifier({"a": [1.0]}).fit(task.X, task.y)
 
 
-def test_an_encoder_exchanged_after_the_fit_is_noticed(fitted, pictures):
+def test_an_encoder_exchanged_after_the_fit_is_noticed(fitted, images):
     changed = pickle.loads(pickle.dumps(fitted)).set_params(encoder="fake:48-1")
     with pytest.raises(EncoderError, match="use transfer"):
-        changed.predict(pictures[0])
+        changed.predict(images[0])
 
 
 def test_what_cannot_be_transferred(fitted):
@@ -713,7 +713,7 @@ def test_data_frames_keep_their_column_names(iris):
 
 def test_words_and_stages_do_not_import_scikit_learn():
     code = (
-        "import sys, promptboost.fitting.words, promptboost.fitting.stages;"
+        "import sys, promptboost.training.examples, promptboost.model.vectors;"
         "sys.exit('sklearn' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

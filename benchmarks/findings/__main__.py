@@ -1,6 +1,6 @@
 """Answer one question of docs/findings.md.
 
-    python -m benchmarks.findings QUESTION --pictures DIR --pools DIR
+    python -m benchmarks.findings QUESTION --images DIR --pools DIR
 
 Every cell is kept in OUT/QUESTION as soon as it is there: stop it, and the same command goes on.
 """
@@ -10,10 +10,10 @@ import importlib
 from functools import partial
 from pathlib import Path
 
-from benchmarks.findings.sets import SETS, SOURCE, TARGET, PictureSet, Places
+from benchmarks.findings.sets import SETS, SOURCE, TARGET, ImageSet, Places
 from benchmarks.findings.tables import show
-from promptboost.experiments.cells import Notebook
-from promptboost.runs.embedding import Embedder
+from promptboost.encoders.embedder import Embedder
+from promptboost.evaluation.cells import Notebook
 
 QUESTIONS = ("default", "rounds", "pools", "temperature", "settings", "noise", "weights", "steps")
 
@@ -21,7 +21,7 @@ QUESTIONS = ("default", "rounds", "pools", "temperature", "settings", "noise", "
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("question", choices=QUESTIONS)
-    parser.add_argument("--pictures", type=Path, help="folder of the photographs")
+    parser.add_argument("--images", type=Path, help="folder of the photographs")
     parser.add_argument("--pools", type=Path, help="folder of the released sentences")
     parser.add_argument("--out", type=Path, default=Path("findings"))
     parser.add_argument("--sets", nargs="*", default=SETS, choices=SETS)
@@ -29,13 +29,13 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3])
     parser.add_argument("--variants", nargs="*")
     options = parser.parse_args()
-    if set(options.sets) - {"emoji"} and not (options.pictures and options.pools):
-        parser.error("photographs need --pictures and --pools; --sets emoji needs neither")
+    if set(options.sets) - {"emoji"} and not (options.images and options.pools):
+        parser.error("photographs need --images and --pools; --sets emoji needs neither")
     question = importlib.import_module(f"benchmarks.findings.{options.question}")
-    places = Places(options.pictures, options.pools, Embedder.open(SOURCE), Embedder.open(TARGET))
+    places = Places(options.images, options.pools, Embedder.open(SOURCE), Embedder.open(TARGET))
     results = []
     for name in options.sets:
-        pictures = PictureSet(name, places)
+        images = ImageSet(name, places)
         keys = [
             {"set": name, "shots": shots, "seed": seed, "variant": variant}
             for variant in options.variants or list(question.VARIANTS)
@@ -44,7 +44,7 @@ def main() -> None:
         ]
         # One file a set, so that sets can be done side by side.
         notebook = Notebook(options.out / options.question / f"{name}.jsonl")
-        results += notebook.fill(keys, partial(question.work, pictures))
+        results += notebook.fill(keys, partial(question.work, images))
     if hasattr(question, "show"):
         question.show(results)
     else:

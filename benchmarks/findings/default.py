@@ -3,20 +3,20 @@
 from typing import Any
 
 from benchmarks.findings.fits import boosted, gradient_settings, measured, zero_shot
-from benchmarks.findings.sets import VIEWS, PictureSet
+from benchmarks.findings.sets import VIEWS, ImageSet
 from promptboost.boosting import BoostSettings
-from promptboost.experiments.cells import Key, Result
+from promptboost.evaluation.cells import Key, Result
 from promptboost.methods.logistic import fit_probe
 
 VARIANTS = ("zero-shot", "paper", "default", "probe")
 
 
-def work(pictures: PictureSet, key: Key) -> list[Result]:
+def work(images: ImageSet, key: Key) -> list[Result]:
     """Fit one of them on one draw."""
-    draw, words = pictures.draw(int(key["shots"]), int(key["seed"])), pictures.words()
+    draw, words = images.draw(int(key["shots"]), int(key["seed"])), images.words()
     seed = int(key["seed"])
     if key["variant"] == "zero-shot":
-        return [{**zero_shot(pictures, draw)}]
+        return [{**zero_shot(images, draw)}]
     if key["variant"] == "probe":
         weights, intercepts, _ = fit_probe(draw.rows, draw.labels, seed=seed)
         hits = (draw.held_out @ weights.T + intercepts).argmax(axis=1) == draw.held_out_labels

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.findings.sets import Draw, Floats, PictureSet, Words
+from benchmarks.findings.sets import Draw, Floats, ImageSet, Words
 from promptboost.boosting import BoostSettings, GradientSettings, boost
-from promptboost.boosting.choosing import choose_scale
 from promptboost.boosting.composition import Composition
-from promptboost.fitting import PoolTexts
+from promptboost.boosting.gradient.scale import choose_scale
+from promptboost.training import PoolTexts
 
 ENCODER_SCALE = 10.0  # of both ConSE encoders
 #: So little is left of a weight's change after division by this that all weights stay equal.
@@ -85,7 +85,7 @@ def bank_texts(weak: Composition, texts: PoolTexts) -> list[dict[str, int]]:
 
 
 def measured(draw: Draw, fitted: Fitted) -> dict[str, Any]:
-    """Give accuracies in per cent, and what there is to read."""
+    """Return accuracies in per cent, and what there is to read."""
     return {
         "rounds": fitted.rounds,
         "source": accuracy(draw.held_out, fitted.source, draw.held_out_labels),
@@ -97,13 +97,13 @@ def measured(draw: Draw, fitted: Fitted) -> dict[str, Any]:
 
 
 def accuracy(rows: Floats, classes: Floats, labels: NDArray[np.int64]) -> float:
-    """Give the share of rows nearest to their class, in per cent."""
+    """Return the share of rows nearest to their class, in per cent."""
     return 100 * float(((rows @ classes.T).argmax(axis=1) == labels).mean())
 
 
-def zero_shot(pictures: PictureSet, draw: Draw) -> dict[str, float]:
-    """Give the accuracy of the plain template."""
-    source, target = pictures.zero_shot
+def zero_shot(images: ImageSet, draw: Draw) -> dict[str, float]:
+    """Return the accuracy of the plain template."""
+    source, target = images.zero_shot
     return {
         "source": accuracy(draw.held_out, source, draw.held_out_labels),
         "target": accuracy(draw.held_out_target, target, draw.held_out_labels),

@@ -1,8 +1,8 @@
 """Label noise: which fit suffers least, and whether anything points at the wrong labels.
 
 A share of the few-shot labels is flipped; everything that is chosen, the logit scale for example, is chosen
-on the labels as they then are. Accuracy is on held-out pictures with their right labels. Where labels were
-flipped, a fit also says which pictures it suspects: "found" is the share of flipped ones among the most
+on the labels as they then are. Accuracy is on held-out images with their right labels. Where labels were
+flipped, a fit also says which images it suspects: "found" is the share of flipped ones among the most
 suspected, as many as were flipped.
 """
 
@@ -22,9 +22,9 @@ from benchmarks.findings.noise_finding import (
     probe_set_aside,
     set_aside,
 )
-from benchmarks.findings.sets import SETS, VIEWS, Draw, PictureSet, Words
+from benchmarks.findings.sets import SETS, VIEWS, Draw, ImageSet, Words
 from promptboost.boosting import BoostSettings
-from promptboost.experiments.cells import Key, Result
+from promptboost.evaluation.cells import Key, Result
 from promptboost.methods.logistic import fit_probe
 
 Found = dict[str, NDArray[np.float64]]
@@ -44,21 +44,21 @@ VARIANTS = {f"{method}, {share} %": (method, share) for share in SHARES for meth
 LEAST_SHOTS = 4
 
 
-def work(pictures: PictureSet, key: Key) -> list[Result]:
+def work(images: ImageSet, key: Key) -> list[Result]:
     """Fit one method on one draw with flipped labels; nothing below four shots."""
     if int(key["shots"]) < LEAST_SHOTS:
         return []
     method, share = VARIANTS[str(key["variant"])]
     seed = int(key["seed"])
-    clean = pictures.draw(int(key["shots"]), seed)
+    clean = images.draw(int(key["shots"]), seed)
     draw = replace(clean, labels=flipped(clean.labels, share / 100, seed))
     wrong = draw.labels != clean.labels
     if method == "probe":
         fits = [_probe(draw, seed)]
     elif "gradient" in METHODS[method]:
-        fits = [_gradient(draw, pictures.words(), seed, METHODS[method]["gradient"])]
+        fits = [_gradient(draw, images.words(), seed, METHODS[method]["gradient"])]
     else:
-        fits = _greedy(draw, pictures.words(), seed, METHODS[method])
+        fits = _greedy(draw, images.words(), seed, METHODS[method])
     results = []
     for result, suspicions in fits:
         if share:
@@ -72,7 +72,7 @@ def flipped(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.in
     """Flip a share of the labels to another class.
 
     Exactly ``round(share * n)`` labels change, each to one of the other classes, all equally likely. Every
-    class keeps at least one picture of its own, so pictures are drawn one after the other and
+    class keeps at least one image of its own, so images are drawn one after the other and
     one is passed over if it is the last of its class. The same labels and seed give the same
     flips, and a smaller share flips some of those that a larger one does.
 
@@ -89,10 +89,10 @@ def flipped(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.in
     others = (labels + rng.integers(1, classes, size=len(labels))) % classes
     left = np.bincount(labels)
     noisy, done = labels.copy(), 0
-    for picture in order:
-        label = labels[picture]
+    for image in order:
+        label = labels[image]
         if done < number and left[label] > 1:
-            noisy[picture] = others[picture]
+            noisy[image] = others[image]
             left[label] -= 1
             done += 1
     if done < number:

@@ -1,12 +1,12 @@
-"""Which learning pictures look wrongly labelled: chances of their labels, in sample and set aside."""
+"""Which learning images look wrongly labelled: chances of their labels, in sample and set aside."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.findings.sets import Draw, Floats, Words
 from promptboost.boosting import GradientSettings, compose_by_gradient
-from promptboost.boosting.choosing import dealt
-from promptboost.boosting.scores import scores_of
+from promptboost.boosting.composition import scores_of
+from promptboost.boosting.gradient.scale import dealt
 from promptboost.methods.logistic import FIXED_C
 
 Chances = NDArray[np.float64]
@@ -16,7 +16,7 @@ FOLDS = 4
 
 
 def precision(suspicion: Chances, wrong: NDArray[np.bool_]) -> float:
-    """Give the share of wrong labels among as many most suspicious ones as are wrong, in per cent.
+    """Return the share of wrong labels among as many most suspicious ones as are wrong, in per cent.
 
     Examples
     --------
@@ -28,23 +28,23 @@ def precision(suspicion: Chances, wrong: NDArray[np.bool_]) -> float:
 
 
 def doubt(chances: Chances, labels: Labels) -> Chances:
-    """Give 1 − p of each picture's own label.
+    """Return 1 − p of each image's own label.
 
-    It is the length of the picture's part in the composer's gradient by its own class row, but for the
+    It is the length of the image's part in the composer's gradient by its own class row, but for the
     factor β that all have.
     """
     return np.asarray(1 - chances[np.arange(len(labels)), labels])
 
 
 def in_sample(draw: Draw, classes: Floats, scale: float) -> Chances:
-    """Give the chances of all classes under a fit, for the pictures it was fitted on."""
+    """Return the chances of all classes under a fit, for the images it was fitted on."""
     return _softmax(scale * (draw.rows[:, 0] @ classes.T).astype(np.float64))
 
 
 def set_aside(draw: Draw, words: Words, settings: GradientSettings) -> Chances:
-    """Give the chances of all classes under a fit that did not see the picture.
+    """Return the chances of all classes under a fit that did not see the image.
 
-    Pictures are dealt to four folds as for the choice of the scale. A class of one picture has none in
+    Images are dealt to four folds as for the choice of the scale. A class of one image has none in
     the fold that sets it aside; the composer still knows it by its sentences.
     """
     shots = draw.shots()
@@ -68,7 +68,7 @@ def set_aside(draw: Draw, words: Words, settings: GradientSettings) -> Chances:
 
 
 def probe_set_aside(draw: Draw, seed: int) -> Chances:
-    """Give the chances of all classes under a logistic regression that did not see the picture."""
+    """Return the chances of all classes under a logistic regression that did not see the image."""
     import warnings
 
     from sklearn.linear_model import LogisticRegression
@@ -77,7 +77,7 @@ def probe_set_aside(draw: Draw, seed: int) -> Chances:
     model = LogisticRegression(C=FIXED_C, max_iter=2000, tol=1e-3)
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
-        # A class of fewer pictures than folds is set aside whole by one of them: no chance for it there.
+        # A class of fewer images than folds is set aside whole by one of them: no chance for it there.
         warnings.filterwarnings("ignore", message="The least populated class")
         warnings.filterwarnings("ignore", message="Number of classes in training fold")
         rows = draw.rows[:, 0].astype(np.float64)
@@ -86,7 +86,7 @@ def probe_set_aside(draw: Draw, seed: int) -> Chances:
 
 
 def cleanlab_doubt(chances: Chances, labels: Labels, method: str = "self_confidence") -> Chances:
-    """Give what cleanlab thinks of each label, by its default method or another: high is bad."""
+    """Return what cleanlab thinks of each label, by its default method or another: high is bad."""
     try:
         from cleanlab.rank import get_label_quality_scores
     except ImportError as missing:

@@ -3,21 +3,21 @@
 from typing import Any
 
 from benchmarks.findings.fits import boosted, gradient_settings, measured
-from benchmarks.findings.sets import VIEWS, PictureSet, PoolKind
+from benchmarks.findings.sets import VIEWS, ImageSet, PoolKind
 from promptboost.boosting import BoostSettings
-from promptboost.experiments.cells import Key, Result
+from promptboost.evaluation.cells import Key, Result
 
 POOLS: tuple[PoolKind, ...] = ("templates", "full", "one", "all")
 VARIANTS = tuple(f"{who}, {pool}" for who in ("paper", "default") for pool in POOLS)
 
 
-def work(pictures: PictureSet, key: Key) -> list[Result]:
+def work(images: ImageSet, key: Key) -> list[Result]:
     """Fit on one pool; nothing where a set has no sentences to make it of."""
     who, pool = str(key["variant"]).split(", ")
-    if pool != "templates" and not pictures.has_sentences:
+    if pool != "templates" and not images.has_sentences:
         return []
-    draw = pictures.draw(int(key["shots"]), int(key["seed"]))
-    words = pictures.words(pool)  # type: ignore[arg-type]
+    draw = images.draw(int(key["shots"]), int(key["seed"]))
+    words = images.words(pool)  # type: ignore[arg-type]
     options: dict[str, Any] = {"rounds": 50, "views_per_round": 4}
     if who == "default":
         options = {"rounds": 1, "views_per_round": VIEWS}

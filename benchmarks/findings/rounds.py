@@ -1,6 +1,6 @@
 """What are boosting rounds worth? Both composers, up to 50 rounds, with and without views and weights.
 
-Variants: composer; views (4 of 8 a round, all 8, or the pictures alone); weights (SAMME.R with τ = 1, or
+Variants: composer; views (4 of 8 a round, all 8, or the images alone); weights (SAMME.R with τ = 1, or
 none: then rounds differ by their views only, so they average over draws); and for the gradient composer
 rounds composed to be added to those before ("sum": their sum; "mean": their mean).
 """
@@ -19,10 +19,10 @@ from benchmarks.findings.fits import (
     gradient_settings,
     measured,
 )
-from benchmarks.findings.sets import VIEWS, Draw, PictureSet, Words
+from benchmarks.findings.sets import VIEWS, Draw, ImageSet, Words
 from promptboost.boosting import BoostSettings, GradientSettings, compose_by_gradient
 from promptboost.boosting.composition import Composition
-from promptboost.experiments.cells import Key, Result
+from promptboost.evaluation.cells import Key, Result
 
 STOPS = (1, 5, 20, 50)
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -45,10 +45,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def work(pictures: PictureSet, key: Key) -> list[Result]:
+def work(images: ImageSet, key: Key) -> list[Result]:
     """Fit one variant on one draw."""
     variant = VARIANTS[str(key["variant"])]
-    draw, words = pictures.draw(int(key["shots"]), int(key["seed"])), pictures.words()
+    draw, words = images.draw(int(key["shots"]), int(key["seed"])), images.words()
     views = variant["views"]
     gradient = None
     if variant["composer"] == "gradient":

@@ -1,7 +1,7 @@
-"""The four picture sets, embedded by both encoders, and the pools to choose from.
+"""The four image sets, embedded by both encoders, and the pools to choose from.
 
 Everything comes from the embedding store after the first time. Emoji come with promptboost; the
-photographs are folders of 60 pictures a class, and their sentences released description files.
+photographs are folders of 60 images a class, and their sentences released description files.
 """
 
 import json
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from promptboost.boosting import GridPool, Shots
 from promptboost.boosting.grid import to_grid
 from promptboost.data import draw_shots, load_data
-from promptboost.fitting import PoolTexts
+from promptboost.encoders.embedder import Embedder
 from promptboost.pool import (
     PLAIN_TEMPLATE,
     build_pool,
@@ -25,7 +25,7 @@ from promptboost.pool import (
     fill,
     match_descriptions,
 )
-from promptboost.runs.embedding import Embedder
+from promptboost.training import PoolTexts
 
 Floats = NDArray[np.float32]
 PoolKind = Literal["templates", "full", "one", "all"]
@@ -42,7 +42,7 @@ _SENTENCES = {"pets": "oxford_pets", "textures": "dtd"}
 class Places:
     """Where the photographs and the released sentences are, and what embeds them."""
 
-    pictures: Path
+    images: Path
     pools: Path
     source: Embedder
     target: Embedder
@@ -74,7 +74,7 @@ class Words:
     places: Places
 
     def class_rows(self, banks: Sequence[dict[str, int]]) -> tuple[Floats, Floats]:
-        """Give the mean row of each bank, for both encoders."""
+        """Return the mean row of each bank, for both encoders."""
         wanted = sorted({text for bank in banks for text in bank})
         found = []
         for embedder in (self.places.source, self.places.target):
@@ -86,18 +86,18 @@ class Words:
         return found[0], found[1]
 
 
-class PictureSet:
-    """One set of pictures."""
+class ImageSet:
+    """One set of images."""
 
     def __init__(self, name: str, places: Places) -> None:
         self.name, self._places = name, places
-        source = "emoji" if name == "emoji" else str(places.pictures / _FOLDERS[name])
+        source = "emoji" if name == "emoji" else str(places.images / _FOLDERS[name])
         data = load_data(source, check=False)
         self.class_names = data.class_names
         self._split = "test" in data.splits
         learn = data.of_split("train") if self._split else data
         self._labels = learn.labels
-        self._rows = places.source.pictures(learn, views=VIEWS)
+        self._rows = places.source.images(learn, views=VIEWS)
         measured = data.of_split("test") if self._split else data
         self._measured = places.source.originals(measured)
         self._measured_target = places.target.originals(measured)
@@ -105,7 +105,7 @@ class PictureSet:
         self._words: dict[PoolKind, Words] = {}
 
     def draw(self, shots: int, seed: int) -> Draw:
-        """Draw the pictures to learn from; classes with fewer give what they have."""
+        """Draw the images to learn from; classes with fewer give what they have."""
         chosen = draw_shots(self._labels, shots, seed=seed, fewer="allow")
         kept = np.arange(len(self._measured_labels))
         if not self._split:
@@ -119,7 +119,7 @@ class PictureSet:
         )
 
     def words(self, kind: PoolKind = "full") -> Words:
-        """Give a pool: templates alone, with sentences, or with template and sentence joined."""
+        """Return a pool: templates alone, with sentences, or with template and sentence joined."""
         if kind not in self._words:
             pool = build_pool(
                 self.class_names,

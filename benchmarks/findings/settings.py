@@ -3,9 +3,9 @@
 from typing import Any
 
 from benchmarks.findings.fits import ENCODER_SCALE, boosted, gradient_settings, measured
-from benchmarks.findings.sets import VIEWS, PictureSet
+from benchmarks.findings.sets import VIEWS, ImageSet
 from promptboost.boosting import BoostSettings
-from promptboost.experiments.cells import Key, Result
+from promptboost.evaluation.cells import Key, Result
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -19,11 +19,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def work(pictures: PictureSet, key: Key) -> list[Result]:
+def work(images: ImageSet, key: Key) -> list[Result]:
     """Compose one round."""
     options = dict(VARIANTS[str(key["variant"])])
     views = options.pop("views", VIEWS)
-    draw, words = pictures.draw(int(key["shots"]), int(key["seed"])), pictures.words()
+    draw, words = images.draw(int(key["shots"]), int(key["seed"])), images.words()
     gradient = gradient_settings(draw, words, views, **options)
     settings = BoostSettings(
         rounds=1, views_per_round=views, seed=int(key["seed"]), gradient=gradient

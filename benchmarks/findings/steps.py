@@ -11,19 +11,19 @@ import numpy as np
 
 from benchmarks.findings import tables
 from benchmarks.findings.fits import gradient_settings
-from benchmarks.findings.sets import VIEWS, PictureSet
+from benchmarks.findings.sets import VIEWS, ImageSet
 from benchmarks.findings.weights_problem import Problem, pose
 from benchmarks.findings.weights_solvers import on_simplex
 from promptboost.boosting import BoostSettings, GradientTrace, boost
-from promptboost.experiments.cells import Key, Result
+from promptboost.evaluation.cells import Key, Result
 
 STEPS = (3, 5, 10, 20, 30)
 VARIANTS = ("append one copy", "pairwise, 32 copies", "pairwise, 1024 copies")
 
 
-def work(pictures: PictureSet, key: Key) -> list[Result]:
-    """Give the distance from the best after each number of steps."""
-    draw, words = pictures.draw(int(key["shots"]), int(key["seed"])), pictures.words()
+def work(images: ImageSet, key: Key) -> list[Result]:
+    """Return the distance from the best after each number of steps."""
+    draw, words = images.draw(int(key["shots"]), int(key["seed"])), images.words()
     asked = gradient_settings(draw, words, VIEWS, caution=0.0, tolerance=0.0)
     copies = 1024 if "1024" in str(key["variant"]) else 32
     settings = BoostSettings(

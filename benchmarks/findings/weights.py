@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.findings.fits import accuracy, boosted, gradient_settings, measured
-from benchmarks.findings.sets import VIEWS, Draw, PictureSet, Words
+from benchmarks.findings.sets import VIEWS, Draw, ImageSet, Words
 from benchmarks.findings.weights_choosing import choose_strength
 from benchmarks.findings.weights_problem import Problem, Weights, pose
 from benchmarks.findings.weights_solvers import Solution, on_simplex, unconstrained
 from promptboost.boosting import BoostSettings, GradientSettings, boost
-from promptboost.experiments.cells import Key, Result
+from promptboost.evaluation.cells import Key, Result
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "simplex, spread 0": {"how": "simplex", "spread": 0.0},
@@ -38,14 +38,14 @@ ITERATIONS = 200
 LEAST_SHARE = 1 / 320
 
 
-def work(pictures: PictureSet, key: Key) -> list[Result]:
+def work(images: ImageSet, key: Key) -> list[Result]:
     """Fit one variant on one draw; nothing for numbers of shots that the question leaves out."""
     shots, seed = int(key["shots"]), int(key["seed"])
     if shots not in SHOTS:
         return []
     variant = VARIANTS[str(key["variant"])]
-    draw, words = pictures.draw(shots, seed), pictures.words()
-    gradient = replace(_default(pictures, shots, seed), spread=variant.get("spread", 0.0))
+    draw, words = images.draw(shots, seed), images.words()
+    gradient = replace(_default(images, shots, seed), spread=variant.get("spread", 0.0))
     settings = BoostSettings(rounds=1, views_per_round=VIEWS, seed=seed, gradient=gradient)
     # Where all banks start does not depend on how they go on.
     first = next(boost(draw.shots(), words.grid, replace(settings, gradient=_short(gradient))))
@@ -64,9 +64,9 @@ def work(pictures: PictureSet, key: Key) -> list[Result]:
 
 
 @lru_cache(maxsize=64)
-def _default(pictures: PictureSet, shots: int, seed: int) -> GradientSettings:
+def _default(images: ImageSet, shots: int, seed: int) -> GradientSettings:
     """Settle the scale as the default does on this draw; all variants share it."""
-    chosen = gradient_settings(pictures.draw(shots, seed), pictures.words(), VIEWS)
+    chosen = gradient_settings(images.draw(shots, seed), images.words(), VIEWS)
     return replace(chosen, caution=0.0)
 
 

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from benchmarks.findings.sets import Floats
 from benchmarks.findings.weights_problem import Problem
 from benchmarks.findings.weights_solvers import unconstrained
-from promptboost.boosting.choosing import dealt
-from promptboost.boosting.scores import log_losses
+from promptboost.boosting.composition import log_losses
+from promptboost.boosting.gradient.scale import dealt
 
 #: Tried from strong to weak.
 STRENGTHS = (20.0, 2.0, 0.2, 0.02)
-#: Where a class has one picture only, and none can be set aside: what the spread is by default.
+#: Where a class has one image only, and none can be set aside: what the spread is by default.
 FIXED_STRENGTH = 2.0
 
 _MOST_FOLDS = 4
@@ -23,7 +23,7 @@ _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 
 
 def choose_strength(problem: Problem, originals: Floats, labels: NDArray[np.int64]) -> float:
-    """Choose by the log loss on pictures set aside, at the loudness that suits a strength best.
+    """Choose by the log loss on images set aside, at the loudness that suits a strength best.
 
     The strongest is taken that is no worse than the best beyond one standard error of the difference.
     """

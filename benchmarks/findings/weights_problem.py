@@ -4,7 +4,7 @@ With W_k = Σ_t a_kt t, the objective is
 
     Σ_i v_i · CE(softmax(β · x_i·Wᵀ), y_i)  +  strength / 2K · Σ_k Σ_t a_kt²
 
-the same as in promptboost.boosting.gradient with caution 0: strength is its spread, a its shares.
+the same as in promptboost.boosting.gradient.compose with caution 0: strength is its spread, a its shares.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Problem:
     Attributes
     ----------
     rows : array of float32, shape (n, D)
-        Views of the pictures.
+        Views of the images.
     labels : array of int64, shape (n,)
         Class index of each row.
     atoms : array of float32, shape (K, P, D)
@@ -48,7 +48,7 @@ class Problem:
     strength: float = 0.0
 
     def start(self) -> Weights:
-        """Give all weight to the template, as the composer does."""
+        """Return all weight to the template, as the composer does."""
         weights = np.zeros(self.present.shape)
         weights[:, 0] = 1.0
         return weights
@@ -58,19 +58,19 @@ class Problem:
         return replace(self, rows=rows, labels=labels)
 
     def classes(self, weights: Weights) -> Floats:
-        """Give the class rows W, shape (K, D)."""
+        """Return the class rows W, shape (K, D)."""
         return np.asarray(np.matmul(weights.astype(np.float32)[:, None], self.atoms)[:, 0])
 
     def loss(self, classes: Floats) -> float:
-        """Give the loss of class rows, without what weights cost."""
+        """Return the loss of class rows, without what weights cost."""
         return self._chances(classes)[0]
 
     def value(self, weights: Weights) -> float:
-        """Give the objective."""
+        """Return the objective."""
         return self.loss(self.classes(weights)) + self._cost(weights)
 
     def slope(self, weights: Weights) -> tuple[float, Weights]:
-        """Give the objective and its gradient; the gradient is 0 where there is no prompt."""
+        """Return the objective and its gradient; the gradient is 0 where there is no prompt."""
         loss, chances = self._chances(self.classes(weights))
         chances[np.arange(len(chances)), self.labels] -= 1
         by_class = (chances.T @ self.rows) * np.float32(self.scale / len(chances))
@@ -78,7 +78,7 @@ class Problem:
         return loss + self._cost(weights), gradient + self.strength / len(self.atoms) * weights
 
     def _chances(self, classes: Floats) -> tuple[float, Floats]:
-        """Give the loss, and the probability of each class for each row."""
+        """Return the loss, and the probability of each class for each row."""
         logits = self.rows @ (classes * np.float32(self.scale)).T
         logits -= logits.max(axis=1, keepdims=True)
         own = logits[np.arange(len(logits)), self.labels].astype(np.float64)

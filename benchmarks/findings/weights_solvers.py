@@ -63,7 +63,7 @@ def _step(problem: Problem, here: Weights, length: float) -> tuple[Weights, floa
 
 
 def projected(weights: Weights, present: NDArray[np.bool_]) -> Weights:
-    """Give for every class the nearest weights that are not negative and add up to one.
+    """Return for every class the nearest weights that are not negative and add up to one.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def projected(weights: Weights, present: NDArray[np.bool_]) -> Weights:
 
 
 def simplex_gap(weights: Weights, slope: Weights, present: NDArray[np.bool_]) -> float:
-    """Give the Frank-Wolfe gap: how much lower the objective can be on the simplex at most."""
+    """Return the Frank-Wolfe gap: how much lower the objective can be on the simplex at most."""
     lowest = np.where(present, slope, np.inf).min(axis=1)
     return float((weights * slope).sum() - lowest.sum())
 

@@ -1,4 +1,4 @@
-"""A few labelled pictures and a pool of sentences in, a classifier made of plain sentences out.
+"""A few labelled images and a pool of sentences in, a classifier made of plain sentences out.
 
 Names are resolved on first use, so that importing the package costs almost nothing.
 
@@ -14,24 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from promptboost.encoders import Encoder, load_encoder
-    from promptboost.ensemble import PromptEnsemble
     from promptboost.estimator import PromptBoostClassifier
-    from promptboost.head import LinearHead
+    from promptboost.model import LinearHead, PromptEnsemble
+
+__all__ = ["PromptBoostClassifier", "PromptEnsemble", "LinearHead", "Encoder", "load_encoder"]
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "PromptBoostClassifier",
-    "PromptEnsemble",
-    "LinearHead",
-    "Encoder",
-    "load_encoder",
-]
-
 _HOME = {
     "PromptBoostClassifier": "promptboost.estimator",
-    "PromptEnsemble": "promptboost.ensemble",
-    "LinearHead": "promptboost.head",
+    "PromptEnsemble": "promptboost.model",
+    "LinearHead": "promptboost.model",
     "Encoder": "promptboost.encoders",
     "load_encoder": "promptboost.encoders",
 }

@@ -4,6 +4,12 @@ All errors derive from :class:`PromptBoostError`. Those that also derive from :c
 are about what the caller gave; each message says what is wrong, where, and what to do next.
 """
 
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
 __all__ = [
     "PromptBoostError",
     "InputError",
@@ -18,6 +24,8 @@ __all__ = [
     "MissingExtraError",
     "StoreError",
     "RunError",
+    "command_name",
+    "place",
 ]
 
 
@@ -34,7 +42,7 @@ class EmbeddingError(InputError):
 
 
 class LabelError(InputError):
-    """Labels do not fit the classes: one class only, a class without pictures, a repeated name."""
+    """Labels do not fit the classes: one class only, a class without images, a repeated name."""
 
 
 class WeightError(InputError):
@@ -54,7 +62,7 @@ class FileFormatError(InputError):
 
 
 class DataError(InputError):
-    """Pictures or a manifest cannot be used."""
+    """Images or a manifest cannot be used."""
 
 
 class EncoderError(PromptBoostError):
@@ -71,3 +79,40 @@ class StoreError(PromptBoostError):
 
 class RunError(PromptBoostError):
     """A run folder cannot be used as asked: it exists, is missing a part, or was made otherwise."""
+
+
+def command_name() -> str:
+    """Return what to type for ``promptboost``: a program in a folder off the PATH needs its path.
+
+    Called from Python, not from the command line, it is the plain name.
+    """
+    started = Path(sys.argv[0])
+    if started.parts[-3:] == ("promptboost", "cli", "__main__.py"):
+        return f"{_typed(Path(sys.executable))} -m promptboost.cli"
+    return _typed(started) if started.stem == "promptboost" else "promptboost"
+
+
+def place(path: str | Path) -> str:
+    """Write a path for people: from the current folder where it lies within.
+
+    Examples
+    --------
+    >>> place(Path.cwd() / "photos" / "owls").replace(os.sep, "/")
+    'photos/owls'
+    >>> place("/elsewhere")
+    '/elsewhere'
+    """
+    # Links are not followed: what a user typed is what they know.
+    absolute = Path(os.path.abspath(path))
+    here = Path.cwd()
+    inside = absolute.is_relative_to(here) and here != Path(here.anchor)
+    return str(absolute.relative_to(here)) if inside else str(path)
+
+
+def _typed(program: Path) -> str:
+    found = shutil.which(program.stem)
+    if found is not None and os.path.abspath(found) == os.path.abspath(program):
+        return program.stem
+    path = place(program)
+    # A shell looks for a bare name on the PATH only.
+    return shlex.quote(path if os.sep in path else os.path.join(os.curdir, path))

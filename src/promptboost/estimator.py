@@ -23,24 +23,24 @@ from sklearn.utils.validation import (
 )
 
 from promptboost.boosting import BoostSettings
-from promptboost.boosting.gradient import GradientSettings
+from promptboost.boosting.gradient.compose import GradientSettings
+from promptboost.data.memory import as_images, holds_images
 from promptboost.encoders.base import Encoder
-from promptboost.ensemble import PromptEnsemble
+from promptboost.encoders.embedder import TextSource, embed_with_views, text_source
 from promptboost.errors import EncoderError, LabelError, SettingError
-from promptboost.fitting import fit_ensemble
-from promptboost.fitting.examples import Examples, checked_views
-from promptboost.fitting.inputs import (
-    TextSource,
-    as_pictures,
-    embed_with_views,
-    holds_pictures,
-    text_source,
-)
-from promptboost.fitting.space import RowSpace
-from promptboost.fitting.stages import EmbeddedRounds
-from promptboost.fitting.words import Words, prototypes, sentences
-from promptboost.head.base import Head
+from promptboost.model import PromptEnsemble
+from promptboost.model.head import Head
+from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool, match_descriptions
+from promptboost.training import fit_ensemble
+from promptboost.training.examples import (
+    Examples,
+    RowSpace,
+    Words,
+    checked_views,
+    prototypes,
+    sentences,
+)
 
 __all__ = ["PromptBoostClassifier"]
 
@@ -54,14 +54,14 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     """A classifier made of sentences, chosen by boosting.
 
     Each round composes a weak classifier: a bank of prompts for every class, whose score is the mean
-    cosine with the picture. The rounds together are a :class:`~promptboost.PromptEnsemble`: plain
+    cosine with the image. The rounds together are a :class:`~promptboost.PromptEnsemble`: plain
     text, which :meth:`transfer` moves to another encoder.
 
     **The composer** decides which prompts a round takes. "gradient" gives every class the same number
     of copies and moves them from prompt to prompt as lowers the logistic loss most, so that one
     round is enough; "greedy", the paper's, appends copies as lowers the number of errors most.
 
-    **With an encoder**, X holds pictures, or embeddings that this encoder made of pictures. The
+    **With an encoder**, X holds images, or embeddings that this encoder made of images. The
     prompts come from the class names, which are the labels as text, and from `pool`.
 
     **Without an encoder** there is nothing that could embed a sentence, and X is any matrix of
@@ -73,7 +73,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     ----------
     encoder : Encoder, str, mapping, callable or None, default=None
         An encoder or its name (see :func:`promptboost.load_encoder`); or what gives the rows of texts
-        and cannot embed pictures: a mapping from text to row, a function of a list of texts.
+        and cannot embed images: a mapping from text to row, a function of a list of texts.
         scikit-learn copies the parameters of estimators it clones, so for a search or a
         cross-validation a name is better than an encoder, which is copied with its weights.
     pool : PromptPool, mapping or None, default=None
@@ -91,10 +91,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     n_rounds : int, default=1
         Number of weak classifiers.
     views_per_round : int, optional
-        Views of each picture that a round sees, by default all; 0 shows it the pictures themselves,
+        Views of each image that a round sees, by default all; 0 shows it the images themselves,
         as is always done with embeddings unless :meth:`fit` is given their views.
     n_views : int, default=8
-        Views of each picture to embed. Rounds draw from them, none twice before all were seen.
+        Views of each image to embed. Rounds draw from them, none twice before all were seen.
     temperature : float, default=1.0
         Of the softmax over mean cosines.
     algorithm : {"samme.r", "samme"}, default="samme.r"
@@ -135,7 +135,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     Notes
     -----
     Rows of X are scaled to length one. Without an encoder they first get one more coordinate, the
-    same for all, as an intercept: see :class:`promptboost.fitting.space.RowSpace`.
+    same for all, as an intercept: see :class:`promptboost.training.examples.RowSpace`.
 
     Without an encoder, the order of the rows does not matter, and a weight of two is an example given
     twice: equal examples are put together before anything else is done.
@@ -149,7 +149,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     Examples
     --------
     >>> from PIL import Image
-    >>> from promptboost.testing import FakeEncoder
+    >>> from promptboost.encoders.fake import FakeEncoder
     >>> X = [Image.new("RGB", (8, 8), colour) for colour in ("red", "tomato", "blue", "navy")]
     >>> y = ["fire", "fire", "ice", "ice"]
     >>> sentences = {"fire": ["it is red", "flames"], "ice": ["it is blue", "a glacier"]}
@@ -195,7 +195,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        # Paths of pictures are strings; they take an encoder that can look at them.
+        # Paths of images are strings; they take an encoder that can look at them.
         tags.input_tags.string = isinstance(self.encoder, str | Encoder)
         return tags
 
@@ -213,14 +213,14 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features), or sequence of pictures
+        X : array-like of shape (n_samples, n_features), or sequence of images
             Embeddings, or with an encoder paths, PIL images, arrays of pixels or bytes of files.
         y : array-like of shape (n_samples,)
             Labels. With an encoder, their text is the name of the class in prompts.
         sample_weight : array-like of shape (n_samples,), optional
             Weights that boosting starts with. Examples of weight zero are left out.
         views : array-like of shape (n_samples, n_views, n_features), optional
-            Where X has embeddings, those of views of the same pictures.
+            Where X has embeddings, those of views of the same images.
 
         Returns
         -------
@@ -231,7 +231,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         given = self._examples(X, y, sample_weight, views, source, settings)
         names = [str(label) for label in self.classes_]
         examples, parts = given.weighted(names), None
-        if source is None:  # pictures keep their names and their order, as on the command line
+        if source is None:  # images keep their names and their order, as on the command line
             examples, parts = _merged(examples)
         words, self._space = self._words(names, examples, source)
         if examples.views is None:
@@ -243,7 +243,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             words.grid,
             words.texts,
             settings,
-            picture_ids=examples.ids,
+            image_ids=examples.ids,
             weights=examples.weights,
             encoder_id=source.id if isinstance(source, Encoder) else None,
             encoder_fingerprint=source.fingerprint if isinstance(source, Encoder) else None,
@@ -263,17 +263,17 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         source: TextSource | None,
         settings: BoostSettings,
     ) -> Examples:
-        """Check X and y as scikit-learn does, learn the classes, and embed what are pictures."""
-        if not holds_pictures(X):
+        """Check X and y as scikit-learn does, learn the classes, and embed what are images."""
+        if not holds_images(X):
             rows, y = validate_data(self, X, y, dtype="numeric")
             rows = np.asarray(rows, dtype=np.float64)
             labels, weights = self._checked_targets(y, sample_weight, rows)
             ids = tuple(map(str, range(len(rows))))
             return Examples(rows, labels, ids, weights, checked_views(views, rows))
         if views is not None:
-            raise SettingError("views go with embeddings; X holds pictures, whose views are drawn")
+            raise SettingError("views go with embeddings; X holds images, whose views are drawn")
         check_consistent_length(X, y)
-        pictures = as_pictures(X)
+        images = as_images(X)
         labels, weights = self._checked_targets(column_or_1d(y, warn=True), sample_weight, X)
         if self.n_views < settings.views_per_round:
             raise SettingError(
@@ -281,10 +281,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
                 f"set n_views={settings.views_per_round} or views_per_round={self.n_views}"
             )
         wanted = self.n_views if settings.views_per_round else 0
-        rows, seen = embed_with_views(pictures, source, views=wanted, seed=settings.seed)
+        rows, seen = embed_with_views(images, source, views=wanted, seed=settings.seed)
         self.n_features_in_ = rows.shape[1]
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
-        ids = tuple(picture.id for picture in pictures)
+        ids = tuple(image.id for image in images)
         return Examples(rows, labels, ids, weights, seen)
 
     def _checked_targets(
@@ -302,7 +302,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return labels.astype(np.int64), weights
 
     def _gradient_settings(self) -> GradientSettings | None:
-        """Give what the gradient composer is asked; None for the greedy one."""
+        """Return what the gradient composer is asked; None for the greedy one."""
         if self.composer not in ("gradient", "greedy"):
             raise SettingError(f"composer is {self.composer!r}: give 'gradient' or 'greedy'")
         for name, asked, other in (
@@ -354,7 +354,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _words(
         self, names: list[str], examples: Examples, source: TextSource | None
     ) -> tuple[Words, RowSpace]:
-        """Give the pool, and the space in which it and the examples are compared."""
+        """Return the pool, and the space in which it and the examples are compared."""
         if source is not None:
             words = sentences(names, source, self.pool, self.templates)
             _warn_of_missing_sentences(names, self.pool)
@@ -409,11 +409,11 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     # --- predicting ----------------------------------------------------------------------------
 
     def predict(self, X: Any) -> Labels:
-        """Give the label of the class of the largest vote.
+        """Return the label of the class of the largest vote.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features), or sequence of pictures
+        X : array-like of shape (n_samples, n_features), or sequence of images
             As in :meth:`fit`.
 
         Returns
@@ -434,7 +434,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self._final.predict_proba(rows)
 
     def decision_function(self, X: Any) -> Floats:
-        """Give the boosting vote.
+        """Return the boosting vote.
 
         Returns
         -------
@@ -445,13 +445,13 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return _votes(self._final, rows)
 
     def staged_predict(self, X: Any) -> Iterator[Labels]:
-        """Give :meth:`predict` after each round."""
+        """Return :meth:`predict` after each round."""
         rows = self._rows(X)
         for head in self._embedded.stages():
             yield self._labels(head, rows)
 
     def staged_decision_function(self, X: Any) -> Iterator[Floats]:
-        """Give :meth:`decision_function` after each round."""
+        """Return :meth:`decision_function` after each round."""
         rows = self._rows(X)
         for head in self._embedded.stages():
             yield _votes(head, rows)
@@ -459,7 +459,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def staged_score(
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Iterator[float]:
-        """Give the accuracy after each round.
+        """Return the accuracy after each round.
 
         Examples
         --------
@@ -475,13 +475,13 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return np.asarray(self.classes_[head.predict_index(rows)])
 
     def _rows(self, X: Any) -> Floats:
-        """Check X, embed what are pictures, and give rows of length one."""
+        """Check X, embed what are images, and give rows of length one."""
         check_is_fitted(self)
-        if not holds_pictures(X):
+        if not holds_images(X):
             rows = validate_data(self, X, reset=False, dtype="numeric")
             return self._space.unit(np.asarray(rows, dtype=np.float64))
         source = text_source(self.encoder)
-        rows, _ = embed_with_views(as_pictures(X), source)
+        rows, _ = embed_with_views(as_images(X), source)
         if isinstance(source, Encoder) and source.fingerprint != self.head_.encoder_fingerprint:
             raise EncoderError(
                 f"fitted with {self.head_.encoder_id!r}, but encoder is {source.id!r} now: use transfer"
@@ -535,7 +535,7 @@ def _merged(examples: Examples) -> tuple[Examples, Parts]:
 
 
 def _divided(weights: Mapping[str, float], parts: Parts | None) -> Mapping[str, float]:
-    """Give each example its part of the weight of the one it was merged into."""
+    """Return each example its part of the weight of the one it was merged into."""
     if parts is None:
         return weights
     return {name: part * weights[merged] for name, (merged, part) in parts.items()}

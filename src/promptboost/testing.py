@@ -6,16 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, unit_rows
-from promptboost.encoders.fake import FakeEncoder
 
-__all__ = ["FakeEncoder", "SyntheticTask", "clip_like"]
+__all__ = ["SyntheticTask", "clip_like"]
 
 
 @dataclass(frozen=True)
 class SyntheticTask:
     """Embeddings of a made-up few-shot task; all rows have length one."""
 
-    pictures: NDArray[np.float32]
+    images: NDArray[np.float32]
     labels: NDArray[np.int64]
     views: NDArray[np.float32]
     templates: NDArray[np.float32]
@@ -35,30 +34,30 @@ def clip_like(
 ) -> SyntheticTask:
     """Make embeddings that behave like a contrastive model's.
 
-    Pictures and texts sit around two distant points (the modality gap). What tells them apart lies
+    Images and texts sit around two distant points (the modality gap). What tells them apart lies
     in a few shared attribute directions: classes come in families, a name describes its class with
-    an error of its own, each prompt describes it with another, and pictures of a class differ.
+    an error of its own, each prompt describes it with another, and images of a class differ.
 
     Parameters
     ----------
     n_classes, shots, views, prompts, templates, dim : int
-        Sizes: K, pictures a class, V, prompts a class, number of templates, D.
+        Sizes: K, images a class, V, prompts a class, number of templates, D.
     confusion : float, default=2.0
-        How much pictures of one class differ; 2 leaves templates wrong on about a fifth of them.
+        How much images of one class differ; 2 leaves templates wrong on about a fifth of them.
     seed : int, default=0
         Same seed, same task.
 
     Examples
     --------
     >>> task = clip_like(n_classes=3, shots=2, views=4, prompts=10)
-    >>> task.pictures.shape, task.views.shape, task.templates.shape
+    >>> task.images.shape, task.views.shape, task.templates.shape
     ((6, 64), (6, 4, 64), (3, 8, 64))
     """
     rng = np.random.default_rng(seed)
     rank = min(96, dim // 2)
     directions = np.linalg.qr(rng.standard_normal((dim, rank)))[0].T.astype(np.float32)
     spread = (np.linspace(1.5, 0.4, rank) / np.sqrt(rank)).astype(np.float32)
-    text_side, picture_side = unit_rows(rng.standard_normal((2, dim)))
+    text_side, image_side = unit_rows(rng.standard_normal((2, dim)))
 
     def attributes(*shape: int) -> NDArray[np.float32]:
         return np.asarray(rng.standard_normal((*shape, rank), dtype=np.float32) * spread)
@@ -74,12 +73,12 @@ def clip_like(
     name = centre + 0.6 * attributes(n_classes)
     filled = name[:, None] + 0.4 * attributes(templates) + 0.15 * attributes(n_classes, templates)
     labels = np.repeat(np.arange(n_classes), shots)
-    picture = centre[labels] + confusion * attributes(len(labels))
+    image = centre[labels] + confusion * attributes(len(labels))
     return SyntheticTask(
-        pictures=place(picture, picture_side, 0.5),
+        images=place(image, image_side, 0.5),
         labels=labels,
         views=place(
-            picture[:, None] + 0.4 * confusion * attributes(len(labels), views), picture_side, 0.5
+            image[:, None] + 0.4 * confusion * attributes(len(labels), views), image_side, 0.5
         ),
         templates=place(filled, text_side, 0.2),
         prompts=[

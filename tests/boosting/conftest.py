@@ -1,6 +1,6 @@
 import pytest
 
-from promptboost.boosting import search
+from promptboost.boosting.greedy import search
 
 
 @pytest.fixture(params=[(24, 512), (2, 3), (0, 1)], ids=["default", "few kept", "none kept"])

@@ -1,6 +1,6 @@
 """The search and the composition, straight from the paper and as plain as possible.
 
-Two oracles. :func:`select_plain` follows the closed form: every picture times every prompt in
+Two oracles. :func:`select_plain` follows the closed form: every image times every prompt in
 float64, all flip thresholds, the running sum of ±w over them, argmin of Δε/d. On grid rows its
 float64 numbers are integers below 2**53, so each sum and product is exact, and so is the floor of a
 quotient of two of them. :func:`select_by_trying` knows no closed form at all: it appends copies one

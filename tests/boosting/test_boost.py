@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from promptboost.boosting import BoostSettings, GridPool, Shots, boost
 from promptboost.boosting.boost import BoostState, updated_weights
-from promptboost.boosting.composition import GradientTrace
-from promptboost.boosting.gradient import GradientSettings
+from promptboost.boosting.composition import GradientTrace, scores_of
+from promptboost.boosting.gradient.compose import GradientSettings
 from promptboost.boosting.grid import COSINE_UNIT
-from promptboost.boosting.scores import scores_of
 from promptboost.errors import SettingError, WeightError
 from promptboost.testing import clip_like
 
@@ -18,7 +17,7 @@ from promptboost.testing import clip_like
 @pytest.fixture(scope="module")
 def problem():
     task = clip_like(5, 4, views=8, prompts=30, templates=6, dim=32, confusion=2.5, seed=2)
-    shots = Shots.from_rows(task.pictures, task.labels, task.views)
+    shots = Shots.from_rows(task.images, task.labels, task.views)
     return shots, GridPool.from_rows(task.templates, task.prompts)
 
 
@@ -119,7 +118,7 @@ def test_without_views_the_originals_are_seen(problem):
 
 def test_patience_stops_when_no_error_is_left():
     easy = clip_like(3, 3, views=4, prompts=30, dim=64, confusion=0.2)
-    shots = Shots.from_rows(easy.pictures, easy.labels, easy.views)
+    shots = Shots.from_rows(easy.images, easy.labels, easy.views)
     pool = GridPool.from_rows(easy.templates, easy.prompts)
     rounds = list(boost(shots, pool, BoostSettings(rounds=20, patience=3)))
     assert [r.composition.error for r in rounds] == [0, 0, 0]
@@ -146,7 +145,7 @@ def test_start_weights_matter_and_zero_weights_are_ignored(problem):
     only = (np.arange(20) % 4 == 0).astype(float)
     settings = BoostSettings(rounds=1, views_per_round=0)
     focused = next(boost(shots, pool, settings, weights=only))
-    assert focused.composition.error in {0, 0.2, 0.4, 0.6, 0.8}, "five pictures count, equally"
+    assert focused.composition.error in {0, 0.2, 0.4, 0.6, 0.8}, "five images count, equally"
     assert (
         focused.composition.trace.steps
         != next(boost(shots, pool, settings)).composition.trace.steps
@@ -211,7 +210,7 @@ def plain_scores(weak, shots, pool):
 
 
 def dealt_views(seed, n, V, a, draw):
-    """The views of every picture in one draw: a shuffled bank is cut into V // a hands of a views."""
+    """The views of every image in one draw: a shuffled bank is cut into V // a hands of a views."""
     hands = V // a
     order = np.random.default_rng([seed, draw // hands, 1]).permuted(
         np.tile(np.arange(V), (n, 1)), axis=1
@@ -333,7 +332,7 @@ def test_where_all_rows_are_seen_at_once_there_are_no_fresh_ones(problem, compos
 
 
 def test_the_composer_is_told_the_hits_of_its_rows(problem, composed):
-    from promptboost.boosting.templates import template_hits
+    from promptboost.boosting.composition import template_hits
 
     shots, pool = problem
     list(boost(shots, pool, BoostSettings(rounds=3, views_per_round=4, gradient=BY_GRADIENT)))

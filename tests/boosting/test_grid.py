@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.boosting import kernel
+from promptboost.boosting.compiled import products
 from promptboost.boosting.grid import COSINE_UNIT, WEIGHT_UNIT, to_grid, weights_to_grid
 from promptboost.errors import EmbeddingError, WeightError
 
@@ -19,7 +19,7 @@ def test_products_are_exact_in_any_order(seed, dim):
     X, T = to_grid(unit(rng, 5, dim)), to_grid(unit(rng, 7, dim))
     T[0] = X[0]
     out = np.empty((7, 5), dtype=np.int32)
-    kernel.products(X, T, out)
+    products(X, T, out)
     shuffled = rng.permutation(dim)
     assert (X.astype(np.int64) @ T.astype(np.int64).T == out.T).all()
     assert (X[:, shuffled].astype(np.float64) @ T[:, shuffled].T.astype(np.float64) == out.T).all()
@@ -55,7 +55,7 @@ def test_rows_on_the_grid_pass_through():
 )
 def test_bad_rows(rows, message):
     with pytest.raises(EmbeddingError, match=message):
-        to_grid(np.asarray(rows), name="pictures")
+        to_grid(np.asarray(rows), name="images")
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50).filter(lambda w: max(w) > 0))

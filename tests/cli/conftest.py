@@ -1,1 +1,1 @@
-from tests.runs.conftest import _own_store, fitted, task  # noqa: F401
+from tests.runs.conftest import fitted, task  # noqa: F401

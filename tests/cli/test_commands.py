@@ -4,18 +4,18 @@ import json
 
 import pytest
 
-import promptboost.runs.embedding as embedding_module
+import promptboost.encoders.embedder as embedding_module
 from promptboost.encoders import load_encoder
 from promptboost.encoders.store import EmbeddingStore
-from promptboost.ensemble import PromptEnsemble
+from promptboost.model import PromptEnsemble
 from tests.cli.cli_tools import FIT, call
-from tests.runs.run_tools import write_pictures
+from tests.runs.run_tools import write_images
 
 
 def test_show_by_class_and_by_round(capsys, fitted):
     by_class = call(capsys, "show", fitted / "run", "--top", 2)
     assert by_class.out.startswith("4 classes, 5 rounds (gradient), ")
-    assert "pictures that stayed hard" in by_class.out
+    assert "images that stayed hard" in by_class.out
     assert "more (--all shows them)" in by_class.out
     by_round = call(capsys, "show", fitted / "run", "--by", "round", "--top", 2)
     assert "round 2: " in by_round.out
@@ -34,15 +34,15 @@ def test_show_one_class(capsys, fitted):
 
 
 def test_evaluate(capsys, fitted):
-    write_pictures(fitted / "new", count=2, seed=3)
+    write_images(fitted / "new", count=2, seed=3)
     answer = call(capsys, "evaluate", fitted / "run", fitted / "new")
-    assert answer.out.startswith("8 pictures, encoder fake:32-0")
+    assert answer.out.startswith("8 images, encoder fake:32-0")
     assert call(capsys, "evaluate", fitted / "run", fitted / "new", "--json").json["pictures"] == 8
-    flattered = call(capsys, "evaluate", fitted / "run", fitted / "pictures")
-    assert "the run learnt from 16 of these pictures" in flattered.err
+    flattered = call(capsys, "evaluate", fitted / "run", fitted / "images")
+    assert "the run learnt from 16 of these images" in flattered.err
     (fitted / "run/metrics.json").unlink()
     unknown = call(capsys, "evaluate", fitted / "run", fitted / "new")
-    assert "does not say which pictures it learnt from" in unknown.err
+    assert "does not say which images it learnt from" in unknown.err
 
 
 def test_show_says_when_the_text_was_edited(capsys, fitted):
@@ -64,11 +64,11 @@ def test_the_device_reaches_the_encoder(capsys, fitted, monkeypatch, command):
 
     monkeypatch.setattr(embedding_module, "load_encoder", load)
     arguments = {
-        "fit": [fitted / "pictures", "-o", fitted / "new", *FIT],
-        "predict": [fitted / "run", fitted / "pictures"],
-        "evaluate": [fitted / "run", fitted / "pictures"],
+        "fit": [fitted / "images", "-o", fitted / "new", *FIT],
+        "predict": [fitted / "run", fitted / "images"],
+        "evaluate": [fitted / "run", fitted / "images"],
         "transfer": [fitted / "run", "--encoder", "fake:16-1"],
-        "embed": [fitted / "pictures", "--encoder", "fake:16-1"],
+        "embed": [fitted / "images", "--encoder", "fake:16-1"],
     }[command]
     assert call(capsys, command, *arguments, "--device", "cuda:7").code == 0
     assert seen == ["cuda:7"]
@@ -76,7 +76,7 @@ def test_the_device_reaches_the_encoder(capsys, fitted, monkeypatch, command):
 
 def test_transfer_makes_the_report_again(capsys, fitted):
     answer = call(capsys, "transfer", fitted / "run", "--encoder", "fake:16-1")
-    assert "encoder fake:16-1, 16 pictures, held out" in answer.out
+    assert "encoder fake:16-1, 16 images, held out" in answer.out
     assert "fake:16-1" in (fitted / "run/report.html").read_text()
     found = call(capsys, "transfer", fitted / "run", "--encoder", "fake:16-1", "--json").json
     assert found["encoder"] == "fake:16-1"
@@ -91,8 +91,8 @@ def test_report(capsys, fitted):
 
 
 def test_embed_fills_the_store(capsys, task):
-    answer = call(capsys, "embed", task / "pictures", "--encoder", "fake:32-0", "--views", 2)
-    assert "32 pictures, 96 vectors" in answer.out
+    answer = call(capsys, "embed", task / "images", "--encoder", "fake:32-0", "--views", 2)
+    assert "32 images, 96 vectors" in answer.out
     assert EmbeddingStore().report().rows == 96
 
 

@@ -9,7 +9,7 @@ def compare(capsys, task, *options, methods="zero-shot,promptboost"):
     return call(
         capsys,
         "compare",
-        task / "pictures",
+        task / "images",
         "-o",
         task / "out",
         "--methods",
@@ -64,7 +64,7 @@ def test_mistakes_end_with_a_line(capsys, task):
     assert "methods is empty" in compare(capsys, task, methods=",").err
     nothing = call(capsys, "compare")
     assert nothing.code == 2
-    assert "compare my-pictures -o comparison" in nothing.err
+    assert "compare my-images -o comparison" in nothing.err
 
 
 def test_the_list_of_methods(capsys):

@@ -43,9 +43,7 @@ def test_a_part_is_named_and_told_how_to_get_the_rest(capsys, textures):
     (textures / "images" / "dotted" / "dotted_0004.jpg").unlink()
     answer = call(capsys, "data", "check", "dtd", textures)
     assert answer.code == 2
-    assert (
-        "1. 1 of 12 listed pictures are missing; for example dotted/dotted_0004.jpg" in answer.out
-    )
+    assert "1. 1 of 12 listed images are missing; for example dotted/dotted_0004.jpg" in answer.out
     assert "https://www.robots.ox.ac.uk/~vgg/data/dtd/ → dtd/images" in answer.out
     found = call(capsys, "data", "check", "dtd", textures, "--json")
     assert found.code == 2
@@ -53,7 +51,7 @@ def test_a_part_is_named_and_told_how_to_get_the_rest(capsys, textures):
     assert found.json["counts"]["test"]["there"] == 3
 
 
-def test_cut_off_pictures_are_a_problem(capsys, textures):
+def test_cut_off_images_are_a_problem(capsys, textures):
     file = textures / "images" / "dotted" / "dotted_0004.jpg"
     file.write_bytes(file.read_bytes()[:-30])
     answer = call(capsys, "data", "check", "dtd", textures)
@@ -110,5 +108,5 @@ def test_real_photographs(capsys):
     split = RELEASED / "oxford_pets" / "split_zhou_OxfordPets.json"
     answer = call(capsys, "data", "check", "oxford_pets", PHOTOGRAPHS, "--split", split)
     assert answer.code == 2
-    assert "of 7,349 listed pictures are missing" in answer.out
+    assert "of 7,349 listed images are missing" in answer.out
     assert str(PHOTOGRAPHS / "oxford_pets") in answer.out

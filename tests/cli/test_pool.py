@@ -4,7 +4,7 @@ import pytest
 
 from promptboost.pool import build_pool, load_pool, read_descriptions
 from tests.cli.cli_tools import FIT, call
-from tests.runs.run_tools import write_pictures
+from tests.runs.run_tools import write_images
 
 
 @pytest.fixture
@@ -106,25 +106,23 @@ def test_build_refuses_to_guess_and_leaves_the_old_file(capsys, files):
     assert (files / "all.json").read_text() == "old"
 
 
-def test_classes_may_be_pictures_and_the_pool_fits(capsys, tmp_path):
-    write_pictures(tmp_path / "pictures")
-    names = [
-        folder.name for folder in sorted((tmp_path / "pictures").rglob("*")) if folder.is_dir()
-    ]
+def test_classes_may_be_images_and_the_pool_fits(capsys, tmp_path):
+    write_images(tmp_path / "images")
+    names = [folder.name for folder in sorted((tmp_path / "images").rglob("*")) if folder.is_dir()]
     sentences = "".join(f"{name.upper()}\tone kind of {name}.\n" for name in names)
     (tmp_path / "mine.txt").write_text(sentences)
-    arguments = ["pool", "build", tmp_path / "mine.txt", "--classes", tmp_path / "pictures"]
+    arguments = ["pool", "build", tmp_path / "mine.txt", "--classes", tmp_path / "images"]
     built = call(capsys, *arguments, "-o", tmp_path / "pool.json", "--json")
     assert built.json["without_sentences"] == []
-    arguments = ["fit", tmp_path / "pictures", "-o", tmp_path / "run", *FIT, "--json"]
+    arguments = ["fit", tmp_path / "images", "-o", tmp_path / "run", *FIT, "--json"]
     assert call(capsys, *arguments, "--prompts", tmp_path / "pool.json").code == 0
 
 
 def test_fit_takes_a_released_file_as_it_is(capsys, tmp_path):
-    write_pictures(tmp_path / "pictures")
+    write_images(tmp_path / "images")
     file = tmp_path / "descriptors_colours.json"
     file.write_text(json.dumps({"Sea": ["", "blue water"], "LEAF": ["green"], "cow": ["horns"]}))
-    arguments = ["fit", tmp_path / "pictures", "-o", tmp_path / "run", *FIT, "--json"]
+    arguments = ["fit", tmp_path / "images", "-o", tmp_path / "run", *FIT, "--json"]
     answer = call(capsys, *arguments, "--prompts", file)
     assert answer.code == 0
     assert answer.json["pool"]["statistics"]["prompts_by_source"] == {"template": 320, "dclip": 2}
@@ -247,11 +245,11 @@ def test_a_saved_pool_can_be_checked_shown_and_built_upon(capsys, files):
 
 
 def test_a_saved_pool_fits_and_resumes_and_its_sources_are_in_the_figures(capsys, tmp_path):
-    write_pictures(tmp_path / "pictures")
+    write_images(tmp_path / "images")
     (tmp_path / "mine.txt").write_text("Sea\tblue water\nleaf\tgreen\nember\tred\nnight\tdark\n")
-    arguments = ["pool", "build", tmp_path / "mine.txt", "--classes", tmp_path / "pictures"]
+    arguments = ["pool", "build", tmp_path / "mine.txt", "--classes", tmp_path / "images"]
     call(capsys, *arguments, "--concatenate", "all", "-o", tmp_path / "pool.jsonl")
-    arguments = ["fit", tmp_path / "pictures", "-o", tmp_path / "run", *FIT, "--json"]
+    arguments = ["fit", tmp_path / "images", "-o", tmp_path / "run", *FIT, "--json"]
     answer = call(capsys, *arguments, "--prompts", tmp_path / "pool.jsonl")
     assert answer.code == 0
     assert answer.json["pool"]["statistics"]["prompts_by_source"] == {
@@ -262,16 +260,16 @@ def test_a_saved_pool_fits_and_resumes_and_its_sources_are_in_the_figures(capsys
     run = tmp_path / "run"
     whole = (run / "ensemble.json").read_bytes()
     (run / "ensemble.json").rename(run / "partial.json")  # as if stopped before the last file
-    assert call(capsys, "fit", tmp_path / "pictures", "-o", run, "--resume", "--json").code == 0
+    assert call(capsys, "fit", tmp_path / "images", "-o", run, "--resume", "--json").code == 0
     assert (run / "ensemble.json").read_bytes() == whole
     again = call(capsys, *arguments, "--overwrite", "--prompts", tmp_path / "mine.txt")
     assert again.json["pool"]["prompts"] == 324
 
 
 def test_a_pool_of_other_classes_is_refused_before_anything_is_written(capsys, tmp_path, files):
-    write_pictures(tmp_path / "pictures")
+    write_images(tmp_path / "images")
     call(capsys, "pool", "build", *sources(files), "-o", files / "pool.jsonl")
-    arguments = ["fit", tmp_path / "pictures", "-o", tmp_path / "run", *FIT]
+    arguments = ["fit", tmp_path / "images", "-o", tmp_path / "run", *FIT]
     answer = call(capsys, *arguments, "--prompts", files / "pool.jsonl")
     assert (answer.code, len(answer.err.splitlines())) == (2, 1)
     assert "no prompts for the class 'ember' and 3 more" in answer.err

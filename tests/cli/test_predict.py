@@ -10,16 +10,16 @@ def predict(capsys, task, *arguments):
 
 
 def test_a_table_for_people(capsys, fitted):
-    answer = predict(capsys, fitted, fitted / "pictures/sea/0.png", "--top-k", 2)
+    answer = predict(capsys, fitted, fitted / "images/sea/0.png", "--top-k", 2)
     assert answer.code == 0
     line = answer.out.splitlines()[1]
-    assert line.startswith(str(fitted / "pictures/sea/0.png"))
+    assert line.startswith(str(fitted / "images/sea/0.png"))
     assert line.count("%") == 2
 
 
 def test_the_formats_agree(capsys, fitted):
-    (fitted / "pictures/sea/bad.png").write_bytes(b"")
-    where = fitted / "pictures"
+    (fitted / "images/sea/bad.png").write_bytes(b"")
+    where = fitted / "images"
     one = predict(capsys, fitted, where, "--json", "--top-k", 3).json["predictions"]
     lines = predict(capsys, fitted, where, "--format", "jsonl", "--top-k", 3).out.splitlines()
     assert [json.loads(line) for line in lines] == one
@@ -33,9 +33,9 @@ def test_the_formats_agree(capsys, fitted):
             assert float(row["probability_3"]) == round(record["top"][2]["probability"], 6)
 
 
-def test_unreadable_pictures_are_marked_and_the_code_says_whether_any_was_read(capsys, fitted):
+def test_unreadable_images_are_marked_and_the_code_says_whether_any_was_read(capsys, fitted):
     (fitted / "bad.png").write_bytes(b"")
-    both = predict(capsys, fitted, fitted / "bad.png", fitted / "pictures/sea/0.png")
+    both = predict(capsys, fitted, fitted / "bad.png", fitted / "images/sea/0.png")
     assert both.code == 0
     assert "! the file is empty" in both.out
     none = predict(capsys, fitted, fitted / "bad.png", fitted / "gone.png")
@@ -44,11 +44,11 @@ def test_unreadable_pictures_are_marked_and_the_code_says_whether_any_was_read(c
 
 
 def test_control_characters_in_names(capsys, fitted):
-    (fitted / "a\x1b[1m.png").write_bytes((fitted / "pictures/sea/0.png").read_bytes())
+    (fitted / "a\x1b[1m.png").write_bytes((fitted / "images/sea/0.png").read_bytes())
     for layout in ("table", "csv"):
         answer = predict(capsys, fitted, fitted / "a\x1b[1m.png", "--format", layout)
         assert "a�[1m.png" in answer.out
 
 
-def test_no_pictures_given(capsys, fitted):
+def test_no_images_given(capsys, fitted):
     assert "Missing argument" in predict(capsys, fitted).err

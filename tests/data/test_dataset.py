@@ -3,13 +3,13 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 
-from promptboost.data import Dataset, Picture, display_name, load_data
+from promptboost.data import Dataset, LabelledImage, display_name, load_data
 from promptboost.errors import DataError
-from tests.data.picture_tools import encoded, plain, write_classes
+from tests.data.image_tools import encoded, plain, write_classes
 
 
 def test_labels_are_positions_in_sorted_names():
-    data = Dataset.of([Picture(str(i), label, b"") for i, label in enumerate("bcab")])
+    data = Dataset.of([LabelledImage(str(i), label, b"") for i, label in enumerate("bcab")])
     assert data.class_names == ("a", "b", "c")
     assert data.labels.tolist() == [1, 2, 0, 1]
     assert data.labels.dtype == np.int64
@@ -18,26 +18,26 @@ def test_labels_are_positions_in_sorted_names():
 
 
 def test_subsets_keep_the_classes_and_the_order():
-    data = Dataset.of([Picture(str(i), label, b"") for i, label in enumerate("bcab")])
+    data = Dataset.of([LabelledImage(str(i), label, b"") for i, label in enumerate("bcab")])
     part = data.subset(np.array([3, 0]))
-    assert [picture.id for picture in part.pictures] == ["3", "0"]
+    assert [image.id for image in part.images] == ["3", "0"]
     assert part.class_names == data.class_names
     assert part.labels.tolist() == [1, 1]
 
 
 def test_it_cannot_be_changed():
-    data = Dataset.of([Picture("0", "a", b"")])
+    data = Dataset.of([LabelledImage("0", "a", b"")])
     with pytest.raises(FrozenInstanceError):
         data.class_names = ()
 
 
-def test_two_pictures_of_one_name():
-    with pytest.raises(DataError, match="two pictures are called 'x'"):
-        Dataset.of([Picture("x", "a", b""), Picture("x", "b", b"")])
+def test_two_images_of_one_name():
+    with pytest.raises(DataError, match="two images are called 'x'"):
+        Dataset.of([LabelledImage("x", "a", b""), LabelledImage("x", "b", b"")])
 
 
 def test_a_missing_split_names_those_that_exist():
-    data = Dataset.of([Picture("0", "a", b"", "train")])
+    data = Dataset.of([LabelledImage("0", "a", b"", "train")])
     with pytest.raises(DataError, match="'test'; there are: train"):
         data.of_split("test")
 
@@ -45,20 +45,20 @@ def test_a_missing_split_names_those_that_exist():
 def test_the_digest_is_of_the_content(tmp_path):
     data = encoded(plain())
     (tmp_path / "one.png").write_bytes(data)
-    one = Picture("one", "a", tmp_path / "one.png")
+    one = LabelledImage("one", "a", tmp_path / "one.png")
     (tmp_path / "one.png").rename(tmp_path / "two.png")
-    two = Picture("two", "b", tmp_path / "two.png")
-    assert two.digest() == Picture("", "", data).digest()
+    two = LabelledImage("two", "b", tmp_path / "two.png")
+    assert two.digest() == LabelledImage("", "", data).digest()
     with pytest.raises(DataError, match=r"one\.png: no such file"):
         one.digest()
-    in_memory = Picture("", "", plain(size=(4, 6)))
-    assert in_memory.digest() == Picture("", "", plain(size=(4, 6))).digest()
-    assert in_memory.digest() != Picture("", "", plain(size=(6, 4))).digest()
-    assert two.digest() != Picture("", "", data, margin=0.1).digest()
+    in_memory = LabelledImage("", "", plain(size=(4, 6)))
+    assert in_memory.digest() == LabelledImage("", "", plain(size=(4, 6))).digest()
+    assert in_memory.digest() != LabelledImage("", "", plain(size=(6, 4))).digest()
+    assert two.digest() != LabelledImage("", "", data, margin=0.1).digest()
 
 
 def test_the_margin_is_white_and_on_every_side():
-    framed = Picture("", "", plain("red", (20, 10)), margin=0.1).open()
+    framed = LabelledImage("", "", plain("red", (20, 10)), margin=0.1).open()
     assert framed.size == (24, 14)
     assert framed.getpixel((1, 1)) == (255, 255, 255)
     assert framed.getpixel((2, 2)) == (255, 0, 0)
@@ -84,7 +84,7 @@ def test_display_names():
 def test_the_fingerprint_sees_each_label_and_split():
     def fingerprint(labels: str, split: str = "train") -> str:
         return Dataset.of(
-            Picture(str(i), label, bytes([i]), split) for i, label in enumerate(labels)
+            LabelledImage(str(i), label, bytes([i]), split) for i, label in enumerate(labels)
         ).fingerprint
 
     assert fingerprint("aab") == fingerprint("aab")

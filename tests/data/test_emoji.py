@@ -14,8 +14,8 @@ def emoji():
     return load_emoji()
 
 
-def code_point(picture):
-    return picture.id.split("/")[1]
+def code_point(image):
+    return image.id.split("/")[1]
 
 
 def test_twenty_classes_of_distinct_emoji():
@@ -37,18 +37,18 @@ def test_sizes(emoji):
     assert emoji.class_names == tuple(sorted(EMOJI_CLASSES))
     assert len(emoji) == 1635
     assert (len(emoji.of_split("train")), len(emoji.of_split("test"))) == (863, 772)
-    assert len({picture.id.split("/")[0] for picture in emoji.pictures}) == 7
+    assert len({image.id.split("/")[0] for image in emoji.images}) == 7
 
 
 def test_test_emoji_are_unseen_in_every_style(emoji):
-    train = {code_point(picture) for picture in emoji.of_split("train").pictures}
-    test = {code_point(picture) for picture in emoji.of_split("test").pictures}
+    train = {code_point(image) for image in emoji.of_split("train").images}
+    test = {code_point(image) for image in emoji.of_split("test").images}
     assert not train & test
 
 
-def test_no_test_picture_is_in_train_under_another_name(emoji):
-    train = {picture.digest() for picture in emoji.of_split("train").pictures}
-    test = {picture.digest() for picture in emoji.of_split("test").pictures}
+def test_no_test_image_is_in_train_under_another_name(emoji):
+    train = {image.digest() for image in emoji.of_split("train").images}
+    test = {image.digest() for image in emoji.of_split("test").images}
     assert not train & test
 
 
@@ -56,15 +56,16 @@ def test_enough_of_every_class(emoji):
     train = emoji.of_split("train")
     assert min(Counter(train.labels.tolist()).values()) >= 16
     assert len(draw_shots(train.labels, 16, class_names=train.class_names)) == 320
-    kinds = {(picture.label, code_point(picture)) for picture in emoji.of_split("test").pictures}
+    kinds = {(image.label, code_point(image)) for image in emoji.of_split("test").images}
     assert min(Counter(label for label, _ in kinds).values()) >= 3
 
 
-def test_pictures_are_on_white_with_a_margin(emoji):
-    for picture in emoji.pictures[::40]:
-        image = picture.open()
-        assert image.mode == "RGB"
-        assert image.crop((0, 0, image.width, 5)).getcolors() == [(image.width * 5, (255,) * 3)]
+def test_images_are_on_white_with_a_margin(emoji):
+    for image in emoji.images[::40]:
+        opened = image.open()
+        assert opened.mode == "RGB"
+        top = opened.crop((0, 0, opened.width, 5))
+        assert top.getcolors() == [(opened.width * 5, (255,) * 3)]
 
 
 def test_the_word_emoji(emoji):

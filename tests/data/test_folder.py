@@ -2,17 +2,17 @@ import os
 
 import pytest
 
-from promptboost.data import find_pictures, load_data
+from promptboost.data import find_images, load_data
 from promptboost.data.folder import read_folder
 from promptboost.errors import DataError
-from tests.data.picture_tools import plain, write_bad, write_classes
+from tests.data.image_tools import plain, write_bad, write_classes
 
 
 def test_classes_and_ids(tmp_path):
     write_classes(tmp_path, {"dog": 2, "cat/indoor/sleeping": 1, "Ähre 麦": 1})
     data = load_data(tmp_path)
     assert data.class_names == ("cat", "dog", "Ähre 麦")
-    assert [picture.id for picture in data.pictures] == [
+    assert [image.id for image in data.images] == [
         "cat/indoor/sleeping/0.png",
         "dog/0.png",
         "dog/1.png",
@@ -38,7 +38,7 @@ def test_splits_are_recognised(tmp_path):
     data = load_data(tmp_path)
     assert data.class_names == ("cat", "dog")
     assert set(data.splits) == {"train", "val", "test"}
-    assert [picture.id for picture in data.of_split("val").pictures] == ["Valid/cat/0.png"]
+    assert [image.id for image in data.of_split("val").images] == ["Valid/cat/0.png"]
     assert len(data.of_split("train")) == 4
 
 
@@ -47,7 +47,7 @@ def test_a_class_may_be_called_train(tmp_path):
     assert load_data(tmp_path).class_names == ("car", "train")
 
 
-def test_pictures_of_trains_in_folders_are_a_class_too(tmp_path):
+def test_images_of_trains_in_folders_are_a_class_too(tmp_path):
     write_classes(tmp_path, {"train/steam": 1, "car/old": 1})
     assert load_data(tmp_path).class_names == ("car", "train")
 
@@ -68,7 +68,7 @@ def test_every_bad_kind_in_one_folder(tmp_path):
     assert set(reasons) == {f"cat/{name}" for name in expected}
     for name, reason in expected.items():
         assert reason in reasons[f"cat/{name}"], name
-    assert [picture.id for picture in data.pictures] == ["cat/0.png", "cat/1.png", "dog/0.png"]
+    assert [image.id for image in data.images] == ["cat/0.png", "cat/1.png", "dog/0.png"]
 
 
 def test_stopping_lists_the_bad_ones(tmp_path):
@@ -78,12 +78,12 @@ def test_stopping_lists_the_bad_ones(tmp_path):
         load_data(tmp_path, on_bad="stop")
 
 
-def test_a_class_left_without_pictures_stops_it(tmp_path):
+def test_a_class_left_without_images_stops_it(tmp_path):
     write_classes(tmp_path, {"cat": 1, "dog": 0})
-    with pytest.raises(DataError, match="class 'dog' has no pictures; add some"):
+    with pytest.raises(DataError, match="class 'dog' has no images; add some"):
         load_data(tmp_path)
     (tmp_path / "dog" / "a.jpg").write_bytes(b"")
-    with pytest.raises(DataError, match=r"(?s)class 'dog' has no pictures that.*a\.jpg: .*empty"):
+    with pytest.raises(DataError, match=r"(?s)class 'dog' has no images that.*a\.jpg: .*empty"):
         load_data(tmp_path)
 
 
@@ -102,7 +102,7 @@ def test_links_are_followed_once(tmp_path):
     (tmp_path / "data" / "cat").symlink_to(tmp_path / "else" / "cat", target_is_directory=True)
     (tmp_path / "data" / "dog" / "root").symlink_to(tmp_path / "data", target_is_directory=True)
     listing = read_folder(tmp_path / "data")
-    own = [picture.id for picture in listing.pictures if "root" not in picture.id]
+    own = [image.id for image in listing.images if "root" not in image.id]
     assert own == ["cat/0.png", "cat/1.png", "dog/0.png"]
     assert any("link back" in bad.reason for bad in listing.bad)
 
@@ -129,12 +129,12 @@ def test_no_class_folders(tmp_path):
         load_data(tmp_path)
 
 
-def test_unlabelled_pictures(tmp_path):
+def test_unlabelled_images(tmp_path):
     write_classes(tmp_path, {"a": 2, "b/c": 1})
     (tmp_path / "a" / "notes.txt").write_text("no")
     single = tmp_path / "a" / "1.png"
-    listing = find_pictures([single, tmp_path, "missing.jpg"])
-    names = [os.path.relpath(picture.id, tmp_path) for picture in listing.pictures[:3]]
+    listing = find_images([single, tmp_path, "missing.jpg"])
+    names = [os.path.relpath(image.id, tmp_path) for image in listing.images[:3]]
     assert names == ["a/1.png", "a/0.png", "b/c/0.png"]
-    assert listing.pictures[3].id == "missing.jpg"
+    assert listing.images[3].id == "missing.jpg"
     assert listing.classes == ()

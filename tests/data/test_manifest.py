@@ -5,7 +5,7 @@ import pytest
 from promptboost.data import load_data
 from promptboost.data.manifest import read_manifest
 from promptboost.errors import DataError
-from tests.data.picture_tools import write_classes
+from tests.data.image_tools import write_classes
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def manifest(folder, text, name="list.csv", encoding="utf-8"):
 
 
 def summary(listing):
-    return [(picture.id, picture.label, picture.split) for picture in listing.pictures]
+    return [(image.id, image.label, image.split) for image in listing.images]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
@@ -52,10 +52,10 @@ def test_tabs(folder):
 def test_absolute_paths_and_backslashes(folder, tmp_path):
     text = f"path,label\n{folder}/cat/0.png,cat\ncat\\1.png,cat\n..\\data\\dog\\0.png,dog\n"
     data = load_data(manifest(folder, text), on_bad="stop")
-    assert [picture.id for picture in data.pictures] == ["cat/0.png", "cat/1.png", "dog/0.png"]
+    assert [image.id for image in data.images] == ["cat/0.png", "cat/1.png", "dog/0.png"]
     outside = manifest(tmp_path, f"path,label\n{folder}/cat/0.png,cat\n/nowhere/1.png,cat\n")
     data = load_data(outside)
-    assert [picture.id for picture in data.pictures] == ["data/cat/0.png"]
+    assert [image.id for image in data.images] == ["data/cat/0.png"]
     assert [str(bad) for bad in data.bad] == ["/nowhere/1.png: no such file"]
 
 
@@ -68,8 +68,8 @@ def test_a_backslash_may_be_part_of_a_name(folder):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "list.csv lists no pictures"),
-        ("path,label\n", "lists no pictures"),
+        ("", "list.csv lists no images"),
+        ("path,label\n", "lists no images"),
         ("file,class\na,b\n", "no column 'path' and no column 'label'; it has: file, class"),
         ("path\na\n", "list.csv has no column 'label'"),
         ("path,label\na.png,cat\n\nb.png\n", "line 4: 1 cells under 2 columns"),
@@ -91,7 +91,7 @@ def test_wrong_csv(folder, text, message):
 def test_a_path_listed_twice_alike_is_used_once(folder):
     path = manifest(folder, "path,label\ncat/0.png,cat\n./cat/0.png,cat\ndog/0.png,dog\n")
     data = load_data(path)
-    assert [picture.id for picture in data.pictures] == ["cat/0.png", "dog/0.png"]
+    assert [image.id for image in data.images] == ["cat/0.png", "dog/0.png"]
     assert "line 3: ./cat/0.png is listed before (list.csv, line 2)" in str(data.bad[0])
     with pytest.raises(DataError, match="listed before"):
         load_data(path, on_bad="stop")
@@ -130,7 +130,7 @@ def test_wrong_json_lines(folder, line, message):
         read_manifest(manifest(folder, text, "list.jsonl"))
 
 
-def test_a_class_whose_pictures_are_all_missing(folder):
+def test_a_class_whose_images_are_all_missing(folder):
     path = manifest(folder, "path,label\ncat/0.png,cat\nnone.png,dog\n")
-    with pytest.raises(DataError, match=r"(?s)'dog' has no pictures that.*none.png: no such file"):
+    with pytest.raises(DataError, match=r"(?s)'dog' has no images that.*none.png: no such file"):
         load_data(path)

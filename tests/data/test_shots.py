@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.data import Dataset, Picture, draw_shots, few_shot, rest
+from promptboost.data import Dataset, LabelledImage, draw_shots, few_shot, rest
 from promptboost.errors import DataError, SettingError
 
 LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=80)
@@ -36,11 +36,11 @@ def test_a_class_is_drawn_independently_of_the_others():
     assert together[:3].tolist() == alone.tolist()
 
 
-def test_too_few_pictures():
-    with pytest.raises(DataError, match=r"class 'dog' has 1 pictures .* 2 are asked .* 1 at most"):
+def test_too_few_images():
+    with pytest.raises(DataError, match=r"class 'dog' has 1 images .* 2 are asked .* 1 at most"):
         draw_shots([0, 0, 1], 2, class_names=["cat", "dog"])
     assert draw_shots([0, 0, 1], 2, fewer="allow").tolist() == [0, 1, 2]
-    with pytest.raises(DataError, match="class 'emu' has no pictures"):
+    with pytest.raises(DataError, match="class 'emu' has no images"):
         draw_shots([0, 1], 1, fewer="allow", class_names=["cat", "dog", "emu"])
 
 
@@ -52,7 +52,7 @@ def test_wrong_settings(wrong):
 
 def dataset(*splits: str | None) -> Dataset:
     return Dataset.of(
-        Picture(f"{split}/{label}{number}", label, b"", split)
+        LabelledImage(f"{split}/{label}{number}", label, b"", split)
         for split in splits
         for label in "ab"
         for number in range(5)
@@ -63,17 +63,17 @@ def test_without_splits_the_rest_is_held_out():
     data = dataset(None)
     learn, held_out = few_shot(data, 2, seed=1)
     assert (len(learn), len(held_out)) == (4, 6)
-    ids = {picture.id for picture in (*learn.pictures, *held_out.pictures)}
-    assert ids == {picture.id for picture in data.pictures}
+    ids = {image.id for image in (*learn.images, *held_out.images)}
+    assert ids == {image.id for image in data.images}
 
 
 @pytest.mark.parametrize(
     ("splits", "held"), [(("train", "val", "test"), "test"), (("train", "val"), "val")]
 )
-def test_with_splits_the_test_pictures_are_held_out(splits, held):
+def test_with_splits_the_test_images_are_held_out(splits, held):
     learn, held_out = few_shot(dataset(*splits), 2)
-    assert {picture.split for picture in learn.pictures} == {"train"}
-    assert {picture.split for picture in held_out.pictures} == {held}
+    assert {image.split for image in learn.images} == {"train"}
+    assert {image.split for image in held_out.images} == {held}
     assert len(held_out) == 10
 
 
@@ -82,7 +82,7 @@ def test_a_train_split_alone_leaves_its_rest():
     assert (len(learn), len(held_out)) == (4, 6)
 
 
-def test_all_pictures():
+def test_all_images():
     learn, held_out = few_shot(dataset("train", "test"), None)
     assert (len(learn), len(held_out)) == (10, 10)
     assert len(few_shot(dataset(None), None)[1]) == 0

@@ -5,12 +5,12 @@ from PIL import Image, ImageOps
 
 from promptboost.data.views import draw_view, view_name
 from promptboost.errors import SettingError
-from tests.data.picture_tools import noisy
+from tests.data.image_tools import noisy
 
 PHOTO = noisy(0, (60, 40))
 
 
-def test_view_zero_is_the_picture():
+def test_view_zero_is_the_image():
     assert draw_view(PHOTO, 7, b"d", 0) is PHOTO
 
 
@@ -53,7 +53,7 @@ def test_half_are_mirrored():
     assert 160 < mirrored < 240
 
 
-def test_a_view_is_a_part_of_the_picture():
+def test_a_view_is_a_part_of_the_image():
     view = draw_view(PHOTO, 0, b"x", 5)
     for candidate in (view, ImageOps.mirror(view)):
         for left in range(PHOTO.width - view.width + 1):
@@ -61,7 +61,7 @@ def test_a_view_is_a_part_of_the_picture():
                 box = (left, top, left + view.width, top + view.height)
                 if PHOTO.crop(box).tobytes() == candidate.tobytes():
                     return
-    pytest.fail("the view is nowhere in the picture")
+    pytest.fail("the view is nowhere in the image")
 
 
 def test_names_tell_views_apart():

@@ -1,7 +1,7 @@
 import pytest
 
-from promptboost.encoders.conse_variants import CONSE_VARIANTS
-from promptboost.encoders.models import MODELS, models_by_family
+from promptboost.encoders.conse.parts import CONSE_VARIANTS
+from promptboost.encoders.registry import MODELS, models_by_family
 
 PUBLISHED = [record for record in MODELS if not record.name.startswith("conse:")]
 
@@ -44,7 +44,7 @@ def test_open_clip_knows_the_weights_and_agrees(open_clip, record):
 def test_the_real_configuration_can_be_built(open_clip, record):
     import torch
 
-    from promptboost.encoders.openclip_text import TextTower
+    from promptboost.encoders.openclip.openclip import TextTower
 
     architecture = record.name.split("/")[0]
     with torch.device("meta"):  # everything but the memory

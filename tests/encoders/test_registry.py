@@ -4,9 +4,9 @@ import sys
 import pytest
 
 from promptboost.encoders import Encoder, load_encoder
-from promptboost.encoders import extras as extras_module
+from promptboost.encoders import runtime as extras_module
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, MissingExtraError, SettingError
-from promptboost.testing import FakeEncoder
 
 
 def test_a_fake_encoder_is_made_to_measure():

@@ -8,13 +8,16 @@ import pytest
 open_clip = pytest.importorskip("open_clip", reason="needs the extra clip")
 torch = pytest.importorskip("torch", reason="needs the extra clip")
 
-from promptboost.encoders import load_encoder  # noqa: E402
+from promptboost.encoders import (  # noqa: E402
+    encode_with,
+    load_encoder,
+    open_tower,
+)
+from promptboost.encoders.fake import FakeEncoder  # noqa: E402
+from promptboost.encoders.openclip.tower import OpenClipTower  # noqa: E402
 from promptboost.encoders.store import EmbeddingStore, StoredEncoder  # noqa: E402
-from promptboost.encoders.towers import encode_with, open_tower  # noqa: E402
-from promptboost.encoders.towers.openclip import OpenClipTower  # noqa: E402
 from promptboost.errors import EncoderError, MissingExtraError  # noqa: E402
-from promptboost.testing import FakeEncoder  # noqa: E402
-from tests.encoders.tiny_models import (  # noqa: E402
+from tests.encoders.openclip.tiny_models import (  # noqa: E402
     TEXT_TOWER,
     TINY,
     TINY_BOTH_WAYS,
@@ -243,7 +246,7 @@ def test_a_hugging_face_tokenizer_is_read_as_the_model_reads_it(files, tmp_path)
 
 def test_nothing_heavy_is_imported_before_a_tower_is_opened():
     code = (
-        "import sys, promptboost.encoders.towers, promptboost.methods.coop, promptboost.methods.pez;"
+        "import sys, promptboost.encoders, promptboost.methods.coop, promptboost.methods.pez;"
         "print([m for m in ('torch', 'open_clip', 'tokenizers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from promptboost.encoders import load_encoder
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import MissingExtraError
-from promptboost.methods import FewShotSet, RowPictures
-from promptboost.testing import FakeEncoder
+from promptboost.methods import FewShotSet, RowImages
 
 NAMES = ("red", "dark blue", "green")
 SEEN = {
@@ -19,26 +19,26 @@ SEEN = {
 
 
 def coloured(*encoders, views=1, names=NAMES):
-    """Three pictures a class, as encoders that know words see them."""
+    """Three images a class, as encoders that know words see them."""
     texts = [text for name in names for text in SEEN[name]]
     rows = {}
     for encoder in encoders:
         crops = [encoder.encode_texts([f"{t} {'photo ' * v}" for t in texts]) for v in range(views)]
         rows[encoder.id] = np.stack(crops, axis=1)
-    return FewShotSet(RowPictures(rows), np.repeat(np.arange(len(names)), 3), names)
+    return FewShotSet(RowImages(rows), np.repeat(np.arange(len(names)), 3), names)
 
 
 def emoji(encoder, names, shots):
-    """A few real pictures of each class."""
+    """A few real images of each class."""
     from promptboost.data.emoji import load_emoji
 
     chosen = []
-    pictures = load_emoji().pictures
+    images = load_emoji().images
     for name in names:
-        chosen += [p for p in pictures if p.label == name][: 4 * shots : 4]
-    rows = encoder.encode_images(picture.open() for picture in chosen)[:, None]
+        chosen += [p for p in images if p.label == name][: 4 * shots : 4]
+    rows = encoder.encode_images(image.open() for image in chosen)[:, None]
     labels = np.repeat(np.arange(len(names)), shots)
-    return FewShotSet(RowPictures({encoder.id: rows}), labels, tuple(names))
+    return FewShotSet(RowImages({encoder.id: rows}), labels, tuple(names))
 
 
 @cache
@@ -51,7 +51,7 @@ def real(name):
 
 
 def accuracy(fitted, shots):
-    return float((fitted.predict(shots.pictures) == shots.labels).mean())
+    return float((fitted.predict(shots.images) == shots.labels).mean())
 
 
 class NoTower:

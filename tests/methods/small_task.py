@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from promptboost.methods import FewShotSet, LinearClassifier, Origin, RowPictures, TextClassifier
+from promptboost.encoders.fake import FakeEncoder
+from promptboost.methods import FewShotSet, LinearClassifier, Origin, RowImages, TextClassifier
 from promptboost.pool import build_pool
-from promptboost.testing import FakeEncoder
 
 ENCODER, OTHER = FakeEncoder(dim=16), FakeEncoder(dim=16, seed=1)
 NAMES = ("fire", "ice")
@@ -18,7 +18,7 @@ def rows_of(encoder: FakeEncoder, *texts: str) -> np.ndarray:
     return encoder.encode_texts(texts)[:, None]
 
 
-PICTURES = RowPictures(
+PICTURES = RowImages(
     {e.id: rows_of(e, "red", "dark red", "blue", "sky blue") for e in (ENCODER, OTHER)}
 )
 SHOTS = FewShotSet(PICTURES, np.array([0, 0, 1, 1]), NAMES)

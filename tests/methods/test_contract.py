@@ -1,4 +1,4 @@
-"""What all methods share: pictures, and classifiers of text and of rows."""
+"""What all methods share: images, and classifiers of text and of rows."""
 
 import dataclasses
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import DataError, EncoderError, LabelError, PoolError
-from promptboost.methods import FewShotSet, FilePictures, Origin, RowPictures
-from promptboost.methods.text import class_rows
-from promptboost.testing import FakeEncoder
+from promptboost.methods import FewShotSet, FileImages, Origin, RowImages
+from promptboost.methods.fitted import class_rows
 from tests.methods.small_task import (
     COLOURS,
     ENCODER,
@@ -23,19 +23,19 @@ from tests.methods.small_task import (
 )
 
 
-class TestPictures:
+class TestImages:
     def test_rows_are_views_without_the_crops(self) -> None:
         views = np.stack(
             [rows_of(ENCODER, "red", "blue")[:, 0], rows_of(ENCODER, "a", "b")[:, 0]], 1
         )
-        pictures = RowPictures({ENCODER.id: views})
-        np.testing.assert_array_equal(pictures.rows(ENCODER), rows_of(ENCODER, "red", "blue")[:, 0])
-        assert pictures.views(ENCODER).shape == (2, 2, 16)
+        images = RowImages({ENCODER.id: views})
+        np.testing.assert_array_equal(images.rows(ENCODER), rows_of(ENCODER, "red", "blue")[:, 0])
+        assert images.views(ENCODER).shape == (2, 2, 16)
 
     def test_an_encoder_that_has_not_seen_them_is_refused(self) -> None:
         with pytest.raises(DataError, match=r"not embedded with fake:8-0, only with fake:16-0"):
             PICTURES.rows(FakeEncoder(dim=8))
-        with pytest.raises(DataError, match="give the pictures themselves"):
+        with pytest.raises(DataError, match="give the images themselves"):
             PICTURES.images()
 
     @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ class TestPictures:
     )
     def test_rows_of_the_wrong_shape_are_refused(self, embedded: Any, message: str) -> None:
         with pytest.raises(DataError, match=message):
-            RowPictures(embedded)
+            RowImages(embedded)
 
     def test_files_are_embedded_once_for_each_number_of_crops(self, tmp_path: Path) -> None:
         from PIL import Image
@@ -63,16 +63,16 @@ class TestPictures:
             (tmp_path / name).mkdir()
             for i in range(2):
                 Image.new("RGB", (12, 12), colour).save(tmp_path / name / f"{i}.png")
-        pictures = FilePictures(load_data(str(tmp_path)), n_views=2)
-        assert len(pictures) == 4
-        assert pictures.views(ENCODER).shape == (4, 3, 16)
-        assert pictures.views(ENCODER) is pictures.views(ENCODER)
-        np.testing.assert_allclose(pictures.rows(ENCODER), pictures.views(ENCODER)[:, 0], atol=1e-6)
-        assert next(image.getpixel((0, 0)) for image in pictures.images()) == (255, 0, 0)
-        assert text_classifier().predict(pictures).tolist() == [0, 0, 1, 1]
+        images = FileImages(load_data(str(tmp_path)), n_views=2)
+        assert len(images) == 4
+        assert images.views(ENCODER).shape == (4, 3, 16)
+        assert images.views(ENCODER) is images.views(ENCODER)
+        np.testing.assert_allclose(images.rows(ENCODER), images.views(ENCODER)[:, 0], atol=1e-6)
+        assert next(image.getpixel((0, 0)) for image in images.images()) == (255, 0, 0)
+        assert text_classifier().predict(images).tolist() == [0, 0, 1, 1]
 
     def test_labels_must_fit(self) -> None:
-        with pytest.raises(LabelError, match="3 labels for 4 pictures"):
+        with pytest.raises(LabelError, match="3 labels for 4 images"):
             FewShotSet(PICTURES, np.array([0, 0, 1]), NAMES)
         for label in (2, -1):
             with pytest.raises(LabelError, match="from 0 to 1"):

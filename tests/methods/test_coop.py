@@ -3,22 +3,20 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra clip")
 
-from promptboost.encoders import load_encoder  # noqa: E402
-from promptboost.encoders.towers import open_tower  # noqa: E402
-from promptboost.errors import EncoderError, LabelError, SettingError  # noqa: E402
-from promptboost.methods import (  # noqa: E402
-    FewShotSet,
-    RowPictures,
-    load_fitted,
-    make_method,
-    save_fitted,
+from promptboost.encoders import (  # noqa: E402
+    load_encoder,
+    open_tower,
 )
+from promptboost.encoders.fake import FakeEncoder  # noqa: E402
+from promptboost.errors import EncoderError, LabelError, SettingError  # noqa: E402
+from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted  # noqa: E402
 from promptboost.methods.coop import CoOp  # noqa: E402
-from promptboost.methods.prompted_classes import PromptedClasses  # noqa: E402
-from promptboost.methods.training import TrainingRows  # noqa: E402
+from promptboost.methods.learnt_tokens import (  # noqa: E402
+    PromptedClasses,
+    TrainingRows,
+)
 from promptboost.methods.zero_shot import ZeroShot  # noqa: E402
 from promptboost.pool import build_pool  # noqa: E402
-from promptboost.testing import FakeEncoder  # noqa: E402
 from tests.methods.gradient_tools import NAMES, NoTower, accuracy, coloured, emoji, real  # noqa: E402
 
 POOL = build_pool(list(NAMES))
@@ -32,7 +30,7 @@ def plain_loss(encoder, shots, context):
     ]
     rows = np.stack(fixed) + context.sum(axis=0)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    logits = encoder.logit_scale * shots.pictures.rows(encoder).astype(np.float64) @ rows.T
+    logits = encoder.logit_scale * shots.images.rows(encoder).astype(np.float64) @ rows.T
     log_sums = np.log(np.exp(logits).sum(axis=1))
     return float(np.mean(log_sums - logits[np.arange(len(logits)), shots.labels]))
 
@@ -55,7 +53,7 @@ def test_steps_are_those_of_the_plain_rule():
     context = 0.02 * torch.randn(2, 6, generator=draw).numpy().astype(np.float64)
     momentum = np.zeros_like(context)
     losses = []
-    # All nine pictures fit into a batch: an epoch is a step, whatever the order.
+    # All nine images fit into a batch: an epoch is a step, whatever the order.
     for epoch in range(5):
         rate = 1e-5 if epoch == 0 else 2.0 * (1 + np.cos(np.pi * (epoch - 1) / 5)) / 2
         losses.append(plain_loss(encoder, shots, context))
@@ -69,7 +67,7 @@ def test_steps_are_those_of_the_plain_rule():
 
 def test_the_gradient_through_a_tiny_tower_is_that_of_finite_differences(tmp_path):
     pytest.importorskip("open_clip", reason="needs the extra clip")
-    from tests.encoders.tiny_models import TINY, save_tiny_models
+    from tests.encoders.openclip.tiny_models import TINY, save_tiny_models
 
     encoder = load_encoder(f"{TINY}@{save_tiny_models(tmp_path)[TINY]}", device="cpu")
     classes = PromptedClasses.of(open_tower(encoder), NAMES, 16)
@@ -107,7 +105,7 @@ def test_the_rows_are_the_class_prompts_on_the_encoders_scale():
     assert not fitted.intercepts.any()
 
 
-def test_on_real_weights_the_loss_falls_and_training_pictures_are_known_better():
+def test_on_real_weights_the_loss_falls_and_training_images_are_known_better():
     encoder = real("conse:lite0")
     shots = emoji(encoder, ["bird", "fish", "flower", "building", "tool", "dessert"], 3)
     pool = build_pool(list(shots.class_names))
@@ -147,15 +145,15 @@ def test_epochs_are_the_authors_unless_said(a_class, epochs):
     encoder = FakeEncoder(dim=4)
     rows = np.repeat(encoder.encode_texts(["red", "green"]), a_class, axis=0)[:, None]
     labels = np.repeat([0, 1], a_class)
-    shots = FewShotSet(RowPictures({encoder.id: rows}), labels, ("red", "green"))
+    shots = FewShotSet(RowImages({encoder.id: rows}), labels, ("red", "green"))
     fitted = CoOp(context_tokens=1).fit(shots, build_pool(["red", "green"]), encoder)
     assert len(fitted.details["loss_by_epoch"]) == epochs
 
 
-def test_a_class_with_a_picture_too_few_does_not_shorten_the_training():
+def test_a_class_with_a_image_too_few_does_not_shorten_the_training():
     encoder = FakeEncoder(dim=4)
     rows = encoder.encode_texts(["red", "red", "green"])[:, None]
-    shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 0, 1]), ("red", "green"))
+    shots = FewShotSet(RowImages({encoder.id: rows}), np.array([0, 0, 1]), ("red", "green"))
     fitted = CoOp(context_tokens=1).fit(shots, build_pool(["red", "green"]), encoder)
     assert len(fitted.details["loss_by_epoch"]) == 100  # two shots were asked for
 
@@ -163,7 +161,7 @@ def test_a_class_with_a_picture_too_few_does_not_shorten_the_training():
 def test_classes_of_the_same_name_get_the_same_row():
     encoder = FakeEncoder(dim=8)
     rows = encoder.encode_texts(["red", "green", "red"])[:, None]
-    shots = FewShotSet(RowPictures({encoder.id: rows}), np.arange(3), ("red", "green", "red"))
+    shots = FewShotSet(RowImages({encoder.id: rows}), np.arange(3), ("red", "green", "red"))
     fitted = CoOp(epochs=2).fit(shots, build_pool(["red", "green"]), encoder)
     np.testing.assert_array_equal(fitted.rows[0], fitted.rows[2])
 
@@ -174,7 +172,7 @@ def test_it_is_saved_and_read_back(tmp_path):
     fitted = make_method("coop?epochs=2&context_tokens=4").fit(shots, POOL, encoder)
     save_fitted(fitted, tmp_path)
     again = load_fitted(tmp_path, encoder)
-    np.testing.assert_array_equal(again.logits(shots.pictures), fitted.logits(shots.pictures))
+    np.testing.assert_array_equal(again.logits(shots.images), fitted.logits(shots.images))
     np.testing.assert_array_equal(again.arrays["context"], fitted.arrays["context"])
     assert again.details == fitted.details
     assert again.origin.method == "coop?context_tokens=4&epochs=2"
@@ -221,8 +219,8 @@ def test_settings_that_make_no_sense_are_refused(settings):
         CoOp(**settings)
 
 
-def test_no_pictures_are_refused():
+def test_no_images_are_refused():
     encoder = FakeEncoder(dim=4)
-    nothing = RowPictures({encoder.id: np.zeros((0, 1, 4), dtype=np.float32)})
-    with pytest.raises(LabelError, match="no pictures"):
+    nothing = RowImages({encoder.id: np.zeros((0, 1, 4), dtype=np.float32)})
+    with pytest.raises(LabelError, match="no images"):
         CoOp().fit(FewShotSet(nothing, np.zeros(0, dtype=np.int64), NAMES), POOL, encoder)

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PoolError
-from promptboost.methods import FewShotSet, RowPictures, load_fitted, make_method, save_fitted
+from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
 from promptboost.methods.cupl import CuPL, PoolMean
 from promptboost.pool import build_pool
-from promptboost.testing import FakeEncoder
 
 NAMES = ("fire", "ice")
 ENCODER = FakeEncoder()
@@ -19,7 +19,7 @@ OTHER = {"fire": ["It burns."], "ice": ["It melts."]}
 
 def shots(encoder: FakeEncoder = ENCODER) -> FewShotSet:
     rows = encoder.encode_texts(["red fire", "blue ice"])[:, None]
-    return FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 1]), NAMES)
+    return FewShotSet(RowImages({encoder.id: rows}), np.array([0, 1]), NAMES)
 
 
 POOL = build_pool(
@@ -46,9 +46,9 @@ def test_without_templates_it_is_not_called_cupl_with_templates() -> None:
 
 def test_a_class_is_the_normalised_mean_of_its_rows() -> None:
     given = shots()
-    logits = CuPL().fit(given, POOL, ENCODER).logits(given.pictures)
+    logits = CuPL().fit(given, POOL, ENCODER).logits(given.images)
     mean = ENCODER.encode_texts(SAID["fire"]).sum(axis=0)
-    plainly = given.pictures.rows(ENCODER)[1] @ mean / np.linalg.norm(mean) * ENCODER.logit_scale
+    plainly = given.images.rows(ENCODER)[1] @ mean / np.linalg.norm(mean) * ENCODER.logit_scale
     assert logits[1, 0] == pytest.approx(plainly, rel=1e-5)
 
 
@@ -85,6 +85,6 @@ def test_they_are_saved_and_carried_over(name: str, tmp_path: Path) -> None:
     save_fitted(fitted, tmp_path)
     again = load_fitted(tmp_path, ENCODER)
     assert again.words() == fitted.words()
-    np.testing.assert_array_equal(again.logits(shots().pictures), fitted.logits(shots().pictures))
+    np.testing.assert_array_equal(again.logits(shots().images), fitted.logits(shots().images))
     other = FakeEncoder(seed=1)
-    assert fitted.transfer(other).predict(shots(other).pictures).tolist() == [0, 1]
+    assert fitted.transfer(other).predict(shots(other).images).tolist() == [0, 1]

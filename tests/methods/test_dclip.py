@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PoolError
-from promptboost.methods import FewShotSet, RowPictures, load_fitted, make_method, save_fitted
+from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
 from promptboost.methods.dclip import DCLIP
 from promptboost.pool import PromptPool, build_pool
 from promptboost.pool.readers import read_sources
-from promptboost.testing import FakeEncoder
 
 NAMES = ("barn_owl", "bat")
 ENCODER = FakeEncoder()
@@ -19,7 +19,7 @@ ENCODER = FakeEncoder()
 
 def shots(encoder: FakeEncoder = ENCODER) -> FewShotSet:
     rows = encoder.encode_texts(["barn owl", "bat"])[:, None]
-    return FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 1]), NAMES)
+    return FewShotSet(RowImages({encoder.id: rows}), np.array([0, 1]), NAMES)
 
 
 def pool_of(said: Mapping[str, Sequence[str]], source: str = "DCLIP") -> PromptPool:
@@ -63,10 +63,10 @@ def test_a_class_without_descriptors_is_its_name_alone() -> None:
 def test_similarities_are_averaged_not_embeddings() -> None:
     pool = pool_of({"barn_owl": ["large eyes", "a beak"], "bat": ["wings"]})
     given = shots()
-    logits = DCLIP().fit(given, pool, ENCODER).logits(given.pictures)
+    logits = DCLIP().fit(given, pool, ENCODER).logits(given.images)
     owl = ENCODER.encode_texts(["barn owl, which has large eyes.", "barn owl, which is a beak."])
-    picture = given.pictures.rows(ENCODER)[0]
-    plainly = ENCODER.logit_scale * (picture @ owl[0] + picture @ owl[1]) / 2
+    image = given.images.rows(ENCODER)[0]
+    plainly = ENCODER.logit_scale * (image @ owl[0] + image @ owl[1]) / 2
     assert logits[0, 0] == pytest.approx(plainly, rel=1e-5)
 
 
@@ -87,6 +87,6 @@ def test_it_is_saved_and_carried_over(tmp_path: Path) -> None:
     fitted = make_method("dclip").fit(shots(), pool_of({"bat": ["wings"]}), ENCODER)
     save_fitted(fitted, tmp_path)
     again = load_fitted(tmp_path, ENCODER)
-    np.testing.assert_array_equal(again.logits(shots().pictures), fitted.logits(shots().pictures))
+    np.testing.assert_array_equal(again.logits(shots().images), fitted.logits(shots().images))
     other = FakeEncoder(seed=1)
-    assert fitted.transfer(other).predict(shots(other).pictures).tolist() == [0, 1]
+    assert fitted.transfer(other).predict(shots(other).images).tolist() == [0, 1]

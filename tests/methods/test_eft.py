@@ -6,35 +6,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as random_arrays
 
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, FileFormatError, SettingError
 from promptboost.methods import (
     Fitted,
     LinearClassifier,
     Origin,
-    RowPictures,
+    RowImages,
     TextClassifier,
     load_fitted,
     save_fitted,
 )
 from promptboost.methods.eft import EmulatedClassifier, emulate, load_emulated
-from promptboost.testing import FakeEncoder
 
 SOURCE, TARGET, THIRD = (FakeEncoder(dim=8 + i, seed=i) for i in range(3))
 NAMES = ("apple", "fire_truck", "ice")
 SEEN = ["a red apple", "red", "blue ice", "a truck", "something green"]
-PICTURES = RowPictures({e.id: e.encode_texts(SEEN)[:, None] for e in (SOURCE, TARGET, THIRD)})
+PICTURES = RowImages({e.id: e.encode_texts(SEEN)[:, None] for e in (SOURCE, TARGET, THIRD)})
 
 
 class Shifted(Fitted):
-    """Another classifier, with something added to all logits of each picture."""
+    """Another classifier, with something added to all logits of each image."""
 
     kind = "shifted"
 
     def __init__(self, inner, shifts):
         self.inner, self.shifts, self.origin = inner, shifts, inner.origin
 
-    def logits(self, pictures):
-        return self.inner.logits(pictures) + self.shifts[:, None]
+    def logits(self, images):
+        return self.inner.logits(images) + self.shifts[:, None]
 
     def state(self):
         raise AssertionError("not saved here")
@@ -114,7 +114,7 @@ def test_both_zero_shot_classifiers_say_the_template():
 
 
 @given(shifts=random_arrays(np.float32, len(SEEN), elements=st.floats(-50, 50, width=32)))
-def test_what_is_added_to_all_classes_of_a_picture_changes_no_prediction(shifts):
+def test_what_is_added_to_all_classes_of_a_image_changes_no_prediction(shifts):
     # For example the bias of SigLIP, or log-probabilities in the place of logits.
     tuned = tuned_on()
     emulated = emulate(tuned, TARGET)

@@ -3,12 +3,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra clip")
 
-from promptboost.encoders.towers import open_tower  # noqa: E402
+from promptboost.encoders import open_tower  # noqa: E402
+from promptboost.encoders.fake import FakeEncoder  # noqa: E402
 from promptboost.errors import EncoderError, SettingError  # noqa: E402
 from promptboost.methods import load_fitted, make_method, save_fitted  # noqa: E402
 from promptboost.methods.pez import PEZ, HardTokens  # noqa: E402
 from promptboost.pool import build_pool  # noqa: E402
-from promptboost.testing import FakeEncoder  # noqa: E402
 from tests.methods.gradient_tools import NAMES, NoTower, coloured, emoji, real  # noqa: E402
 
 POOL = build_pool(list(NAMES))
@@ -53,12 +53,12 @@ def test_the_first_tokens_are_random_tokens_that_are_allowed():
 
 
 def loss_of(encoder, shots, prompts):
-    """Mean loss over all pictures and views, written plainly."""
+    """Mean loss over all images and views, written plainly."""
     rows = encoder.encode_texts(prompts).astype(np.float64)
-    views = shots.pictures.views(encoder)
+    views = shots.images.views(encoder)
     losses = []
-    for picture, label in zip(views, shots.labels, strict=True):
-        for view in picture:
+    for image, label in zip(views, shots.labels, strict=True):
+        for view in image:
             logits = encoder.logit_scale * rows @ view
             losses.append(np.log(np.exp(logits).sum()) - logits[label])
     return np.mean(losses)
@@ -88,8 +88,8 @@ def test_transfer_lets_the_other_encoder_tokenise_the_text():
     fitted = PEZ(tokens=3, steps=10).fit(shots, POOL, one)
     moved = fitted.transfer(other)
     rows = other.encode_texts([text for bank in fitted.words() for text in bank])
-    expected = other.logit_scale * shots.pictures.rows(other) @ rows.T
-    np.testing.assert_allclose(moved.logits(shots.pictures), expected, atol=1e-4)
+    expected = other.logit_scale * shots.images.rows(other) @ rows.T
+    np.testing.assert_allclose(moved.logits(shots.images), expected, atol=1e-4)
     assert moved.words() == fitted.words()
 
 
@@ -139,7 +139,7 @@ def test_it_is_saved_and_read_back(tmp_path):
     fitted = make_method("pez?tokens=2&steps=4").fit(shots, POOL, encoder)
     save_fitted(fitted, tmp_path)
     again = load_fitted(tmp_path, encoder)
-    np.testing.assert_array_equal(again.logits(shots.pictures), fitted.logits(shots.pictures))
+    np.testing.assert_array_equal(again.logits(shots.images), fitted.logits(shots.images))
     assert again.words() == fitted.words()
     assert again.details == fitted.details
 

@@ -3,10 +3,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra clip")
 
-from promptboost.encoders import load_encoder  # noqa: E402
-from promptboost.encoders.towers import open_tower  # noqa: E402
-from promptboost.methods.prompted_classes import PromptedClasses, nearest  # noqa: E402
-from tests.encoders.tiny_models import TINY, TINY_BOTH_WAYS, save_tiny_models  # noqa: E402
+from promptboost.encoders import (  # noqa: E402
+    load_encoder,
+    open_tower,
+)
+from promptboost.methods.learnt_tokens import PromptedClasses, nearest  # noqa: E402
+from tests.encoders.openclip.tiny_models import TINY, TINY_BOTH_WAYS, save_tiny_models  # noqa: E402
 from tests.methods.gradient_tools import real  # noqa: E402
 
 NAMES = ["basset_hound", "pug", "Egyptian mau", "pug"]

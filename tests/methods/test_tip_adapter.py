@@ -7,15 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.boosting.scores import log_losses
+from promptboost.boosting.composition import log_losses
 from promptboost.encoders.base import unit_rows
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, FileFormatError, LabelError, SettingError
-from promptboost.methods import FewShotSet, RowPictures, load_fitted, make_method, save_fitted
-from promptboost.methods.tip_adapter import CacheClassifier, TipAdapter
-from promptboost.methods.tip_adapter_cache import (
+from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
+from promptboost.methods.tip_adapter import (
     ALPHAS,
     BETAS,
     Cache,
+    CacheClassifier,
+    TipAdapter,
     Tuning,
     choose_weights,
     gradient,
@@ -23,7 +25,7 @@ from promptboost.methods.tip_adapter_cache import (
 )
 from promptboost.methods.zero_shot import ZeroShot
 from promptboost.pool import build_pool
-from promptboost.testing import FakeEncoder, clip_like
+from promptboost.testing import clip_like
 
 ENCODER = FakeEncoder(dim=32)
 COLOURS = ("red", "green", "blue")
@@ -31,15 +33,15 @@ POOL = build_pool(list(COLOURS))
 
 
 def shots_of(n_shots, views=2, seed=0, misnamed=False):
-    """Pictures of colours; where misnamed, the names of the classes are of no help."""
+    """Images of colours; where misnamed, the names of the classes are of no help."""
     rng = np.random.default_rng(seed)
     names = ("alpha", "beta", "gamma") if misnamed else COLOURS
     clean = ENCODER.encode_texts([f"a {c} thing" for c in COLOURS]).repeat(n_shots, axis=0)
     noise = rng.standard_normal((len(clean), 1 + views, ENCODER.dim)) * 0.08
     rows = unit_rows((clean[:, None] + noise).reshape(-1, ENCODER.dim))
     labels = np.arange(3).repeat(n_shots)
-    pictures = RowPictures({ENCODER.id: rows.reshape(noise.shape)})
-    return FewShotSet(pictures, labels, names)
+    images = RowImages({ENCODER.id: rows.reshape(noise.shape)})
+    return FewShotSet(images, labels, names)
 
 
 def fitted_on(shots, **settings):
@@ -50,26 +52,26 @@ def fitted_on(shots, **settings):
 
 
 def test_a_worked_example():
-    # Three keys at 0, 60 and 90 degrees; the first two are of class 0. The picture is at 0 degrees.
+    # Three keys at 0, 60 and 90 degrees; the first two are of class 0. The image is at 0 degrees.
     keys = np.array([[1, 0], [0.5, math.sqrt(0.75)], [0, 1]], dtype=np.float32)
     cache = Cache(keys, np.array([0, 0, 1]), 2, alpha=2.0, beta=3.0)
-    picture = np.array([[1.0, 0.0]], dtype=np.float32)
+    image = np.array([[1.0, 0.0]], dtype=np.float32)
     expected = [2 * (math.exp(0) + math.exp(-1.5)), 2 * math.exp(-3)]
-    np.testing.assert_allclose(cache.scores(picture), [expected], rtol=1e-6)
+    np.testing.assert_allclose(cache.scores(image), [expected], rtol=1e-6)
 
 
-def test_logits_are_text_plus_cache_one_picture_at_a_time():
+def test_logits_are_text_plus_cache_one_image_at_a_time():
     shots = shots_of(2)
     fitted = fitted_on(shots, alpha=1.5, beta=4.0)
     W = ZeroShot("all").fit(shots, POOL, ENCODER).rows
-    views = shots.pictures.views(ENCODER)
+    views = shots.images.views(ENCODER)
     for i, x in enumerate(views[:, 0]):
         logits = [ENCODER.logit_scale * float(x @ W[k]) for k in range(3)]
         for j, own in enumerate(views):
             mean = own.mean(axis=0)
             key = mean / np.linalg.norm(mean)
             logits[shots.labels[j]] += 1.5 * math.exp(-4.0 * (1 - float(x @ key)))
-        np.testing.assert_allclose(fitted.logits(shots.pictures)[i], logits, rtol=1e-4)
+        np.testing.assert_allclose(fitted.logits(shots.images)[i], logits, rtol=1e-4)
 
 
 def test_a_single_template_can_be_the_text():
@@ -78,20 +80,20 @@ def test_a_single_template_can_be_the_text():
     np.testing.assert_allclose(fitted.rows, ENCODER.encode_texts([f"a {c} thing" for c in COLOURS]))
 
 
-def test_pictures_help_where_names_do_not():
+def test_images_help_where_names_do_not():
     shots, others = shots_of(4, misnamed=True), shots_of(8, seed=9, misnamed=True)
     text = ZeroShot("all").fit(shots, build_pool(list(shots.class_names)), ENCODER)
     right = {
-        name: np.mean(one.predict(others.pictures) == others.labels)
+        name: np.mean(one.predict(others.images) == others.labels)
         for name, one in {"text": text, "cache": fitted_on(shots)}.items()
     }
     assert right["cache"] > 0.95 > right["text"]
 
 
-def test_a_class_without_a_picture_has_its_text():
+def test_a_class_without_a_image_has_its_text():
     rows = ENCODER.encode_texts(["a red thing", "a green thing"])
-    shots = FewShotSet(RowPictures({ENCODER.id: rows[:, None]}), np.array([0, 1]), COLOURS)
-    blue = RowPictures({ENCODER.id: ENCODER.encode_texts(["a blue thing"])[:, None]})
+    shots = FewShotSet(RowImages({ENCODER.id: rows[:, None]}), np.array([0, 1]), COLOURS)
+    blue = RowImages({ENCODER.id: ENCODER.encode_texts(["a blue thing"])[:, None]})
     for tuned in (False, True):
         assert fitted_on(shots, tuned=tuned).predict(blue).tolist() == [2]
 
@@ -100,7 +102,7 @@ def test_a_class_without_a_picture_has_its_text():
 
 
 def left_out(cache, rows, text, alpha, beta):
-    """Logits of each picture by a cache without the pictures of its fold, written plainly."""
+    """Logits of each image by a cache without the images of its fold, written plainly."""
     number = [int((cache.labels[:i] == label).sum()) for i, label in enumerate(cache.labels)]
     folds = min(np.bincount(cache.labels))
     logits = np.array(rows @ text.T, dtype=np.float64)
@@ -114,15 +116,15 @@ def left_out(cache, rows, text, alpha, beta):
 
 @pytest.mark.parametrize("by_loss", [False, True])
 @given(seed=st.integers(0, 10**6), shots=st.integers(2, 4))
-def test_the_choice_is_the_best_on_pictures_left_out(by_loss, seed, shots):
+def test_the_choice_is_the_best_on_images_left_out(by_loss, seed, shots):
     task = clip_like(n_classes=3, shots=shots, dim=16, seed=seed)
     text = task.templates[:, 0] * np.float32(20)
     cache = Cache(unit_rows(task.views.mean(axis=1)), task.labels, 3)
     alphas, betas = (0.5, 8.0, 64.0), (1.0, 5.5)
-    chosen = choose_weights(cache, task.pictures, text, alphas, betas, by_loss=by_loss)
+    chosen = choose_weights(cache, task.images, text, alphas, betas, by_loss=by_loss)
 
     def cost(alpha, beta):
-        logits = left_out(cache, task.pictures, text, alpha, beta)
+        logits = left_out(cache, task.images, text, alpha, beta)
         wrong = 0 if by_loss else np.sum(logits.argmax(axis=1) != task.labels)
         louder = np.geomspace(0.1, 10, 9)
         return wrong, min(log_losses(loud * logits, task.labels).mean() for loud in louder)
@@ -138,8 +140,8 @@ def test_tuning_begins_where_the_loss_is_low():
     task = clip_like(n_classes=4, shots=4, seed=2)
     names = tuple(f"class {k}" for k in range(4))
     pool = build_pool(list(names))
-    rows = np.concatenate([task.pictures[:, None], task.views], axis=1)
-    shots = FewShotSet(RowPictures({encoder.id: rows}), task.labels, names)
+    rows = np.concatenate([task.images[:, None], task.views], axis=1)
+    shots = FewShotSet(RowImages({encoder.id: rows}), task.labels, names)
     text = ZeroShot("all").fit(shots, pool, encoder).rows * np.float32(encoder.logit_scale)
     cache = Cache(unit_rows(rows.mean(axis=1)), task.labels, 4)
     expected = [
@@ -169,9 +171,9 @@ def test_what_is_given_is_not_chosen():
 
 def test_a_cache_that_misleads_gets_little_weight():
     shots = shots_of(4)
-    # Half of the pictures of a class are filed under the next one; the names are right.
+    # Half of the images of a class are filed under the next one; the names are right.
     moved = np.where(np.arange(12) % 2 == 0, shots.labels, (shots.labels + 1) % 3)
-    twice = RowPictures({ENCODER.id: shots.pictures.views(ENCODER).repeat(2, axis=0)})
+    twice = RowImages({ENCODER.id: shots.images.views(ENCODER).repeat(2, axis=0)})
     both = np.stack([shots.labels, moved], axis=1).ravel()
     misled = fitted_on(FewShotSet(twice, both, COLOURS), beta=5.5).cache.alpha
     assert misled < fitted_on(shots_of(4, misnamed=True), beta=5.5).cache.alpha
@@ -206,12 +208,12 @@ def test_the_steps_are_those_of_adamw():
     torch = pytest.importorskip("torch")
     task = clip_like(n_classes=3, shots=4, dim=16)
     text = task.templates[:, 0] * np.float32(20)
-    start = Cache(task.pictures, task.labels, 3, alpha=2.0, beta=5.5)
-    # One view and one batch: the order of the pictures does not matter.
-    ours = tune(start, task.pictures[:, None], text, Tuning(epochs=7, step=0.01)).keys
+    start = Cache(task.images, task.labels, 3, alpha=2.0, beta=5.5)
+    # One view and one batch: the order of the images does not matter.
+    ours = tune(start, task.images[:, None], text, Tuning(epochs=7, step=0.01)).keys
 
-    x, y = torch.tensor(task.pictures), torch.tensor(task.labels)
-    keys = torch.nn.Parameter(torch.tensor(task.pictures))
+    x, y = torch.tensor(task.images), torch.tensor(task.labels)
+    keys = torch.nn.Parameter(torch.tensor(task.images))
     optimiser = torch.optim.AdamW([keys], lr=0.01, eps=1e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 7)
     values = torch.nn.functional.one_hot(y, 3).float()
@@ -222,15 +224,15 @@ def test_the_steps_are_those_of_adamw():
         loss.backward()
         optimiser.step()
         schedule.step()
-    assert np.abs(ours - task.pictures).max() > 0.01
+    assert np.abs(ours - task.images).max() > 0.01
     np.testing.assert_allclose(ours, keys.detach().numpy(), atol=2e-5)
 
 
-def test_every_picture_is_seen_once_an_epoch_in_batches():
+def test_every_image_is_seen_once_an_epoch_in_batches():
     task = clip_like(n_classes=3, shots=4, dim=16, confusion=0.5)
     text = task.templates[:, 0] * np.float32(20)
-    views = np.concatenate([task.pictures[:, None], task.views], axis=1)
-    start = Cache(task.pictures, task.labels, 3)
+    views = np.concatenate([task.images[:, None], task.views], axis=1)
+    start = Cache(task.images, task.labels, 3)
     small = tune(start, views, text, Tuning(batch=5))
     whole = tune(start, views, text, Tuning(batch=12))
     more = tune(start, views, text, Tuning(batch=256))
@@ -241,7 +243,7 @@ def test_every_picture_is_seen_once_an_epoch_in_batches():
 
 def test_tuning_lowers_the_loss_on_views_and_keeps_alpha_and_beta():
     shots = shots_of(4, views=4, misnamed=True)
-    views = shots.pictures.views(ENCODER).reshape(-1, ENCODER.dim)
+    views = shots.images.views(ENCODER).reshape(-1, ENCODER.dim)
     free, tuned = (fitted_on(shots, tuned=t, alpha=1.0, beta=5.5) for t in (False, True))
     text = free.rows * np.float32(ENCODER.logit_scale)
     before, after = (
@@ -268,7 +270,7 @@ def test_is_kept_and_found(tmp_path, tuned):
     save_fitted(fitted, tmp_path)
     again = load_fitted(tmp_path, ENCODER)
     assert isinstance(again, CacheClassifier)
-    np.testing.assert_array_equal(again.logits(shots.pictures), fitted.logits(shots.pictures))
+    np.testing.assert_array_equal(again.logits(shots.images), fitted.logits(shots.images))
     assert again.origin.method == ("tip-adapter?tuned=true" if tuned else "tip-adapter")
     assert again.words() is None
 
@@ -313,8 +315,8 @@ def test_settings_that_cannot_be_are_refused(settings, message):
         TipAdapter(**settings)
 
 
-def test_no_pictures_and_no_template_are_refused_before_any_work():
-    empty = RowPictures({ENCODER.id: np.zeros((0, 1, 32), dtype=np.float32)})
+def test_no_images_and_no_template_are_refused_before_any_work():
+    empty = RowImages({ENCODER.id: np.zeros((0, 1, 32), dtype=np.float32)})
     with pytest.raises(LabelError, match="there is none"):
         TipAdapter().check(FewShotSet(empty, np.zeros(0, dtype=np.int64), COLOURS), POOL, ENCODER)
     with pytest.raises(SettingError, match="benchmark"):

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.store import EmbeddingStore, StoredEncoder
 from promptboost.errors import PoolError
 from promptboost.pool import Prompt, build_pool, fill
-from promptboost.pool.fingerprint import words_fingerprint
-from promptboost.pool.packing import pack
+from promptboost.pool.pool import words_fingerprint
+from promptboost.pool.products import pack
 from promptboost.pool.text import text_key
-from promptboost.testing import FakeEncoder
 
 words = st.sampled_from(["owl", "Owl", "red", "RED", "a", "the", "tail", "wing"])
 sentences = st.lists(words, min_size=1, max_size=3).map("  ".join)

@@ -11,11 +11,10 @@ import pytest
 
 from promptboost.data.benchmarks import read_split
 from promptboost.pool import join_pool, read_pool
-from promptboost.pool.aliases import read_synonyms
-from promptboost.pool.checking import check_meeting
-from promptboost.pool.classes import read_class_names
-from promptboost.pool.meeting import join, meet
+from promptboost.pool.lint import check_meeting
+from promptboost.pool.names import read_class_names, read_synonyms
 from promptboost.pool.readers import read_source, read_sources
+from promptboost.pool.sources import join, meet
 
 POOLS = Path(__file__).resolve().parents[2].parent / "shared" / "pools"
 pytestmark = pytest.mark.skipif(

@@ -2,7 +2,7 @@
 
 import json
 
-from promptboost.ensemble import PromptEnsemble, Round
+from promptboost.model import PromptEnsemble, Round
 from tests.report.run_tools import thumbnail, write_run
 
 HOSTILE = [

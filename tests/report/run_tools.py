@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 from sklearn.linear_model import LogisticRegression
 
 from promptboost.boosting import BoostSettings, GridPool, Shots, boost
-from promptboost.ensemble import PromptEnsemble, Round
+from promptboost.model import PromptEnsemble, Round
 from promptboost.pool import TEMPLATES, emoji_descriptions, fill
 from promptboost.testing import clip_like
 
@@ -56,7 +56,7 @@ def fitted(n_classes=8, shots=4, tests=12, rounds=12, seed=0):
     names = list(emoji_descriptions())[:n_classes]
     texts = [emoji_descriptions()[name][:PROMPTS] for name in names]
     templates = [[fill(t, name) for t in TEMPLATES[:8]] for name in names]
-    given = Shots.from_rows(task.pictures[learn], task.labels[learn], task.views[learn])
+    given = Shots.from_rows(task.images[learn], task.labels[learn], task.views[learn])
     pool = GridPool.from_rows(task.templates, task.prompts)
     done = list(boost(given, pool, BoostSettings(rounds=rounds)))
     made = []
@@ -90,7 +90,7 @@ def fitted(n_classes=8, shots=4, tests=12, rounds=12, seed=0):
 
 def _metrics(ensemble, task, learn, names, ids, rows, shots):
     names = np.array(names)
-    truth, pictures = names[task.labels], task.pictures
+    truth, pictures = names[task.labels], task.images
 
     def nearest(means):
         return names[(pictures @ np.stack(means).T).argmax(1)]

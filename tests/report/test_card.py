@@ -5,9 +5,9 @@ import re
 
 import pytest
 
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.report import write_card
-from promptboost.report.markdown import fenced, plain
-from promptboost.testing import FakeEncoder
+from promptboost.report.phrases import fenced, plain
 from tests.report.odd_runs import HOSTILE, hostile_run
 from tests.report.page_tools import Page
 from tests.report.run_tools import without_held_out, write_run

@@ -4,11 +4,10 @@ import json
 
 import pytest
 
-from promptboost.ensemble import PromptEnsemble, Round
+from promptboost.model import PromptEnsemble, Round
 from promptboost.report.checks import RULES, run_checks
-from promptboost.report.leaks import foreign_names
-from promptboost.report.metrics import read_metrics
-from promptboost.report.reading import read_run
+from promptboost.report.results import read_metrics, read_run
+from promptboost.report.rules import foreign_names
 from tests.report.run_tools import without_held_out
 
 

@@ -5,9 +5,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from promptboost.report.curve import Line, Reference, staged_curve
-from promptboost.report.svg import bar, dumbbell, strip, wilson
-from promptboost.report.words import runs, spans
+from promptboost.report.drawings import Line, Reference, bar, dumbbell, staged_curve, strip, wilson
+from promptboost.report.phrases import runs, spans
 from tests.report.page_tools import Page
 
 SHARE = st.floats(0, 1)

@@ -1,18 +1,13 @@
 import pytest
 
 from promptboost.runs.fit import fit_run
-from tests.runs.run_tools import request, write_pictures, write_sentences
-
-
-@pytest.fixture(autouse=True)
-def _own_store(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path_factory.mktemp("cache")))
+from tests.runs.run_tools import request, write_images, write_sentences
 
 
 @pytest.fixture
 def task(tmp_path):
-    """A folder with pictures and sentences."""
-    write_pictures(tmp_path / "pictures")
+    """A folder with images and sentences."""
+    write_images(tmp_path / "images")
     write_sentences(tmp_path / "sentences.json")
     return tmp_path
 

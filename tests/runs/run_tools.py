@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from promptboost.config import FitSettings
 from promptboost.runs.fit import FitRequest
-from promptboost.runs.settings import FitSettings
 
 ENCODER = "fake:32-0"
 COLOURS = {
@@ -28,7 +28,7 @@ SENTENCES = {
 }
 
 
-def write_pictures(root: Path, count: int = 8, noise: float = 110.0, seed: int = 0) -> Path:
+def write_images(root: Path, count: int = 8, noise: float = 110.0, seed: int = 0) -> Path:
     rng = np.random.default_rng(seed)
     for name, colour in COLOURS.items():
         (root / name).mkdir(parents=True)
@@ -46,7 +46,7 @@ def write_sentences(path: Path) -> Path:
 
 
 def request(root: Path, run: str = "run", **options) -> FitRequest:
-    """A quick fit on the pictures in root/pictures; settings and flags may be mixed."""
+    """A quick fit on the images in root/images; settings and flags may be mixed."""
     flags = {
         name: options.pop(name)
         for name in ("overwrite", "resume", "cache", "source")
@@ -63,7 +63,7 @@ def request(root: Path, run: str = "run", **options) -> FitRequest:
             **options,
         }
     )
-    source = flags.pop("source", str(root / "pictures"))
+    source = flags.pop("source", str(root / "images"))
     return FitRequest(source, root / run, settings, progress=False, **flags)
 
 

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from promptboost.config import FitSettings
 from promptboost.data import load_data
-from promptboost.data.benchmarks import BENCHMARKS, coop_few_shot
+from promptboost.data.benchmarks import BENCHMARKS
+from promptboost.data.shots import coop_few_shot
 from promptboost.errors import DataError, RunError
 from promptboost.runs.fit import FitRequest, fit_run
 from promptboost.runs.folder import RunFolder
-from promptboost.runs.settings import FitSettings
 from tests.data.benchmarks.benchmark_tools import tiny, write_tree
 
 SETTINGS = FitSettings(encoder="fake:16-0", shots=2, seed=1, views=1)
@@ -33,7 +34,7 @@ def test_the_shots_are_those_of_the_protocol(textures):
     assert metrics["task"]["held_out"] == "test"
     assert metrics["task"]["held_out_pictures"] == len(held_out) == 4
     weighed = RunFolder(Path("run")).ensemble_path.read_text()
-    assert all(f'"{picture.id}"' in weighed for picture in learn.pictures)
+    assert all(f'"{image.id}"' in weighed for image in learn.images)
 
 
 def test_a_run_knows_its_benchmark_from_any_folder(textures, monkeypatch):
@@ -44,17 +45,17 @@ def test_a_run_knows_its_benchmark_from_any_folder(textures, monkeypatch):
     (run.path / "metrics.json").unlink()
     assert f"fit dtd:{os.path.dirname(textures)} -o" in run.resume_hint
     fit(f"dtd:{textures.parent}", run.path, resume=True)
-    with pytest.raises(RunError, match="the pictures are dtd:"):
+    with pytest.raises(RunError, match="the images are dtd:"):
         fit(f"dtd:{textures}", run.path, resume=True)
 
 
 def test_what_is_missing_is_found_before_anything_is_written(textures):
     next(textures.rglob("*.jpg")).unlink()
-    with pytest.raises(DataError, match="1 of 12 listed pictures are missing"):
+    with pytest.raises(DataError, match="1 of 12 listed images are missing"):
         fit("dtd:data", "run")
     assert not Path("run").exists()
 
 
-def test_a_run_is_not_written_among_the_pictures(textures):
+def test_a_run_is_not_written_among_the_images(textures):
     with pytest.raises(RunError, match="taken for a class"):
         fit("dtd:data", "data/run")

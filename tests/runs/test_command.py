@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from promptboost.runs.command import command_name, place
+from promptboost.errors import command_name, place
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 import pytest
 
 from promptboost.cli.demo import _summary
+from promptboost.config import FitSettings
 from promptboost.errors import RunError
 from promptboost.runs.demo import COLUMNS, run_demo
 from promptboost.runs.folder import RunFolder
-from promptboost.runs.settings import FitSettings
 
 QUICK = FitSettings(rounds=2, views=2, views_per_round=1)
 FAKES = ("fake:32-0", "fake:16-1")
@@ -13,7 +13,7 @@ FAKES = ("fake:32-0", "fake:16-1")
 def quick_demo(task, folder, **options):
     return run_demo(
         folder,
-        data=str(task / "pictures"),
+        data=str(task / "images"),
         shots=(1, 2),
         seeds=(1, 2),
         encoders=FAKES,

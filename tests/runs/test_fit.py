@@ -6,19 +6,18 @@ import tomllib
 import numpy as np
 import pytest
 
+import promptboost.runs.artifacts as writing_module
 import promptboost.runs.fit as fit_module
-import promptboost.runs.writing as writing_module
-from promptboost.data import read_picture
-from promptboost.ensemble import PromptEnsemble
+from promptboost.data import read_image
+from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, EncoderError, PoolError, RunError, StoreError
 from promptboost.files import write_text
-from promptboost.head import LinearHead
-from promptboost.report.metrics import read_metrics as check_contract
-from promptboost.runs.embedding import Embedder
+from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.report.results import read_metrics as check_contract
 from promptboost.runs.fit import fit_run
 from promptboost.runs.folder import RunFolder
 from promptboost.runs.metrics import read_metrics
-from tests.runs.run_tools import COLOURS, request, write_pictures
+from tests.runs.run_tools import COLOURS, request, write_images
 
 
 def accuracies(metrics):
@@ -71,8 +70,8 @@ def test_what_is_measured_is_what_is_shipped(fitted):
     np.testing.assert_allclose(head.weights, ensemble.embed(embedder.encoder).weights, atol=1e-5)
     with run.predictions_path.open() as file:
         for row in csv.DictReader(file):
-            picture = read_picture(fitted / "pictures" / row["picture"])
-            rows = embedder.encoder.encode_images([picture])
+            image = read_image(fitted / "images" / row["picture"])
+            rows = embedder.encoder.encode_images([image])
             assert head.predict(rows)[0] == row["predicted"]
             chances = head.predict_proba(rows, embedder.encoder.logit_scale)
             assert np.isclose(chances.max(), float(row["probability"]), atol=1e-4)
@@ -83,7 +82,7 @@ def test_boosting_helps_here(fitted):
     assert found["boosted"] > found["zero_shot"]
 
 
-def test_thumbnails_are_of_the_pictures_in_the_report(fitted):
+def test_thumbnails_are_of_the_images_in_the_report(fitted):
     metrics = read_metrics(fitted / "run" / "metrics.json")
     found = json.loads((fitted / "run" / "thumbnails.json").read_text())
     assert {item["picture"] for item in metrics["hardest"]} <= set(found)
@@ -161,15 +160,15 @@ def unfinished(task):
     return run
 
 
-def test_a_changed_picture_cannot_be_resumed(fitted):
+def test_a_changed_image_cannot_be_resumed(fitted):
     unfinished(fitted)
     victim = json.loads((fitted / "run/metrics.json").read_text())["hardest"][0]["picture"]
-    other = next(file for file in (fitted / "pictures").rglob("*.png"))
-    shutil.copy(other, fitted / "pictures" / victim)
-    if other == fitted / "pictures" / victim:
-        write_pictures(fitted / "new", seed=5)
-        shutil.copy(fitted / "new" / victim, fitted / "pictures" / victim)
-    with pytest.raises(RunError, match="the pictures to learn from changed"):
+    other = next(file for file in (fitted / "images").rglob("*.png"))
+    shutil.copy(other, fitted / "images" / victim)
+    if other == fitted / "images" / victim:
+        write_images(fitted / "new", seed=5)
+        shutil.copy(fitted / "new" / victim, fitted / "images" / victim)
+    with pytest.raises(RunError, match="the images to learn from changed"):
         fit_run(request(fitted, resume=True))
 
 
@@ -177,29 +176,29 @@ def test_other_settings_cannot_be_resumed(fitted):
     unfinished(fitted)
     with pytest.raises(RunError, match=r"rounds is 9, but the run .* with 5; .*--overwrite"):
         fit_run(request(fitted, resume=True, rounds=9))
-    # Another seed draws other pictures too, but the seed is the reason.
+    # Another seed draws other images too, but the seed is the reason.
     with pytest.raises(RunError, match=r"seed is 5, but the run in .* was made with 0"):
         fit_run(request(fitted, resume=True, seed=5))
     with pytest.raises(RunError, match=r"patience is 3, but the run in .* was made with none"):
         fit_run(request(fitted, resume=True, patience=3))
 
 
-def test_a_finished_run_is_not_resumed_with_other_settings_or_pictures(fitted):
+def test_a_finished_run_is_not_resumed_with_other_settings_or_images(fitted):
     with pytest.raises(RunError, match=r"seed is 5, .* leave --seed out"):
         fit_run(request(fitted, resume=True, seed=5))
-    shutil.copytree(fitted / "pictures", fitted / "copy")
-    with pytest.raises(RunError, match=r"the pictures are .*copy, but .* type: promptboost fit"):
+    shutil.copytree(fitted / "images", fitted / "copy")
+    with pytest.raises(RunError, match=r"the images are .*copy, but .* type: promptboost fit"):
         fit_run(request(fitted, resume=True, source=str(fitted / "copy")))
 
 
 def test_a_run_goes_on_from_another_folder(fitted, monkeypatch, tmp_path_factory):
     monkeypatch.chdir(fitted)
-    fit_run(request(fitted, "other", source="pictures", prompts="sentences.json"))
+    fit_run(request(fitted, "other", source="images", prompts="sentences.json"))
     run = RunFolder(fitted / "other")
-    assert run.source == str(fitted / "pictures")
+    assert run.source == str(fitted / "images")
     shutil.copy(run.ensemble_path, run.partial_path)
-    assert run.resume_hint.startswith("promptboost fit pictures -o ")
-    fit_run(request(fitted, "other", source="pictures", prompts="sentences.json", resume=True))
+    assert run.resume_hint.startswith("promptboost fit images -o ")
+    fit_run(request(fitted, "other", source="images", prompts="sentences.json", resume=True))
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     shutil.copy(run.ensemble_path, run.partial_path)
     fit_run(request(fitted, "other", resume=True))
@@ -207,9 +206,9 @@ def test_a_run_goes_on_from_another_folder(fitted, monkeypatch, tmp_path_factory
 
 
 @pytest.mark.parametrize("fault", ["encoder", "place", "store", "sentences"])
-def test_what_is_cheap_to_find_is_found_before_pictures_are_read(task, monkeypatch, fault):
+def test_what_is_cheap_to_find_is_found_before_images_are_read(task, monkeypatch, fault):
     def read(*_, **__):
-        raise AssertionError("pictures were read")
+        raise AssertionError("images were read")
 
     monkeypatch.setattr(fit_module, "load_task", read)
     (task / "file").write_text("")
@@ -253,12 +252,12 @@ def test_bad_input_leaves_the_old_run_as_it_was(fitted, options, error):
     assert before == {file: file.read_bytes() for file in (fitted / "run").iterdir()}
 
 
-def test_a_run_among_the_pictures_is_refused(task):
-    for run in ("pictures/run", "pictures"):
+def test_a_run_among_the_images_is_refused(task):
+    for run in ("images/run", "images"):
         with pytest.raises(RunError):
             fit_run(request(task, run))
     with pytest.raises(RunError, match="taken for a class"):
-        fit_run(request(task, "pictures/run"))
+        fit_run(request(task, "images/run"))
 
 
 def test_bad_input_makes_no_folder(task):
@@ -274,10 +273,10 @@ def test_overwrite_replaces_the_run_and_its_other_heads(fitted):
     assert not (fitted / "run" / "head-other.safetensors").exists()
 
 
-def test_without_held_out_pictures_figures_are_about_the_learnt_ones(task):
+def test_without_held_out_images_figures_are_about_the_learnt_ones(task):
     said = []
     metrics = fit_run(request(task, shots=None), said.append)
-    [remark] = [line for line in said if "no picture is held out" in line]
+    [remark] = [line for line in said if "no image is held out" in line]
     assert remark.endswith("--shots 4 would leave some to measure on")
     assert metrics["task"]["held_out"] is None
     assert metrics["task"]["shots"] is None
@@ -288,14 +287,14 @@ def test_without_held_out_pictures_figures_are_about_the_learnt_ones(task):
     check_contract(metrics)
 
 
-def test_bad_and_few_pictures_are_mentioned(task):
-    (task / "pictures/ember/broken.png").write_bytes(b"")
+def test_bad_and_few_images_are_mentioned(task):
+    (task / "images/ember/broken.png").write_bytes(b"")
     for number in range(6):
-        (task / f"pictures/sea/{number}.png").unlink()
+        (task / f"images/sea/{number}.png").unlink()
     said = []
     metrics = fit_run(request(task), said.append)
     assert any("broken.png: the file is empty" in line for line in said)
-    assert any("fewer than 4 pictures to learn from: sea (2)" in line for line in said)
+    assert any("fewer than 4 images to learn from: sea (2)" in line for line in said)
     assert metrics["task"]["bad_pictures"][0]["reason"] == "the file is empty"
     with pytest.raises(DataError, match="cannot be used"):
         fit_run(request(task, "other", on_bad="stop"))
@@ -312,8 +311,8 @@ def test_what_the_pool_lacks_is_mentioned(task):
 
 
 def test_one_class_is_not_a_task(tmp_path):
-    write_pictures(tmp_path / "all")
-    shutil.copytree(tmp_path / "all" / "sea", tmp_path / "pictures" / "sea")
+    write_images(tmp_path / "all")
+    shutil.copytree(tmp_path / "all" / "sea", tmp_path / "images" / "sea")
     with pytest.raises(DataError, match="one class only, 'sea'"):
         fit_run(request(tmp_path, prompts=None))
 
@@ -324,14 +323,14 @@ def test_without_views(task):
 
 
 def test_names_that_are_not_utf8(task):
-    source = task / "pictures" / "sea" / "0.png"
+    source = task / "images" / "sea" / "0.png"
     source.rename(source.with_name("caf\udce9.png"))
     fit_run(request(task, shots=8))
     assert "caf\\\\udce9.png" in (task / "run/ensemble.json").read_text()
 
 
 def test_a_second_fit_computes_nothing_anew(fitted, monkeypatch):
-    from promptboost.testing import FakeEncoder
+    from promptboost.encoders.fake import FakeEncoder
 
     def fail(*_):
         raise AssertionError("computed")

@@ -3,7 +3,7 @@ import json
 import pytest
 
 import promptboost.runs.fit as fit_module
-import promptboost.runs.pool_rows as pool_rows
+import promptboost.training.pool_rows as pool_rows
 from promptboost.runs.fit import fit_run
 from promptboost.runs.folder import RunFolder
 from tests.runs.run_tools import request

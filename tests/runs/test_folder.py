@@ -1,13 +1,13 @@
 import pytest
 
+from promptboost.config import FitSettings
 from promptboost.errors import RunError
 from promptboost.runs.folder import RunFolder, encoder_slug
-from promptboost.runs.settings import FitSettings
 
 
 def started(path):
     run = RunFolder(path)
-    run.begin(FitSettings(), {"data": {"source": "my pictures"}})
+    run.begin(FitSettings(), {"data": {"source": "my images"}})
     return run
 
 
@@ -55,7 +55,7 @@ def test_what_to_type_about_an_existing_run(tmp_path):
     run = started(tmp_path / "run")
     with pytest.raises(RunError, match="--resume to go on with it, or --overwrite"):
         run.check_free(overwrite=False, resume=False)
-    with pytest.raises(RunError, match=r"promptboost fit 'my pictures' -o .* --resume"):
+    with pytest.raises(RunError, match=r"promptboost fit 'my images' -o .* --resume"):
         run.check_finished()
     run.metrics_path.write_text("{}")
     with pytest.raises(RunError, match="add --overwrite"):

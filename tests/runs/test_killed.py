@@ -24,7 +24,7 @@ def test_a_fit_killed_again_and_again_ends_as_one_never_killed(task, tmp_path_fa
     chance = random.Random(seed)
     fit_run(request(task, "whole", **SETTINGS))
     run, cache = RunFolder(task / "run"), tmp_path_factory.mktemp("other-cache")
-    command = ["fit", "pictures", "-o", "run"]
+    command = ["fit", "images", "-o", "run"]
     states = set()
     for _ in range(4):
         process = start_promptboost(*command, *OPTIONS, "--resume", cwd=task, cache=cache)
@@ -57,7 +57,7 @@ def test_a_fit_without_room_says_so_and_goes_on_later(task, monkeypatch, kilobyt
         "-m",
         "promptboost.cli",
         "fit",
-        "pictures",
+        "images",
         "-o",
         "run",
         *OPTIONS,
@@ -68,7 +68,7 @@ def test_a_fit_without_room_says_so_and_goes_on_later(task, monkeypatch, kilobyt
     assert full.returncode == 2
     assert full.stderr.startswith("error: ")
     assert "File too large" in full.stderr
-    assert "promptboost.cli fit pictures -o run --resume" in full.stderr
+    assert "promptboost.cli fit images -o run --resume" in full.stderr
     assert not list((task / "run").glob(".promptboost-*.tmp"))
-    fit_run(request(task, resume=True, source="pictures", prompts="sentences.json", **SETTINGS))
+    fit_run(request(task, resume=True, source="images", prompts="sentences.json", **SETTINGS))
     assert (task / "run/ensemble.json").read_bytes() == (task / "whole/ensemble.json").read_bytes()

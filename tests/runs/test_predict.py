@@ -4,8 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from promptboost.ensemble import PromptEnsemble
 from promptboost.errors import DataError, RunError
+from promptboost.model import PromptEnsemble
 from promptboost.runs.predict import Predictor
 
 
@@ -15,35 +15,33 @@ def answers(task, *paths, **options):
 
 
 def test_a_run_folder_and_an_encoder_are_enough(fitted):
-    (fitted / "new.png").write_bytes((fitted / "pictures/sea/0.png").read_bytes())
-    shutil.rmtree(fitted / "pictures")
+    (fitted / "new.png").write_bytes((fitted / "images/sea/0.png").read_bytes())
+    shutil.rmtree(fitted / "images")
     (fitted / "sentences.json").unlink()
     (answer,) = answers(fitted, "new.png", top_k=9)
     chances = [chance for _, chance in answer.best]
     assert len(chances) == 4
     assert np.isclose(sum(chances), 1)
     assert chances == sorted(chances, reverse=True)
-    assert answer.picture == str(fitted / "new.png")
+    assert answer.image == str(fitted / "new.png")
 
 
-def test_unreadable_pictures_have_a_line_and_the_others_their_own(fitted):
-    folder = fitted / "pictures/sea"
-    (folder / "1.png").write_bytes(b"not a picture")
-    found = answers(
-        fitted, "pictures/sea/0.png", "pictures/sea/1.png", "gone.png", "pictures/ember"
-    )
-    problems = {answer.picture: answer.problem for answer in found if answer.problem}
+def test_unreadable_images_have_a_line_and_the_others_their_own(fitted):
+    folder = fitted / "images/sea"
+    (folder / "1.png").write_bytes(b"not an image")
+    found = answers(fitted, "images/sea/0.png", "images/sea/1.png", "gone.png", "images/ember")
+    problems = {answer.image: answer.problem for answer in found if answer.problem}
     assert set(problems) == {str(folder / "1.png"), str(fitted / "gone.png")}
     assert all(problems.values())
     assert sum(bool(answer.best) for answer in found) == 9
 
 
-def test_many_pictures_keep_their_order(fitted):
-    paths = sorted((fitted / "pictures").rglob("*.png"))
+def test_many_images_keep_their_order(fitted):
+    paths = sorted((fitted / "images").rglob("*.png"))
     for number in range(270):
         shutil.copy(paths[number % len(paths)], fitted / f"{number:03}.png")
     found = answers(fitted, *(f"{number:03}.png" for number in range(270)))
-    assert [answer.picture for answer in found] == [
+    assert [answer.image for answer in found] == [
         str(fitted / f"{number:03}.png") for number in range(270)
     ]
     assert found[0].best == found[len(paths)].best
@@ -51,10 +49,10 @@ def test_many_pictures_keep_their_order(fitted):
 
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
 def test_without_the_head_the_text_is_embedded_again(fitted, damage):
-    before = answers(fitted, "pictures")
+    before = answers(fitted, "images")
     head = fitted / "run/head-fake-32-0.safetensors"
     head.unlink() if damage == "missing" else head.write_bytes(b"broken")
-    after = answers(fitted, "pictures")
+    after = answers(fitted, "images")
     assert [a.best[0][0] for a in before] == [a.best[0][0] for a in after]
 
 
@@ -62,33 +60,33 @@ def test_edited_text_wins_over_the_head(fitted):
     path = fitted / "run/ensemble.json"
     ensemble = PromptEnsemble.load(path)
     ensemble.rename_class("sea", "ocean").save(path)
-    names = {name for answer in answers(fitted, "pictures", top_k=4) for name, _ in answer.best}
+    names = {name for answer in answers(fitted, "images", top_k=4) for name, _ in answer.best}
     assert names == {"ember", "leaf", "ocean", "night"}
 
 
 def test_another_encoder_can_look(fitted):
     predictor = Predictor.open(fitted / "run", encoder="fake:16-1", progress=False)
     assert predictor.head.dim == 16
-    assert list(predictor.predict([fitted / "pictures/sea"]))
+    assert list(predictor.predict([fitted / "images/sea"]))
 
 
 def test_the_text_alone_is_enough(fitted):
     for file in (fitted / "run").iterdir():
         if file.name != "ensemble.json":
             file.unlink()
-    assert len(answers(fitted, "pictures")) == 32
+    assert len(answers(fitted, "images")) == 32
 
 
 def test_a_text_without_an_encoder_asks_for_one(fitted):
     path = fitted / "run/ensemble.json"
     replace(PromptEnsemble.load(path), encoder_id=None).save(path)
     with pytest.raises(RunError, match="add --encoder NAME"):
-        answers(fitted, "pictures")
+        answers(fitted, "images")
 
 
 def test_nothing_to_look_at(fitted):
     (fitted / "empty").mkdir()
-    with pytest.raises(DataError, match="there are no pictures"):
+    with pytest.raises(DataError, match="there are no images"):
         answers(fitted, "empty")
 
 

@@ -1,8 +1,8 @@
 import json
 
+from promptboost.config import FitSettings
 from promptboost.pool import build_pool, save_pool
-from promptboost.runs.remarks import prompts_remarks
-from promptboost.runs.settings import FitSettings
+from promptboost.runs.preflight import prompts_remarks
 
 
 def test_sentences_that_nobody_can_use_are_counted(tmp_path):

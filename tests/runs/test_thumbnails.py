@@ -4,26 +4,26 @@ import json
 
 from PIL import Image
 
-from promptboost.data import Dataset, Picture
+from promptboost.data import Dataset, LabelledImage
 from promptboost.report.page import CONFUSIONS_SHOWN
-from promptboost.runs.thumbnails import pictures_shown, thumbnail, write_thumbnails
+from promptboost.runs.artifacts import images_shown, thumbnail, write_thumbnails
 
 
-def test_thumbnails_are_small_whatever_the_picture(tmp_path):
+def test_thumbnails_are_small_whatever_the_image(tmp_path):
     for size in ((400, 100), (30, 20), (1, 500)):
-        address = thumbnail(Picture("0", "x", Image.new("RGB", size, "red")))
+        address = thumbnail(LabelledImage("0", "x", Image.new("RGB", size, "red")))
         image = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
         assert max(image.size) == min(96, max(size))
 
 
-def test_only_named_pictures_and_none_that_is_gone(tmp_path):
+def test_only_named_images_and_none_that_is_gone(tmp_path):
     red = Image.new("RGB", (8, 8), "red")
-    here, gone = Picture("a", "x", red), Picture("b", "y", tmp_path / "gone.png")
-    data = Dataset.of([here, gone, Picture("c", "y", red)])
+    here, gone = LabelledImage("a", "x", red), LabelledImage("b", "y", tmp_path / "gone.png")
+    data = Dataset.of([here, gone, LabelledImage("c", "y", red)])
     write_thumbnails(tmp_path / "thumbnails.json", ["a", "b"], [data])
     assert list(json.loads((tmp_path / "thumbnails.json").read_text())) == ["a"]
 
 
 def test_not_every_confusion_is_shown():
     pairs = [{"pictures": [f"{i}"]} for i in range(50)]
-    assert len(pictures_shown({"confusions": pairs, "hardest": []})) == CONFUSIONS_SHOWN
+    assert len(images_shown({"confusions": pairs, "hardest": []})) == CONFUSIONS_SHOWN

@@ -4,12 +4,12 @@ import shutil
 import pytest
 
 from promptboost.errors import DataError
-from promptboost.head import LinearHead
+from promptboost.model import LinearHead
 from promptboost.pool import build_pool, from_sources, load_pool, save_pool
-from promptboost.report.metrics import read_metrics as check_contract
+from promptboost.report.results import read_metrics as check_contract
 from promptboost.runs.fit import fit_run
 from promptboost.runs.transfer import transfer_run
-from tests.runs.run_tools import SENTENCES, request, write_pictures
+from tests.runs.run_tools import SENTENCES, request, write_images
 
 OTHER = "fake:48-3"
 
@@ -43,34 +43,34 @@ def test_a_second_transfer_to_the_same_encoder_replaces_the_first(fitted):
     assert [line["encoder"] for line in transfers(fitted)] == ["fake:16-1", OTHER]
 
 
-def test_without_the_pictures_only_the_head_is_made(fitted):
-    shutil.rmtree(fitted / "pictures")
+def test_without_the_images_only_the_head_is_made(fitted):
+    shutil.rmtree(fitted / "images")
     found = transfer_run(fitted / "run", OTHER, progress=False)
     assert found["boosted"] is None
     assert "does not exist" in found["note"]
     assert (fitted / "run/head-fake-48-3.safetensors").exists()
 
 
-def test_moved_pictures_can_be_pointed_at(fitted):
+def test_moved_images_can_be_pointed_at(fitted):
     before = transfer_run(fitted / "run", OTHER, progress=False)
-    (fitted / "pictures").rename(fitted / "moved")
+    (fitted / "images").rename(fitted / "moved")
     found = transfer_run(fitted / "run", OTHER, str(fitted / "moved"), progress=False)
     assert found["boosted"] == before["boosted"]
     assert found["note"] == ""
 
 
-def test_other_pictures_are_all_held_out(fitted):
-    write_pictures(fitted / "new", count=3, seed=9)
+def test_other_images_are_all_held_out(fitted):
+    write_images(fitted / "new", count=3, seed=9)
     found = transfer_run(fitted / "run", OTHER, str(fitted / "new"), progress=False)
     assert found["pictures"] == 12
-    assert (found["note"], found["left_out"]) == ("measured on other pictures", 0)
+    assert (found["note"], found["left_out"]) == ("measured on other images", 0)
 
 
-def test_pictures_learnt_from_are_left_out_whatever_their_names(fitted):
-    write_pictures(fitted / "new", count=3, seed=9)
+def test_images_learnt_from_are_left_out_whatever_their_names(fitted):
+    write_images(fitted / "new", count=3, seed=9)
     learnt = json.loads((fitted / "run/metrics.json").read_text())["hardest"][:2]
     for number, item in enumerate(learnt):
-        source = fitted / "pictures" / item["picture"]
+        source = fitted / "images" / item["picture"]
         shutil.copy(source, fitted / "new" / item["label"] / f"renamed-{number}.png")
     found = transfer_run(fitted / "run", OTHER, str(fitted / "new"), progress=False)
     assert (found["pictures"], found["left_out"]) == (12, 2)
@@ -82,7 +82,7 @@ def test_an_older_run_does_not_say_what_it_learnt_from(fitted):
     metrics = json.loads((fitted / "run/metrics.json").read_text())
     del metrics["task"]["learn_digests"]
     (fitted / "run/metrics.json").write_text(json.dumps(metrics))
-    write_pictures(fitted / "new", count=3, seed=9)
+    write_images(fitted / "new", count=3, seed=9)
     found = transfer_run(fitted / "run", OTHER, str(fitted / "new"), progress=False)
     assert found["pictures_are"] == "perhaps learnt from"
 
@@ -90,22 +90,22 @@ def test_an_older_run_does_not_say_what_it_learnt_from(fitted):
 def test_figures_are_kept_when_nothing_can_be_measured(fitted):
     transfer_run(fitted / "run", OTHER, progress=False)
     before = transfers(fitted)
-    shutil.rmtree(fitted / "pictures")
+    shutil.rmtree(fitted / "images")
     found = transfer_run(fitted / "run", OTHER, progress=False)
     assert found["boosted"] is None
     assert found["note"].endswith("the figures measured before are kept")
     assert transfers(fitted) == before
 
 
-def test_changed_pictures_are_not_measured_on(fitted):
+def test_changed_images_are_not_measured_on(fitted):
     victim = json.loads((fitted / "run/metrics.json").read_text())["hardest"][0]["picture"]
-    (fitted / "pictures" / victim).unlink()
+    (fitted / "images" / victim).unlink()
     found = transfer_run(fitted / "run", OTHER, progress=False)
     assert found["boosted"] is None
     assert "have changed" in found["note"]
 
 
-def test_wrong_pictures_are_an_error_when_asked_for(fitted):
+def test_wrong_images_are_an_error_when_asked_for(fitted):
     with pytest.raises(DataError):
         transfer_run(fitted / "run", OTHER, str(fitted / "nowhere"), progress=False)
 

@@ -1,7 +1,7 @@
 """Boosting: SAMME.R over weak classifiers made of prompts.
 
-Each round draws views of every picture, composes a weak classifier on them, applies it to the original
-pictures and raises the weight of those it gets wrong. A round depends only on the settings, its number
+Each round draws views of every image, composes a weak classifier on them, applies it to the original
+images and raises the weight of those it gets wrong. A round depends only on the settings, its number
 and the weights it starts with, so a fit can be stopped after any round and continued.
 """
 
@@ -12,13 +12,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.boosting.composition import Composition
-from promptboost.boosting.gradient import GradientSettings, compose_by_gradient
-from promptboost.boosting.greedy import compose_greedily
+from promptboost.boosting.composition import Composition, scores_of, template_hits
+from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
+from promptboost.boosting.greedy.insertion import compose_greedily
 from promptboost.boosting.grid import GridRows, weights_to_grid
 from promptboost.boosting.problem import GridPool, Shots
-from promptboost.boosting.scores import scores_of
-from promptboost.boosting.templates import template_hits
 from promptboost.errors import SettingError, WeightError
 
 __all__ = ["BoostRound", "BoostSettings", "BoostState", "boost", "updated_weights"]
@@ -35,7 +33,7 @@ class BoostSettings:
     rounds : int
         M, the number of weak classifiers.
     views_per_round : int
-        a, the number of views of each picture drawn for a round; 0 composes on the originals.
+        a, the number of views of each image drawn for a round; 0 composes on the originals.
     temperature : float
         τ of the softmax over scores.
     algorithm : "samme.r" or "samme"
@@ -43,7 +41,7 @@ class BoostSettings:
     seed : int
         Decides which views are drawn and how ties between templates are broken.
     max_copies, penalty
-        See :func:`promptboost.boosting.greedy.compose_greedily`.
+        See :func:`promptboost.boosting.greedy.insertion.compose_greedily`.
     patience : int, optional
         Stop after this many rounds in a row that leave no error. Never by default.
     gradient : GradientSettings, optional
@@ -112,7 +110,7 @@ class BoostRound:
     vote : float
         Its weight in the strong classifier: 1 for SAMME.R.
     original_error : float
-        Its weighted error on the original pictures, under the weights it was composed with.
+        Its weighted error on the original images, under the weights it was composed with.
     state : BoostState
         Where the fit stands after the round.
     """
@@ -139,7 +137,7 @@ def boost(
     Parameters
     ----------
     shots : Shots
-        Labelled pictures and their views.
+        Labelled images and their views.
     pool : GridPool
         Templates and prompts.
     settings : BoostSettings, optional
@@ -159,7 +157,7 @@ def boost(
     --------
     >>> from promptboost.testing import clip_like
     >>> task = clip_like(n_classes=4, shots=4, views=8, prompts=30, seed=0)
-    >>> shots = Shots.from_rows(task.pictures, task.labels, task.views)
+    >>> shots = Shots.from_rows(task.images, task.labels, task.views)
     >>> pool = GridPool.from_rows(task.templates, task.prompts)
     >>> rounds = list(boost(shots, pool, BoostSettings(rounds=3)))
     >>> [r.state.rounds_done for r in rounds]
@@ -272,7 +270,7 @@ def updated_weights(
 class _ViewDraws:
     """Which views a round sees.
 
-    Views of a picture are dealt like cards: a a round, none twice before all have been seen, so a
+    Views of an image are dealt like cards: a a round, none twice before all have been seen, so a
     bank of V >= M·a views gives fresh ones in every round.
     """
 
@@ -298,7 +296,7 @@ class _ViewDraws:
     def draw(
         self, round_index: int
     ) -> tuple[GridRows, NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Rows, labels, owning pictures, and template hits of one round."""
+        """Rows, labels, owning images, and template hits of one round."""
         views = self._views_of(round_index)
         owners = np.repeat(np.arange(len(views)), views.shape[1])
         flat = views.ravel()
@@ -338,7 +336,7 @@ def _check_views(shots: Shots, settings: BoostSettings) -> None:
         )
     if shots.views.shape[1] < a:
         raise SettingError(
-            f"views_per_round is {a} but there are only {shots.views.shape[1]} views of each picture"
+            f"views_per_round is {a} but there are only {shots.views.shape[1]} views of each image"
         )
 
 

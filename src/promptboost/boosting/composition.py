@@ -3,9 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from promptboost.boosting.search import Effort
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Composition", "GradientTrace", "GreedyTrace", "Step"]
+from promptboost.boosting.compiled import in_threads, nearest, products
+from promptboost.boosting.greedy.search import Effort
+from promptboost.boosting.grid import COSINE_UNIT, GridRows
+from promptboost.boosting.problem import GridPool
+
+__all__ = [
+    "Composition",
+    "GradientTrace",
+    "GreedyTrace",
+    "Step",
+    "log_losses",
+    "scores_of",
+    "pick_template",
+    "template_hits",
+]
 
 
 @dataclass(frozen=True)
@@ -46,8 +61,8 @@ class GradientTrace:
     objectives, gaps : tuples of float
         The objective and its Frank-Wolfe gap before each sweep, and at the end. The last gap is the
         certificate: no weighting of all prompts of the pool, whole copies or not, has an objective
-        lower by more than that (the pictures weighed as at the end, see
-        :class:`~promptboost.boosting.gradient.GradientSettings`).
+        lower by more than that (the images weighed as at the end, see
+        :class:`~promptboost.boosting.gradient.compose.GradientSettings`).
     pool_reads : int
         How often the whole pool was looked at.
     """
@@ -93,3 +108,62 @@ class Composition:
     def composer(self) -> str:
         """Name of the composer."""
         return "greedy" if isinstance(self.trace, GreedyTrace) else "gradient"
+
+
+def scores_of(weak: Composition, X: GridRows, pool: GridPool) -> NDArray[np.float64]:
+    """Scores of a weak classifier: mean cosine with each bank, shape (n, K).
+
+    Sums are exact; only the final division rounds.
+    """
+    K = len(pool.prompts)
+    scores = np.empty((len(X), K), dtype=np.float64)
+    for k in range(K):
+        copies = weak.banks[k]
+        rows = pool.prompts[k][list(copies)]
+        bank = np.concatenate([pool.templates[k, weak.template][None], rows])
+        counts = np.array([weak.template_copies[k], *copies.values()], dtype=np.int64)
+        cosines = np.empty((len(X), len(bank)), dtype=np.int32)
+        products(bank, X, cosines)
+        scores[:, k] = (cosines @ counts) / (int(counts.sum()) * COSINE_UNIT)
+    return scores
+
+
+def log_losses(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return each row's log loss: minus the logarithm of the probability of its own class.
+
+    Examples
+    --------
+    >>> log_losses(np.array([[0.0, 0.0], [1000.0, 0.0]]), np.array([0, 1])).round(3)
+    array([6.93e-01, 1.00e+03])
+    """
+    highest = logits.max(axis=1)
+    total = highest + np.log(np.exp(logits - highest[:, None]).sum(axis=1))
+    return np.asarray(total - logits[np.arange(len(labels)), labels], dtype=np.float64)
+
+
+def template_hits(X: GridRows, y: NDArray[np.int64], templates: GridRows) -> NDArray[np.bool_]:
+    """Which template alone classifies which row rightly.
+
+    This does not depend on the weights, so rows that return in later rounds need it only once.
+
+    Returns
+    -------
+    array of bool, shape (n, number of templates)
+    """
+    number = templates.shape[1]
+    winners = np.empty((number, len(X)), dtype=np.int32)
+
+    def fill(part: slice) -> None:
+        for j in range(part.start, part.stop):
+            nearest(X, np.ascontiguousarray(templates[:, j]), winners[j])
+
+    in_threads(fill, number, X.size * len(templates) * number)
+    return np.ascontiguousarray((winners == y).T)
+
+
+def pick_template(
+    hits: NDArray[np.bool_], grid_weights: NDArray[np.int64], rng: np.random.Generator
+) -> int:
+    """Pick the template of least weighted error; ties are broken at random."""
+    errors = np.array([int(grid_weights[~column].sum()) for column in hits.T])
+    return int(rng.choice(np.flatnonzero(errors == errors.min())))

@@ -87,7 +87,7 @@ def to_grid(rows: ArrayLike, *, name: str = "rows") -> GridRows:
 
 
 def from_grid(rows: GridRows) -> NDArray[np.float32]:
-    """Give rows on the grid as floats again.
+    """Return rows on the grid as floats again.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def weights_to_grid(weights: ArrayLike, count: int) -> NDArray[np.int64]:
     values = np.asarray(weights, dtype=np.float64)
     if values.shape != (count,):
         raise WeightError(
-            f"expected {count} sample weights, one a picture; got shape {values.shape}"
+            f"expected {count} sample weights, one an image; got shape {values.shape}"
         )
     if not np.isfinite(values).all():
         raise WeightError("sample weights must be finite")
@@ -118,7 +118,7 @@ def weights_to_grid(weights: ArrayLike, count: int) -> NDArray[np.int64]:
             f"sample weight {int(np.argmin(values))} is negative ({values.min():.4g})"
         )
     if values.max(initial=0.0) <= 0:
-        raise WeightError("all sample weights are zero: no picture counts")
+        raise WeightError("all sample weights are zero: no image counts")
     units: NDArray[np.int64] = np.rint(values / values.sum() * WEIGHT_UNIT).astype(np.int64)
     return units
 

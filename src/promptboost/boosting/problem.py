@@ -1,4 +1,4 @@
-"""What boosting works on: few-shot pictures and a prompt pool, as checked rows on the grid."""
+"""What boosting works on: few-shot images and a prompt pool, as checked rows on the grid."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ __all__ = ["GridPool", "Shots"]
 
 @dataclass(frozen=True)
 class Shots:
-    """The labelled pictures.
+    """The labelled images.
 
     Attributes
     ----------
     originals : array of int16, shape (n, D)
-        The pictures as they are; sample weights are updated on these.
+        The images as they are; sample weights are updated on these.
     labels : array of int64, shape (n,)
-        Class index of each picture; every class from 0 to K − 1 has at least one.
+        Class index of each image; every class from 0 to K − 1 has at least one.
     views : array of int16, shape (n, V, D), or None
-        Random crops and flips of each picture; weak classifiers are composed on these.
+        Random crops and flips of each image; weak classifiers are composed on these.
     """
 
     originals: GridRows
@@ -43,11 +43,11 @@ class Shots:
         >>> Shots.from_rows([[1.0, 0.0], [0.0, 1.0]], [0, 0])
         Traceback (most recent call last):
             ...
-        promptboost.errors.LabelError: only one class has pictures; at least two are needed
+        promptboost.errors.LabelError: only one class has images; at least two are needed
         """
-        grid = to_grid(originals, name="pictures")
+        grid = to_grid(originals, name="images")
         if grid.ndim != 2:
-            raise EmbeddingError(f"pictures: expected shape (n, D), got {grid.shape}")
+            raise EmbeddingError(f"images: expected shape (n, D), got {grid.shape}")
         index = _checked_labels(labels, len(grid))
         if views is None:
             return cls(grid, index)
@@ -55,7 +55,7 @@ class Shots:
         if seen.ndim != 3 or seen.shape[::2] != grid.shape or seen.shape[1] == 0:
             raise EmbeddingError(
                 f"views: expected shape ({grid.shape[0]}, V, {grid.shape[1]}) with V >= 1 views of "
-                f"each picture, got {seen.shape}"
+                f"each image, got {seen.shape}"
             )
         return cls(grid, index, seen)
 
@@ -102,11 +102,11 @@ class GridPool:
         return cls(grid, rows)
 
     def check_against(self, shots: Shots) -> None:
-        """Refuse pictures of classes that have no prompts, and rows of another encoder."""
+        """Refuse images of classes that have no prompts, and rows of another encoder."""
         K, dim = len(self.prompts), self.templates.shape[2]
         if shots.originals.shape[1] != dim:
             raise EmbeddingError(
-                f"pictures have {shots.originals.shape[1]} dimensions, prompts {dim}: "
+                f"images have {shots.originals.shape[1]} dimensions, prompts {dim}: "
                 "embed both with the same encoder"
             )
         if shots.n_classes > K:
@@ -115,25 +115,25 @@ class GridPool:
             )
         if shots.n_classes < K:
             raise LabelError(
-                f"class {shots.n_classes} has prompts but no pictures; drop it or add one"
+                f"class {shots.n_classes} has prompts but no images; drop it or add one"
             )
 
 
 def _checked_labels(labels: ArrayLike, count: int) -> NDArray[np.int64]:
     index = np.asarray(labels)
     if index.shape != (count,):
-        raise LabelError(f"expected {count} labels, one a picture; got shape {index.shape}")
+        raise LabelError(f"expected {count} labels, one an image; got shape {index.shape}")
     if index.dtype.kind not in "iu":
         raise LabelError(f"expected class indices 0 … K − 1, got {index.dtype}")
     if count == 0:
-        raise LabelError("there are no pictures")
+        raise LabelError("there are no images")
     if index.min() < 0:
         raise LabelError(f"label {int(index.min())} is negative; labels are 0 … K − 1")
     present = np.bincount(index) > 0
     if present.sum() < 2:
-        raise LabelError("only one class has pictures; at least two are needed")
+        raise LabelError("only one class has images; at least two are needed")
     if not present.all():
-        raise LabelError(f"class {int(np.argmin(present))} has no pictures; drop it or add one")
+        raise LabelError(f"class {int(np.argmin(present))} has no images; drop it or add one")
     return np.ascontiguousarray(index, dtype=np.int64)
 
 

@@ -8,35 +8,35 @@ from typing import Any
 
 import click
 
-from promptboost.cli import failing
-from promptboost.runs.command import command_name
+from promptboost.cli import failure
+from promptboost.errors import command_name
 
 __all__ = ["main", "promptboost"]
 
 # In the order of use. Help comes from here, so that listing commands imports none of them.
 _COMMANDS = {
     "demo": "See it work on emoji: start here.",
-    "fit": "Learn a classifier made of sentences from labelled pictures.",
-    "predict": "Say what pictures show.",
+    "fit": "Learn a classifier made of sentences from labelled images.",
+    "predict": "Say what images show.",
     "show": "Read what was learnt.",
-    "evaluate": "Measure a run on other labelled pictures.",
+    "evaluate": "Measure a run on other labelled images.",
     "transfer": "Move a run to another encoder: the same text, other vectors.",
-    "compare": "Compare methods on the same pictures and draws.",
+    "compare": "Compare methods on the same images and draws.",
     "pool": "Check, join and read files of sentences about classes.",
     "report": "Write the report and the model card of a run again.",
     "models": "List encoders and the name to type for each.",
     "data": "Check the benchmarks of the papers: what is there, what is missing.",
-    "embed": "Embed pictures ahead of time.",
+    "embed": "Embed images ahead of time.",
     "cache": "Show, check or clear the embedding store.",
     "doctor": "Look at what is installed and what works.",
 }
 
-_HELP = """A few labelled pictures in, an image classifier made of plain sentences out.
+_HELP = """A few labelled images in, an image classifier made of plain sentences out.
 
 \b
 promptboost demo                         see it work
-promptboost fit my-pictures -o run       learn: one folder of pictures for each class
-promptboost predict run new-picture.jpg  say what it shows
+promptboost fit my-images -o run       learn: one folder of images for each class
+promptboost predict run new-image.jpg  say what it shows
 """
 
 _EPILOG = """
@@ -117,8 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     # Threads that spin while they wait slow each other down as soon as another program needs a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    failing.prepare_streams()
-    sys.exit(failing.guarded(lambda: _invoke(given), given))
+    failure.prepare_streams()
+    sys.exit(failure.guarded(lambda: _invoke(given), given))
 
 
 def _invoke(given: list[str]) -> int:

@@ -2,7 +2,7 @@
 
 import click
 
-from promptboost.cli.failing import UNUSABLE
+from promptboost.cli.failure import UNUSABLE
 from promptboost.cli.output import Output, speaks
 
 
@@ -17,7 +17,7 @@ def command(out: Output, action: str, verify: bool, fingerprint: str | None) -> 
     It only saves time: whatever is cleared is computed again when it is needed.
     """
     from promptboost.encoders.store import EmbeddingStore
-    from promptboost.encoders.store.report import human_bytes
+    from promptboost.encoders.store.upkeep import human_bytes
     from promptboost.errors import SettingError
 
     store = EmbeddingStore()

@@ -5,19 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.failing import Interrupted
-from promptboost.cli.options import device_option, no_cache_option
-from promptboost.cli.output import Output, plain, speaks, table
-from promptboost.runs.command import command_name
-from promptboost.runs.settings import DEFAULT_ENCODER, FitSettings
+from promptboost.cli.failure import Interrupted
+from promptboost.cli.output import Output, device_option, no_cache_option, plain, speaks, table
+from promptboost.config import DEFAULT_ENCODER, FitSettings
+from promptboost.errors import command_name
 
 if TYPE_CHECKING:
-    from promptboost.experiments.compare import Compared
-    from promptboost.experiments.request import CompareRequest
+    from promptboost.evaluation.cells import CompareRequest
+    from promptboost.evaluation.compare import Compared
 
 _EXAMPLES = """
 \b
-promptboost compare my-pictures -o comparison
+promptboost compare my-images -o comparison
 promptboost compare emoji -o comparison --methods logistic,promptboost --shots 1,4,16
 promptboost compare oxford_pets:data/oxford_pets -o pets --prompts pets.jsonl --methods all
 promptboost compare emoji -o comparison --methods "tpb?rounds=5,promptboost" --transfer conse:lite2
@@ -79,10 +78,10 @@ class _Numbers(_Names):
     type=_Numbers(),
     default="1,2,4,8,16",
     show_default=True,
-    help="Pictures of each class to learn from.",
+    help="Images of each class to learn from.",
 )
 @click.option(
-    "--seeds", type=_Numbers(), default="1,2,3", show_default=True, help="Draws of these pictures."
+    "--seeds", type=_Numbers(), default="1,2,3", show_default=True, help="Draws of these images."
 )
 @click.option("--encoder", default=DEFAULT_ENCODER, show_default=True, help="Model to learn with.")
 @click.option(
@@ -90,7 +89,7 @@ class _Numbers(_Names):
 )
 @click.option("--prompts", type=click.Path(), help="Sentences about the classes, as for fit.")
 @click.option("--templates", type=click.Choice(["own", "clip"]), help="Default: own.")
-@click.option("--views", type=int, help="Crops of each picture to learn from. Default: 8.")
+@click.option("--views", type=int, help="Crops of each image to learn from. Default: 8.")
 @click.option("--list", "only_list", is_flag=True, help="Say which methods there are.")
 @no_cache_option
 @device_option
@@ -109,16 +108,15 @@ def command(
     device: str | None,
     **words: Any,
 ) -> None:
-    """Compare methods on the same pictures, draws and embeddings.
+    """Compare methods on the same images, draws and embeddings.
 
     DATA is as for fit. FOLDER keeps every result as soon as it is there: stop it at any time, and the
     same command goes on; with more methods, shots or seeds it does only what is new. It also gets a
     CSV file, a page of tables and a figure of what the command asks for.
     """
     from promptboost.errors import SettingError
-    from promptboost.experiments.compare import compare
-    from promptboost.experiments.request import DEFAULT_METHODS, CompareRequest
-    from promptboost.experiments.writing import write_results
+    from promptboost.evaluation.cells import DEFAULT_METHODS, CompareRequest
+    from promptboost.evaluation.compare import compare, write_results
 
     if only_list:
         _list(out)
@@ -126,7 +124,7 @@ def command(
     if data is None or out_folder is None:
         raise SettingError(
             f"say what to compare on, and where to keep the results: {command_name()} compare "
-            "my-pictures -o comparison"
+            "my-images -o comparison"
         )
     request = CompareRequest(
         data,
@@ -172,14 +170,7 @@ def _list(out: Output) -> None:
 
 
 def _tables(request: "CompareRequest", found: "Compared", files: list[Path]) -> str:
-    from promptboost.experiments.summary import (
-        best_at,
-        curves,
-        fit_time,
-        how,
-        predict_time,
-        written,
-    )
+    from promptboost.evaluation.tables import best_at, curves, fit_time, how, predict_time, written
 
     parts: list[str] = []
     for on in dict.fromkeys(line["on"] for line in found.lines):
@@ -201,12 +192,12 @@ def _tables(request: "CompareRequest", found: "Compared", files: list[Path]) -> 
         ]
         title = f"on {on}" if at_home else f"learnt on {request.encoder}, measured on {on}"
         head = ["", *(f"{k} shots " if k > 1 else "1 shot " for k in request.shots)]
-        head += ["fit", "a picture"] if at_home else ["fit again", "a picture", "how it got there"]
+        head += ["fit", "an image"] if at_home else ["fit again", "an image", "how it got there"]
         left = (0,) if at_home else (0, len(head) - 1)
         parts += [plain(f"accuracy in per cent, {title}"), table(head, rows, left=left), ""]
     parts.append(
-        f"{_spread(len(request.seeds))}; * best of its column; fit at the most shots, pictures embedded "
-        "already; a picture from file to answer"
+        f"{_spread(len(request.seeds))}; * best of its column; fit at the most shots, images embedded "
+        "already; an image from file to answer"
     )
     parts += [f"failed   {plain(line)}" for line in found.failed]
     if files:

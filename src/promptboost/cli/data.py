@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.failing import UNUSABLE
+from promptboost.cli.failure import UNUSABLE
 from promptboost.cli.output import Output, plain, speaks, table
-from promptboost.runs.command import command_name
+from promptboost.errors import command_name
 
 if TYPE_CHECKING:
     from promptboost.data.benchmarks import Survey
@@ -30,7 +30,7 @@ def command(ctx: click.Context) -> None:
 @click.option(
     "--split",
     type=click.Path(),
-    help="The split file, if it is not beside the pictures; or a list of drawn shots.",
+    help="The split file, if it is not beside the images; or a list of drawn shots.",
 )
 @speaks
 def check(out: Output, name: str, folder: str, split: str | None) -> int:
@@ -71,10 +71,10 @@ def _text(survey: "Survey", split: str | None) -> str:
         [name, *("–" if number is None else f"{number:,}" for number in count.values())]
         for name, count in record["counts"].items()
     ]
-    known = "the pictures' own lists" if survey.lists else "not known"
+    known = "the images' own lists" if survey.lists else "not known"
     lines = [
         f"{record['title']} in {record['folder']}",
-        f"pictures  {record['pictures']}",
+        f"images  {record['pictures']}",
         f"split     {record['split_file'] or known}",
     ]
     wrong = [f"{number}. {text}" for number, text in enumerate(record["problems"], start=1)]

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from promptboost.cli.output import Output, percent, plain, speaks, table
-from promptboost.runs.command import command_name
+from promptboost.errors import command_name
 
 _HEADS = {
     "zero_shot": "zero-shot",
@@ -59,6 +59,6 @@ def _summary(found: dict[str, Any]) -> str:
             "",
             f"report   {plain(found['report'])}",
             f"read it  {name} show {plain(found['run'])}",
-            f"yours    {name} fit FOLDER -o run    (one folder of pictures for each class)",
+            f"yours    {name} fit FOLDER -o run    (one folder of images for each class)",
         ]
     )

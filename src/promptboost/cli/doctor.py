@@ -4,9 +4,9 @@ from dataclasses import asdict
 
 import click
 
-from promptboost.cli.failing import UNUSABLE
+from promptboost.cli.failure import UNUSABLE
 from promptboost.cli.output import Output, plain, speaks
-from promptboost.runs.settings import DEFAULT_ENCODER
+from promptboost.config import DEFAULT_ENCODER
 
 _MARKS = {True: "ok     ", None: "absent ", False: "FAULT  "}
 

@@ -2,9 +2,8 @@
 
 import click
 
-from promptboost.cli.options import device_option
-from promptboost.cli.output import Output, speaks
-from promptboost.runs.settings import DEFAULT_ENCODER, FitSettings
+from promptboost.cli.output import Output, device_option, speaks
+from promptboost.config import DEFAULT_ENCODER, FitSettings
 
 
 @click.command(name="embed")
@@ -15,18 +14,18 @@ from promptboost.runs.settings import DEFAULT_ENCODER, FitSettings
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help=f"Crops of each picture; fit uses {FitSettings().views} of those it learns from.",
+    help=f"Crops of each image; fit uses {FitSettings().views} of those it learns from.",
 )
 @device_option
 @speaks
 def command(out: Output, data: str, encoder: str, views: int, device: str | None) -> None:
-    """Embed pictures ahead of time, so that later commands find the vectors in the store."""
-    from promptboost.runs.filling import embed_data
+    """Embed images ahead of time, so that later commands find the vectors in the store."""
+    from promptboost.runs.fit import embed_data
 
     found = embed_data(data, encoder, views=views, progress=out.progress, device=device)
     for bad in found["bad_pictures"]:
         out.note(f"left out {bad['path']}: {bad['reason']}")
     out.result(
         found,
-        f"{found['pictures']:,} pictures, {found['rows']:,} vectors, {found['seconds']:.1f} s",
+        f"{found['pictures']:,} images, {found['rows']:,} vectors, {found['seconds']:.1f} s",
     )

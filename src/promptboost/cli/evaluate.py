@@ -5,8 +5,15 @@ from typing import Any
 
 import click
 
-from promptboost.cli.options import device_option, no_cache_option
-from promptboost.cli.output import Output, percent, plain, speaks, table
+from promptboost.cli.output import (
+    Output,
+    device_option,
+    no_cache_option,
+    percent,
+    plain,
+    speaks,
+    table,
+)
 
 _LABELS = {"zero_shot": "zero-shot", "boosted": "boosted"}
 
@@ -21,9 +28,9 @@ _LABELS = {"zero_shot": "zero-shot", "boosted": "boosted"}
 def command(
     out: Output, run: Path, data: str, encoder: str | None, no_cache: bool, device: str | None
 ) -> None:
-    """Measure a run on other labelled pictures.
+    """Measure a run on other labelled images.
 
-    DATA is as for fit. If it has a split called test, that is used, else all of it: pictures that
+    DATA is as for fit. If it has a split called test, that is used, else all of it: images that
     the run learnt from would flatter it.
     """
     from promptboost.runs.evaluate import evaluate_run
@@ -35,11 +42,11 @@ def command(
         out.note(f"left out {bad['path']}: {bad['reason']}")
     if found["learnt_from"] is None:
         out.note(
-            "the run does not say which pictures it learnt from: if these are among them, the "
+            "the run does not say which images it learnt from: if these are among them, the "
             "figures flatter"
         )
     elif found["learnt_from"]:
-        out.note(f"the run learnt from {found['learnt_from']} of these pictures: figures flatter")
+        out.note(f"the run learnt from {found['learnt_from']} of these images: figures flatter")
     out.result(found, lambda: _summary(found))
 
 
@@ -52,11 +59,11 @@ def _summary(found: dict[str, Any]) -> str:
         ],
     )
     classes = table(
-        ["class", "pictures", "zero-shot", "boosted"],
+        ["class", "images", "zero-shot", "boosted"],
         [
             [row["class"], str(row["count"]), percent(row["zero_shot"]), percent(row["boosted"])]
             for row in found["per_class"]
         ],
     )
-    heading = f"{found['pictures']} pictures, encoder {plain(found['encoder'])}"
+    heading = f"{found['pictures']} images, encoder {plain(found['encoder'])}"
     return f"{heading}\n\n{methods}\n\n{classes}"

@@ -5,11 +5,19 @@ from typing import Any
 
 import click
 
-from promptboost.cli.failing import Interrupted
-from promptboost.cli.options import device_option, no_cache_option
-from promptboost.cli.output import Output, percent, plain, sparkline, speaks, table
-from promptboost.runs.command import command_name
-from promptboost.runs.settings import DEFAULT_ENCODER, PRESETS, FitSettings
+from promptboost.cli.failure import Interrupted
+from promptboost.cli.output import (
+    Output,
+    device_option,
+    no_cache_option,
+    percent,
+    plain,
+    sparkline,
+    speaks,
+    table,
+)
+from promptboost.config import DEFAULT_ENCODER, PRESETS, FitSettings
+from promptboost.errors import command_name
 
 _DEFAULT = FitSettings()
 _PAPER = _DEFAULT.merged(PRESETS["paper"])
@@ -29,8 +37,8 @@ class _NumberOrAll(click.ParamType[Any]):
 
 _EXAMPLES = """
 \b
-promptboost fit my-pictures -o run
-promptboost fit my-pictures -o run --shots 8 --prompts sentences.json
+promptboost fit my-images -o run
+promptboost fit my-images -o run --shots 8 --prompts sentences.json
 promptboost fit list.csv -o run --encoder ViT-B-32/openai
 """
 
@@ -48,7 +56,7 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
 @click.option(
     "--shots",
     type=_NumberOrAll(),
-    help=f"Pictures of each class to learn from. Default: {_DEFAULT.shots}.",
+    help=f"Images of each class to learn from. Default: {_DEFAULT.shots}.",
 )
 @click.option("--seed", type=int, help=f"Decides what is drawn. Default: {_DEFAULT.seed}.")
 @click.option(
@@ -69,7 +77,7 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
     help=f"Rounds of boosting. Default: {_DEFAULT.rounds}; {_PAPER.rounds} with --preset paper.",
 )
 @click.option(
-    "--views", type=int, help=f"Crops of each picture to learn from. Default: {_DEFAULT.views}."
+    "--views", type=int, help=f"Crops of each image to learn from. Default: {_DEFAULT.views}."
 )
 @click.option(
     "--views-per-round",
@@ -111,17 +119,17 @@ def command(
     device: str | None,
     **options: Any,
 ) -> None:
-    """Learn a classifier made of sentences from labelled pictures.
+    """Learn a classifier made of sentences from labelled images.
 
-    DATA is a folder with one folder of pictures for each class (perhaps below train/ and test/), a
+    DATA is a folder with one folder of images for each class (perhaps below train/ and test/), a
     CSV or JSONL file with the columns path, label and perhaps split, a benchmark as NAME:FOLDER
     (see 'promptboost data check --help'), or the word emoji. RUN is
     the folder to write: the classifier as text (ensemble.json), its vectors, the figures, a report.
     """
+    from promptboost.config import read_config
     from promptboost.errors import RunError, SettingError
     from promptboost.runs.fit import FitRequest, fit_run
     from promptboost.runs.folder import RunFolder
-    from promptboost.runs.settings import read_config
 
     if overwrite and resume:
         raise SettingError("--overwrite and --resume cannot both be meant; give one of them")
@@ -160,11 +168,11 @@ def _summary(run: Path, metrics: dict[str, Any]) -> str:
     task = metrics["task"]
     held_out = task["held_out"] is not None
     lines = [
-        f"{task['classes']} classes, {task['learn_pictures']} pictures to learn from, "
+        f"{task['classes']} classes, {task['learn_pictures']} images to learn from, "
         f"{task['held_out_pictures']} held out",
         "",
         table(
-            ["", "accuracy", "mean of classes", "learnt pictures"],
+            ["", "accuracy", "mean of classes", "learnt images"],
             [
                 [
                     method["label"],
@@ -196,7 +204,7 @@ def _curve(staged: list[dict[str, Any]], key: str) -> list[str]:
 
 
 def _composed(record: dict[str, Any] | None) -> list[str]:
-    from promptboost.ensemble.composed import Composed
+    from promptboost.model.provenance import Composed
 
     if record is None:  # the figures of an earlier promptboost
         return []

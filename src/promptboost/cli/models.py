@@ -15,7 +15,7 @@ def command(out: Output) -> None:
     Other models of open_clip work too, spelled architecture/weights; so do hf-hub:organisation/model
     and architecture@checkpoint-file.
     """
-    from promptboost.encoders.models import MODELS
+    from promptboost.encoders.registry import MODELS
 
     heads = ["type this", "family", "model", "dimension", "pixels", "tokens", "megabytes", "note"]
 

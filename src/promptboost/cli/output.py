@@ -9,7 +9,16 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["Output", "percent", "plain", "sparkline", "speaks", "table"]
+__all__ = [
+    "Output",
+    "percent",
+    "plain",
+    "sparkline",
+    "speaks",
+    "table",
+    "device_option",
+    "no_cache_option",
+]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -43,7 +52,7 @@ class Output:
             click.echo(plain(text), err=True)
 
     def result(self, found: Any, text: str | Callable[[], str]) -> None:
-        """Give the result, as JSON or as text."""
+        """Return the result, as JSON or as text."""
         if self.json:
             click.echo(json.dumps(found, allow_nan=False))
         else:
@@ -51,7 +60,7 @@ class Output:
 
 
 def speaks(command: Command) -> Command:
-    """Give a command the options ``--json``, ``--quiet`` and ``--debug``, and an `out` to speak by."""
+    """Return a command the options ``--json``, ``--quiet`` and ``--debug``, and an `out` to speak by."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     @click.option("--quiet", "-q", is_flag=True, help="No notes and no progress bars.")
@@ -131,3 +140,12 @@ def _width(text: str) -> int:
 def _padded(text: str, width: int, *, left: bool) -> str:
     space = " " * (width - _width(text))
     return text + space if left else space + text
+
+
+device_option = click.option(
+    "--device", help="Where the encoder runs, such as cpu or cuda:1. Default: the fastest there is."
+)
+
+no_cache_option = click.option(
+    "--no-cache", is_flag=True, help="Compute all embeddings, and keep none."
+)

@@ -1,29 +1,111 @@
 """``promptboost pool``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from promptboost.cli.output import Output, plain, speaks
-from promptboost.cli.pool_generate import generate, grow
-from promptboost.cli.pool_reading import Place, meetings_of, meets, reads
+from promptboost.cli.generate import generate, grow
+from promptboost.cli.output import Command, Output, plain, speaks
 
 if TYPE_CHECKING:
     from promptboost.pool import Concatenate, Meeting
 
+__all__ = ["Place", "meetings_of", "meets", "reads"]
+
+
+class Place(NamedTuple):
+    """A file or folder of sentences, and the format it is said to have."""
+
+    path: Path
+    kind: str | None
+
+
+class _PlaceType(click.ParamType[Place]):
+    name = "[KIND=]PATH"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Place:
+        """Take ``kind=path`` apart, unless there is a file of that very name."""
+        from promptboost.pool import KINDS
+
+        text = str(value)
+        kind, equals, path = text.partition("=")
+        if equals and kind in KINDS and not Path(text).exists():
+            return Place(Path(path), kind)
+        return Place(Path(text), None)
+
+
+def reads(function: Command) -> Command:
+    """Return a command the options about the format of what it reads."""
+    options = [
+        click.option("--kind", help="Format of the sources without KIND=. Default: recognised."),
+        click.option("--dataset", help="Which dataset of a file that holds several."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def meets(function: Command) -> Command:
+    """Return a command sources and classes."""
+    options = [
+        click.argument(
+            "places", nargs=-1, required=True, type=_PlaceType(), metavar="[KIND=]SOURCES..."
+        ),
+        click.option(
+            "--classes",
+            required=True,
+            help="The classes: images as for fit, or a file of names (a line each, or JSON).",
+        ),
+        click.option(
+            "--synonyms",
+            type=click.Path(path_type=Path),
+            help='Other names of classes: {"class": ["other name", …], …} in a JSON file.',
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return reads(function)
+
+
+def meetings_of(
+    places: tuple[Place, ...],
+    classes: str,
+    synonyms: Path | None,
+    kind: str | None,
+    dataset: str | None,
+) -> tuple[tuple[str, ...], list["Meeting"]]:
+    """Read sources and classes, and bring their names together."""
+    from promptboost.pool import meet, read_class_names, read_sources, read_synonyms
+
+    names = read_class_names(classes)
+    if names is None:
+        from promptboost.data import load_data
+
+        names = load_data(classes, check=False, progress=False).class_names
+    others = read_synonyms(synonyms) if synonyms else None
+    read = [
+        source
+        for place in places
+        for source in read_sources(place.path, place.kind or kind, dataset=dataset)
+    ]
+    return names, [meet(source, names, others) for source in read]
+
+
 _EXAMPLES = """
 \b
-promptboost pool check pets_prompts_full.json --classes my-pictures
-promptboost pool build pets_prompts_full.json dclip=fragments.json --classes my-pictures -o pool.jsonl
-promptboost fit my-pictures -o run --prompts pool.jsonl
+promptboost pool check pets_prompts_full.json --classes my-images
+promptboost pool build pets_prompts_full.json dclip=fragments.json --classes my-images -o pool.jsonl
+promptboost fit my-images -o run --prompts pool.jsonl
 """
 _BUILD_EXAMPLES = """
 \b
-promptboost pool build pets_prompts_full.json dclip=fragments.json --classes my-pictures -o pool.jsonl
-promptboost pool build oxford_pets --classes my-pictures --sources cupl,dclip -o two.jsonl
-promptboost pool build oxford_pets --classes my-pictures --concatenate all -o large.jsonl
-promptboost fit my-pictures -o run --prompts pool.jsonl
+promptboost pool build pets_prompts_full.json dclip=fragments.json --classes my-images -o pool.jsonl
+promptboost pool build oxford_pets --classes my-images --sources cupl,dclip -o two.jsonl
+promptboost pool build oxford_pets --classes my-images --concatenate all -o large.jsonl
+promptboost fit my-images -o run --prompts pool.jsonl
 """
 
 
@@ -54,7 +136,7 @@ def check(
     encoder: str | None,
 ) -> None:
     """Say how the names in SOURCES meet the classes, and what is odd about the sentences."""
-    from promptboost.cli import pool_words as words
+    from promptboost.cli import pool_text as words
     from promptboost.pool import check_meeting
 
     names, meetings = meetings_of(places, classes, synonyms, kind, dataset)
@@ -116,7 +198,7 @@ def build(
     comes from. A .json file keeps the sentences of each class, which other programs read. The names
     in it are those of the classes; blank, damaged and repeated sentences are left out.
     """
-    from promptboost.cli import pool_words as words
+    from promptboost.cli import pool_text as words
     from promptboost.pool import choose_sources, join
 
     as_pool = _is_for_a_pool(file, concatenate, templates)
@@ -139,7 +221,7 @@ def build(
 def _is_for_a_pool(file: Path, concatenate: str, templates: str | None) -> bool:
     """Tell by its name what a file shall hold; refuse what it cannot."""
     from promptboost.errors import SettingError
-    from promptboost.pool.keeping import keeps_everything
+    from promptboost.pool.io import keeps_everything
 
     if keeps_everything(file):
         return True
@@ -190,9 +272,9 @@ def show(
 
     Of a saved pool, all prompts count: filled templates and concatenations too.
     """
-    from promptboost.cli import pool_words as words
+    from promptboost.cli import pool_text as words
     from promptboost.pool import is_saved_pool, load_pool, read_sources
-    from promptboost.pool.meeting import sentences_of
+    from promptboost.pool.sources import sentences_of
 
     if kind is None and is_saved_pool(file):
         pool = load_pool(file)

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.failing import UNUSABLE
-from promptboost.cli.options import device_option, no_cache_option
-from promptboost.cli.output import Output, percent, plain, speaks, table
+from promptboost.cli.failure import UNUSABLE
+from promptboost.cli.output import (
+    Output,
+    device_option,
+    no_cache_option,
+    percent,
+    plain,
+    speaks,
+    table,
+)
 
 if TYPE_CHECKING:
     from promptboost.runs.predict import Prediction
-
 
 _EXAMPLES = """
 \b
@@ -26,8 +32,8 @@ promptboost predict run holiday/ --format csv > answers.csv
 
 @click.command(name="predict", epilog=_EXAMPLES)
 @click.argument("run", type=click.Path(path_type=Path))
-@click.argument("pictures", nargs=-1, required=True)
-@click.option("--top-k", type=click.IntRange(min=1), default=1, help="Answers for each picture.")
+@click.argument("images", nargs=-1, required=True)
+@click.option("--top-k", type=click.IntRange(min=1), default=1, help="Answers for each image.")
 @click.option(
     "--format",
     "layout",
@@ -42,16 +48,16 @@ promptboost predict run holiday/ --format csv > answers.csv
 def command(
     out: Output,
     run: Path,
-    pictures: tuple[str, ...],
+    images: tuple[str, ...],
     top_k: int,
     layout: str,
     encoder: str | None,
     no_cache: bool,
     device: str | None,
 ) -> int:
-    """Say what pictures show.
+    """Say what images show.
 
-    PICTURES are files and folders. A picture that cannot be read has a line that says why; the exit
+    PICTURES are files and folders. An image that cannot be read has a line that says why; the exit
     code is 2 only if none can be read. Probabilities order the answers well, but are not calibrated.
     """
     from promptboost.runs.predict import Predictor
@@ -60,7 +66,7 @@ def command(
     predictor = Predictor.open(
         run, encoder=encoder, cache=not no_cache, progress=progress, device=device
     )
-    seen = _Seen(predictor.predict(pictures, top_k))
+    seen = _Seen(predictor.predict(images, top_k))
     if out.json:
         records = [_record(answer) for answer in seen]
         out.result({"run": str(run), "predictions": records}, "")
@@ -75,7 +81,7 @@ def command(
 
 
 class _Seen:
-    """The answers, passed through, and whether any picture could be read."""
+    """The answers, passed through, and whether any image could be read."""
 
     def __init__(self, answers: "Iterator[Prediction]") -> None:
         self._answers = answers
@@ -91,7 +97,7 @@ def _record(answer: "Prediction") -> dict[str, Any]:
     best = [{"class": name, "probability": chance} for name, chance in answer.best]
     first = best[0] if best else {"class": None, "probability": None}
     return {
-        "picture": answer.picture,
+        "picture": answer.image,
         "predicted": first["class"],
         "probability": first["probability"],
         "top": best,
@@ -107,12 +113,12 @@ def _write_csv(answers: _Seen, top_k: int) -> None:
     for answer in answers:
         cells = [cell for name, chance in answer.best for cell in (name, f"{chance:.6f}")]
         cells += [""] * (2 * top_k - len(cells))
-        writer.writerow([plain(answer.picture), *cells, plain(answer.problem or "")])
+        writer.writerow([plain(answer.image), *cells, plain(answer.problem or "")])
 
 
 def _table(answers: "list[Prediction]") -> str:
     rows = []
     for answer in answers:
         said = ", ".join(f"{name} {percent(chance)}" for name, chance in answer.best)
-        rows.append([answer.picture, said if answer.problem is None else f"! {answer.problem}"])
-    return table(["picture", "answer"], rows, left=(0, 1))
+        rows.append([answer.image, said if answer.problem is None else f"! {answer.problem}"])
+    return table(["image", "answer"], rows, left=(0, 1))

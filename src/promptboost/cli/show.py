@@ -8,7 +8,7 @@ import click
 from promptboost.cli.output import Output, percent, plain, speaks, table
 
 if TYPE_CHECKING:
-    from promptboost.ensemble import PromptEnsemble, Round
+    from promptboost.model import PromptEnsemble, Round
 
 _EDITED = "the text was edited since it was measured: figures and report are about the one before"
 
@@ -31,9 +31,9 @@ def command(
 ) -> None:
     """Read what was learnt: the sentences of each class with their weights, or round by round.
 
-    Ends with the pictures that stayed hard: wrong labels are often among them.
+    Ends with the images that stayed hard: wrong labels are often among them.
     """
-    from promptboost.ensemble import PromptEnsemble
+    from promptboost.model import PromptEnsemble
     from promptboost.runs.folder import RunFolder
     from promptboost.runs.metrics import read_metrics
 
@@ -109,6 +109,6 @@ def _hard_text(hard: list[dict[str, Any]]) -> str:
         [item["picture"], item["label"], item["predicted"], percent(item["weight"])]
         for item in hard
     ]
-    return "pictures that stayed hard\n" + table(
-        ["picture", "label", "taken for", "weight"], rows, (0, 1, 2)
+    return "images that stayed hard\n" + table(
+        ["image", "label", "taken for", "weight"], rows, (0, 1, 2)
     )

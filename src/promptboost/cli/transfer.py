@@ -5,9 +5,16 @@ from typing import Any
 
 import click
 
-from promptboost.cli.options import device_option, no_cache_option
-from promptboost.cli.output import Output, percent, plain, speaks, table
-from promptboost.runs.command import command_name
+from promptboost.cli.output import (
+    Output,
+    device_option,
+    no_cache_option,
+    percent,
+    plain,
+    speaks,
+    table,
+)
+from promptboost.errors import command_name
 
 _LABELS = {
     "zero_shot": "zero-shot, one template",
@@ -29,7 +36,7 @@ def command(
 ) -> None:
     """Move a run to another encoder: the same text, other vectors, nothing learnt anew.
 
-    Measures it on the pictures the run held out, where they still are. Give DATA if they were moved,
+    Measures it on the images the run held out, where they still are. Give DATA if they were moved,
     or to measure on others; those that the run learnt from are left out, whatever their names.
     """
     from promptboost.report import write_card, write_report
@@ -46,7 +53,7 @@ def command(
 def _summary(run: Path, found: dict[str, Any]) -> str:
     heading = f"encoder {found['encoder']}"
     if found["pictures"]:
-        heading += f", {found['pictures']} pictures, {found['pictures_are']}"
+        heading += f", {found['pictures']} images, {found['pictures_are']}"
     figures = table(["", "accuracy"], [[_LABELS[name], percent(found[name])] for name in _LABELS])
     if found["note"]:
         heading = f"{heading}\n{plain(found['note'])}"

@@ -1,25 +1,23 @@
-"""Pictures: where they come from, which to learn from, views of them, and their embeddings."""
+"""Images: where they come from, which to learn from, views of them, and their embeddings."""
 
-from promptboost.data.check import check_pictures
-from promptboost.data.dataset import Dataset, Picture
-from promptboost.data.embed import embed_pictures
-from promptboost.data.folder import find_pictures
-from promptboost.data.load import load_data
-from promptboost.data.names import display_name
-from promptboost.data.reading import MAX_PIXELS, BadPicture, PictureError, read_picture
+from promptboost.data.dataset import Dataset, LabelledImage, display_name
+from promptboost.data.decode import MAX_PIXELS, BadImage, ImageError, read_image
+from promptboost.data.folder import find_images
+from promptboost.data.integrity import check_images
 from promptboost.data.shots import draw_shots, few_shot, rest
+from promptboost.data.source import load_data
 from promptboost.data.views import DEFAULT_SCALE, draw_view, view_name
 
 __all__ = [
     "load_data",
-    "find_pictures",
+    "find_images",
     "Dataset",
-    "Picture",
-    "BadPicture",
-    "PictureError",
+    "LabelledImage",
+    "BadImage",
+    "ImageError",
     "MAX_PIXELS",
-    "read_picture",
-    "check_pictures",
+    "read_image",
+    "check_images",
     "display_name",
     "draw_shots",
     "few_shot",
@@ -27,5 +25,4 @@ __all__ = [
     "DEFAULT_SCALE",
     "draw_view",
     "view_name",
-    "embed_pictures",
 ]

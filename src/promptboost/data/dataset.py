@@ -1,6 +1,7 @@
-"""What every reader returns: labelled pictures, their class names, and what was left out."""
+"""What every reader returns: labelled images, their class names, and what was left out."""
 
 import hashlib
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,19 +11,75 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.data.names import check_class_names
-from promptboost.data.reading import BadPicture, PictureSource, file_bytes, read_picture
+from promptboost.data.decode import BadImage, ImageSource, file_bytes, read_image
 from promptboost.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Dataset", "Picture"]
+__all__ = ["check_class_names", "display_name", "split_name", "Dataset", "LabelledImage", "Listing"]
+
+_SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
+
+
+def display_name(label: str) -> str:
+    """Turn the name of a folder into words for a prompt.
+
+    Examples
+    --------
+    >>> display_name("American_Bulldog")
+    'American Bulldog'
+    """
+    return " ".join(label.replace("_", " ").split())
+
+
+def split_name(text: str) -> str | None:
+    """Return a split its usual name, or None if it is not the name of one.
+
+    Examples
+    --------
+    >>> split_name("Training"), split_name("valid"), split_name("zebra")
+    ('train', 'val', None)
+    """
+    return _SPLITS.get(text.strip().lower())
+
+
+def check_class_names(names: Sequence[str]) -> None:
+    """Refuse class names that nobody could tell apart in a prompt.
+
+    Raises
+    ------
+    DataError
+        If a name is blank, or two differ only in case, spacing or the encoding of their accents.
+
+    Examples
+    --------
+    >>> check_class_names(["cat", "dog"])
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        key = unicodedata.normalize("NFC", display_name(name)).casefold()
+        if not key:
+            raise DataError(f"the class name {name!r} is blank; give every class a name")
+        if key in seen:
+            raise DataError(
+                f"the classes {seen[key]!r} and {name!r} read the same in a prompt; "
+                "rename one, or move their images together"
+            )
+        seen[key] = name
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """One labelled picture, not yet opened.
+class LabelledImage:
+    """One labelled image, not yet opened.
 
     Attributes
     ----------
@@ -40,17 +97,17 @@ class Picture:
 
     id: str
     label: str
-    source: PictureSource
+    source: ImageSource
     split: str | None = None
     margin: float = 0.0
 
     def open(self) -> "Image":
-        """Open it as RGB, the right way up, on white (:class:`PictureError` if that fails)."""
-        return self.framed(read_picture(self.source, self.name))
+        """Open it as RGB, the right way up, on white (:class:`ImageError` if that fails)."""
+        return self.framed(read_image(self.source, self.name))
 
     @property
     def name(self) -> str:
-        """What to call the picture in a message: its full path where it has one."""
+        """What to call the image in a message: its full path where it has one."""
         return str(self.source) if isinstance(self.source, Path) else self.id
 
     def framed(self, image: "Image") -> "Image":
@@ -78,92 +135,121 @@ class Picture:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labelled pictures in a fixed order.
+    """Labelled images in a fixed order.
 
     Attributes
     ----------
-    pictures : tuple of Picture
+    images : tuple of LabelledImage
         In the order of the source; folders are read in sorted order.
     class_names : tuple of str
         Sorted; ``labels`` are positions in it. A subset keeps all of them.
-    bad : tuple of BadPicture
+    bad : tuple of BadImage
         The files that were left out, each with its reason.
 
     Examples
     --------
     >>> from PIL import Image
     >>> red, blue = Image.new("RGB", (8, 8), "red"), Image.new("RGB", (8, 8), "blue")
-    >>> data = Dataset.of([Picture("0", "warm", red), Picture("1", "cold", blue)])
+    >>> data = Dataset.of([LabelledImage("0", "warm", red), LabelledImage("1", "cold", blue)])
     >>> len(data), data.class_names, data.labels.tolist()
     (2, ('cold', 'warm'), [1, 0])
     >>> data.subset([1]).class_names
     ('cold', 'warm')
     """
 
-    pictures: tuple[Picture, ...]
+    images: tuple[LabelledImage, ...]
     class_names: tuple[str, ...]
-    bad: tuple[BadPicture, ...] = ()
+    bad: tuple[BadImage, ...] = ()
 
     @classmethod
-    def of(cls, pictures: Iterable[Picture], bad: Iterable[BadPicture] = ()) -> "Dataset":
-        """Make a dataset whose classes are those of its pictures, and check that it is sound."""
-        pictures = tuple(pictures)
-        names = tuple(sorted({picture.label for picture in pictures}))
+    def of(cls, images: Iterable[LabelledImage], bad: Iterable[BadImage] = ()) -> "Dataset":
+        """Make a dataset whose classes are those of its images, and check that it is sound."""
+        images = tuple(images)
+        names = tuple(sorted({image.label for image in images}))
         check_class_names(names)
-        _check_ids(pictures)
-        return cls(pictures, names, tuple(bad))
+        _check_ids(images)
+        return cls(images, names, tuple(bad))
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """The class of each picture, as its position in ``class_names``."""
+        """The class of each image, as its position in ``class_names``."""
         position = {name: index for index, name in enumerate(self.class_names)}
-        labels = np.array([position[picture.label] for picture in self.pictures], dtype=np.int64)
+        labels = np.array([position[image.label] for image in self.images], dtype=np.int64)
         labels.setflags(write=False)
         return labels
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with a picture's content, label, split or place; a renamed file changes nothing.
+        """Changes with an image's content, label, split or place; a renamed file changes nothing.
 
         Reads every file once.
         """
         hasher = hashlib.blake2b(repr(self.class_names).encode(), digest_size=16)
-        for picture in self.pictures:
-            hasher.update(picture.digest())
-            hasher.update(repr((picture.label, picture.split)).encode())
+        for image in self.images:
+            hasher.update(image.digest())
+            hasher.update(repr((image.label, image.split)).encode())
         return hasher.hexdigest()
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that some picture is in, in order of appearance."""
-        named = (picture.split for picture in self.pictures if picture.split is not None)
+        """The splits that some image is in, in order of appearance."""
+        named = (image.split for image in self.images if image.split is not None)
         return tuple(dict.fromkeys(named))
 
     def subset(self, indices: "Sequence[int] | NDArray[np.integer]") -> "Dataset":
-        """Keep the pictures at these positions, in this order, and all class names."""
-        return Dataset(tuple(self.pictures[int(i)] for i in indices), self.class_names, self.bad)
+        """Keep the images at these positions, in this order, and all class names."""
+        return Dataset(tuple(self.images[int(i)] for i in indices), self.class_names, self.bad)
 
     def of_split(self, split: str) -> "Dataset":
-        """Keep the pictures of one split.
+        """Keep the images of one split.
 
         Raises
         ------
         DataError
-            If no picture is in it.
+            If no image is in it.
         """
-        indices = [i for i, picture in enumerate(self.pictures) if picture.split == split]
+        indices = [i for i, image in enumerate(self.images) if image.split == split]
         if not indices:
             there = ", ".join(self.splits) or "no splits at all"
-            raise DataError(f"no picture is in the split {split!r}; there are: {there}")
+            raise DataError(f"no image is in the split {split!r}; there are: {there}")
         return self.subset(indices)
 
 
-def _check_ids(pictures: tuple[Picture, ...]) -> None:
+def _check_ids(images: tuple[LabelledImage, ...]) -> None:
     seen: set[str] = set()
-    for picture in pictures:
-        if picture.id in seen:
-            raise DataError(f"two pictures are called {picture.id!r}; give each its own name")
-        seen.add(picture.id)
+    for image in images:
+        if image.id in seen:
+            raise DataError(f"two images are called {image.id!r}; give each its own name")
+        seen.add(image.id)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Images not yet opened, what cannot be used, and every class that was named.
+
+    ``classes`` is kept apart because a class all of whose images are bad must not vanish.
+
+    Examples
+    --------
+    >>> Listing.of([LabelledImage("1", "cat", b"...")], []).classes
+    ('cat',)
+    """
+
+    images: tuple[LabelledImage, ...]
+    bad: tuple[BadImage, ...]
+    classes: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        images: Iterable[LabelledImage],
+        bad: Iterable[BadImage],
+        classes: Iterable[str] | None = None,
+    ) -> "Listing":
+        """Make a listing; unless given, the classes are those of the images."""
+        images = tuple(images)
+        named = (image.label for image in images) if classes is None else classes
+        return cls(images, tuple(bad), tuple(dict.fromkeys(named)))

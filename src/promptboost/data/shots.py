@@ -1,15 +1,33 @@
-"""Which pictures to learn from: k of every class, drawn so that more shots only add pictures."""
+"""Which images to learn from: k of every class, drawn so that more shots only add images."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from promptboost.config import FitSettings, OnBad
+from promptboost.data.benchmarks.splits import Item
+from promptboost.data.benchmarks.survey import benchmark_source
 from promptboost.data.dataset import Dataset
+from promptboost.data.source import load_data
 from promptboost.errors import DataError, SettingError
 
-__all__ = ["draw_shots", "few_shot", "rest"]
+__all__ = [
+    "draw_shots",
+    "few_shot",
+    "rest",
+    "coop_draw",
+    "coop_few_shot",
+    "HeldOut",
+    "Task",
+    "divide",
+    "load_classes",
+    "load_task",
+    "image_ids",
+]
 
 Fewer = Literal["stop", "allow"]
 
@@ -22,23 +40,23 @@ def draw_shots(
     fewer: Fewer = "stop",
     class_names: Sequence[str] | None = None,
 ) -> NDArray[np.int64]:
-    """Draw the same number of pictures of every class.
+    """Draw the same number of images of every class.
 
-    Draws of one seed are nested: the pictures of 4 shots are among those of 8. A class is drawn
+    Draws of one seed are nested: the images of 4 shots are among those of 8. A class is drawn
     independently of the others.
 
     Parameters
     ----------
     labels : array of int
-        The class of each picture.
+        The class of each image.
     shots : int
         How many of each class.
     seed : int, default=0
-        Another seed draws other pictures.
+        Another seed draws other images.
     fewer : {"stop", "allow"}, default="stop"
-        What to do about a class with fewer pictures than ``shots``: raise, or take all it has.
+        What to do about a class with fewer images than ``shots``: raise, or take all it has.
     class_names : sequence of str, optional
-        All classes, for messages; one without any picture is then an error too.
+        All classes, for messages; one without any image is then an error too.
 
     Returns
     -------
@@ -48,7 +66,7 @@ def draw_shots(
     Raises
     ------
     DataError
-        If a class has too few pictures.
+        If a class has too few images.
 
     Examples
     --------
@@ -75,7 +93,7 @@ def draw_shots(
 
 
 def rest(count: int, drawn: ArrayLike) -> NDArray[np.int64]:
-    """Give the positions that were not drawn, ascending.
+    """Return the positions that were not drawn, ascending.
 
     Examples
     --------
@@ -88,7 +106,7 @@ def rest(count: int, drawn: ArrayLike) -> NDArray[np.int64]:
 def few_shot(
     dataset: Dataset, shots: int | None, seed: int = 0, *, fewer: Fewer = "stop"
 ) -> tuple[Dataset, Dataset]:
-    """Divide a dataset into the pictures to learn from and those held out.
+    """Divide a dataset into the images to learn from and those held out.
 
     With splits, shots are drawn from ``train`` and all of ``test`` (else ``val``, else what is left
     of ``train``) is held out. Without splits, whatever was not drawn is held out.
@@ -96,7 +114,7 @@ def few_shot(
     Parameters
     ----------
     dataset : Dataset
-        All pictures.
+        All images.
     shots : int or None
         How many of each class to learn from; None for all there are.
     seed : int, default=0
@@ -112,9 +130,9 @@ def few_shot(
     Examples
     --------
     >>> from PIL import Image
-    >>> from promptboost.data import Picture
+    >>> from promptboost.data import LabelledImage
     >>> red = Image.new("RGB", (4, 4), "red")
-    >>> data = Dataset.of(Picture(str(i), "ab"[i % 2], red) for i in range(6))
+    >>> data = Dataset.of(LabelledImage(str(i), "ab"[i % 2], red) for i in range(6))
     >>> learn, held_out = few_shot(data, 2)
     >>> len(learn), len(held_out)
     (4, 2)
@@ -137,9 +155,189 @@ def few_shot(
 
 def _check_enough(name: str, there: int, shots: int, fewer: Fewer) -> None:
     if there == 0:
-        raise DataError(f"the class {name!r} has no pictures to learn from; add some or remove it")
+        raise DataError(f"the class {name!r} has no images to learn from; add some or remove it")
     if there < shots and fewer == "stop":
         raise DataError(
-            f"the class {name!r} has {there} pictures to learn from, but {shots} are asked for; "
+            f"the class {name!r} has {there} images to learn from, but {shots} are asked for; "
             f"ask for {there} at most, or allow fewer (fewer='allow')"
         )
+
+
+#: The protocol draws no more than this of the validation images of a class.
+MAX_VAL_SHOTS = 4
+
+
+def coop_draw(items: Mapping[str, Sequence[Item]], shots: int, seed: int) -> dict[str, list[Item]]:
+    """Draw the shots that papers which follow the CoOp protocol learnt from.
+
+    One generator, Python's own, is seeded once. It draws ``shots`` images of each class of
+    ``train`` without replacement, then up to four of each class of ``val``. Classes come in the
+    order in which the split file first names them; a class that has fewer gives all it has. So the
+    result depends on the order of the file, and draws of more shots do not contain those of fewer.
+
+    With the protocol's split files this gives the released lists of seeds 1 to 3 and 1, 2, 4, 8 and
+    16 shots. There are three exceptions. ImageNet has no split file: the draw depends on the order
+    in which a file system lists a folder, so read a list of shots instead. Released lists for
+    Food101 and FGVCAircraft by others were drawn from other splits.
+
+    Parameters
+    ----------
+    items : mapping of str to sequence of Item
+        The images of ``train`` and perhaps ``val``, in the order of the split file.
+    shots : int
+        How many of each class.
+    seed : int
+        1, 2 and 3 in the protocol.
+
+    Returns
+    -------
+    dict of str to list of Item
+        What is drawn of ``train`` and, where there is one, of ``val``.
+
+    Examples
+    --------
+    >>> items = [Item(f"{number}.jpg", number % 2, "ab"[number % 2]) for number in range(8)]
+    >>> [item.path for item in coop_draw({"train": items}, shots=2, seed=1)["train"]]
+    ['2.jpg', '4.jpg', '1.jpg', '3.jpg']
+    """
+    drawn = _drawn({split: [item.label for item in items[split]] for split in items}, shots, seed)
+    return {split: [items[split][index] for index in indices] for split, indices in drawn.items()}
+
+
+def coop_few_shot(dataset: Dataset, shots: int | None, seed: int) -> tuple[Dataset, Dataset]:
+    """Divide a benchmark as the protocol does: shots drawn from ``train``, all of ``test`` held out.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        A benchmark, as :func:`promptboost.data.load_data` reads it.
+    shots : int or None
+        How many of each class to learn from; None for all there are.
+    seed : int
+        See :func:`coop_draw`.
+
+    Examples
+    --------
+    >>> from promptboost.data import LabelledImage
+    >>> images = [LabelledImage(f"{i}.jpg", "ab"[i % 2], b"", "train") for i in range(8)]
+    >>> data = Dataset.of([*images, LabelledImage("9.jpg", "a", b"", "test")])
+    >>> learn, held_out = coop_few_shot(data, 2, seed=1)
+    >>> [image.id for image in learn.images], len(held_out)
+    (['2.jpg', '4.jpg', '1.jpg', '3.jpg'], 1)
+    """
+    train = dataset.of_split("train")
+    held_out = dataset.of_split("test")
+    if shots is None:
+        return train, held_out
+    labels = [image.label for image in train.images]
+    return train.subset(_drawn({"train": labels}, shots, seed)["train"]), held_out
+
+
+def _drawn(labels: Mapping[str, Sequence[Hashable]], shots: int, seed: int) -> dict[str, list[int]]:
+    if shots < 1 or seed < 0:
+        raise SettingError(f"shots is {shots} and seed {seed}; try shots 1 or more, seed 0 or more")
+    if not labels.get("train"):
+        raise DataError("there are no images in the split train to draw from")
+    chance = random.Random(seed)
+    drawn = {"train": _of_each_class(labels["train"], shots, chance)}
+    # The generator goes on where train left it, so val cannot be drawn alone or first.
+    if "val" in labels:
+        drawn["val"] = _of_each_class(labels["val"], min(shots, MAX_VAL_SHOTS), chance)
+    return drawn
+
+
+def _of_each_class(labels: Sequence[Hashable], shots: int, chance: random.Random) -> list[int]:
+    members: dict[Hashable, list[int]] = {}
+    for index, label in enumerate(labels):
+        members.setdefault(label, []).append(index)
+    return [
+        index
+        for indices in members.values()
+        for index in (chance.sample(indices, shots) if len(indices) >= shots else indices)
+    ]
+
+
+HeldOut = Literal["test", "val", "rest"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A dataset, divided.
+
+    Attributes
+    ----------
+    source : str
+        Where the images are, as it was typed.
+    learn : Dataset
+        What to learn from.
+    held_out : Dataset
+        What to measure on; may be empty.
+    kind : {"test", "val", "rest"} or None
+        What is held out: a split of the source, or what was not drawn; None if it is empty.
+    """
+
+    source: str
+    learn: Dataset
+    held_out: Dataset
+    kind: HeldOut | None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """All classes, in the order of the labels."""
+        return self.learn.class_names
+
+    @property
+    def measured(self) -> Dataset:
+        """What figures are about: the held-out images, else those that were learnt from."""
+        return self.learn if self.kind is None else self.held_out
+
+    def classes_short_of(self, shots: int | None) -> dict[str, int]:
+        """Name the classes with fewer images to learn from than asked, and how many they have."""
+        counts = np.bincount(self.learn.labels, minlength=len(self.class_names))
+        return {
+            name: int(count)
+            for name, count in zip(self.class_names, counts, strict=True)
+            if shots is not None and count < shots
+        }
+
+
+def load_task(source: str, settings: FitSettings, *, progress: bool = True) -> Task:
+    """Read images and divide them as settings ask; a benchmark as its protocol does.
+
+    Raises
+    ------
+    DataError
+        If the images cannot be used, or there are fewer than two classes.
+    """
+    data = load_classes(source, settings.on_bad, progress=progress)
+    return divide(source, data, settings.shots, settings.seed)
+
+
+def load_classes(source: str, on_bad: OnBad = "skip", *, progress: bool = True) -> Dataset:
+    """Read images of two classes or more."""
+    data = load_data(source, on_bad=on_bad, progress=progress)
+    if len(data.class_names) < 2:
+        raise DataError(
+            f"{source} has one class only, {data.class_names[0]!r}; a classifier needs two or more"
+        )
+    return data
+
+
+def divide(source: str, data: Dataset, shots: int | None, seed: int) -> Task:
+    """Draw what to learn from; a benchmark has its own way to."""
+    if benchmark_source(source) is not None:
+        learn, held_out = coop_few_shot(data, shots, seed)
+    else:
+        learn, held_out = few_shot(data, shots, seed, fewer="allow")
+    kind: HeldOut | None = None
+    if len(held_out):
+        kind = "test" if "test" in data.splits else "val" if "val" in data.splits else "rest"
+    return Task(source, learn, held_out, kind)
+
+
+def image_ids(data: Dataset) -> list[str]:
+    """Return the images' names as text that any file can hold.
+
+    The names of files are bytes; those that are not UTF-8 are written with escapes.
+    """
+    return [image.id.encode("utf-8", "backslashreplace").decode("utf-8") for image in data.images]

@@ -1,4 +1,4 @@
-"""Random views of a picture that are the same on every machine, in every order."""
+"""Random views of an image that are the same on every machine, in every order."""
 
 import hashlib
 import math
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_SCALE", "draw_view", "view_name"]
 
-#: Share of the picture's area that a crop keeps. Half at least: boosting looks at few pictures and
+#: Share of the image's area that a crop keeps. Half at least: boosting looks at few images and
 #: takes each view for an example of its class, so a crop must still show the object. Training with
 #: gradients goes down to 0.08, where many crops show background only.
 DEFAULT_SCALE = (0.5, 1.0)
@@ -22,24 +22,24 @@ _RATIO = (3 / 4, 4 / 3)
 def draw_view(
     image: "Image",
     seed: int,
-    picture_digest: bytes,
+    image_digest: bytes,
     number: int,
     *,
     scale: tuple[float, float] = DEFAULT_SCALE,
 ) -> "Image":
-    """Crop a random part of a picture, perhaps mirrored; view 0 is the picture itself.
+    """Crop a random part of an image, perhaps mirrored; view 0 is the image itself.
 
-    The view depends on the seed, the picture's content and the number only: not on the order in
+    The view depends on the seed, the image's content and the number only: not on the order in
     which views are drawn, the number of workers, or the version of a random number generator.
 
     Parameters
     ----------
     image : Image
-        The picture. Crops are cut at its own resolution; the encoder resizes them.
+        The image. Crops are cut at its own resolution; the encoder resizes them.
     seed : int
         Another seed gives other views.
-    picture_digest : bytes
-        The digest of the picture's content.
+    image_digest : bytes
+        The digest of the image's content.
     number : int
         0 for the original, 1, 2, … for crops.
     scale : tuple of float, default=DEFAULT_SCALE
@@ -57,7 +57,7 @@ def draw_view(
     _check(number, scale)
     if number == 0:
         return image
-    chances = _chances(seed, picture_digest, number)
+    chances = _chances(seed, image_digest, number)
     box = _crop_box(image.size, scale, chances[:4])
     view = image.crop(box)
     if chances[4] < 0.5:
@@ -68,7 +68,7 @@ def draw_view(
 
 
 def view_name(seed: int, number: int, scale: tuple[float, float] = DEFAULT_SCALE) -> str:
-    """Name a view, for the embedding store: equal names of one picture are equal views.
+    """Name a view, for the embedding store: equal names of one image are equal views.
 
     Examples
     --------
@@ -92,9 +92,9 @@ def _check(number: int, scale: tuple[float, float]) -> None:
         )
 
 
-def _chances(seed: int, picture_digest: bytes, number: int) -> list[float]:
+def _chances(seed: int, image_digest: bytes, number: int) -> list[float]:
     """Eight numbers in [0, 1), each made of 53 bits of a hash."""
-    words = hashlib.blake2b(b"%d/%d/" % (seed, number) + picture_digest).digest()
+    words = hashlib.blake2b(b"%d/%d/" % (seed, number) + image_digest).digest()
     pieces = (words[start : start + 8] for start in range(0, len(words), 8))
     return [(int.from_bytes(piece, "little") >> 11) / 2**53 for piece in pieces]
 
@@ -104,7 +104,7 @@ def _crop_box(
 ) -> tuple[int, int, int, int]:
     width, height = size
     area = width * height * _between(*scale, chances[0])
-    # Width² = area × ratio and height² = area / ratio must fit. For a long, narrow picture no
+    # Width² = area × ratio and height² = area / ratio must fit. For a long, narrow image no
     # ratio does all: then the crop keeps its area and takes the nearest ratio that fits.
     narrowest, widest = area / height**2, width**2 / area
     low, high = (min(max(ratio, narrowest), widest) for ratio in _RATIO)

@@ -1,9 +1,8 @@
-"""Vectors: what turns pictures and sentences into rows of one space."""
+"""Vectors: what turns images and sentences into rows of one space."""
 
-from promptboost.encoders.base import Encoder, unit_rows
-from promptboost.encoders.models import MODELS, ModelRecord, models_by_family
-from promptboost.encoders.registry import load_encoder
-from promptboost.encoders.truncation import TruncatedPromptWarning
+from promptboost.encoders.base import Encoder, TruncatedPromptWarning, unit_rows
+from promptboost.encoders.registry import MODELS, ModelRecord, load_encoder, models_by_family
+from promptboost.encoders.towers import DifferentiableText, encode_with, open_tower
 
 __all__ = [
     "Encoder",
@@ -13,4 +12,7 @@ __all__ = [
     "models_by_family",
     "TruncatedPromptWarning",
     "unit_rows",
+    "DifferentiableText",
+    "encode_with",
+    "open_tower",
 ]

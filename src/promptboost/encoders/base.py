@@ -1,5 +1,6 @@
 """The contract between promptboost and a vision-language model."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -9,14 +10,14 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Encoder", "UnitRows", "unit_rows"]
+__all__ = ["Encoder", "UnitRows", "unit_rows", "TruncatedPromptWarning", "report_truncated"]
 
 UnitRows = NDArray[np.float32]
 
 
 @runtime_checkable
 class Encoder(Protocol):
-    """A model that maps pictures and texts into one space.
+    """A model that maps images and texts into one space.
 
     Both methods return C-ordered float32 arrays of shape ``(n, dim)`` whose rows have length one,
     so that a dot product is a cosine.
@@ -49,7 +50,7 @@ class Encoder(Protocol):
         ...
 
     def encode_images(self, images: Iterable["Image"]) -> UnitRows:
-        """Embed RGB pictures as unit rows, in the order given."""
+        """Embed RGB images as unit rows, in the order given."""
         ...
 
     def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
@@ -69,3 +70,47 @@ def unit_rows(rows: NDArray[np.floating]) -> UnitRows:
     rows = np.asarray(rows, dtype=np.float64)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.ascontiguousarray(rows / np.maximum(lengths, 1e-12), dtype=np.float32)
+
+
+class TruncatedPromptWarning(UserWarning):
+    """Some texts are longer than the model's context, which reads only their beginning."""
+
+
+def report_truncated(
+    texts: Sequence[str], tokens: NDArray[np.int64], context_length: int, encoder_id: str
+) -> None:
+    """Warn when texts have more tokens than the model reads.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        The texts.
+    tokens : ndarray of int
+        How many tokens each has before truncation, with start and end tokens.
+    context_length : int
+        How many the model reads.
+    encoder_id : str
+        Name of the model.
+
+    Examples
+    --------
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     report_truncated(["a", "a b c"], np.array([3, 5]), 4, "ViT-B-32/openai")
+    >>> print(caught[0].message)
+    1 of 2 texts is longer than the 4 tokens ViT-B-32/openai reads, the rest of it is ignored: \
+number 2 has 5 tokens: 'a b c'
+    """
+    longer = np.flatnonzero(tokens > context_length)
+    if len(longer) == 0:
+        return
+    first = int(longer[0])
+    text = texts[first] if len(texts[first]) <= 80 else texts[first][:77] + "..."
+    verb, rest = ("is", "it") if len(longer) == 1 else ("are", "them")
+    warnings.warn(
+        f"{len(longer)} of {len(texts)} texts {verb} longer than the {context_length} tokens "
+        f"{encoder_id} reads, the rest of {rest} is ignored: number {first + 1} has "
+        f"{int(tokens[first])} tokens: {text!r}",
+        TruncatedPromptWarning,
+        stacklevel=3,
+    )

@@ -10,18 +10,19 @@ from numpy.typing import NDArray
 from promptboost.encoders.base import UnitRows, unit_rows
 
 if TYPE_CHECKING:
+    import torch
     from PIL.Image import Image
 
     from promptboost.encoders.towers import DifferentiableText
 
-__all__ = ["FakeEncoder"]
+__all__ = ["FakeEncoder", "FakeTower"]
 
 
 class FakeEncoder:
     """A deterministic encoder without weights.
 
-    A text is the sum of one fixed pseudo-random vector per word; a picture is the sum of the
-    vectors of the words that name its dominant colours, so a red picture is near "red".
+    A text is the sum of one fixed pseudo-random vector per word; an image is the sum of the
+    vectors of the words that name its dominant colours, so a red image is near "red".
 
     Parameters
     ----------
@@ -55,21 +56,19 @@ class FakeEncoder:
         return self._rows([self._text(text) for text in texts])
 
     def encode_images(self, images: Iterable["Image"]) -> UnitRows:
-        """Embed each picture by the colours in a 4 × 4 thumbnail of it."""
-        return self._rows([self._picture(image) for image in images])
+        """Embed each image by the colours in a 4 × 4 thumbnail of it."""
+        return self._rows([self._image(image) for image in images])
 
     def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Count words, plus a start and an end token."""
         return np.array([len(text.split()) + 2 for text in texts], dtype=np.int64)
 
     def words(self, text: str) -> list[str]:
-        """Give the words of a text as they are looked up."""
+        """Return the words of a text as they are looked up."""
         return [word.strip(".,;:!?") for word in text.lower().split()]
 
     def text_tower(self) -> "DifferentiableText":
-        """Give the same sum of word vectors for gradients."""
-        from promptboost.encoders.towers.fake import FakeTower
-
+        """Return the same sum of word vectors for gradients."""
         return FakeTower(self)
 
     def _rows(self, rows: list[NDArray[np.float64]]) -> UnitRows:
@@ -78,7 +77,7 @@ class FakeEncoder:
         return unit_rows(np.stack(rows))
 
     def word_vector(self, word: str) -> NDArray[np.float64]:
-        """Give the vector of a word."""
+        """Return the vector of a word."""
         digest = hashlib.blake2b(f"{self.seed}/{word}".encode(), digest_size=8).digest()
         return np.random.default_rng(int.from_bytes(digest, "little")).standard_normal(self.dim)
 
@@ -86,7 +85,7 @@ class FakeEncoder:
         # A constant direction, as in real towers, keeps an empty text from being a zero row.
         return self.word_vector("<start>") + sum(map(self.word_vector, self.words(text)), 0.0)
 
-    def _picture(self, image: "Image") -> NDArray[np.float64]:
+    def _image(self, image: "Image") -> NDArray[np.float64]:
         pixels = np.asarray(image.convert("RGB").resize((4, 4)), dtype=np.float64) / 255.0
         red, green, blue = pixels.reshape(-1, 3).mean(axis=0)
         detail = pixels.reshape(-1) - pixels.mean()
@@ -94,3 +93,77 @@ class FakeEncoder:
         row = row + green * self.word_vector("green") + blue * self.word_vector("blue")
         texture = [detail[j] * self.word_vector(f"<pixel {j}>") for j in range(0, detail.size, 6)]
         return np.asarray(row + 0.3 * np.sum(texture, axis=0))
+
+
+_START = "<start>"
+# What prompts may be made of. Any other word joins the vocabulary when a text has it.
+_LIST = """
+a an the of in on with and photo image drawing small large old new dark light bright pale red
+green blue yellow white black round long bird fish tree flower stone water fire ice sky house road
+street wood metal glass paper night day
+"""
+_WORDS = tuple(_LIST.split())
+
+
+class FakeTower:
+    """Words, each with one vector; a text is their sum, scaled to length one.
+
+    Parameters
+    ----------
+    encoder : FakeEncoder
+        What knows the vectors.
+
+    Examples
+    --------
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> tower = FakeEncoder(dim=8).text_tower()
+    >>> len(tower.tokenize("a red bird")), tower.vocabulary.shape[1]
+    (3, 8)
+    """
+
+    end: tuple[int, ...] = ()
+
+    def __init__(self, encoder: "FakeEncoder") -> None:
+        self.context_length = encoder.context_length
+        self._encoder = encoder
+        self._words = [_START, *_WORDS]
+        self._known = {word: number for number, word in enumerate(self._words)}
+        self.start: tuple[int, ...] = (self._known[_START],)
+
+    @property
+    def vocabulary(self) -> "torch.Tensor":
+        """One row for each word met so far."""
+        import torch
+
+        rows = np.stack([self._encoder.word_vector(word) for word in self._words])
+        return torch.from_numpy(rows.astype(np.float32))
+
+    @property
+    def allowed(self) -> "torch.Tensor":
+        """The words of the fixed list."""
+        import torch
+
+        return torch.arange(1, 1 + len(_WORDS))
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the numbers of words; new words get one."""
+        words = self._encoder.words(text)
+        for word in words:
+            if word not in self._known:
+                self._known[word] = len(self._words)
+                self._words.append(word)
+        return [self._known[word] for word in words]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Join words with spaces."""
+        return " ".join(self._words[token] for token in tokens)
+
+    def encode(
+        self, beginning: "torch.Tensor", endings: "torch.Tensor", lengths: "torch.Tensor"
+    ) -> "torch.Tensor":
+        """Add up words."""
+        import torch
+
+        present = torch.arange(endings.shape[1]) < lengths[:, None]
+        rows = beginning.sum(dim=0) + (endings * present[:, :, None]).sum(dim=1)
+        return torch.nn.functional.normalize(rows, dim=-1)

@@ -1,11 +1,20 @@
 """Peers: every method promptboost is compared with, and promptboost itself, under one contract."""
 
-from promptboost.methods.contract import Bank, Fitted, Group, Method, Origin, Transfer
-from promptboost.methods.linear import LinearClassifier
-from promptboost.methods.pictures import FewShotSet, FilePictures, Pictures, RowPictures
+from promptboost.methods.archive import load_fitted, save_fitted
+from promptboost.methods.base import (
+    Bank,
+    FewShotSet,
+    FileImages,
+    Fitted,
+    Group,
+    Images,
+    Method,
+    Origin,
+    RowImages,
+    Transfer,
+)
+from promptboost.methods.fitted import LinearClassifier, TextClassifier
 from promptboost.methods.registry import METHODS, MethodRecord, make_method, spelled
-from promptboost.methods.saving import load_fitted, save_fitted
-from promptboost.methods.text import TextClassifier
 
 __all__ = [
     "Method",
@@ -18,9 +27,9 @@ __all__ = [
     "MethodRecord",
     "make_method",
     "spelled",
-    "Pictures",
-    "FilePictures",
-    "RowPictures",
+    "Images",
+    "FileImages",
+    "RowImages",
     "FewShotSet",
     "TextClassifier",
     "LinearClassifier",

@@ -5,15 +5,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from promptboost.encoders import DifferentiableText, open_tower
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.towers import DifferentiableText, open_tower
 from promptboost.errors import SettingError
-from promptboost.methods.contract import Group, Method, Origin, Transfer
-from promptboost.methods.linear import LinearClassifier
-from promptboost.methods.pictures import FewShotSet
-from promptboost.methods.prompted_classes import PromptedClasses, nearest
+from promptboost.methods.base import FewShotSet, Group, Method, Origin, Transfer
+from promptboost.methods.fitted import LinearClassifier
+from promptboost.methods.learnt_tokens import PromptedClasses, TrainingRows, cosine_rate, nearest
 from promptboost.methods.registry import spelled
-from promptboost.methods.training import TrainingRows, cosine_rate
 from promptboost.pool import PromptPool
 
 if TYPE_CHECKING:
@@ -32,8 +30,8 @@ class CoOp(Method):
     """Context vectors shared by all classes, with the class name at the end; re-implemented.
 
     Plain stochastic gradient descent with the authors' settings, in single precision. They crop
-    each picture at random whenever it is seen; here a view is drawn among the cached ones (the
-    picture itself and its crops), so the image tower runs once a view and not once a step. The
+    each image at random whenever it is seen; here a view is drawn among the cached ones (the
+    image itself and its crops), so the image tower runs once a view and not once a step. The
     model of the last step is kept. As theirs does, an epoch leaves an incomplete last batch out.
 
     Parameters
@@ -41,22 +39,22 @@ class CoOp(Method):
     context_tokens : int
         How many vectors.
     epochs : int or None
-        None for the authors' choice: 50 with one picture a class, 100 below eight, then 200; the
-        class with the most pictures counts. (They train 50 epochs on ImageNet whatever the shots.)
+        None for the authors' choice: 50 with one image a class, 100 below eight, then 200; the
+        class with the most images counts. (They train 50 epochs on ImageNet whatever the shots.)
     batch : int
-        Pictures in a step.
+        Images in a step.
     learning_rate : float
         Of the second epoch; the first has 0.00001, and from the second on it falls to zero.
     seed : int
-        Decides the first vectors, the order of the pictures and their views.
+        Decides the first vectors, the order of the images and their views.
 
     Examples
     --------
-    >>> from promptboost.methods.example import colour_shots
+    >>> from promptboost.methods.base import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = CoOp(epochs=3).fit(shots, build_pool(["red", "blue"]), encoder)
-    >>> fitted.predict(shots.pictures).tolist(), fitted.arrays["context"].shape
+    >>> fitted.predict(shots.images).tolist(), fitted.arrays["context"].shape
     ([0, 0, 1, 1], (16, 32))
     """
 
@@ -103,7 +101,7 @@ class CoOp(Method):
     def _epochs(self, shots: FewShotSet) -> int:
         if self.epochs is not None:
             return self.epochs
-        # Not the mean: a class with a picture too few would halve the training of all.
+        # Not the mean: a class with an image too few would halve the training of all.
         a_class = int(np.bincount(shots.labels).max())
         return 50 if a_class < 2 else 100 if a_class < 8 else 200
 

@@ -5,12 +5,11 @@ from typing import ClassVar
 
 from promptboost.encoders.base import Encoder
 from promptboost.errors import PoolError
-from promptboost.methods.contract import Bank, Group, Method, Origin, Transfer
-from promptboost.methods.pictures import FewShotSet
+from promptboost.methods.base import Bank, FewShotSet, Group, Method, Origin, Transfer
+from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.registry import spelled
-from promptboost.methods.sources import sentences
-from promptboost.methods.text import TextClassifier
 from promptboost.pool import PromptPool, fill
+from promptboost.pool.combination import sentences
 
 __all__ = ["CuPL", "PoolMean"]
 
@@ -30,7 +29,7 @@ class CuPL(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.example import colour_shots
+    >>> from promptboost.methods.base import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("fire", "ice")
     >>> said = {"fire": ["fire is red"], "ice": ["ice is blue"]}
@@ -84,11 +83,11 @@ class PoolMean(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.example import colour_shots
+    >>> from promptboost.methods.base import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = PoolMean().fit(shots, build_pool(["red", "blue"]), encoder)
-    >>> len(fitted.words()[0]), fitted.predict(shots.pictures).tolist()
+    >>> len(fitted.words()[0]), fitted.predict(shots.images).tolist()
     (80, [0, 0, 1, 1])
     """
 

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from promptboost.encoders.base import Encoder
-from promptboost.methods.contract import Bank, Group, Method, Origin, Transfer
-from promptboost.methods.pictures import FewShotSet
+from promptboost.methods.base import Bank, FewShotSet, Group, Method, Origin, Transfer
+from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.registry import spelled
-from promptboost.methods.sources import sentences
-from promptboost.methods.text import TextClassifier
 from promptboost.pool import PromptPool
+from promptboost.pool.combination import sentences
 from promptboost.pool.readers.dclip import connect
 
 __all__ = ["DCLIP"]
@@ -19,7 +18,7 @@ __all__ = ["DCLIP"]
 class DCLIP(Method):
     """A class with each of its descriptors: "owl, which has large eyes."; nothing is learnt.
 
-    Re-implemented. A picture's score is the mean of its cosines with a class's prompts, not its
+    Re-implemented. An image's score is the mean of its cosines with a class's prompts, not its
     cosine with their mean. A class without descriptors is its name alone. Connectors are those of
     promptboost's reader of DCLIP files, which looks at whole words: "antlers" does not begin with
     "a". Every prompt ends with a dot, as the original's do for ImageNet only.
@@ -33,12 +32,12 @@ class DCLIP(Method):
     Examples
     --------
     >>> import numpy as np
-    >>> from promptboost.methods import FewShotSet, RowPictures
+    >>> from promptboost.methods import FewShotSet, RowImages
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.testing import FakeEncoder
+    >>> from promptboost.encoders.fake import FakeEncoder
     >>> encoder = FakeEncoder()
     >>> rows = encoder.encode_texts(["owl", "bat"])[:, None]
-    >>> shots = FewShotSet(RowPictures({encoder.id: rows}), np.array([0, 1]), ("owl", "bat"))
+    >>> shots = FewShotSet(RowImages({encoder.id: rows}), np.array([0, 1]), ("owl", "bat"))
     >>> pool = build_pool(["owl", "bat"], descriptions={"DCLIP": {"owl": ["large eyes"]}})
     >>> DCLIP().fit(shots, pool, encoder).words()
     ({'owl, which has large eyes.': 1.0}, {'bat': 1.0})

@@ -12,10 +12,9 @@ import numpy as np
 
 from promptboost.encoders.base import Encoder
 from promptboost.errors import EncoderError, FileFormatError, SettingError
-from promptboost.methods.contract import Arrays, Fitted, Logits, Origin
-from promptboost.methods.pictures import Pictures
-from promptboost.methods.saving import from_record, read_record, to_record
-from promptboost.methods.text import TextClassifier
+from promptboost.methods.archive import from_record, read_record, to_record
+from promptboost.methods.base import Arrays, Fitted, Images, Logits, Origin
+from promptboost.methods.fitted import TextClassifier
 from promptboost.pool import PLAIN_TEMPLATE, fill
 
 __all__ = ["EmulatedClassifier", "emulate", "load_emulated"]
@@ -28,9 +27,9 @@ _INSIDE = "tuned."
 class EmulatedClassifier(Fitted):
     """A classifier of one encoder (the source), emulated on another (the target).
 
-    A picture's logits are those of the target's zero-shot classifier, plus `strength` times what
+    An image's logits are those of the target's zero-shot classifier, plus `strength` times what
     tuning changed on the source: tuned minus zero-shot. Whatever is added to all classes of a
-    picture, such as SigLIP's bias, cancels. Every logit has the scale of its own encoder.
+    image, such as SigLIP's bias, cancels. Every logit has the scale of its own encoder.
 
     Parameters
     ----------
@@ -64,7 +63,7 @@ class EmulatedClassifier(Fitted):
 
     @property
     def source(self) -> Encoder:
-        """The encoder on which it was learnt; it is needed for every picture."""
+        """The encoder on which it was learnt; it is needed for every image."""
         return self.tuned.origin.encoder
 
     @cached_property
@@ -76,10 +75,10 @@ class EmulatedClassifier(Fitted):
     def _source_plain(self) -> TextClassifier:
         return self._target_plain.transfer(self.source)
 
-    def logits(self, pictures: Pictures) -> Logits:
-        """Score pictures as the target would if it had learnt the same."""
-        learnt = self.tuned.logits(pictures) - self._source_plain.logits(pictures)
-        scores = self._target_plain.logits(pictures) + self.strength * learnt
+    def logits(self, images: Images) -> Logits:
+        """Score images as the target would if it had learnt the same."""
+        learnt = self.tuned.logits(images) - self._source_plain.logits(images)
+        scores = self._target_plain.logits(images) + self.strength * learnt
         return np.asarray(scores, dtype=np.float32)
 
     def transfer(self, encoder: Encoder) -> "EmulatedClassifier":
@@ -127,7 +126,7 @@ def emulate(
     Returns
     -------
     EmulatedClassifier
-        It asks both encoders about each picture: see `encoders_asked`.
+        It asks both encoders about each image: see `encoders_asked`.
 
     Raises
     ------
@@ -136,14 +135,14 @@ def emulate(
 
     Examples
     --------
-    >>> from promptboost.methods import LinearClassifier, RowPictures
-    >>> from promptboost.testing import FakeEncoder
+    >>> from promptboost.methods import LinearClassifier, RowImages
+    >>> from promptboost.encoders.fake import FakeEncoder
     >>> source, target = FakeEncoder(seed=0), FakeEncoder(seed=1)
     >>> seen = {e.id: e.encode_texts(["red", "blue"])[:, None] for e in (source, target)}
     >>> rows = 20 * source.encode_texts(["something red", "something blue"])
     >>> tuned = LinearClassifier(Origin("coop", ("fire", "ice"), source), rows, np.zeros(2))
     >>> emulated = emulate(tuned, target)
-    >>> emulated.predict(RowPictures(seen)).tolist(), emulated.encoders_asked
+    >>> emulated.predict(RowImages(seen)).tolist(), emulated.encoders_asked
     ([0, 1], ('fake:32-1', 'fake:32-0'))
     """
     if isinstance(tuned, EmulatedClassifier):
@@ -177,7 +176,7 @@ def load_emulated(
     --------
     >>> import tempfile
     >>> from promptboost.methods import TextClassifier, save_fitted
-    >>> from promptboost.testing import FakeEncoder
+    >>> from promptboost.encoders.fake import FakeEncoder
     >>> source, target = FakeEncoder(seed=0), FakeEncoder(seed=1)
     >>> tuned = TextClassifier(Origin("x", ("cat", "dog"), source), ({"a cat": 1}, {"a dog": 1}))
     >>> with tempfile.TemporaryDirectory() as folder:

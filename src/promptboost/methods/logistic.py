@@ -1,4 +1,4 @@
-"""Logistic regression on the same embeddings: what the same pictures teach without any text.
+"""Logistic regression on the same embeddings: what the same images teach without any text.
 
 From scikit-learn, so that the comparison is with the real thing. This file and the estimator are the
 only ones that import it, and this one only when it is asked for: the import takes longer than many
@@ -12,12 +12,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting.scores import log_losses
+from promptboost.boosting.composition import log_losses
 from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError
-from promptboost.methods.contract import Group, Method, Origin, Transfer
-from promptboost.methods.linear import LinearClassifier
-from promptboost.methods.pictures import FewShotSet
+from promptboost.methods.base import FewShotSet, Group, Method, Origin, Transfer
+from promptboost.methods.fitted import LinearClassifier
 from promptboost.methods.registry import spelled
 from promptboost.pool import PromptPool
 
@@ -26,7 +25,7 @@ __all__ = ["FIXED_C", "STRENGTHS", "Logistic", "fit_probe"]
 #: Inverse strengths of regularisation to choose from. Rows have length one, so little is needed.
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
 
-#: Used where a class has one picture only, and nothing can be set aside to choose by.
+#: Used where a class has one image only, and nothing can be set aside to choose by.
 FIXED_C = 10.0
 
 _FOLDS = 3
@@ -34,23 +33,23 @@ _FOLDS = 3
 
 @dataclass(frozen=True)
 class Logistic(Method):
-    """Logistic regression on the rows of pictures and their crops; no text is read.
+    """Logistic regression on the rows of images and their crops; no text is read.
 
-    How strongly it is held back is chosen by cross-validation over the few pictures, and kept in
+    How strongly it is held back is chosen by cross-validation over the few images, and kept in
     the classifier's details as ``C``.
 
     Parameters
     ----------
     seed : int
-        Divides the pictures into folds.
+        Divides the images into folds.
 
     Examples
     --------
-    >>> from promptboost.methods.example import colour_shots
+    >>> from promptboost.methods.base import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("fire", "ice")
     >>> fitted = Logistic().fit(shots, build_pool(["fire", "ice"]), encoder)
-    >>> fitted.predict(shots.pictures).tolist(), sorted(fitted.details)
+    >>> fitted.predict(shots.images).tolist(), sorted(fitted.details)
     ([0, 0, 1, 1], ['C'])
     """
 
@@ -61,13 +60,13 @@ class Logistic(Method):
     seed: int = 0
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Refuse classes without pictures."""
+        """Refuse classes without images."""
         if shots.n_classes < 2:
             raise LabelError("logistic regression needs two classes or more")
         missing = sorted(set(range(shots.n_classes)) - set(shots.labels.tolist()))
         if missing:
             raise LabelError(
-                f"the class {shots.class_names[missing[0]]!r} has no picture, and logistic regression "
+                f"the class {shots.class_names[missing[0]]!r} has no image, and logistic regression "
                 "reads no text; add one, or leave the class out"
             )
 
@@ -75,7 +74,7 @@ class Logistic(Method):
         """Fit; the pool is not looked at."""
         self.check(shots, pool, encoder)
         weights, intercepts, C = fit_probe(
-            shots.pictures.views(encoder), shots.labels, seed=self.seed
+            shots.images.views(encoder), shots.labels, seed=self.seed
         )
         return LinearClassifier(
             Origin(spelled(self), shots.class_names, encoder),
@@ -88,19 +87,19 @@ class Logistic(Method):
 def fit_probe(
     rows: NDArray[np.float32], labels: NDArray[np.int64], *, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Fit logistic regression on pictures and their crops.
+    """Fit logistic regression on images and their crops.
 
-    The crops of a picture share the weight of one. The strength of regularisation is chosen by
-    cross-validation over pictures: crops never stand on both sides.
+    The crops of an image share the weight of one. The strength of regularisation is chosen by
+    cross-validation over images: crops never stand on both sides.
 
     Parameters
     ----------
     rows : array of shape (n, 1 + V, D)
-        Each picture and its crops.
+        Each image and its crops.
     labels : array of int, shape (n,)
         Class indices from 0 to K − 1, each at least once.
     seed : int, default=0
-        Divides the pictures into folds.
+        Divides the images into folds.
 
     Returns
     -------
@@ -111,7 +110,7 @@ def fit_probe(
     --------
     >>> from promptboost.testing import clip_like
     >>> task = clip_like(n_classes=3, shots=1, dim=16)
-    >>> weights, intercepts, C = fit_probe(task.pictures[:, None], task.labels)
+    >>> weights, intercepts, C = fit_probe(task.images[:, None], task.labels)
     >>> weights.shape, intercepts.shape, C
     ((3, 16), (3,), 10.0)
     """
@@ -125,7 +124,7 @@ def fit_probe(
 
 
 def _choose(rows: NDArray[np.float32], labels: NDArray[np.int64], folds: int, seed: int) -> float:
-    """Choose C by the loss on pictures left out; by accuracy a few pictures could not tell."""
+    """Choose C by the loss on images left out; by accuracy a few images could not tell."""
     fold = _folds(labels, folds, seed)
     losses = []
     for C in STRENGTHS:
@@ -139,7 +138,7 @@ def _choose(rows: NDArray[np.float32], labels: NDArray[np.int64], folds: int, se
 
 
 def _folds(labels: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
-    """Deal the pictures of each class to folds in turn; every fold leaves some of each class."""
+    """Deal the images of each class to folds in turn; every fold leaves some of each class."""
     rng = np.random.default_rng(seed)
     fold = np.empty(len(labels), dtype=np.int64)
     for label in np.unique(labels):

@@ -5,15 +5,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from promptboost.encoders import DifferentiableText, open_tower
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.towers import DifferentiableText, open_tower
 from promptboost.errors import SettingError
-from promptboost.methods.contract import Bank, Group, Method, Origin, Transfer
-from promptboost.methods.pictures import FewShotSet
-from promptboost.methods.prompted_classes import PromptedClasses, ending, nearest
+from promptboost.methods.base import Bank, FewShotSet, Group, Method, Origin, Transfer
+from promptboost.methods.fitted import TextClassifier
+from promptboost.methods.learnt_tokens import PromptedClasses, TrainingRows, ending, nearest
 from promptboost.methods.registry import spelled
-from promptboost.methods.text import TextClassifier
-from promptboost.methods.training import TrainingRows
 from promptboost.pool import PromptPool
 
 if TYPE_CHECKING:
@@ -26,16 +24,16 @@ __all__ = ["PEZ", "HardTokens"]
 class PEZ(Method):
     """Real tokens before the class names, the same for all classes; re-implemented.
 
-    The released code inverts pictures to prompts. For classification the loss is, as in the paper
+    The released code inverts images to prompts. For classification the loss is, as in the paper
     on boosting, the cross-entropy of the few-shot set, and the tokens stand before the class name. A
     step projects each vector to the nearest token by its cosine, takes the gradient there, and
-    applies it to the vector. The tokens with the least loss over all pictures and their views are
+    applies it to the vector. The tokens with the least loss over all images and their views are
     decoded. What is kept is that text, and the classifier is what the encoder reads when it
     tokenises it again.
 
     That paper trains 200 epochs; the default here is the 3000 steps of the released code, whatever
-    the number of pictures. Only tokens that can be written are taken: neither special ones nor parts
-    of a character. A picture is seen as one of its cached views.
+    the number of images. Only tokens that can be written are taken: neither special ones nor parts
+    of a character. An image is seen as one of its cached views.
 
     Parameters
     ----------
@@ -44,15 +42,15 @@ class PEZ(Method):
     steps : int
         Gradient steps.
     batch : int
-        Pictures in a step.
+        Images in a step.
     learning_rate, weight_decay : float
         Of AdamW.
     seed : int
-        Decides the first tokens, the order of the pictures and their views.
+        Decides the first tokens, the order of the images and their views.
 
     Examples
     --------
-    >>> from promptboost.methods.example import colour_shots
+    >>> from promptboost.methods.base import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = PEZ(tokens=2, steps=5).fit(shots, build_pool(["red", "blue"]), encoder)
@@ -114,7 +112,7 @@ class PEZ(Method):
     def _search(
         self, classes: PromptedClasses, data: TrainingRows
     ) -> tuple[list[int], dict[str, Any]]:
-        """Give the tokens with the least loss over the whole few-shot set, and that loss."""
+        """Return the tokens with the least loss over the whole few-shot set, and that loss."""
         from tqdm import trange
 
         hard = HardTokens(
@@ -138,7 +136,7 @@ class PEZ(Method):
             hard.step(data.loss(class_rows, *batch), projected)
         if not tokens:
             raise SettingError(
-                "the loss of pez is not a number with any tokens; are the pictures' rows finite?"
+                "the loss of pez is not a number with any tokens; are the images' rows finite?"
             )
         return tokens, best
 
@@ -188,7 +186,7 @@ class HardTokens:
         )
 
     def project(self) -> "Tensor":
-        """Give the embeddings of the nearest tokens, as what a gradient can be taken of."""
+        """Return the embeddings of the nearest tokens, as what a gradient can be taken of."""
         positions, _ = nearest(self.vectors, self._units)
         self.tokens = self._allowed[positions].tolist()
         return self._vocabulary[positions].requires_grad_()

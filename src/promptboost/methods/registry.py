@@ -10,7 +10,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
 
 from promptboost.errors import SettingError
-from promptboost.methods.contract import Method
+from promptboost.methods.base import Method
 
 __all__ = ["METHODS", "MethodRecord", "make_method", "spelled"]
 
@@ -60,12 +60,12 @@ _RECORDS = (
         {"templates": True},
     ),
     MethodRecord("pool-mean", "mean of the whole pool", "cupl:PoolMean"),
-    MethodRecord("proapo", "ProAPO, re-implemented", "proapo:ProAPO"),
-    MethodRecord("llmbo", "LLMbo, re-implemented", "llmbo:LLMbo"),
+    MethodRecord("proapo", "ProAPO, re-implemented", "proapo.proapo:ProAPO"),
+    MethodRecord("llmbo", "LLMbo, re-implemented", "llmbo.llmbo:LLMbo"),
     MethodRecord("pez", "PEZ, re-implemented", "pez:PEZ"),
     MethodRecord("coop", "CoOp, re-implemented", "coop:CoOp"),
-    MethodRecord("promptsrc", "PromptSRC, re-implemented", "promptsrc:PromptSRC"),
-    MethodRecord("logistic", "logistic regression on the pictures", "logistic:Logistic"),
+    MethodRecord("promptsrc", "PromptSRC, re-implemented", "promptsrc.promptsrc:PromptSRC"),
+    MethodRecord("logistic", "logistic regression on the images", "logistic:Logistic"),
     MethodRecord("tip-adapter", "Tip-Adapter, re-implemented", "tip_adapter:TipAdapter"),
     MethodRecord(
         "tip-adapter-f",
@@ -73,11 +73,11 @@ _RECORDS = (
         "tip_adapter:TipAdapter",
         {"tuned": True},
     ),
-    MethodRecord("promptboost", "promptboost, its default", "boosting:Boosting"),
+    MethodRecord("promptboost", "promptboost, its default", "promptboost:Boosting"),
     MethodRecord(
         "tpb",
         "text prompt boosting with the paper's settings, re-implemented",
-        "boosting:Boosting",
+        "promptboost:Boosting",
         {"composer": "greedy", "rounds": 50, "views_per_round": 4},
     ),
 )
@@ -131,7 +131,7 @@ def make_method(spelling: str) -> Method:
 
 
 def spelled(method: Method) -> str:
-    """Give the name of a method and its settings that are not the default: what makes it again.
+    """Return the name of a method and its settings that are not the default: what makes it again.
 
     Examples
     --------

@@ -5,10 +5,9 @@ from typing import ClassVar
 
 from promptboost.encoders.base import Encoder
 from promptboost.errors import SettingError
-from promptboost.methods.contract import Bank, Group, Method, Origin, Transfer
-from promptboost.methods.pictures import FewShotSet
+from promptboost.methods.base import Bank, FewShotSet, Group, Method, Origin, Transfer
+from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.registry import spelled
-from promptboost.methods.text import TextClassifier
 from promptboost.pool import PLAIN_TEMPLATE, PromptPool, fill
 
 __all__ = ["ZeroShot"]
@@ -26,11 +25,11 @@ class ZeroShot(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.example import colour_shots
+    >>> from promptboost.methods.base import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = ZeroShot().fit(shots, build_pool(["red", "blue"]), encoder)
-    >>> fitted.words()[0], fitted.predict(shots.pictures).tolist()
+    >>> fitted.words()[0], fitted.predict(shots.images).tolist()
     ({'a photo of a red.': 1.0}, [0, 0, 1, 1])
     """
 
@@ -57,7 +56,7 @@ class ZeroShot(Method):
             )
         if self.template == "dataset" and shots.template is None:
             raise SettingError(
-                "only a benchmark has a template of its own; for other pictures type "
+                "only a benchmark has a template of its own; for other images type "
                 "zero-shot?template=YOUR {} TEMPLATE"
             )
 

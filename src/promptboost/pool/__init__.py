@@ -7,24 +7,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from promptboost.pool.build import Concatenate, build_pool
-from promptboost.pool.combining import deduplicate, from_sources, union
+from promptboost.pool.combination import deduplicate, from_sources, union
 from promptboost.pool.descriptions import (
     DescriptionMatch,
     emoji_descriptions,
     match_descriptions,
     read_descriptions,
 )
-from promptboost.pool.keeping import is_saved_pool, load_pool, save_pool
-from promptboost.pool.pool import Prompt, PromptPool
+from promptboost.pool.io import is_saved_pool, load_pool, save_pool
+from promptboost.pool.pool import PromptPool
+from promptboost.pool.products import Prompt
 from promptboost.pool.templates import PLAIN_TEMPLATE, TEMPLATES, clip_templates, fill
 
 if TYPE_CHECKING:
-    from promptboost.pool.aliases import Resolution, read_synonyms, resolve
-    from promptboost.pool.checking import check_meeting
-    from promptboost.pool.classes import read_class_names
-    from promptboost.pool.from_files import choose_sources, join_pool, read_pool, rename_classes
-    from promptboost.pool.meeting import Meeting, join, meet
-    from promptboost.pool.readers import KINDS, Source, read_source, read_sources
+    from promptboost.pool.lint import check_meeting
+    from promptboost.pool.names import Resolution, read_class_names, read_synonyms, resolve
+    from promptboost.pool.readers import KINDS, read_source, read_sources
+    from promptboost.pool.readers.source import Source
+    from promptboost.pool.sources import (
+        Meeting,
+        choose_sources,
+        join,
+        join_pool,
+        meet,
+        read_pool,
+        rename_classes,
+    )
 
 __all__ = [
     "Prompt",
@@ -64,12 +72,37 @@ __all__ = [
 ]
 
 _HOME = {
-    **dict.fromkeys(("KINDS", "Source", "read_source", "read_sources"), "readers"),
-    **dict.fromkeys(("Resolution", "read_synonyms", "resolve"), "aliases"),
-    **dict.fromkeys(("Meeting", "join", "meet"), "meeting"),
-    **dict.fromkeys(("choose_sources", "join_pool", "read_pool", "rename_classes"), "from_files"),
-    "check_meeting": "checking",
-    "read_class_names": "classes",
+    **dict.fromkeys(("check_meeting",), "lint"),
+    **dict.fromkeys(
+        (
+            "Resolution",
+            "read_class_names",
+            "read_synonyms",
+            "resolve",
+        ),
+        "names",
+    ),
+    **dict.fromkeys(
+        (
+            "KINDS",
+            "read_source",
+            "read_sources",
+        ),
+        "readers",
+    ),
+    **dict.fromkeys(("Source",), "readers.source"),
+    **dict.fromkeys(
+        (
+            "Meeting",
+            "choose_sources",
+            "join",
+            "join_pool",
+            "meet",
+            "read_pool",
+            "rename_classes",
+        ),
+        "sources",
+    ),
 }
 
 

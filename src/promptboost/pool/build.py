@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from promptboost.errors import PoolError, SettingError
-from promptboost.pool.compact import ClassPrompts
 from promptboost.pool.descriptions import match_descriptions
 from promptboost.pool.pool import PromptPool
-from promptboost.pool.products import Product, sentences_of
+from promptboost.pool.products import ClassPrompts, Product, sentences_of
 from promptboost.pool.templates import PLAIN_TEMPLATE, TEMPLATES, check_templates, fill
 from promptboost.pool.text import clean, control_character, name_key
 

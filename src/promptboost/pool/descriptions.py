@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError
-from promptboost.pool.loading import decode, load_json, read_text, unique
+from promptboost.files import decode, load_json, read_text, unique
 from promptboost.pool.text import clean, name_key
 
 __all__ = ["DescriptionMatch", "emoji_descriptions", "match_descriptions", "read_descriptions"]

@@ -1,23 +1,52 @@
 """The prompts boosting may choose from: for every class a list of sentences of any length."""
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from promptboost.errors import PoolError
-from promptboost.pool.compact import ClassPrompts, Texts
-from promptboost.pool.fingerprint import words_fingerprint
-from promptboost.pool.products import Prompt
+from promptboost.pool.products import ClassPrompts, Prompt, Texts
 from promptboost.pool.templates import fill
 
 if TYPE_CHECKING:
     from promptboost.encoders import Encoder
     from promptboost.encoders.store import EmbeddingStore
 
-__all__ = ["Prompt", "PromptPool"]
+__all__ = ["words_fingerprint", "PromptPool"]
+
+_AT_ONCE = 4096
+
+
+def words_fingerprint(
+    class_names: Sequence[str], templates: Sequence[str], texts_by_class: Iterable[Iterable[str]]
+) -> str:
+    """Return what changes whenever a class name, a template, a text or their order changes.
+
+    Saved ensembles carry it: it must stay what it is for pools that stay what they are.
+
+    Examples
+    --------
+    >>> words_fingerprint(["owl"], ["a {}"], [["an owl"]])
+    '535e65611a5d3d243e2bbecdb1342026'
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    # JSON marks where each string and list ends: ["ab", "c"] and ["a", "bc"] differ.
+    digest.update(json.dumps([list(class_names), list(templates)]).encode())
+    for texts in texts_by_class:
+        digest.update(b"[")
+        rest, comma = iter(texts), b""
+        # A part at a time gives the bytes of one long list without making it.
+        while some := list(islice(rest, _AT_ONCE)):
+            digest.update(comma + json.dumps(some)[1:-1].encode())
+            comma = b", "
+        digest.update(b"]")
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,7 +177,7 @@ class PromptPool:
         >>> import tempfile
         >>> from promptboost.encoders.store import EmbeddingStore
         >>> from promptboost.pool import build_pool
-        >>> from promptboost.testing import FakeEncoder
+        >>> from promptboost.encoders.fake import FakeEncoder
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     build_pool(["owl", "bat"]).embed(FakeEncoder(), EmbeddingStore(folder))
         160

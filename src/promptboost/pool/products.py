@@ -5,13 +5,27 @@ the hundred are kept; which of their pairs are prompts is known by number.
 """
 
 from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import overload
 
+from promptboost.pool.templates import fill
 from promptboost.pool.text import text_key
 
-__all__ = ["Listed", "Part", "Product", "Prompt", "sentences_of"]
+__all__ = [
+    "Listed",
+    "Part",
+    "Product",
+    "Prompt",
+    "sentences_of",
+    "ClassPrompts",
+    "Texts",
+    "Packer",
+    "pack",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +158,15 @@ class Listed:
         return len(self.prompts)
 
     def text(self, i: int) -> str:
-        """Give the text of prompt `i`."""
+        """Return the text of prompt `i`."""
         return self.prompts[i].text
 
     def prompt(self, i: int) -> Prompt:
-        """Give prompt `i`."""
+        """Return prompt `i`."""
         return self.prompts[i]
 
     def texts(self) -> Iterator[str]:
-        """Give all texts, in order."""
+        """Return all texts, in order."""
         return (prompt.text for prompt in self.prompts)
 
     def distinct(self, seen: set[str]) -> "Listed":
@@ -188,3 +202,234 @@ def sentences_of(source: str, sentences: Iterable[str]) -> Product:
 
 def _keys(parts: tuple[str | None, ...]) -> tuple[str | None, ...]:
     return tuple(None if part is None else text_key(part) for part in parts)
+
+
+_SHOWN = 10
+
+
+class ClassPrompts(Sequence[Prompt]):
+    """The prompts of one class, made when asked for.
+
+    Parameters
+    ----------
+    parts : iterable of Product or Listed
+        One after the other; empty ones are left out.
+
+    Examples
+    --------
+    >>> from promptboost.pool.products import sentences_of
+    >>> prompts = ClassPrompts([sentences_of("mine", ["round eyes", "a beak"])])
+    >>> len(prompts), prompts[-1].text
+    (2, 'a beak')
+    """
+
+    __slots__ = ("_ends", "parts")
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self.parts = tuple(part for part in parts if len(part))
+        self._ends = tuple(accumulate(len(part) for part in self.parts))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> Prompt: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Prompt, ...]: ...
+    def __getitem__(self, index: int | slice) -> Prompt | tuple[Prompt, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(len(self))[index])
+        part, i = self._find(index)
+        return part.prompt(i)
+
+    def __iter__(self) -> Iterator[Prompt]:
+        return (part.prompt(i) for part in self.parts for i in range(len(part)))
+
+    def text(self, index: int) -> str:
+        """Make the text of one prompt."""
+        part, i = self._find(index)
+        return part.text(i)
+
+    def texts(self) -> Iterator[str]:
+        """Make all texts, in order."""
+        return (text for part in self.parts for text in part.texts())
+
+    def counts(self) -> Counter[str]:
+        """Count prompts by source."""
+        return sum((part.counts() for part in self.parts), Counter())
+
+    def sources(self) -> list[str]:
+        """Name all sources, those of the sentences of concatenations among them."""
+        return list(dict.fromkeys(source for part in self.parts for source in part.sources()))
+
+    def distinct(self) -> "ClassPrompts":
+        """Keep the first of the prompts that differ only in case and white space."""
+        seen: set[str] = set()
+        return ClassPrompts([part.distinct(seen) for part in self.parts])
+
+    def of(self, sources: Collection[str]) -> "ClassPrompts":
+        """Keep the prompts that come from some sources."""
+        return ClassPrompts(part for whole in self.parts if (part := whole.of(sources)))
+
+    def _find(self, index: int) -> tuple[Part, int]:
+        i = range(len(self))[index]  # counts negative ones from the end, refuses those beyond
+        p = bisect_right(self._ends, i)
+        return self.parts[p], i - (self._ends[p - 1] if p else 0)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ClassPrompts | tuple | list):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} prompts>"
+
+
+class Texts(Sequence[str]):
+    """The texts of prompts, made when asked for; equal to any list or tuple of the same texts.
+
+    Examples
+    --------
+    >>> texts = Texts((Prompt("an owl", "mine"), Prompt("a beak", "mine")))
+    >>> texts, texts[-1], texts == ["an owl", "a beak"]
+    (('an owl', 'a beak'), 'a beak', True)
+    """
+
+    __slots__ = ("_prompts",)
+
+    def __init__(self, prompts: Sequence[Prompt]) -> None:
+        self._prompts = prompts
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(len(self))[index])
+        if isinstance(self._prompts, ClassPrompts):
+            return self._prompts.text(index)
+        return self._prompts[index].text
+
+    def __iter__(self) -> Iterator[str]:
+        if isinstance(self._prompts, ClassPrompts):
+            return self._prompts.texts()
+        return (prompt.text for prompt in self._prompts)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Texts | tuple | list):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        if len(self) <= _SHOWN:
+            return repr(tuple(self))
+        return f"<{len(self)} texts, from {self[0]!r} to {self[-1]!r}>"
+
+
+def pack(class_name: str, prompts: Sequence[Prompt]) -> ClassPrompts:
+    """Put the prompts of a class into little room; their order and content stay.
+
+    Examples
+    --------
+    >>> prompts = (Prompt("an owl", "template", "a {}"), Prompt("eyes", "mine", sentence="eyes"))
+    >>> pack("owl", prompts) == prompts
+    True
+    """
+    if isinstance(prompts, ClassPrompts):
+        return prompts
+    packer = Packer(class_name)
+    packer.extend(prompts)
+    return packer.packed()
+
+
+class Packer:
+    """Takes the prompts of one class one by one, and keeps each template and sentence once.
+
+    Parameters
+    ----------
+    class_name : str
+        What templates are filled with.
+    """
+
+    def __init__(self, class_name: str) -> None:
+        self.class_name = class_name
+        self._parts: list[Part] = []
+        self._filled: dict[str, str] = {}
+        self._start_run(None)
+
+    def extend(self, prompts: Iterable[Prompt]) -> None:
+        """Take some prompts."""
+        for prompt in prompts:
+            self.add(prompt)
+
+    def add(self, prompt: Prompt) -> None:
+        """Take one prompt."""
+        shape = None
+        if self._can_be_made_again(prompt):
+            # Prompts of one shape in a row make one product.
+            has = (prompt.template is not None, prompt.sentence is not None)
+            shape = (prompt.source, prompt.origin, has)
+        if shape != self._shape:
+            self._end_run()
+            self._start_run(shape)
+        if shape is None:
+            self._odd.append(prompt)
+        else:
+            self._rows.append(self._templates.setdefault(prompt.template, len(self._templates)))
+            self._columns.append(self._sentences.setdefault(prompt.sentence, len(self._sentences)))
+
+    def packed(self) -> ClassPrompts:
+        """Return all prompts taken so far."""
+        self._end_run()
+        self._start_run(None)
+        return ClassPrompts(self._parts)
+
+    def _can_be_made_again(self, prompt: Prompt) -> bool:
+        parts = []
+        if prompt.template is not None:
+            if prompt.template not in self._filled:
+                self._filled[prompt.template] = fill(prompt.template, self.class_name)
+            parts.append(self._filled[prompt.template])
+        if prompt.sentence is not None:
+            parts.append(prompt.sentence)
+        return bool(parts) and all(parts) and prompt.text == " ".join(parts)
+
+    def _start_run(self, shape: tuple[str, str | None, tuple[bool, bool]] | None) -> None:
+        self._shape = shape
+        self._odd: list[Prompt] = []
+        self._templates: dict[str | None, int] = {}
+        self._sentences: dict[str | None, int] = {}
+        self._rows, self._columns = array("q"), array("q")
+
+    def _end_run(self) -> None:
+        if self._odd:
+            self._parts.append(Listed(tuple(self._odd)))
+        if self._shape is None or not self._rows:
+            return
+        source, origin, _ = self._shape
+        width = len(self._sentences)
+        kept = array("q", (t * width + s for t, s in zip(self._rows, self._columns, strict=True)))
+        whole = len(kept) == len(self._templates) * width and all(
+            i == number for i, number in enumerate(kept)
+        )
+        starts = tuple(None if t is None else self._filled[t] for t in self._templates)
+        self._parts.append(
+            Product(
+                source,
+                tuple(self._templates),
+                starts,
+                tuple(self._sentences),
+                origin,
+                None if whole else kept,
+            )
+        )

@@ -1,6 +1,6 @@
 """Templates: sentences with one ``{}`` where the name of a class goes.
 
-The list is our own. It spans what changes between pictures of the same thing: the kind of
+The list is our own. It spans what changes between images of the same thing: the kind of
 photograph, its quality, the viewpoint, the setting, and the ways a thing is drawn or made.
 """
 

@@ -2,10 +2,22 @@
 
 import re
 import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 
 from promptboost.errors import PoolError
 
-__all__ = ["clean", "control_character", "name_key", "text_key"]
+__all__ = [
+    "clean",
+    "control_character",
+    "name_key",
+    "text_key",
+    "LOOSE",
+    "STRICT",
+    "Key",
+    "Spelling",
+    "singular",
+    "NameFinder",
+]
 
 # Characters that turn text around: they can make a report or terminal show what is not there.
 _DIRECTION_MARKS = frozenset(
@@ -88,3 +100,126 @@ def name_key(name: str) -> str:
 def _short(value: object, limit: int = 60) -> str:
     shown = ascii(value)
     return shown if len(shown) <= limit else f"{shown[:limit]}…"
+
+
+# "ApplyLipstick", and the capitals of "BMWCar" stay together.
+_CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_YEAR_LAST = re.compile(r"(?P<rest>.+) (?P<year>(?:19|20)\d\d)")
+_BRACKETS_LAST = re.compile(r"(?P<rest>[^()]+) \((?P<inside>[^()]+)\)")
+_BETWEEN_LETTERS = re.compile(r"[\s_/.'’\-]")
+
+
+def _same(name: str) -> str:
+    return name
+
+
+def _slash(name: str) -> str:
+    return name_key(name.replace("SLASH", "/"))
+
+
+def _camel_case(name: str) -> str:
+    return name_key(_CAMEL_HUMP.sub(" ", name.replace("SLASH", "/")))
+
+
+def _year(name: str) -> str:
+    return _YEAR_LAST.sub(r"\g<year> \g<rest>", _camel_case(name))
+
+
+def _brackets(name: str) -> str:
+    return _BRACKETS_LAST.sub(r"\g<inside> \g<rest>", _year(name))
+
+
+def _joined(name: str) -> str:
+    return _BETWEEN_LETTERS.sub("", _brackets(name))
+
+
+def singular(name: str) -> str:
+    """Return what is left of a name when spaces, marks and a plural do not count.
+
+    Examples
+    --------
+    >>> singular("Faces"), singular("Yo-Yo"), singular("hot dogs"), singular("grass")
+    ('face', 'yoyo', 'hotdog', 'grass')
+    """
+    joined = _joined(name)
+    if joined.endswith("ies") and len(joined) > 4:
+        return f"{joined[:-3]}y"
+    if re.search(r"(?:s|x|z|ch|sh)es$", joined):
+        return joined[:-2]
+    return joined[:-1] if re.search(r"[^su]s$", joined) else joined
+
+
+Key = Callable[[str], str]
+Spelling = tuple[str, Key]
+
+STRICT: tuple[Spelling, ...] = (
+    ("exact", _same),
+    ("case", text_key),
+    ("underscores", name_key),
+)
+"""What a reader would not call another name. Tried before synonyms."""
+
+LOOSE: tuple[Spelling, ...] = (
+    ("slash", _slash),
+    ("camel case", _camel_case),
+    ("year first", _year),
+    ("brackets first", _brackets),
+    ("joined", _joined),
+    ("plural", singular),
+)
+"""What is tried after synonyms: a synonym is what somebody said, this is a rule."""
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+class NameFinder:
+    """Finds the names of classes in sentences, word by word without regard to case.
+
+    The longest name wins: "a tiger cat" names the class "tiger cat" and not "cat".
+
+    Parameters
+    ----------
+    class_names : sequence of str
+        The names.
+    plurals : bool, default=False
+        "Tiger cats" name the class "tiger cat" too; not where that makes two names one ("glass",
+        "glasses").
+
+    Examples
+    --------
+    >>> finder = NameFinder(["cat", "tiger cat", "dog"])
+    >>> list(finder.named("A tiger cat is no dog; dogged."))
+    ['tiger cat', 'dog']
+    >>> list(NameFinder(["cat", "dog"], plurals=True).named("Dogs and cats"))
+    ['dog', 'cat']
+    """
+
+    def __init__(self, class_names: Sequence[str], *, plurals: bool = False) -> None:
+        self._plurals = plurals and len({*map(_singular_words, class_names)}) == len(class_names)
+        self._names = {words: name for name in class_names if (words := self._words(name))}
+        lengths: dict[str, set[int]] = {}
+        for words in self._names:
+            lengths.setdefault(words[0], set()).add(len(words))
+        self._lengths = {word: sorted(sizes, reverse=True) for word, sizes in lengths.items()}
+
+    def named(self, text: str) -> Iterator[str]:
+        """Read from left to right and give the names met; a name found is stepped over whole."""
+        words = self._words(text)
+        i = 0
+        while i < len(words):
+            sizes = self._lengths.get(words[i], ())
+            size = next((n for n in sizes if words[i : i + n] in self._names), 0)
+            if size:
+                yield self._names[words[i : i + size]]
+            i += max(size, 1)
+
+    def _words(self, text: str) -> tuple[str, ...]:
+        return _singular_words(text) if self._plurals else _words(text)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(_WORD.findall(text.casefold()))
+
+
+def _singular_words(text: str) -> tuple[str, ...]:
+    return tuple(map(singular, _words(text)))

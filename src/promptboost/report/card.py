@@ -4,12 +4,12 @@ import json
 import os
 from pathlib import Path
 
-from promptboost.ensemble.composed import Composed
 from promptboost.files import write_text
+from promptboost.model.provenance import Composed
 from promptboost.report import figures
-from promptboost.report.banks import class_banks
-from promptboost.report.reading import Run, read_run
-from promptboost.report.rendering import render
+from promptboost.report.figures import class_banks
+from promptboost.report.page import render
+from promptboost.report.results import Run, read_run
 
 __all__ = ["card_markdown", "write_card"]
 
@@ -50,7 +50,7 @@ promptboost fit DATA -o no-such-run
 
 
 def card_markdown(run: Run) -> str:
-    """Give the model card of a run as Markdown."""
+    """Return the model card of a run as Markdown."""
     banks = list(class_banks(run.ensemble, PROMPTS_SHOWN))
     return render(
         "card.md.j2",

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from promptboost.report import rules_figures as figures
-from promptboost.report import rules_inputs as inputs
-from promptboost.report.answers import Answer
-from promptboost.report.reading import Run
+from promptboost.report import rules as figures
+from promptboost.report import rules as inputs
+from promptboost.report.results import Run
+from promptboost.report.rules import Answer
 
 __all__ = ["RULES", "Check", "Rule", "run_checks"]
 

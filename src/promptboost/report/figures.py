@@ -6,12 +6,16 @@ from typing import Any
 
 from markupsafe import Markup
 
-from promptboost.report.curve import Line, Reference, staged_curve
-from promptboost.report.metrics import ClassResult, HardPicture, Metrics, Transfer
-from promptboost.report.svg import wilson
-from promptboost.report.words import among, number, percent
+from promptboost.model import PromptEnsemble
+from promptboost.report.drawings import Line, Reference, staged_curve, wilson
+from promptboost.report.phrases import among, number, percent
+from promptboost.report.results import ClassResult, HardPicture, Metrics, Transfer
 
 __all__ = [
+    "Bank",
+    "PromptRow",
+    "class_banks",
+    "rows_per_class",
     "MethodRow",
     "TransferRow",
     "class_rows",
@@ -23,6 +27,84 @@ __all__ = [
     "timing_rows",
     "transfer_rows",
 ]
+
+# A row is about 600 bytes; a page should stay under three million.
+_ROWS_IN_ALL = 3000
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """One prompt of one class."""
+
+    text: str
+    weight: float
+    copies: int
+    rounds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Bank:
+    """The heaviest prompts of a class, and what they leave out."""
+
+    class_name: str
+    rows: tuple[PromptRow, ...]
+    prompts: int
+    weight_shown: float
+
+    @property
+    def left_out(self) -> int:
+        """How many prompts are not among the rows."""
+        return self.prompts - len(self.rows)
+
+
+def rows_per_class(n_classes: int) -> int:
+    """Choose how many prompts of a class to show, so that a page of many classes stays usable.
+
+    Examples
+    --------
+    >>> rows_per_class(20), rows_per_class(200), rows_per_class(1000)
+    (25, 15, 3)
+    """
+    return max(3, min(25, _ROWS_IN_ALL // n_classes))
+
+
+def class_banks(ensemble: PromptEnsemble, most: int) -> Iterator[Bank]:
+    """Return the prompts of every class, heaviest first.
+
+    Parameters
+    ----------
+    ensemble : PromptEnsemble
+        The fitted text.
+    most : int
+        How many rows a class may have.
+
+    Examples
+    --------
+    >>> from promptboost.model import Round
+    >>> one = Round("a {}", {"cat": {"a cat": 3, "a tabby": 1}, "dog": {"a dog": 1}}, 0.1, 0.1)
+    >>> bank, _ = class_banks(PromptEnsemble(("cat", "dog"), (one, one)), most=1)
+    >>> bank.rows, bank.left_out
+    ((PromptRow(text='a cat', weight=0.75, copies=6, rounds=(1, 2)),), 1)
+    """
+    for name in ensemble.class_names:
+        weights = ensemble.prompts(name)
+        heaviest = list(weights.items())[:most]
+        entered: dict[str, list[int]] = {text: [] for text, _ in heaviest}
+        copies = dict.fromkeys(entered, 0)
+        for i, item in enumerate(ensemble.rounds, start=1):
+            for text in entered.keys() & item.banks[name].keys():
+                entered[text].append(i)
+                copies[text] += item.banks[name][text]
+        yield Bank(
+            class_name=name,
+            rows=tuple(
+                PromptRow(text, weight, copies[text], tuple(entered[text]))
+                for text, weight in heaviest
+            ),
+            prompts=len(weights),
+            weight_shown=sum(weight for _, weight in heaviest),
+        )
+
 
 # The curve is drawn twice, and the style sheet shows the one that fits: shrunk text is unreadable.
 _SIZES = {"wide": (900, 340), "narrow": (360, 280)}
@@ -56,7 +138,7 @@ class TransferRow:
 
 
 def method_rows(metrics: Metrics) -> list[MethodRow]:
-    """Give the methods in the order of the file; intervals only where accuracy is evidence."""
+    """Return the methods in the order of the file; intervals only where accuracy is evidence."""
     return [
         MethodRow(
             name=method.name,
@@ -87,7 +169,7 @@ def curves(metrics: Metrics) -> dict[str, Markup]:
 
 
 def legend(metrics: Metrics) -> list[tuple[str, str]]:
-    """Give the line style and the name of everything on the curve."""
+    """Return the line style and the name of everything on the curve."""
     lines, levels = _drawn(metrics)
     return [(line.kind, line.label) for line in reversed(lines)] + [
         (level.kind, level.label) for level in levels
@@ -121,7 +203,7 @@ def _curve_title(metrics: Metrics, levels: list[Reference]) -> str:
 
 
 def class_rows(metrics: Metrics) -> list[ClassResult]:
-    """Give the classes, those recognised least first: they are what one looks for."""
+    """Return the classes, those recognised least first: they are what one looks for."""
     return sorted(
         metrics.per_class,
         key=lambda row: (row.boosted is None, row.boosted, row.zero_shot or 0.0, row.class_name),
@@ -129,7 +211,7 @@ def class_rows(metrics: Metrics) -> list[ClassResult]:
 
 
 def hard_rows(metrics: Metrics) -> list[tuple[str, HardPicture]]:
-    """Give pictures that are not recognised, or weigh more than the average, with that multiple."""
+    """Return pictures that are not recognised, or weigh more than the average, with that multiple."""
     n = max(1, metrics.task.learn_pictures)
     return [
         (f"{n * item.weight:.1f}" if n * item.weight >= 0.1 else "under 0.1", item)
@@ -153,7 +235,7 @@ def _kept(item: Transfer, gain: float | None) -> float | None:
 
 
 def timing_rows(metrics: Metrics) -> list[tuple[str, str]]:
-    """Give the seconds that were spent, with words for the steps that are known."""
+    """Return the seconds that were spent, with words for the steps that are known."""
     return [
         (_TIMES.get(name, name), f"{number(round(value, 1))} s")
         for name, value in metrics.timing.items()

@@ -1,18 +1,58 @@
 """``report.html``: one page, one file, nothing fetched."""
 
 import os
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import promptboost
-from promptboost.ensemble.composed import Composed
 from promptboost.files import write_text
-from promptboost.report import figures
-from promptboost.report.banks import class_banks, rows_per_class
+from promptboost.model.provenance import Composed
+from promptboost.report import drawings, figures, phrases
 from promptboost.report.checks import run_checks
-from promptboost.report.reading import Run, read_run
-from promptboost.report.rendering import render
+from promptboost.report.drawings import swatch
+from promptboost.report.figures import class_banks, rows_per_class
+from promptboost.report.phrases import fenced, plain
+from promptboost.report.results import Run, read_run
 
-__all__ = ["report_html", "write_report"]
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+__all__ = ["render", "report_html", "write_report"]
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill a template of this package; the result can be written as UTF-8."""
+    return phrases.printable(_environment().get_template(template).render(**values))
+
+
+@cache
+def _environment() -> "Environment":
+    # A fit that writes no report should not wait for jinja2.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("promptboost.report"),
+        # Markdown has its own marks and its own filter; all else is HTML.
+        autoescape=lambda name: name is not None and ".html" in name,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(
+        percent=phrases.percent, number=phrases.number, md=plain, among=phrases.among, fenced=fenced
+    )
+    environment.globals.update(
+        points=phrases.points,
+        count=phrases.count,
+        bar=drawings.bar,
+        dumbbell=drawings.dumbbell,
+        strip=drawings.strip,
+        swatch=swatch,
+    )
+    return environment
+
 
 CLASSES_SHOWN = 30
 CONFUSIONS_SHOWN = 12
@@ -51,7 +91,7 @@ promptboost fit DATA -o no-such-run
 
 
 def report_html(run: Run) -> str:
-    """Give the report of a run as HTML."""
+    """Return the report of a run as HTML."""
     metrics = run.metrics
     checks = run_checks(run)
     found = [check for check in checks if check.answer.outcome == "found"]

@@ -6,17 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from promptboost.runs.checks import check_place, check_store
-from promptboost.runs.embedding import Embedder
+from promptboost.config import FitSettings
+from promptboost.data.shots import load_task
+from promptboost.encoders.embedder import Embedder
+from promptboost.runs.baselines import compare, embed_task, learn, pool_for
 from promptboost.runs.fit import FitRequest, fit_run
 from promptboost.runs.folder import RunFolder
 from promptboost.runs.heads import embed_ensemble
-from promptboost.runs.learning import embed_task, learn
-from promptboost.runs.measuring import compare
-from promptboost.runs.settings import FitSettings
-from promptboost.runs.task import load_task
+from promptboost.runs.preflight import check_place, check_store
 from promptboost.runs.transfer import measure_transfer, transfer_run
-from promptboost.runs.words import pool_for
 
 __all__ = ["COLUMNS", "run_demo"]
 

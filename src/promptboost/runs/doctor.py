@@ -77,7 +77,7 @@ def _checked(name: str, look: Callable[[], str]) -> Finding:
 def _device() -> str:
     if _version("torch") is None:
         return "torch is not installed, so no model can run on any"
-    from promptboost.encoders.devices import pick_device
+    from promptboost.encoders.runtime import pick_device
 
     return str(pick_device(None))
 
@@ -90,15 +90,15 @@ def _encoder(name: str) -> str:
 
     encoder = load_encoder(name)
     texts = encoder.encode_texts(["a photo of a cat."])
-    picture = encoder.encode_images([Image.new("RGB", (64, 64), "white")])
-    if not (np.isfinite(texts).all() and np.isfinite(picture).all()):
+    image = encoder.encode_images([Image.new("RGB", (64, 64), "white")])
+    if not (np.isfinite(texts).all() and np.isfinite(image).all()):
         raise RuntimeError("loads, but gives numbers that are not finite")
     return f"loads and encodes, {encoder.dim} dimensions, reads {encoder.context_length} tokens"
 
 
 def _store() -> str:
     from promptboost.encoders.store import EmbeddingStore
-    from promptboost.runs.checks import check_store
+    from promptboost.runs.preflight import check_store
 
     check_store()  # one that cannot be read looks empty, and so sound
     store = EmbeddingStore()

@@ -1,4 +1,4 @@
-"""How good a run is on other labelled pictures."""
+"""How good a run is on other labelled images."""
 
 from pathlib import Path
 from typing import Any
@@ -7,16 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.data import Dataset, load_data
-from promptboost.ensemble import PromptEnsemble
+from promptboost.data.shots import image_ids
+from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
-from promptboost.head import LinearHead
+from promptboost.evaluation.measures import accuracy, class_accuracy, confusions, per_class
+from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.pool import PLAIN_TEMPLATE, fill
-from promptboost.runs.embedding import Embedder
 from promptboost.runs.folder import RunFolder
 from promptboost.runs.heads import encoder_name, head_of
-from promptboost.runs.learnt import learnt_positions
-from promptboost.runs.measures import accuracy, class_accuracy, confusions, per_class
-from promptboost.runs.task import picture_ids
+from promptboost.runs.predict import learnt_positions
 
 __all__ = ["evaluate_run", "with_classes"]
 
@@ -30,19 +29,19 @@ def evaluate_run(
     progress: bool = True,
     device: str | None = None,
 ) -> dict[str, Any]:
-    """Measure a run on labelled pictures: the split ``test`` if there is one, else all.
+    """Measure a run on labelled images: the split ``test`` if there is one, else all.
 
     Returns
     -------
     dict
-        ``pictures``, ``learnt_from`` (how many of them; None if the run does not say),
-        ``bad_pictures``, ``methods`` (zero-shot and boosted),
+        ``images``, ``learnt_from`` (how many of them; None if the run does not say),
+        ``bad_images``, ``methods`` (zero-shot and boosted),
         ``per_class`` and ``confusions``, as in ``metrics.json``.
 
     Raises
     ------
     DataError
-        If a picture is of a class that the run does not know.
+        If an image is of a class that the run does not know.
     """
     folder = RunFolder(run)
     folder.check_readable()
@@ -82,22 +81,22 @@ def _figures(data: Dataset, found: dict[str, NDArray[np.intp]]) -> dict[str, Any
             for name, guess in found.items()
         ],
         "per_class": per_class(names, labels, found),
-        "confusions": confusions(names, labels, found["boosted"], picture_ids(data)),
+        "confusions": confusions(names, labels, found["boosted"], image_ids(data)),
     }
 
 
 def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
-    """Give pictures the class numbers of a run, which may have classes they lack.
+    """Return images the class numbers of a run, which may have classes they lack.
 
     Raises
     ------
     DataError
         If a class of the data is none of the run's.
     """
-    present = {picture.label for picture in data.pictures}
+    present = {image.label for image in data.images}
     if strange := sorted(present - set(class_names)):
         raise DataError(
             f"the run does not know the class {strange[0]!r}; it knows "
             f"{', '.join(class_names[:10])}{', …' if len(class_names) > 10 else ''}"
         )
-    return Dataset(data.pictures, tuple(class_names), data.bad)
+    return Dataset(data.images, tuple(class_names), data.bad)

@@ -1,4 +1,4 @@
-"""The whole way from pictures to a run folder."""
+"""The whole way from images to a run folder."""
 
 import platform
 import time
@@ -10,28 +10,31 @@ from typing import Any
 import numpy as np
 
 import promptboost
+from promptboost.config import FitSettings
+from promptboost.data import load_data
 from promptboost.data.benchmarks import benchmark_source
-from promptboost.ensemble import PromptEnsemble
+from promptboost.data.shots import Task, load_task
+from promptboost.encoders.embedder import Embedder
 from promptboost.errors import InputError, RunError
-from promptboost.runs.checks import check_inputs, check_place, check_store
-from promptboost.runs.embedding import Embedder
+from promptboost.model import PromptEnsemble
+from promptboost.runs.artifacts import write_run
+from promptboost.runs.baselines import Learned, Rows, compare, embed_task, learn, pool_for
 from promptboost.runs.folder import RunFolder
-from promptboost.runs.learning import Learned, Rows, embed_task, learn
-from promptboost.runs.measuring import compare
 from promptboost.runs.metrics import make_metrics, read_metrics
-from promptboost.runs.remarks import pool_remarks, prompts_remarks, task_remarks
-from promptboost.runs.same import (
+from promptboost.runs.preflight import (
+    check_inputs,
+    check_place,
     check_same_content,
     check_same_request,
+    check_store,
     lasting_settings,
     lasting_source,
+    pool_remarks,
+    prompts_remarks,
+    task_remarks,
 )
-from promptboost.runs.settings import FitSettings
-from promptboost.runs.task import Task, load_task
-from promptboost.runs.words import pool_for
-from promptboost.runs.writing import write_run
 
-__all__ = ["FitRequest", "fit_run"]
+__all__ = ["FitRequest", "fit_run", "embed_data"]
 
 # Where the rows of a big pool are in a run folder, until boosting is done.
 _POOL_ROWS = "pool-rows"
@@ -44,7 +47,7 @@ class FitRequest:
     Attributes
     ----------
     source : str
-        Pictures: a folder, a manifest, or the word ``emoji``.
+        Images: a folder, a manifest, or the word ``emoji``.
     run : Path
         Folder to write.
     settings : FitSettings
@@ -123,7 +126,7 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
 
 
 def _prepare(request: FitRequest, run: RunFolder, settings: FitSettings) -> Embedder:
-    """Find what is wrong while it is cheap: reading all pictures can take minutes."""
+    """Find what is wrong while it is cheap: reading all images can take minutes."""
     check_place(run)
     check_inputs(request.source, settings)
     if request.cache:
@@ -201,12 +204,12 @@ def _about(task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
 
 
 def _check_apart(source: str, run: RunFolder) -> None:
-    """Refuse to write among the pictures, where the next fit would take the run for a class."""
+    """Refuse to write among the images, where the next fit would take the run for a class."""
     benchmark = benchmark_source(source)
     data = Path(source if benchmark is None else benchmark.folder).resolve()
     if data.is_dir() and run.path.resolve().is_relative_to(data):
         raise RunError(
-            f"{run.path} is inside {source}, where it would be taken for a class of pictures; "
+            f"{run.path} is inside {source}, where it would be taken for a class of images; "
             "choose a place outside"
         )
 
@@ -217,4 +220,32 @@ def _timing(embedder: Embedder, learned: Learned, start: float) -> dict[str, flo
         "texts_s": round(embedder.seconds["texts"], 3),
         "boost_s": round(learned.boost_seconds, 3),
         "total_s": round(time.perf_counter() - start, 3),
+    }
+
+
+def embed_data(
+    source: str,
+    encoder: str,
+    *,
+    views: int = 0,
+    progress: bool = True,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Embed all images of a source, and some crops of each, into the store.
+
+    Returns
+    -------
+    dict
+        Number of images and of rows, the seconds it took, and the images that were left out.
+    """
+    check_store()
+    embedder = Embedder.open(encoder, progress=progress, device=device)
+    data = load_data(source, progress=progress)
+    rows = embedder.images(data, views=views)
+    return {
+        "encoder": embedder.encoder.id,
+        "pictures": len(data),
+        "rows": rows.shape[0] * rows.shape[1],
+        "seconds": round(embedder.seconds["pictures"], 3),
+        "bad_pictures": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
     }

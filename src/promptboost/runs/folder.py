@@ -1,20 +1,67 @@
 """The run folder: what lies where, and whether a fit may write there."""
 
+import json
 import re
+import shlex
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from promptboost.config import FitSettings
 from promptboost.data.benchmarks import benchmark_source
-from promptboost.errors import FileFormatError, RunError
+from promptboost.errors import FileFormatError, RunError, command_name, place
 from promptboost.files import write_text
-from promptboost.runs.command import command_name, place
-from promptboost.runs.settings import FitSettings
-from promptboost.runs.toml import write_toml
 
-__all__ = ["RunFolder", "encoder_slug"]
+__all__ = ["TomlValue", "write_toml", "RunFolder", "encoder_slug"]
+
+
+TomlValue = str | int | float | bool | list[str] | list[float]
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def write_toml(tables: Mapping[str, Mapping[str, TomlValue | None]]) -> str:
+    """Write tables as TOML text; a value of None is left out, as TOML has no word for it.
+
+    Examples
+    --------
+    >>> print(write_toml({"fit": {"shots": 8, "encoder": "conse:lite0", "prompts": None}}))
+    [fit]
+    shots = 8
+    encoder = "conse:lite0"
+    <BLANKLINE>
+    """
+    parts = []
+    for table, values in tables.items():
+        lines = [f"[{_key(table)}]"]
+        lines += [f"{_key(k)} = {_value(v)}" for k, v in values.items() if v is not None]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _text(key)
+
+
+def _value(value: TomlValue) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return repr(value)
+
+
+def _text(text: str) -> str:
+    # A JSON string is a TOML string, but for two things: TOML wants DEL escaped, and knows no
+    # surrogates, which stand for the bytes of file names that are not UTF-8.
+    sound = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return json.dumps(sound, ensure_ascii=False).replace("\x7f", "\\u007f")
+
 
 State = Literal["missing", "unfinished", "finished", "other"]
 
@@ -68,12 +115,12 @@ class RunFolder:
 
     @property
     def predictions_path(self) -> Path:
-        """What each held-out picture was taken for."""
+        """What each held-out image was taken for."""
         return self.path / "predictions.csv"
 
     @property
     def thumbnails_path(self) -> Path:
-        """Small copies of the pictures the report shows."""
+        """Small copies of the images the report shows."""
         return self.path / "thumbnails.json"
 
     @property
@@ -82,7 +129,7 @@ class RunFolder:
         return self.path / "partial.json"
 
     def head_path(self, encoder_id: str) -> Path:
-        """Give the place of the classifier embedded by one encoder."""
+        """Return the place of the classifier embedded by one encoder."""
         return self.path / f"head-{encoder_slug(encoder_id)}.safetensors"
 
     @property
@@ -127,7 +174,7 @@ class RunFolder:
         """The command that continues an unfinished fit."""
         plain = self.source == "emoji" or benchmark_source(self.source) is not None
         source = self.source if plain else place(self.source)
-        if source == "emoji" != self.source:  # a folder of that name, not the pictures within
+        if source == "emoji" != self.source:  # a folder of that name, not the images within
             source = "./emoji"
         return f"{command_name()} fit {_quoted(source)} -o {_quoted(str(self.path))} --resume"
 
@@ -186,11 +233,10 @@ class RunFolder:
 
     @property
     def source(self) -> str:
-        """Where the pictures were; a path that holds in any folder, or the word ``emoji``."""
+        """Where the images were; a path that holds in any folder, or the word ``emoji``."""
         return str(self.tables.get("data", {}).get("source", "DATA"))
 
 
 def _quoted(text: str) -> str:
-    import shlex
 
     return shlex.quote(text)

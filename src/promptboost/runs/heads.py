@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from promptboost.ensemble import PromptEnsemble
+from promptboost.encoders.embedder import Embedder
 from promptboost.errors import FileFormatError, RunError
-from promptboost.head import LinearHead, VotingHead
-from promptboost.runs.embedding import Embedder
+from promptboost.model import LinearHead, PromptEnsemble, VotingHead
 from promptboost.runs.folder import RunFolder
 
 __all__ = ["AnyHead", "embed_ensemble", "encoder_name", "head_of"]
@@ -14,7 +13,7 @@ AnyHead = LinearHead | VotingHead
 
 
 def encoder_name(ensemble: PromptEnsemble, given: str | None) -> str:
-    """Give the encoder asked for, or the one the text was learnt on."""
+    """Return the encoder asked for, or the one the text was learnt on."""
     name = given or ensemble.encoder_id
     if name is None:
         raise RunError("the ensemble does not say which encoder it is for; add --encoder NAME")
@@ -29,7 +28,7 @@ def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:
 
 
 def head_of(run: RunFolder, ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:
-    """Give the head of a run for one encoder.
+    """Return the head of a run for one encoder.
 
     The file beside the text is used if it is of this very text and encoder. Else the text is
     embedded again: text is the truth, and may have been edited.

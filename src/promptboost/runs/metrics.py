@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from promptboost.ensemble.composed import Composed
+from promptboost.config import FitSettings
+from promptboost.data.shots import Task, image_ids
+from promptboost.encoders.embedder import Embedder
 from promptboost.errors import FileFormatError, RunError
+from promptboost.evaluation.measures import confusions, per_class
 from promptboost.files import write_text
-from promptboost.runs.embedding import Embedder
-from promptboost.runs.learning import Learned, Rows
-from promptboost.runs.measures import confusions, per_class
-from promptboost.runs.measuring import Guesses, staged
-from promptboost.runs.settings import FitSettings
-from promptboost.runs.task import Task, picture_ids
-from promptboost.runs.words import chosen_sources
+from promptboost.model.provenance import Composed
+from promptboost.runs.baselines import Guesses, Learned, Rows, chosen_sources, staged
 
 __all__ = ["SCHEMA_VERSION", "hardest", "make_metrics", "read_metrics", "write_metrics"]
 
@@ -53,21 +51,21 @@ def make_metrics(
         "per_class": per_class(
             names, measured.labels, {name: by_name[name] for name in ("zero_shot", "boosted")}
         ),
-        "confusions": confusions(names, measured.labels, by_name["boosted"], picture_ids(measured)),
+        "confusions": confusions(names, measured.labels, by_name["boosted"], image_ids(measured)),
         "hardest": hardest(task, learned, guesses[-1]),
         "transfers": [],
     }
 
 
 def hardest(task: Task, learned: Learned, boosted: Guesses) -> list[dict[str, Any]]:
-    """List the learning pictures by their weight at the end of the fit, heaviest first."""
-    ids = picture_ids(task.learn)
+    """List the learning images by their weight at the end of the fit, heaviest first."""
+    ids = image_ids(task.learn)
     weights = np.array([learned.ensemble.sample_weights[name] for name in ids])
     order = np.argsort(-weights, kind="stable")[:_HARDEST]
     return [
         {
             "picture": ids[i],
-            "label": task.learn.pictures[i].label,
+            "label": task.learn.images[i].label,
             "predicted": task.class_names[int(boosted.learn[i])],
             "weight": float(weights[i]),
         }
@@ -115,7 +113,7 @@ def _task_facts(task: Task, settings: FitSettings) -> dict[str, Any]:
         "held_out": task.kind,
         "shots": settings.shots,
         "seed": settings.seed,
-        "learn_digests": sorted({picture.digest().hex() for picture in task.learn.pictures}),
+        "learn_digests": sorted({image.digest().hex() for image in task.learn.images}),
         "bad_pictures": [
             {"path": _text(bad.path), "reason": _text(bad.reason)} for bad in task.learn.bad
         ],

@@ -1,4 +1,4 @@
-"""What pictures are taken for, with nothing but a run folder and an encoder."""
+"""What images are taken for, with nothing but a run folder and an encoder."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,27 +7,48 @@ from pathlib import Path
 
 import numpy as np
 
-from promptboost.data import BadPicture, Dataset, Picture, PictureError, find_pictures
-from promptboost.data.check import check_pictures
+from promptboost.data import BadImage, Dataset, ImageError, LabelledImage, find_images
+from promptboost.data.integrity import check_images
 from promptboost.encoders.base import UnitRows
-from promptboost.ensemble import PromptEnsemble
+from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
-from promptboost.runs.embedding import Embedder
+from promptboost.model import PromptEnsemble
 from promptboost.runs.folder import RunFolder
 from promptboost.runs.heads import AnyHead, encoder_name, head_of
+from promptboost.runs.metrics import read_metrics
 
-__all__ = ["Prediction", "Predictor"]
+__all__ = ["learnt_positions", "Prediction", "Predictor"]
+
+
+def learnt_positions(run: RunFolder, data: Dataset) -> list[int] | None:
+    """Return the positions of the images that a run learnt from, byte for byte the same.
+
+    An image that was saved anew, smaller for instance, is not recognised.
+
+    Returns
+    -------
+    list of int, or None
+        None if the run does not say: its figures are gone, or an older promptboost wrote them.
+    """
+    if not run.metrics_path.exists():
+        return None
+    learnt = read_metrics(run.metrics_path)["task"].get("learn_digests")
+    if learnt is None:
+        return None
+    known = set(learnt)
+    return [i for i, image in enumerate(data.images) if image.digest().hex() in known]
+
 
 _AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One picture's answer.
+    """One image's answer.
 
     Attributes
     ----------
-    picture : str
+    image : str
         Its path.
     best : tuple of (str, float)
         Classes with their probabilities, most probable first; empty if it could not be read.
@@ -35,14 +56,14 @@ class Prediction:
         Why it could not be read.
     """
 
-    picture: str
+    image: str
     best: tuple[tuple[str, float], ...] = ()
     problem: str | None = None
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """A run that is ready to look at pictures."""
+    """A run that is ready to look at images."""
 
     head: AnyHead
     embedder: Embedder
@@ -66,46 +87,46 @@ class Predictor:
         return cls(head_of(folder, ensemble, embedder), embedder)
 
     def predict(self, paths: Sequence[str | Path], top_k: int = 1) -> Iterator[Prediction]:
-        """Answer for each picture in turn; folders stand for all pictures below them.
+        """Answer for each image in turn; folders stand for all images below them.
 
-        A picture that cannot be read has an answer that says so.
+        An image that cannot be read has an answer that says so.
 
         Raises
         ------
         DataError
             If there is nothing to look at.
         """
-        listing = find_pictures(paths)
-        if not listing.pictures and not listing.bad:
-            raise DataError(f"there are no pictures in {', '.join(map(str, paths))}")
+        listing = find_images(paths)
+        if not listing.images and not listing.bad:
+            raise DataError(f"there are no images in {', '.join(map(str, paths))}")
         for bad in listing.bad:
             yield Prediction(bad.path, problem=bad.reason)
-        pictures = iter(listing.pictures)
-        while part := list(islice(pictures, _AT_ONCE)):
+        images = iter(listing.images)
+        while part := list(islice(images, _AT_ONCE)):
             yield from self._answers(part, top_k)
 
-    def _answers(self, pictures: list[Picture], top_k: int) -> Iterator[Prediction]:
-        rows, bad = self._rows(pictures)
+    def _answers(self, images: list[LabelledImage], top_k: int) -> Iterator[Prediction]:
+        rows, bad = self._rows(images)
         chances = iter(self.head.predict_proba(rows, self.embedder.encoder.logit_scale))
-        for picture in pictures:
-            if picture.name in bad:
-                yield Prediction(picture.name, problem=bad[picture.name])
+        for image in images:
+            if image.name in bad:
+                yield Prediction(image.name, problem=bad[image.name])
                 continue
             row = next(chances)
             order = np.argsort(-row, kind="stable")[:top_k]
             best = tuple((self.head.class_names[k], float(row[k])) for k in map(int, order))
-            yield Prediction(picture.name, best)
+            yield Prediction(image.name, best)
 
-    def _rows(self, pictures: list[Picture]) -> tuple[UnitRows, dict[str, str]]:
-        """Embed the pictures that can be read; name the others."""
-        bad = _reasons(check_pictures(pictures, progress=False))
+    def _rows(self, images: list[LabelledImage]) -> tuple[UnitRows, dict[str, str]]:
+        """Embed the images that can be read; name the others."""
+        bad = _reasons(check_images(images, progress=False))
         while True:
-            sound = tuple(picture for picture in pictures if picture.name not in bad)
+            sound = tuple(image for image in images if image.name not in bad)
             try:
                 return self.embedder.originals(Dataset(sound, ())), bad
-            except PictureError as error:  # changed since it was checked
+            except ImageError as error:  # changed since it was checked
                 bad[error.bad.path] = error.bad.reason
 
 
-def _reasons(bad: Iterable[BadPicture]) -> dict[str, str]:
+def _reasons(bad: Iterable[BadImage]) -> dict[str, str]:
     return {item.path: item.reason for item in bad}

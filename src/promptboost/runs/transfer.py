@@ -5,27 +5,25 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.data import Dataset
-from promptboost.ensemble import PromptEnsemble
+from promptboost.data.shots import Task, load_task
+from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, PromptBoostError
-from promptboost.head import LinearHead
+from promptboost.evaluation.measures import accuracy
+from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.pool import PromptPool
-from promptboost.runs.embedding import Embedder
+from promptboost.runs.baselines import Words, pool_for, text_methods, zero_shot_rows
 from promptboost.runs.evaluate import with_classes
 from promptboost.runs.folder import RunFolder
 from promptboost.runs.heads import AnyHead, embed_ensemble
-from promptboost.runs.learnt import learnt_positions
-from promptboost.runs.measures import accuracy
-from promptboost.runs.measuring import text_methods
 from promptboost.runs.metrics import read_metrics, write_metrics
-from promptboost.runs.task import Task, load_task
-from promptboost.runs.words import Words, pool_for, zero_shot_rows
+from promptboost.runs.predict import learnt_positions
 
 __all__ = ["measure_transfer", "transfer_run"]
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """The pictures to measure on, and what is known about them."""
+    """The images to measure on, and what is known about them."""
 
     data: Dataset
     are: str = "held out"
@@ -42,7 +40,7 @@ def transfer_run(
     progress: bool = True,
     device: str | None = None,
 ) -> dict[str, Any]:
-    """Embed the text of a run with another encoder, and measure it on held-out pictures.
+    """Embed the text of a run with another encoder, and measure it on held-out images.
 
     Writes the new head beside the text, and the figures into ``metrics.json``, replacing those of
     an earlier transfer to the same encoder; if nothing can be measured now, those are kept.
@@ -54,15 +52,15 @@ def transfer_run(
     encoder : str
         Name of the other encoder.
     source : str, optional
-        Where the run's pictures are now; by default where they were. Other pictures can be given:
+        Where the run's images are now; by default where they were. Other images can be given:
         all of them, or their split ``test``, are measured on, but for those the run learnt from.
     cache, progress, device
-        See :class:`~promptboost.runs.embedding.Embedder`.
+        See :class:`~promptboost.encoders.embedder.Embedder`.
 
     Returns
     -------
     dict
-        The figures, and ``head``, ``pictures`` (how many were measured on), ``pictures_are`` (what
+        The figures, and ``head``, ``images`` (how many were measured on), ``images_are`` (what
         is known about them), ``left_out`` (how many were not, as the run learnt from them) and
         ``note``.
     """
@@ -124,7 +122,7 @@ def measure_transfer(
 def _held_out(
     folder: RunFolder, ensemble: PromptEnsemble, source: str | None, progress: bool
 ) -> _Measured:
-    """Find the pictures that the run did not learn from, and say what they are."""
+    """Find the images that the run did not learn from, and say what they are."""
     empty = Dataset((), ensemble.class_names)
     try:
         task = load_task(source or folder.source, folder.settings, progress=progress)
@@ -135,35 +133,35 @@ def _held_out(
     same = task.learn.fingerprint == folder.tables.get("data", {}).get("learn_fingerprint")
     if same:
         kept = with_classes(task.held_out, ensemble.class_names)
-        return _Measured(kept, note="" if len(kept) else "not measured: no picture was held out")
+        return _Measured(kept, note="" if len(kept) else "not measured: no image was held out")
     if source is None:
-        note = f"not measured: the pictures in {folder.source} have changed"
+        note = f"not measured: the images in {folder.source} have changed"
         return _Measured(empty, note=note)
     return _others(folder, with_classes(_all_or_test(task), ensemble.class_names))
 
 
 def _others(folder: RunFolder, data: Dataset) -> _Measured:
-    """Leave out the pictures that the run learnt from, as far as it says which they are."""
+    """Leave out the images that the run learnt from, as far as it says which they are."""
     learnt = learnt_positions(folder, data)
     if learnt is None:
-        note = "measured on other pictures; the run does not say whether it learnt from some"
+        note = "measured on other images; the run does not say whether it learnt from some"
         return _Measured(data, "perhaps learnt from", note)
     known = set(learnt)
     rest = data.subset([i for i in range(len(data)) if i not in known])
     if not len(rest):
-        note = "not measured: the run learnt from all these pictures"
+        note = "not measured: the run learnt from all these images"
     elif learnt:
-        note = f"measured on other pictures; left out, as the run learnt from them: {len(learnt)}"
+        note = f"measured on other images; left out, as the run learnt from them: {len(learnt)}"
     else:
-        note = "measured on other pictures"
+        note = "measured on other images"
     return _Measured(rest, "none the same as one learnt from", note, len(learnt))
 
 
 def _all_or_test(task: Task) -> Dataset:
     if task.kind in ("test", "val"):
         return task.held_out
-    pictures = (*task.learn.pictures, *task.held_out.pictures)
-    return Dataset(pictures, task.class_names, task.learn.bad)
+    images = (*task.learn.images, *task.held_out.images)
+    return Dataset(images, task.class_names, task.learn.bad)
 
 
 def _pool(folder: RunFolder, ensemble: PromptEnsemble) -> PromptPool | None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from promptboost.data.benchmarks import BENCHMARKS, Benchmark
-from tests.data.picture_tools import encoded, plain
+from tests.data.image_tools import encoded, plain
 
 _BESIDE = Path(__file__).parents[4] / "shared"
 RELEASED = _BESIDE / "pools" / "ProAPO"
-PHOTOGRAPHS = _BESIDE / "pictures"
+PHOTOGRAPHS = _BESIDE / "images"
 
 needs_released = pytest.mark.skipif(
     not RELEASED.is_dir(), reason="the released lists are not beside the repository"
@@ -37,7 +37,7 @@ SPLITS = {
 PIXELS = encoded(plain(size=(6, 4)), "JPEG")
 
 # Two classes of each benchmark with a split file: paths as the file writes them, "{}" is a number
-# that differs for each picture.
+# that differs for each image.
 PATHS = {
     "caltech101": {"face": "Faces/image_{:04}.jpg", "leopard": "Leopards/image_{:04}.jpg"},
     "oxford_pets": {"abyssinian": "Abyssinian_{}.jpg", "basset_hound": "basset_hound_{}.jpg"},
@@ -66,13 +66,13 @@ SIZES = {"train": 6, "val": 2, "test": 4}
 
 
 def tiny(name: str, sizes: dict[str, int] | None = None, classes: int = 2) -> Benchmark:
-    """The benchmark, as if it were published with as few pictures as the tree has."""
+    """The benchmark, as if it were published with as few images as the tree has."""
     sizes = SIZES if sizes is None else sizes
     return replace(BENCHMARKS[name], sizes=sizes, classes=classes, split_digest=None)
 
 
 def tiny_split(name: str) -> dict[str, list[list]]:
-    """A split file's content: three, one and two pictures of each of two classes."""
+    """A split file's content: three, one and two images of each of two classes."""
     split: dict[str, list[list]] = {"train": [], "val": [], "test": []}
     for label, (title, pattern) in enumerate(PATHS[name].items()):
         for number in range(6):
@@ -101,7 +101,7 @@ def write_json(path: Path, content: object) -> Path:
 
 
 def write_tree(root: Path, name: str, folder: str | None = None, images: str | None = None) -> Path:
-    """Write the pictures and the split file as the protocol has them; gives the dataset's folder."""
+    """Write the images and the split file as the protocol has them; gives the dataset's folder."""
     benchmark = BENCHMARKS[name]
     base = root / (benchmark.folders[0] if folder is None else folder)
     split = tiny_split(name)
@@ -113,12 +113,12 @@ def write_tree(root: Path, name: str, folder: str | None = None, images: str | N
 def contents(listing) -> dict[str, list[tuple[str, str]]]:
     """What was read, in the shape of a split file without numbers."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for picture in listing.pictures:
-        found.setdefault(picture.split, []).append((picture.id, picture.label))
-        assert picture.source.is_file()
-        assert picture.source.name == picture.id.rpartition("/")[2]
-    # Every picture is another file.
-    assert max(Counter(picture.source for picture in listing.pictures).values()) == 1
+    for image in listing.images:
+        found.setdefault(image.split, []).append((image.id, image.label))
+        assert image.source.is_file()
+        assert image.source.name == image.id.rpartition("/")[2]
+    # Every image is another file.
+    assert max(Counter(image.source for image in listing.images).values()) == 1
     return found
 
 

@@ -8,12 +8,8 @@ from pathlib import Path
 import pytest
 
 from promptboost.data import load_data
-from promptboost.data.benchmarks import (
-    BENCHMARKS,
-    benchmark_source,
-    coop_few_shot,
-    read_benchmark,
-)
+from promptboost.data.benchmarks import BENCHMARKS, benchmark_source, read_benchmark
+from promptboost.data.shots import coop_few_shot
 from promptboost.errors import DataError
 from tests.data.benchmarks.benchmark_tools import (
     PATHS,
@@ -59,7 +55,7 @@ def test_the_layout_of_torchvision(tmp_path, name, folder, images):
 
 
 def _in_class_folders(root: Path, name: str) -> None:
-    """Put the pictures below train and test, in a folder for each class, under their own names."""
+    """Put the images below train and test, in a folder for each class, under their own names."""
     for part, listed in tiny_split(name).items():
         for path, _, title in listed:
             folder = path.split("/")[0] if name == "caltech101" else title
@@ -88,34 +84,34 @@ def test_cars_in_a_folder_too_many(tmp_path):
     write_json(tmp_path / "split_zhou_StanfordCars.json", split)
     listing = read_benchmark(tiny("stanford_cars"), tmp_path)
     assert contents(listing) == expected("stanford_cars")
-    assert all(picture.id.split("/")[0] in picture.source.parts for picture in listing.pictures)
+    assert all(image.id.split("/")[0] in image.source.parts for image in listing.images)
 
 
 def test_equal_file_names_are_not_mixed_up(tmp_path):
-    # All Caltech101 classes number their pictures from one: without its folder none may be taken.
+    # All Caltech101 classes number their images from one: without its folder none may be taken.
     _in_class_folders(tmp_path / "data", "caltech101")
     shutil.move(tmp_path / "data" / "train" / "Faces", tmp_path / "data" / "train" / "People")
     split = write_json(tmp_path / "split.json", tiny_split("caltech101"))
-    with pytest.raises(DataError, match="4 of 12 listed pictures are missing"):
+    with pytest.raises(DataError, match="4 of 12 listed images are missing"):
         read_benchmark(tiny("caltech101"), tmp_path / "data", split)
     # Nor where only the other class is left, so that the name is there once.
     shutil.rmtree(tmp_path / "data" / "train" / "People")
     shutil.rmtree(tmp_path / "data" / "test" / "Faces")
-    with pytest.raises(DataError, match=r"6 of 12 listed pictures are missing, .* all of 1 class"):
+    with pytest.raises(DataError, match=r"6 of 12 listed images are missing, .* all of 1 class"):
         read_benchmark(tiny("caltech101"), tmp_path / "data", split)
 
 
 def test_a_name_in_two_places_is_not_guessed(tmp_path):
-    # A copy that numbered its test pictures anew: which of the two is meant nobody can say.
+    # A copy that numbered its test images anew: which of the two is meant nobody can say.
     _in_class_folders(tmp_path / "data", "caltech101")
     write(tmp_path / "data", ["test/Faces/image_0000.jpg"])
     split = write_json(tmp_path / "split.json", tiny_split("caltech101"))
-    with pytest.raises(DataError, match="1 of 12 listed pictures are missing"):
+    with pytest.raises(DataError, match="1 of 12 listed images are missing"):
         read_benchmark(tiny("caltech101"), tmp_path / "data", split)
 
 
-def test_one_file_is_not_two_pictures(tmp_path):
-    # Nested otherwise than listed: the file fits the train and the test picture of that name.
+def test_one_file_is_not_two_images(tmp_path):
+    # Nested otherwise than listed: the file fits the train and the test image of that name.
     split = {
         "train": [["one/1.jpg", 0, "banded"], ["two/2.jpg", 1, "dotted"]],
         "test": [["two/1.jpg", 1, "dotted"], ["one/2.jpg", 0, "banded"]],
@@ -209,7 +205,7 @@ def test_imagenet_as_hugging_face_names_it(tmp_path, train, val):
     listed = {"train": {"n01443537/n01443537_9.JPEG": "x", "n01440764/n01440764_10.JPEG": "y"}}
     shots = write_json(tmp_path / "shots.json", listed)
     drawn = read_benchmark(benchmark, tmp_path, shots)
-    assert [(p.source.name, p.label) for p in drawn.pictures if p.split == "train"] == [
+    assert [(p.source.name, p.label) for p in drawn.images if p.split == "train"] == [
         ("n01443537_9_n01443537.JPEG", "goldfish"),
         ("n01440764_10_n01440764.JPEG", "tench"),
     ]
@@ -261,13 +257,11 @@ def test_imagenet_incomplete(tmp_path):
     benchmark = tiny("imagenet", {"train": 4, "test": 2})
     _write_imagenet(tmp_path, "images")
     shutil.rmtree(tmp_path / "images" / "train" / "n01440764")
-    with pytest.raises(
-        DataError, match=r"train has 2 pictures(.|\n)*no picture of 1 class \(tench"
-    ):
+    with pytest.raises(DataError, match=r"train has 2 images(.|\n)*no image of 1 class \(tench"):
         read_benchmark(benchmark, tmp_path)
     shutil.rmtree(tmp_path / "images" / "val")
     write(tmp_path, ["images/val/ILSVRC2012_val_00000001.JPEG"])
-    with pytest.raises(DataError, match="no validation pictures in folders of classes"):
+    with pytest.raises(DataError, match="no validation images in folders of classes"):
         read_benchmark(benchmark, tmp_path)
     (tmp_path / "classnames.txt").write_text("tench\n")
     with pytest.raises(DataError, match=r"classnames\.txt, line 1: 'tench' is not like"):
@@ -277,7 +271,7 @@ def test_imagenet_incomplete(tmp_path):
         read_benchmark(benchmark, tmp_path)
 
 
-def test_a_list_of_shots_with_test_pictures_in_it_is_refused(tmp_path):
+def test_a_list_of_shots_with_test_images_in_it_is_refused(tmp_path):
     folder = write_tree(tmp_path, "food101")
     test_path = tiny_split("food101")["test"][0][0]
     shots = write_json(tmp_path / "shots.json", {"train": {test_path: "apple pie"}})
@@ -287,7 +281,7 @@ def test_a_list_of_shots_with_test_pictures_in_it_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"pizza/1\.jpg is of no class"):
         read_benchmark(tiny("food101"), folder, shots)
     shots = write_json(tmp_path / "shots.json", {"val": {"pizza/1.jpg": "pizza"}})
-    with pytest.raises(DataError, match="lists no pictures to learn from"):
+    with pytest.raises(DataError, match="lists no images to learn from"):
         read_benchmark(tiny("food101"), folder, shots)
 
 
@@ -345,13 +339,13 @@ def test_load_data_reads_and_refuses(tmp_path, monkeypatch):
     damaged.unlink()
     with pytest.raises(
         DataError,
-        match=r"DTD in .* cannot be used:\n  1\. 1 of 12 listed pictures are missing; for example "
+        match=r"DTD in .* cannot be used:\n  1\. 1 of 12 listed images are missing; for example "
         r"banded/banded_0002\.jpg\nfor more, type: promptboost data check dtd .* --split ",
     ):
         load_data(f"dtd:{folder}@{moved}", progress=False)
 
 
-def test_pictures_of_a_benchmark_are_not_decoded_to_check_them(tmp_path, monkeypatch):
+def test_images_of_a_benchmark_are_not_decoded_to_check_them(tmp_path, monkeypatch):
     monkeypatch.setitem(BENCHMARKS, "dtd", tiny("dtd"))
     folder = write_tree(tmp_path, "dtd")
     monkeypatch.setattr("PIL.Image.Image.load", lambda *_: pytest.fail("decoded without need"))
@@ -369,21 +363,21 @@ def test_a_word_that_is_nearly_a_benchmark(tmp_path):
 @needs_released
 def test_a_whole_benchmark_of_its_published_size(tmp_path):
     split = RELEASED / "dtd" / "split_zhou_DescribableTextures.json"
-    picture = tmp_path / "one.jpg"
-    picture.write_bytes(PIXELS)
+    image = tmp_path / "one.jpg"
+    image.write_bytes(PIXELS)
     for path in paths_of(json.loads(split.read_text())):
         place = tmp_path / "dtd" / "images" / path
         place.parent.mkdir(parents=True, exist_ok=True)
-        os.link(picture, place)
+        os.link(image, place)
     data = load_data(f"dtd:{tmp_path}@{split}", progress=False)
     assert len(data) == 5640
     assert len(data.class_names) == 47
     released = json.loads((RELEASED / "dtd/fewshot_dataset/seed_2_num_shots_4.json").read_text())
     learn, held_out = coop_few_shot(data, 4, 2)
-    assert {picture.id: picture.label for picture in learn.pictures} == released["train"]
+    assert {image.id: image.label for image in learn.images} == released["train"]
     assert len(held_out) == 1692
-    # The released list itself gives the same pictures; its split lies in the folder above it.
+    # The released list itself gives the same images; its split lies in the folder above it.
     shots = RELEASED / "dtd" / "fewshot_dataset" / "seed_2_num_shots_4.json"
     by_list = load_data(f"dtd:{tmp_path}@{shots}", check=False)
-    assert by_list.of_split("train").pictures == learn.pictures
-    assert by_list.of_split("test").pictures == held_out.pictures
+    assert by_list.of_split("train").images == learn.images
+    assert by_list.of_split("test").images == held_out.images

@@ -17,7 +17,7 @@ def test_there_are_eleven_with_a_template_each_and_a_way_to_get_them():
 
 def test_sizes_add_up_to_the_published_totals():
     totals = {name: sum(benchmark.sizes.values()) for name, benchmark in BENCHMARKS.items()}
-    # All pictures of a dataset are in its split, but for Caltech101 (two folders are left
+    # All images of a dataset are in its split, but for Caltech101 (two folders are left
     # out) and SUN397 (a hundred a class).
     assert totals["oxford_pets"] == 7349
     assert totals["stanford_cars"] == 16_185

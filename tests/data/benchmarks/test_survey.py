@@ -31,7 +31,7 @@ def test_a_complete_benchmark(tmp_path):
     }
 
 
-def test_missing_empty_and_dangling_pictures(tmp_path):
+def test_missing_empty_and_dangling_images(tmp_path):
     folder = write_tree(tmp_path, "dtd")
     banded = folder / "images" / "banded"
     (banded / "banded_0000.jpg").unlink()
@@ -40,7 +40,7 @@ def test_missing_empty_and_dangling_pictures(tmp_path):
     (banded / "banded_0002.jpg").symlink_to(tmp_path / "nowhere")
     survey = survey_benchmark(tiny("dtd"), folder)
     assert survey.problems == (
-        "2 of 12 listed pictures are missing; for example banded/banded_0000.jpg, "
+        "2 of 12 listed images are missing; for example banded/banded_0000.jpg, "
         "banded/banded_0002.jpg",
         "1 file of no length, from a broken download: banded/banded_0001.jpg",
     )
@@ -55,7 +55,7 @@ def test_another_dataset_is_named(tmp_path):
     write_json(tmp_path / "dtd" / "split_zhou_DescribableTextures.json", tiny_split("dtd"))
     problems = survey_benchmark(tiny("dtd"), tmp_path).problems
     assert problems == (
-        "none of the 12 listed pictures is there; the folder holds other files, like cat/1.jpg",
+        "none of the 12 listed images is there; the folder holds other files, like cat/1.jpg",
     )
 
 
@@ -66,8 +66,8 @@ def test_another_split_is_named(tmp_path):
     other = write_json(tmp_path / "other.json", split)
     problems = survey_benchmark(tiny("dtd"), folder, other).problems
     assert len(problems) == 2
-    assert problems[0].startswith("train has 7 pictures, but DTD is published with 6")
-    assert problems[1].startswith("val has 1 picture, but DTD is published with 2")
+    assert problems[0].startswith("train has 7 images, but DTD is published with 6")
+    assert problems[1].startswith("val has 1 image, but DTD is published with 2")
     assert survey_benchmark(tiny("dtd", classes=3), folder).problems == (
         "there are 2 classes, but DTD is published with 3",
     )
@@ -85,7 +85,7 @@ def test_another_split_is_named(tmp_path):
         ("ucf101", "UCF-101/Archery/v_Archery_g01_c01.avi", "videos like UCF-101/Archery"),
     ],
 )
-def test_downloads_that_are_not_pictures_yet(tmp_path, name, file, said):
+def test_downloads_that_are_not_images_yet(tmp_path, name, file, said):
     write(tmp_path, [file], b"...")
     survey = survey_benchmark(name, tmp_path)
     assert "json is missing" in survey.problems[0]
@@ -119,7 +119,7 @@ def test_shots_without_their_split_say_where_it_can_lie(tmp_path):
     file = folder / "split_zhou_DescribableTextures.json"
     file.rename(tmp_path / "away.json")
     (problem,) = survey_benchmark(tiny("dtd"), folder, shots).problems
-    assert "beside shots.json, which lists drawn shots and no test pictures" in problem
+    assert "beside shots.json, which lists drawn shots and no test images" in problem
     assert "--split" not in problem
     for place in ("a/b", "a"):
         beside = (tmp_path / "away.json").rename(tmp_path / place / file.name)
@@ -133,7 +133,7 @@ def test_what_is_not_known_is_not_counted_as_none(tmp_path):
     assert counts["classes"] == {"published": 47, "listed": None, "there": None}
 
 
-def test_pictures_that_are_cut_off_are_named_when_looked_at(tmp_path):
+def test_images_that_are_cut_off_are_named_when_looked_at(tmp_path):
     folder = write_tree(tmp_path, "dtd")
     for number in (1, 2):
         file = folder / "images" / "banded" / f"banded_000{number}.jpg"
@@ -187,8 +187,8 @@ def test_real_pets_are_known_for_a_part():
     assert counts["train"] == {"published": 2944, "listed": 2944, "there": 1624}
     assert counts["classes"] == {"published": 37, "listed": 37, "there": 37}
     there = sum(counts[part]["there"] for part in ("train", "val", "test"))
-    assert survey.problems[0].startswith(f"{7349 - there:,} of 7,349 listed pictures are missing;")
-    # The folder of a picture, which nobody looked at, agrees with the split file's class.
+    assert survey.problems[0].startswith(f"{7349 - there:,} of 7,349 listed images are missing;")
+    # The folder of an image, which nobody looked at, agrees with the split file's class.
     names = {item.path: item.name for items in survey.lists.items.values() for item in items}
     for path, file in survey.files.items():
         assert file.parent.name == names[path].replace("_", " ")
@@ -199,7 +199,7 @@ def test_real_textures_are_known_for_a_part():
     split = RELEASED / "dtd" / "split_zhou_DescribableTextures.json"
     survey = survey_benchmark("dtd", PHOTOGRAPHS / "dtd10", split)
     assert survey.counts()["classes"] == {"published": 47, "listed": 47, "there": 10}
-    assert survey.problems[0].startswith("5,040 of 5,640 listed pictures are missing")
+    assert survey.problems[0].startswith("5,040 of 5,640 listed images are missing")
     folders = {entry.name for entry in os.scandir(PHOTOGRAPHS / "dtd10")}
     assert "all of 37 classes (dotted, fibrous, flecked, …)" in survey.problems[0]
     assert not folders & {"dotted", "fibrous", "flecked"}
@@ -213,7 +213,7 @@ def test_released_shots_of_real_textures_find_the_split_they_are_from():
     counts = survey.counts()
     assert (counts["train"]["listed"], counts["test"]["listed"]) == (47, 1692)
     whole = RELEASED / "dtd" / "split_zhou_DescribableTextures.json"
-    assert any(f"test pictures are those of {whole}" in note for note in survey.notes)
+    assert any(f"test images are those of {whole}" in note for note in survey.notes)
 
 
 @needs_released

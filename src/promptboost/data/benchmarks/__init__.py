@@ -1,10 +1,14 @@
 """The eleven benchmarks of few-shot prompt learning, in the layout and splits of the CoOp protocol."""
 
-from promptboost.data.benchmarks.draw import coop_draw, coop_few_shot
-from promptboost.data.benchmarks.read import BenchmarkSource, benchmark_source, read_benchmark
 from promptboost.data.benchmarks.registry import BENCHMARKS, Benchmark, benchmark_named
-from promptboost.data.benchmarks.split import Item, read_split
-from promptboost.data.benchmarks.survey import Survey, survey_benchmark
+from promptboost.data.benchmarks.splits import Item, read_split
+from promptboost.data.benchmarks.survey import (
+    BenchmarkSource,
+    Survey,
+    benchmark_source,
+    read_benchmark,
+    survey_benchmark,
+)
 
 __all__ = [
     "BENCHMARKS",
@@ -17,6 +21,4 @@ __all__ = [
     "survey_benchmark",
     "Item",
     "read_split",
-    "coop_draw",
-    "coop_few_shot",
 ]

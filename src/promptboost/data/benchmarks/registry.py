@@ -1,6 +1,6 @@
 """Facts about the eleven benchmarks: what they are called, how large they are, where to get them.
 
-Class names and splits are not here: they are read from the files that come with the pictures.
+Class names and splits are not here: they are read from the files that come with the images.
 """
 
 import re
@@ -30,9 +30,9 @@ class Benchmark:
     folders : tuple of str
         What its folder is called, the protocol's own name first.
     images : tuple of str
-        Where the pictures are in that folder; empty for the folder itself.
+        Where the images are in that folder; empty for the folder itself.
     sizes : mapping of str to int
-        Published number of pictures of each split.
+        Published number of images of each split.
     classes : int
         Published number of classes.
     template : str
@@ -40,13 +40,13 @@ class Benchmark:
     page : str
         The project's page.
     split_file : str or None
-        The protocol's list of pictures; None where the layout itself says it.
+        The protocol's list of images; None where the layout itself says it.
     marks : tuple of str
-        Folders by which a picture folder is known.
+        Folders by which an image folder is known.
     prefix : str
         What the split file writes before the name of a split in its paths.
     split_digest : str or None
-        Digest of what the protocol's list says (:func:`~promptboost.data.benchmarks.split.digest`);
+        Digest of what the protocol's list says (:func:`~promptboost.data.benchmarks.splits.digest`);
         None where there is no list, or its digest is not known.
     advice : str
         What else to know when getting it.
@@ -67,15 +67,15 @@ class Benchmark:
     advice: str = ""
 
     def how_to_get(self) -> list[str]:
-        """Say in words where the pictures and the split file come from.
+        """Say in words where the images and the split file come from.
 
         Examples
         --------
         >>> BENCHMARKS["dtd"].how_to_get()[0]
-        'pictures: https://www.robots.ox.ac.uk/~vgg/data/dtd/ → dtd/images'
+        'images: https://www.robots.ox.ac.uk/~vgg/data/dtd/ → dtd/images'
         """
         place = "/".join(part for part in (self.folders[0], self.images[0]) if part)
-        lines = [f"pictures: {self.page} → {place}"]
+        lines = [f"images: {self.page} → {place}"]
         if self.split_file is not None:
             lines.append(f"{self.split_file}: {_SPLIT_PAGE} → {self.folders[0]}")
         return [*lines, self.advice] if self.advice else lines
@@ -99,7 +99,7 @@ _ALL = (
         page="https://image-net.org/download.php",
         marks=("train",),
         advice=f"classnames.txt (a line like 'n01440764 tench' for each class): {_SPLIT_PAGE} → imagenet. "
-        "The validation pictures, which are the test split here, lie in one folder for each class",
+        "The validation images, which are the test split here, lie in one folder for each class",
     ),
     Benchmark(
         name="caltech101",
@@ -212,7 +212,7 @@ _ALL = (
         page="https://github.com/phelber/EuroSAT",
         split_file="split_zhou_EuroSAT.json",
         split_digest="00683dcac7362740",
-        advice="the RGB pictures, not the 13-band ones",
+        advice="the RGB images, not the 13-band ones",
     ),
     Benchmark(
         name="ucf101",

@@ -1,19 +1,21 @@
 """Looking at a benchmark on disk: what is there, what is missing, what is wrong."""
 
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from promptboost.data.benchmarks.ends import cut_off
-from promptboost.data.benchmarks.lists import Lists, read_lists
-from promptboost.data.benchmarks.places import Place, Shelf, few, find_place, unpacked_first
-from promptboost.data.benchmarks.registry import Benchmark, benchmark_named
-from promptboost.data.benchmarks.split import Item
-from promptboost.data.reading import BadPicture
+from promptboost.data.benchmarks.layout import Place, Shelf, few, find_place, unpacked_first
+from promptboost.data.benchmarks.registry import Benchmark, benchmark_named, find_benchmark
+from promptboost.data.benchmarks.splits import Item, Lists, read_lists
+from promptboost.data.dataset import LabelledImage, Listing
+from promptboost.data.decode import BadImage
+from promptboost.data.integrity import cut_off
 from promptboost.errors import DataError
 
-__all__ = ["Survey", "survey_benchmark"]
+__all__ = ["Survey", "survey_benchmark", "BenchmarkSource", "benchmark_source", "read_benchmark"]
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,11 @@ class Survey:
     folder : Path
         Where the user said it is.
     place : Place
-        Where its pictures are.
+        Where its images are.
     lists : Lists or None
-        Which pictures it should have; None if that is not known.
+        Which images it should have; None if that is not known.
     files : dict of str to Path
-        The listed pictures that are there, by their path in the list.
+        The listed images that are there, by their path in the list.
     problems : tuple of str
         Why it cannot be used; empty if it can.
     notes : tuple of str
@@ -52,7 +54,7 @@ class Survey:
         return not self.problems
 
     def counts(self) -> dict[str, dict[str, int | None]]:
-        """Count the pictures of each split, and the classes: published, listed, there.
+        """Count the images of each split, and the classes: published, listed, there.
 
         None stands for what is not known.
         """
@@ -88,7 +90,7 @@ def survey_benchmark(
     look: bool = False,
     progress: bool = False,
 ) -> Survey:
-    """Look at a benchmark without decoding its pictures.
+    """Look at a benchmark without decoding its images.
 
     Parameters
     ----------
@@ -97,9 +99,9 @@ def survey_benchmark(
     folder : str or Path
         Its folder, or the folder that holds all benchmarks.
     split : str or Path, optional
-        The split file, if it is not beside the pictures, or a list of drawn shots.
+        The split file, if it is not beside the images, or a list of drawn shots.
     look : bool, default=False
-        Also look at both ends of each file for pictures that are cut off.
+        Also look at both ends of each file for images that are cut off.
     progress : bool, default=False
         Show a progress bar for that on a terminal.
 
@@ -170,7 +172,7 @@ def _wrong_lists(benchmark: Benchmark, lists: Lists) -> Iterator[str]:
         if listed != published and (split == "test" or not lists.shots):
             right = False
             yield (
-                f"{split} has {_many(listed, 'picture')}, but {benchmark.title} is published with "
+                f"{split} has {_many(listed, 'image')}, but {benchmark.title} is published with "
                 f"{published:,}: this is another split, or a part of it"
             )
     names = {item.label: item.name for listed in lists.items.values() for item in listed}
@@ -182,14 +184,14 @@ def _wrong_lists(benchmark: Benchmark, lists: Lists) -> Iterator[str]:
     if lists.foreign and right:
         yield (
             f"{lists.whole or lists.file} is of the right size, but not the protocol's list: other "
-            "pictures, or in another order. Programs that miss the list draw a new one of that name; "
+            "images, or in another order. Programs that miss the list draw a new one of that name; "
             "download it. A split of your own goes into a CSV file: path,label,split"
         )
     for split in ("train", "test"):
         listed_labels = {item.label for item in lists.items[split]}
         none = [name for label, name in names.items() if label not in listed_labels]
         if none:
-            yield f"{split} has no picture of {_many(len(none), 'class', 'classes')} ({few(none)})"
+            yield f"{split} has no image of {_many(len(none), 'class', 'classes')} ({few(none)})"
 
 
 def _missing(items: list[Item], there: dict[str, Path], shelf: Shelf) -> Iterator[str]:
@@ -198,7 +200,7 @@ def _missing(items: list[Item], there: dict[str, Path], shelf: Shelf) -> Iterato
         return
     if len(missing) == len(items):
         holds = f"other files, like {min(shelf.paths)}" if shelf.paths else "no files"
-        yield f"none of the {len(items):,} listed pictures is there; the folder holds {holds}"
+        yield f"none of the {len(items):,} listed images is there; the folder holds {holds}"
         return
     seen = {item.label for item in items if item.path in there}
     gone = list(dict.fromkeys(item.name for item in missing if item.label not in seen))
@@ -206,7 +208,7 @@ def _missing(items: list[Item], there: dict[str, Path], shelf: Shelf) -> Iterato
         f", among them all of {_many(len(gone), 'class', 'classes')} ({few(gone)})" if gone else ""
     )
     yield (
-        f"{len(missing):,} of {len(items):,} listed pictures are missing{whole}; "
+        f"{len(missing):,} of {len(items):,} listed images are missing{whole}; "
         f"for example {few([item.path for item in missing])}"
     )
 
@@ -216,9 +218,9 @@ def _empty(paths: list[str]) -> Iterator[str]:
         yield f"{_many(len(paths), 'file')} of no length, from a broken download: {few(paths)}"
 
 
-def _damaged(bad: list[BadPicture], images: Path) -> Iterator[str]:
+def _damaged(bad: list[BadImage], images: Path) -> Iterator[str]:
     if bad:
-        paths = [os.path.relpath(picture.path, images) for picture in bad]
+        paths = [os.path.relpath(image.path, images) for image in bad]
         yield f"{_many(len(bad), 'file')} cut off or damaged: {few(paths)}; get them again"
 
 
@@ -227,14 +229,14 @@ def _unlisted(benchmark: Benchmark, place: Place, shelf: Shelf) -> tuple[str, ..
     there = _many(len(shelf.paths), "file")
     return (
         *_layout(place),
-        f"{there} there; {benchmark.title} is published with {published:,} pictures",
+        f"{there} there; {benchmark.title} is published with {published:,} images",
     )
 
 
 def _layout(place: Place) -> tuple[str, ...]:
     if place.own_layout:
         return ()
-    return ("another layout than the protocol's; pictures are looked up by their file names",)
+    return ("another layout than the protocol's; images are looked up by their file names",)
 
 
 def _notes(benchmark: Benchmark, lists: Lists, unused: int) -> Iterator[str]:
@@ -246,7 +248,7 @@ def _notes(benchmark: Benchmark, lists: Lists, unused: int) -> Iterator[str]:
             "as no sentence can tell them apart by it"
         )
     if lists.shots:
-        test = f"; test pictures are those of {lists.whole}" if lists.whole else ""
+        test = f"; test images are those of {lists.whole}" if lists.whole else ""
         yield f"the split file is a list of drawn shots: what to learn from is what it lists{test}"
     elif benchmark.name == "imagenet":
         yield (
@@ -259,3 +261,103 @@ def _notes(benchmark: Benchmark, lists: Lists, unused: int) -> Iterator[str]:
 
 def _many(number: int, one: str, more: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else more or one + 's'}"
+
+
+class BenchmarkSource(NamedTuple):
+    """A benchmark and where it is, as typed in one word."""
+
+    benchmark: Benchmark
+    folder: Path
+    split: Path | None
+
+    def __str__(self) -> str:
+        """Write it as it is typed."""
+        at = "" if self.split is None else f"@{self.split}"
+        return f"{self.benchmark.name}:{self.folder}{at}"
+
+    def absolute(self) -> "BenchmarkSource":
+        """Return the same source in words that hold in any folder."""
+        split = None if self.split is None else self.split.absolute()
+        return self._replace(folder=self.folder.absolute(), split=split)
+
+
+def benchmark_source(text: str) -> BenchmarkSource | None:
+    """Understand ``NAME:FOLDER`` and ``NAME:FOLDER@SPLIT-FILE``; None if it is something else.
+
+    The name may be spelled in any way that :func:`benchmark_named` knows.
+
+    Examples
+    --------
+    >>> source = benchmark_source("oxford_pets:data/pets@lists/split.json")
+    >>> source.benchmark.title, source.folder.name, source.split.name
+    ('OxfordPets', 'pets', 'split.json')
+    >>> benchmark_source("holiday/images") is None
+    True
+    """
+    name, _, rest = text.partition(":")
+    benchmark = find_benchmark(name)
+    if benchmark is None or not rest:
+        return None
+    folder = Path(rest).expanduser()  # a shell does not do so in the middle of a word
+    if "@" in rest and not folder.is_dir():
+        before, _, after = rest.rpartition("@")
+        return BenchmarkSource(benchmark, Path(before).expanduser(), Path(after).expanduser())
+    return BenchmarkSource(benchmark, folder, None)
+
+
+def read_benchmark(
+    benchmark: Benchmark | str, folder: str | Path, split: str | Path | None = None
+) -> Listing:
+    """List the images of a benchmark in the order of its split file.
+
+    Parameters
+    ----------
+    benchmark : Benchmark or str
+        Which one, or its name.
+    folder : str or Path
+        Its folder, or the folder that holds all benchmarks.
+    split : str or Path, optional
+        The split file, if it is not beside the images, or a list of drawn shots.
+
+    Returns
+    -------
+    Listing
+        The images, each with its split and named by its path in the split file.
+
+    Raises
+    ------
+    DataError
+        If anything is missing or not as published: figures on a part of a benchmark look like
+        those on all of it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as empty:
+    ...     read_benchmark("food101", empty)
+    Traceback (most recent call last):
+        ...
+    promptboost.errors.DataError: Food101 in ... cannot be used:
+      1. split_zhou_Food101.json is missing, ...
+    """
+    survey = survey_benchmark(benchmark, folder, split)
+    if survey.lists is None or not survey.complete:
+        raise DataError(_refusal(survey, split))
+    images = [
+        LabelledImage(item.path, item.name, survey.files[item.path], name)
+        for name, listed in survey.lists.items.items()
+        for item in listed
+    ]
+    return Listing.of(images, ())
+
+
+def _refusal(survey: Survey, split: str | Path | None) -> str:
+    words = ["promptboost", "data", "check", survey.benchmark.name, str(survey.folder)]
+    words += [] if split is None else ["--split", str(split)]
+    return "\n".join(
+        [
+            f"{survey.benchmark.title} in {survey.folder} cannot be used:",
+            *(f"  {number}. {text}" for number, text in enumerate(survey.problems, start=1)),
+            f"for more, type: {shlex.join(words)}",
+        ]
+    )

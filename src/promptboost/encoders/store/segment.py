@@ -5,12 +5,13 @@ second run reads them in sequence; then the index (both halves of the sorted key
 each), one CRC-32 for each block of rows, and one CRC-32 of everything but the rows.
 """
 
+import hashlib
 import mmap
 import os
 import struct
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,92 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.encoders.store.files import store_error, write_whole
-from promptboost.encoders.store.keys import KeyPairs
+from promptboost.encoders.store.disk import store_error, write_whole
+from promptboost.errors import StoreError
 
-__all__ = ["DamagedSegmentError", "Layout", "RawRows", "Segment", "write_segment"]
+__all__ = [
+    "KEY_BYTES",
+    "KeyPairs",
+    "as_pairs",
+    "first_positions",
+    "image_key",
+    "text_key",
+    "DamagedSegmentError",
+    "Layout",
+    "RawRows",
+    "Segment",
+    "write_segment",
+]
+
+KEY_BYTES = 16
+
+KeyPairs = NDArray[np.uint64]
+"""Keys as an ``(n, 2)`` array: two 64-bit halves, which numpy sorts and searches natively."""
+
+
+def text_key(text: str) -> bytes:
+    """Digest a text, exactly as given: another space or another case is another key.
+
+    Examples
+    --------
+    >>> len(text_key("a photo of a cat"))
+    16
+    >>> text_key("a cat") == text_key("a cat ")
+    False
+    """
+    # A lone surrogate (from a badly decoded file) is odd but must not stop a run.
+    data = text.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=KEY_BYTES, person=b"text").digest()
+
+
+def image_key(image_bytes_digest: bytes, view: str) -> bytes:
+    """Digest one view of an image.
+
+    Parameters
+    ----------
+    image_bytes_digest : bytes
+        A digest of the image file's bytes, so that a renamed image is still known.
+    view : str
+        Names the view (crop, flip, ...) and everything that it depends on; ``""`` for none.
+
+    Examples
+    --------
+    >>> image_key(b"digest of the file", "crop 3") == image_key(b"digest of the file", "")
+    False
+    """
+    # The length in front keeps ("ab", "c") and ("a", "bc") apart.
+    prefix = len(image_bytes_digest).to_bytes(8, "little")
+    data = prefix + image_bytes_digest + view.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=KEY_BYTES, person=b"picture").digest()
+
+
+def as_pairs(keys: Sequence[bytes]) -> KeyPairs:
+    """Turn digests into an ``(n, 2)`` array of their halves."""
+    for position, key in enumerate(keys):
+        if len(key) != KEY_BYTES:
+            raise StoreError(
+                f"Key {position} has {len(key)} bytes where the store needs {KEY_BYTES}: "
+                "make keys with text_key or image_key."
+            )
+    return np.frombuffer(b"".join(keys), dtype="<u8").reshape(-1, 2)
+
+
+def first_positions(pairs: KeyPairs) -> NDArray[np.int64]:
+    """Give, for each key, the position at which the same key first occurs.
+
+    Examples
+    --------
+    >>> first_positions(as_pairs([text_key("a"), text_key("b"), text_key("a")])).tolist()
+    [0, 1, 0]
+    """
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))  # stable: equal keys stay in their order
+    ordered = pairs[order]
+    is_new = np.ones(len(pairs), dtype=np.bool_)
+    is_new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    first = np.empty(len(pairs), dtype=np.int64)
+    first[order] = order[is_new][np.cumsum(is_new) - 1]
+    return first
+
 
 RawRows = NDArray[Any]
 """Vectors as they are on disk, float32 or float16."""
@@ -140,7 +223,7 @@ class Segment:
         return bool((self._state == _BAD).any())
 
     def find(self, pairs: KeyPairs) -> NDArray[np.int64]:
-        """Give the row of each key, or -1."""
+        """Return the row of each key, or -1."""
         at = np.searchsorted(self.high, pairs[:, 0])
         rows = np.full(len(pairs), -1, dtype=np.int64)
         pending = np.flatnonzero(at < self.layout.count)
@@ -166,13 +249,13 @@ class Segment:
         return sound
 
     def release(self) -> None:
-        """Give back the memory that rows read so far take; the system may keep them cached."""
+        """Return the memory that rows read so far take; the system may keep them cached."""
         length = self.layout.rows_end // mmap.PAGESIZE * mmap.PAGESIZE
         if sys.platform != "win32" and length:
             self._mapped.madvise(mmap.MADV_DONTNEED, 0, length)
 
     def pairs_by_row(self) -> KeyPairs:
-        """Give the keys in the order of the rows."""
+        """Return the keys in the order of the rows."""
         pairs = np.empty((self.layout.count, 2), dtype=np.uint64)
         pairs[self.row_of, 0] = self.high
         pairs[self.row_of, 1] = self.low

@@ -1,9 +1,12 @@
 """A shelf: the segments of one encoder, of one dimension and number type."""
 
 import logging
+import math
 import os
 import secrets
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -11,25 +14,89 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, unit_rows
-from promptboost.encoders.store.files import TEMPORARY, make_folder, remove, store_error
-from promptboost.encoders.store.keys import KeyPairs
-from promptboost.encoders.store.merge import merge_segments, worth_merging
+from promptboost.encoders.store.disk import TEMPORARY, make_folder, remove, store_error
 from promptboost.encoders.store.segment import (
     DamagedSegmentError,
+    KeyPairs,
     Layout,
     RawRows,
     Segment,
+    first_positions,
     write_segment,
 )
 
-__all__ = ["CORRUPT", "SEGMENT", "Dtype", "Shelf"]
+__all__ = ["merge_segments", "worth_merging", "CORRUPT", "SEGMENT", "Dtype", "Shelf"]
+
+_FAN_IN = 8
+_ROWS_AT_ONCE = 1 << 13
+
+
+def worth_merging(segments: Sequence[Segment], largest: int) -> list[Segment]:
+    """Choose segments to merge: eight of about the same size, so a row is rewritten rarely.
+
+    The sum of what is chosen is at most ``largest`` bytes. Nothing is chosen when no size class
+    has eight segments, so their number stays logarithmic in the number of appends.
+    """
+    classes: dict[int, list[Segment]] = {}
+    for segment in segments:
+        size_class = int(math.log(segment.layout.size, _FAN_IN))
+        classes.setdefault(size_class, []).append(segment)
+    for _, group in sorted(classes.items()):
+        if len(group) < _FAN_IN:
+            continue
+        by_size = sorted(group, key=lambda segment: segment.layout.size)
+        total = np.cumsum([segment.layout.size for segment in by_size])
+        chosen = by_size[: int(np.searchsorted(total, largest, side="right"))]
+        if len(chosen) > 1:
+            return sorted(chosen, key=lambda segment: segment.path.name)
+    return []
+
+
+def merge_segments(segments: Sequence[Segment], path: Path) -> None:
+    """Write the sound rows of ``segments`` to a new one, without those of equal key but the first.
+
+    Nothing is written when no row is sound. The inputs are left as they are.
+    """
+    pairs = np.concatenate([segment.pairs_by_row() for segment in segments])
+    sound = np.concatenate([s.sound(np.arange(s.layout.count)) for s in segments])
+    pairs_of_sound = pairs[sound]
+    keep = np.zeros(len(pairs), dtype=np.bool_)
+    is_first = first_positions(pairs_of_sound) == np.arange(len(pairs_of_sound))
+    keep[np.flatnonzero(sound)[is_first]] = True
+    if not keep.any():
+        return
+    shape = segments[0].layout
+    layout = Layout.of(int(keep.sum()), shape.dim, shape.item_bytes)
+    write_segment(path, pairs[keep], layout, _kept_rows(segments, keep))
+    # As recent as the most recent of its parts, not as the merge.
+    used = max((_last_use(segment) for segment in segments), default=0.0)
+    with suppress(OSError):
+        os.utime(path, (used, used))
+
+
+def _kept_rows(segments: Sequence[Segment], keep: NDArray[np.bool_]) -> Iterator[RawRows]:
+    start = 0
+    for segment in segments:
+        rows = np.flatnonzero(keep[start : start + segment.layout.count])
+        for at in range(0, len(rows), _ROWS_AT_ONCE):
+            yield segment.rows[rows[at : at + _ROWS_AT_ONCE]]
+        segment.release()
+        start += segment.layout.count
+
+
+def _last_use(segment: Segment) -> float:
+    try:
+        return segment.path.stat().st_mtime
+    except OSError:
+        return 0.0
+
 
 Dtype = Literal["float32", "float16"]
 SEGMENT = ".seg"
 CORRUPT = ".corrupt"
 """Suffix of a damaged segment set aside: never read again, the first to go when room is needed."""
 
-_ROWS_AT_ONCE = 1 << 14
+_READ_AT_ONCE = 1 << 14
 _FEW_ROWS = 64  # not worth a system call to give their memory back
 _TOUCH_SECONDS = 60.0
 _BAD_ROWS = "rows do not have their checksum"
@@ -75,8 +142,8 @@ class Shelf:
     ) -> NDArray[np.bool_]:
         sound = np.empty(len(rows), dtype=np.bool_)
         order = np.argsort(rows)  # reads the file front to back
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            part = order[start : start + _ROWS_AT_ONCE]
+        for start in range(0, len(rows), _READ_AT_ONCE):
+            part = order[start : start + _READ_AT_ONCE]
             sound[part] = segment.sound(rows[part])
             part = part[sound[part]]
             out[to[part]] = self.decode(segment.rows[rows[part]])
@@ -155,7 +222,7 @@ class Shelf:
     def add(self, pairs: KeyPairs, raw: RawRows) -> None:
         """Store rows as one new segment."""
         make_folder(self.folder)  # another process may have cleared the store
-        pieces = (raw[at : at + _ROWS_AT_ONCE] for at in range(0, len(raw), _ROWS_AT_ONCE))
+        pieces = (raw[at : at + _READ_AT_ONCE] for at in range(0, len(raw), _READ_AT_ONCE))
         layout = Layout.of(len(raw), self.dim, raw.dtype.itemsize)
         write_segment(self._new_path(), pairs, layout, pieces)
 

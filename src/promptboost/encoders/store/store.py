@@ -3,23 +3,32 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.encoders.base import UnitRows
+from promptboost.encoders.base import Encoder, UnitRows
 from promptboost.encoders.store import upkeep
-from promptboost.encoders.store.files import exclusive
-from promptboost.encoders.store.keys import KeyPairs, as_pairs, first_positions
-from promptboost.encoders.store.report import StoreReport, Verification
-from promptboost.encoders.store.segment import RawRows
+from promptboost.encoders.store.disk import exclusive
+from promptboost.encoders.store.segment import (
+    KeyPairs,
+    RawRows,
+    as_pairs,
+    first_positions,
+    text_key,
+)
 from promptboost.encoders.store.shelf import Dtype, Shelf
+from promptboost.encoders.store.upkeep import StoreReport, Verification
 from promptboost.errors import EmbeddingError, SettingError, StoreError
 
-__all__ = ["Compute", "EmbeddingStore", "default_root"]
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["Compute", "EmbeddingStore", "default_root", "StoredEncoder"]
 
 Compute = Callable[[list[int]], NDArray[np.float32]]
 
@@ -29,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 def default_root() -> Path:
-    """Give the folder of the store: under ``PROMPTBOOST_CACHE`` or the user's cache folder."""
+    """Return the folder of the store: under ``PROMPTBOOST_CACHE`` or the user's cache folder."""
     if chosen := os.environ.get("PROMPTBOOST_CACHE"):
         return Path(chosen).expanduser() / "store"
     import platformdirs
@@ -91,14 +100,14 @@ class EmbeddingStore:
         name: str = "",
         progress: Callable[[int], None] | None = None,
     ) -> UnitRows:
-        """Give one row for each key, computing only those that no run has computed before.
+        """Return one row for each key, computing only those that no run has computed before.
 
         Parameters
         ----------
         fingerprint : str
             Of the encoder: whatever changes embeddings must change it.
         keys : sequence of bytes
-            From :func:`text_key` or :func:`picture_key`; may repeat.
+            From :func:`text_key` or :func:`image_key`; may repeat.
         compute : callable
             Given positions in ``keys``, without repeats and in order, returns a row for each.
         dim : int
@@ -245,3 +254,75 @@ def _as_stored(rows: NDArray[np.float32], count: int, dim: int, dtype: Dtype) ->
             f"number {bad[0]} of its batch); nothing of this batch was stored."
         )
     return raw
+
+
+class StoredEncoder:
+    """An encoder whose texts go through a store; itself an encoder.
+
+    Images pass straight through: only the caller knows the bytes and the view they come from,
+    and files them with :meth:`EmbeddingStore.get_or_compute` and :func:`image_key`.
+
+    Parameters
+    ----------
+    encoder : Encoder
+        What computes the vectors that are not stored.
+    store : EmbeddingStore
+        Where they are kept.
+    batch : int, default=1024
+        Texts encoded between two writes: what a killed run can lose.
+    dtype : {"float32", "float16"}, default="float32"
+        Number type on disk; ``"float16"`` for very large pools.
+    progress : callable, optional
+        Called with the number of further texts that are done.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     encoder = StoredEncoder(FakeEncoder(dim=8), EmbeddingStore(folder))
+    ...     encoder.encode_texts(["a red bird", "a red bird", "a blue fish"]).shape
+    (3, 8)
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        store: EmbeddingStore,
+        *,
+        batch: int = 1024,
+        dtype: Dtype = "float32",
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.encoder = encoder
+        self.store = store
+        self.batch = batch
+        self.dtype: Dtype = dtype
+        self.progress = progress
+        self.id = encoder.id
+        self.fingerprint = encoder.fingerprint
+        self.dim = encoder.dim
+        self.context_length = encoder.context_length
+        self.causal_text = encoder.causal_text
+        self.logit_scale = encoder.logit_scale
+
+    def encode_texts(self, texts: Sequence[str]) -> UnitRows:
+        """Embed texts as unit rows, encoding only those never encoded before, each once."""
+        return self.store.get_or_compute(
+            self.fingerprint,
+            [text_key(text) for text in texts],
+            lambda positions: self.encoder.encode_texts([texts[i] for i in positions]),
+            dim=self.dim,
+            batch=self.batch,
+            dtype=self.dtype,
+            name=self.id,
+            progress=self.progress,
+        )
+
+    def encode_images(self, images: Iterable["Image"]) -> UnitRows:
+        """Embed RGB images as unit rows, without the store."""
+        return self.encoder.encode_images(images)
+
+    def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """Count the tokens of each text, before any truncation."""
+        return self.encoder.count_tokens(texts)

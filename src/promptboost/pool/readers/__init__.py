@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError, SettingError
-from promptboost.pool.loading import load_json, read_text
+from promptboost.files import load_json, read_text
 from promptboost.pool.readers import (
     adaptclip,
     awt,

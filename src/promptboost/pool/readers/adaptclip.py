@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from promptboost.errors import FileFormatError, PoolError
-from promptboost.pool.loading import read_text
+from promptboost.files import read_text
 from promptboost.pool.readers.source import Gathering, Source
 
 __all__ = ["KIND", "name_class", "read", "recognises"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError, SettingError
-from promptboost.pool.loading import load_json, read_text
+from promptboost.files import load_json, read_text
 from promptboost.pool.readers.mapping import has_templates, source_from_mapping
 from promptboost.pool.readers.source import Source
 from promptboost.pool.templates import check_templates

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError
-from promptboost.pool.loading import load_json, read_text
+from promptboost.files import load_json, read_text
 from promptboost.pool.readers.source import Gathering, Phrase, Source
 
 __all__ = ["has_templates", "read_mapping", "source_from_mapping"]

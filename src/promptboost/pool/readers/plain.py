@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from promptboost.errors import FileFormatError
-from promptboost.pool.loading import load_json, read_text
+from promptboost.files import load_json, read_text
 from promptboost.pool.readers.mapping import read_mapping
 from promptboost.pool.readers.source import Gathering, Source
 

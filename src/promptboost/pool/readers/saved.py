@@ -6,7 +6,7 @@ Concatenations are not read as such: they are made of the templates and sentence
 
 from pathlib import Path
 
-from promptboost.pool.keeping import is_saved_pool, load_pool
+from promptboost.pool.io import is_saved_pool, load_pool
 from promptboost.pool.readers.source import Source
 
 __all__ = ["KIND", "read", "recognises"]

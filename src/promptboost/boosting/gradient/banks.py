@@ -1,0 +1,186 @@
+"""The banks of the gradient composer, and which of their prompts should gain or lose copies."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.boosting.compiled import column, in_threads
+from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, GridRows, from_grid
+from promptboost.boosting.problem import GridPool
+
+__all__ = ["Banks", "Move"]
+
+Floats = NDArray[np.float32]
+
+#: Stands for the template among the prompts of a bank.
+TEMPLATE = -1
+
+# Prompts of a class that are looked at between two reads of the whole pool: those that came first.
+CANDIDATES = 64
+# The pool is read again when the candidates' own gap has shrunk to this share of the last full one.
+REREAD = 0.3
+
+
+@dataclass(frozen=True)
+class Move:
+    """Copies should go from one prompt of a bank to another prompt of the pool."""
+
+    source: int
+    target: int
+
+
+class _Class:
+    """What one class has in its bank, and what else it is considering."""
+
+    def __init__(self, prompts: GridRows, template: Floats) -> None:
+        self.prompts = prompts
+        self.rows = {TEMPLATE: template}
+        self.candidates = np.empty(0, dtype=np.int64)
+        self.candidate_rows = np.empty((0, prompts.shape[1]), dtype=np.float32)
+
+    def row(self, prompt: int) -> Floats:
+        if prompt not in self.rows:
+            self.rows[prompt] = from_grid(self.prompts[prompt])
+        return self.rows[prompt]
+
+    def read(self, gradient: Floats) -> NDArray[np.float64]:
+        """Multiply the whole pool with a gradient, and keep the prompts that come first."""
+        length = float(np.linalg.norm(gradient))
+        direction = np.rint(gradient * (ROW_UNIT / (length or 1.0))).astype(np.int16)
+        products = np.empty(len(self.prompts), dtype=np.int32)
+        column(self.prompts, direction, products)
+        if len(products) > CANDIDATES:
+            found = np.argpartition(products, CANDIDATES)[:CANDIDATES]
+            self.candidates = np.sort(found)
+        elif not len(self.candidates):
+            self.candidates = np.arange(len(products))
+        self.candidate_rows = from_grid(self.prompts[self.candidates])
+        return np.asarray(products * (length / COSINE_UNIT))
+
+
+class Banks:
+    """One bank a class, of a fixed number of copies.
+
+    Attributes
+    ----------
+    members : list of dict of int to int
+        For each class, prompt → copies; the template is prompt −1.
+    means : array of float32, shape (K, D)
+        The mean row of each bank.
+    moves : list of Move or None
+        What :meth:`find_moves` found last.
+    directions : array of float32, shape (K, D)
+        For each move, target row minus source row.
+    pool_reads : int
+        How often the whole pool was looked at.
+    """
+
+    def __init__(self, pool: GridPool, template: int, copies: int, penalty: float) -> None:
+        self.copies = copies
+        self.means = from_grid(pool.templates[:, template])
+        self.members: list[dict[int, int]] = [{TEMPLATE: copies} for _ in pool.prompts]
+        self.moves: list[Move | None] = [None] * len(pool.prompts)
+        self.directions = np.zeros_like(self.means)
+        self.pool_reads = 0
+        self._rate = penalty
+        self._classes = [
+            _Class(P, row) for P, row in zip(pool.prompts, self.means.copy(), strict=True)
+        ]
+        self._size = sum(P.size for P in pool.prompts)
+        self._small = all(len(P) <= CANDIDATES for P in pool.prompts)
+        self._full_gap = 0.0
+        self._read_last = False
+
+    def find_moves(self, gradient: Floats, *, whole_pool: bool = False) -> float:
+        """Choose for every class which prompt should lose copies and which should gain them.
+
+        Parameters
+        ----------
+        gradient : array of float32, shape (K, D)
+            The loss's gradient by the means.
+        whole_pool : bool
+            Look at all prompts, not only at those that came first when all were looked at.
+
+        Returns
+        -------
+        float
+            The Frank-Wolfe gap; infinite where not the whole pool was looked at.
+        """
+        if not whole_pool and self.pool_reads and not self._small:
+            gap = self._choose(gradient, read=False)
+            if gap > REREAD * self._full_gap:
+                self._read_last = False
+                return np.inf
+        self._full_gap = self._choose(gradient, read=True)
+        self.pool_reads += 1
+        self._read_last = True
+        return self._full_gap
+
+    def widen(self) -> bool:
+        """Have the whole pool looked at next time; tell whether that can bring anything new."""
+        self._full_gap = np.inf
+        return not self._read_last
+
+    def _choose(self, gradient: Floats, *, read: bool) -> float:
+        gaps = np.zeros(len(self.members))
+
+        def work(part: slice) -> None:
+            for k in range(part.start, part.stop):
+                gaps[k] = self._choose_for(k, gradient[k], read=read)
+
+        in_threads(work, len(gaps), self._size if read else 0)
+        return float(gaps.sum())
+
+    def _choose_for(self, k: int, gradient: Floats, *, read: bool) -> float:
+        one, bank = self._classes[k], self.members[k]
+        prompts = list(bank)
+        shares = np.fromiter(bank.values(), dtype=np.float64) / self.copies
+        held = np.stack([one.row(j) for j in prompts]) @ gradient + self._rate * shares
+        if read:
+            values, names = one.read(gradient), None
+        else:
+            values = (one.candidate_rows @ gradient).astype(np.float64)
+            names = one.candidates
+        for j, value in zip(prompts, held, strict=True):
+            at = j if names is None else int(np.searchsorted(names, j))
+            if j != TEMPLATE and at < len(values) and (names is None or names[at] == j):
+                values[at] = value
+        best = int(values.argmin())
+        target = best if names is None else int(names[best])
+        source = prompts[int(held.argmax())]
+        self.moves[k] = None if target == source else Move(source, target)
+        self.directions[k] = one.row(target) - one.row(source)
+        # Where the template beats all prompts there is nothing to gain, and nothing to take off the gap
+        # of the other classes.
+        return max(float(shares @ held - values[best]), 0.0)
+
+    def penalty(self) -> float:
+        """Return what unequal shares cost."""
+        squares = sum(c * c for bank in self.members for c in bank.values())
+        return self._rate / 2 * squares / self.copies**2
+
+    def penalty_of(self, k: int) -> tuple[float, float]:
+        """Return how the penalty changes with the share γ moved in a class: by γ and by γ²."""
+        move, bank = self.moves[k], self.members[k]
+        assert move is not None
+        apart = (bank.get(move.target, 0) - bank[move.source]) / self.copies
+        return self._rate * apart, self._rate
+
+    def apply(self, k: int, copies: int) -> None:
+        """Move copies in a class."""
+        move, bank = self.moves[k], self.members[k]
+        assert move is not None
+        bank[move.target] = bank.get(move.target, 0) + copies
+        bank[move.source] -= copies
+        if not bank[move.source]:
+            del bank[move.source]
+        self.means[k] += np.float32(copies / self.copies) * self.directions[k]
+
+    def template_copies(self) -> tuple[int, ...]:
+        """Return the copies of the template in each bank."""
+        return tuple(bank.get(TEMPLATE, 0) for bank in self.members)
+
+    def without_template(self) -> tuple[dict[int, int], ...]:
+        """Return the other prompts of each bank, and their copies."""
+        return tuple({j: c for j, c in bank.items() if j != TEMPLATE} for bank in self.members)

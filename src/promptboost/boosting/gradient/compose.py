@@ -1,0 +1,257 @@
+"""Composing by gradient: Frank-Wolfe steps on the logistic loss.
+
+Every class has the same number of copies to spend, at first all on the template. With W_k the mean of
+bank k and λ_kt the share of prompt t in it, the composer lowers
+
+    Σ_i v_i · CE(softmax(β · x_i·Wᵀ), y_i)  +  spread / 2K · Σ_k Σ_t λ_kt²
+
+by moving copies, in each class, from the prompt whose share should fall most to the one whose share
+should rise most (a pairwise Frank-Wolfe step). Which those are follows from one product of the pool with
+G_k = β Σ_i v_i (p_ik − [y_i = k]) x_i, whatever the number of images; how many copies move is
+found by an exact line search over whole numbers.
+
+The second term is why banks transfer. An encoder rates each wording a little off, and another encoder
+rates it off in another way; the variance of a bank's mean is that of one wording times Σ_t λ_t².
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from promptboost.boosting.composition import (
+    Composition,
+    GradientTrace,
+    pick_template,
+    template_hits,
+)
+from promptboost.boosting.gradient.banks import Banks
+from promptboost.boosting.gradient.linesearch import move_copies
+from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows, from_grid, weights_to_grid
+from promptboost.boosting.problem import GridPool
+from promptboost.errors import SettingError
+
+__all__ = ["GradientSettings", "compose_by_gradient"]
+
+Floats = NDArray[np.float32]
+
+# Rows whose probabilities stand in memory at once, and classes whose changes do.
+_ROWS = 8192
+_CLASSES = 64
+
+
+@dataclass(frozen=True)
+class GradientSettings:
+    """What the gradient composer is asked.
+
+    Attributes
+    ----------
+    logit_scale : float or None
+        β: what cosines are multiplied with. Higher trusts the images more and the pool less. None
+        leaves it open, for :func:`promptboost.boosting.gradient.scale.choose_scale`.
+    sweeps : int
+        Most passes over all classes; fewer if the gap closes before.
+    copies : int
+        Copies each class can spend: the finest share is one of them, and no bank is longer.
+    spread : float
+        How much a bank is drawn to many prompts rather than few.
+    caution : float
+        An image of which the right class has probability p counts p**caution: those that no sentence
+        explains, mislabelled ones for example, are left alone. 0 is the plain logistic loss.
+    tolerance : float
+        Stop when the gap falls below this share of the objective.
+    """
+
+    logit_scale: float | None = None
+    sweeps: int = 30
+    copies: int = 32
+    spread: float = 2.0
+    caution: float = 0.3
+    tolerance: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name, least in (("sweeps", 1), ("copies", 1)):
+            if getattr(self, name) < least:
+                raise SettingError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.copies > MAX_BANK_SIZE:
+            raise SettingError(f"copies must be at most {MAX_BANK_SIZE}, got {self.copies}")
+        scale = self.logit_scale
+        if scale is not None and not (np.isfinite(scale) and scale > 0):
+            raise SettingError(f"logit_scale must be positive, got {scale}")
+        for name in ("spread", "caution", "tolerance"):
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value >= 0):
+                raise SettingError(f"{name} must be 0 or more, got {value}")
+
+    @property
+    def scale(self) -> float:
+        """The logit scale, where one must be known."""
+        if self.logit_scale is None:
+            raise SettingError(
+                "logit_scale is not set: give one, the encoder's own times 3 for example, or choose it "
+                "with promptboost.boosting.gradient.scale.choose_scale"
+            )
+        return self.logit_scale
+
+
+def compose_by_gradient(
+    X: GridRows,
+    y: NDArray[np.int64],
+    weights: ArrayLike,
+    pool: GridPool,
+    settings: GradientSettings,
+    *,
+    rng: np.random.Generator,
+    hits: NDArray[np.bool_] | None = None,
+    fresh: Callable[[int], GridRows] | None = None,
+    earlier: Floats | None = None,
+) -> Composition:
+    """Compose a weak classifier on weighted rows.
+
+    Parameters
+    ----------
+    X : array of int16, shape (n, D)
+        Views of the images, on the grid.
+    y : array of int64, shape (n,)
+        Class index of each row.
+    weights : array of float, shape (n,)
+        Sample weights; only their ratios matter.
+    pool : GridPool
+        Templates and prompts.
+    settings : GradientSettings
+        What is asked.
+    rng : numpy.random.Generator
+        Breaks ties between templates.
+    hits : array of bool, shape (n, number of templates), optional
+        Which template classifies which row rightly, if known.
+    fresh : callable, optional
+        Gives other rows of the same images for each sweep after the first, by its number.
+    earlier : array of float32, shape (K, D), optional
+        Class rows of what is there already: the banks are then composed to be added to it.
+
+    Examples
+    --------
+    >>> from promptboost.boosting.grid import to_grid
+    >>> pool = GridPool.from_rows(
+    ...     [[[0.0, 1.0]], [[1.0, 0.0]]],                    # one template
+    ...     [[[0.0, 1.0], [0.96, 0.28]], [[0.28, 0.96]]],    # two prompts and one prompt
+    ... )
+    >>> X, y = to_grid([[0.6, 0.8], [0.8, 0.6]]), np.array([1, 0])
+    >>> asked = GradientSettings(logit_scale=10.0, copies=4, spread=0.0)
+    >>> weak = compose_by_gradient(X, y, [0.5, 0.5], pool, asked, rng=np.random.default_rng(0))
+    >>> weak.template_error, weak.error
+    (1.0, 0.0)
+    >>> weak.banks, weak.template_copies
+    (({1: 4}, {0: 4}), (0, 0))
+    """
+    grid_weights = weights_to_grid(weights, len(X))
+    if hits is None:
+        hits = template_hits(X, y, pool.templates)
+    template = pick_template(hits, grid_weights, rng)
+    share = grid_weights / grid_weights.sum()
+    banks = Banks(pool, template, settings.copies, settings.spread / len(pool.prompts))
+    added = np.float32(0) if earlier is None else earlier
+    rows = _Rows(X, y, share, settings, banks.means + added)
+    objectives: list[float] = []
+    gaps: list[float] = []
+    while True:
+        gradient = rows.gradient()
+        objectives.append(rows.loss + banks.penalty())
+        last = len(objectives) > settings.sweeps
+        gap = banks.find_moves(gradient, whole_pool=last)
+        gaps.append(gap)
+        if last or gap <= settings.tolerance * objectives[-1]:
+            break
+        if not _sweep(rows, banks) and not banks.widen():
+            break  # the chosen exchange helps in no class, and the whole pool was looked at
+        if fresh is not None:
+            rows = _Rows(fresh(len(gaps)), y, share, settings, banks.means + added)
+    return Composition(
+        template,
+        float(share[~hits[:, template]].sum()),
+        error=rows.error(),
+        template_copies=banks.template_copies(),
+        banks=banks.without_template(),
+        trace=GradientTrace(tuple(objectives), tuple(gaps), banks.pool_reads),
+    )
+
+
+class _Rows:
+    """The rows a sweep works on, and their logits under the banks as they are."""
+
+    def __init__(
+        self,
+        X: GridRows,
+        y: NDArray[np.int64],
+        share: NDArray[np.float64],
+        settings: GradientSettings,
+        means: Floats,
+    ) -> None:
+        self.X = from_grid(X)
+        self.scale = np.float32(settings.scale)
+        self.logits = np.asarray((means * self.scale) @ self.X.T, dtype=np.float32)
+        self.loss = np.nan
+        self.counted = share
+        self.totals = np.empty(len(y))
+        self._y, self._share, self._caution = y, share, settings.caution
+
+    def gradient(self) -> Floats:
+        """Return the loss's gradient by the class rows, shape (K, D); weigh the images anew.
+
+        A block of rows at a time, so that the probabilities of all never stand in memory.
+        """
+        own = np.empty(len(self._y))
+        for rows in _blocks(len(self._y), _ROWS):
+            part = self.logits[:, rows].astype(np.float64)
+            highest = part.max(axis=0)
+            self.totals[rows] = highest + np.log(np.exp(part - highest).sum(axis=0))
+            own[rows] = part[self._y[rows], np.arange(part.shape[1])] - self.totals[rows]
+        counted = self._share * np.exp(self._caution * own)
+        self.counted = counted / counted.sum()
+        self.loss = -float(self.counted @ own)
+        found = np.zeros((len(self.logits), self.X.shape[1]), dtype=np.float32)
+        for rows in _blocks(len(self._y), _ROWS):
+            missing = np.exp(self.logits[:, rows] - self.totals[rows].astype(np.float32))
+            missing[self._y[rows], np.arange(missing.shape[1])] -= 1
+            missing *= self.counted[rows].astype(np.float32)
+            found += missing @ self.X[rows]
+        return np.asarray(found * self.scale)
+
+    def own(self, k: int) -> NDArray[np.bool_]:
+        """Tell which rows are of a class."""
+        return np.asarray(self._y == k)
+
+    def error(self) -> float:
+        """Return the weighted error."""
+        return float(self._share[self.logits.argmax(axis=0) != self._y].sum())
+
+
+def _sweep(rows: _Rows, banks: Banks) -> bool:
+    """Move copies in every class; tell whether any were moved."""
+    moved = False
+    for block in _blocks(len(banks.moves), _CLASSES):
+        changes = (banks.directions[block] * rows.scale) @ rows.X.T
+        for k, change in zip(range(block.start, block.stop), changes, strict=True):
+            move = banks.moves[k]
+            if move is None:
+                continue
+            d = move_copies(
+                rows.logits,
+                k,
+                change,
+                rows.totals,
+                rows.counted,
+                rows.own(k),
+                banks.penalty_of(k),
+                banks.copies,
+                banks.members[k][move.source],
+            )
+            if d:
+                banks.apply(k, d)
+                moved = True
+    return moved
+
+
+def _blocks(count: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]

@@ -1,0 +1,168 @@
+"""How many copies to move: the line search of the gradient composer, compiled.
+
+Moving a share γ of a bank from one prompt to another changes the logits of one class by γ·δ. With the
+other classes fixed, a row depends on its logit z through log(exp(z) + exp(other)), so the search has one
+dimension and is convex: where its slope is zero, one of the two whole numbers of copies next to it is best.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.boosting.compiled import compiled_any_order
+
+__all__ = ["best_copies", "loss_change", "move_copies"]
+
+Column = NDArray[np.float32]
+Logits = NDArray[np.float32]
+Values = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+# After this many of Newton's steps, bisection finds what is left in fifteen at most.
+_NEWTON = 8
+# Where a class leaves the others less than this share of a row, theirs is summed up anew.
+_SMALLEST_REST = 1e-6
+
+
+@compiled_any_order
+def slopes(
+    z: Column, delta: Column, other: Values, weights: Values, own: Flags, gamma: float
+) -> tuple[float, float]:
+    """Return the first and second derivative of the loss by the share that is moved."""
+    first, second = 0.0, 0.0
+    for i in range(len(z)):
+        step = float(delta[i])
+        chance = 1.0 / (1.0 + np.exp(other[i] - z[i] - gamma * step))
+        first += weights[i] * step * (chance - (1.0 if own[i] else 0.0))
+        second += weights[i] * step * step * chance * (1.0 - chance)
+    return first, second
+
+
+@compiled_any_order
+def loss_change(
+    z: Column,
+    delta: Column,
+    other: Values,
+    weights: Values,
+    own: Flags,
+    start: float,
+    stop: float,
+) -> float:
+    """Return the change of the loss when the share that is moved goes from ``start`` to ``stop``."""
+    total = 0.0
+    for i in range(len(z)):
+        before = z[i] - other[i] + start * delta[i]
+        after = z[i] - other[i] + stop * delta[i]
+        # log(1 + exp(u)) is written so that nothing overflows.
+        change = max(after, 0.0) - max(before, 0.0)
+        change += np.log1p(np.exp(-abs(after))) - np.log1p(np.exp(-abs(before)))
+        total += weights[i] * (change - ((stop - start) * delta[i] if own[i] else 0.0))
+    return total
+
+
+@compiled_any_order
+def best_copies(
+    z: Column,
+    delta: Column,
+    other: Values,
+    weights: Values,
+    own: Flags,
+    penalty: tuple[float, float],
+    copies: int,
+    limit: int,
+) -> int:
+    """Find the number of copies, from 0 to ``limit``, that lowers the objective most.
+
+    Parameters
+    ----------
+    z, delta : arrays of float32
+        Logits of the class, and how they change with the share that is moved.
+    other : array of float64
+        Logarithm of the summed exponentials of the other classes' logits.
+    weights : array of float64
+        Weight of each row.
+    own : array of bool
+        Which rows are of this class.
+    penalty : tuple of two floats
+        The penalty changes by γ times the first plus γ² times the second.
+    copies, limit : int
+        Copies in the bank, and how many of them can be moved.
+    """
+    tries = 0
+    first, second = slopes(z, delta, other, weights, own, 0.0)
+    slope, bend = first + penalty[0], second + 2.0 * penalty[1]
+    if slope >= 0.0:
+        return 0
+    # The slope is negative at `low` and not at `high`, as far as is known: beyond the limit is a wall.
+    d, low, high = 0, 0, limit + 1
+    while high - low > 1:
+        # Newton's step to a whole number, or half of what is left where it would leave that.
+        step = -slope / bend * copies if bend > 0.0 else float(copies)
+        aim = d + int(min(max(step, -float(copies)), float(copies)) + (0.5 if step > 0 else -0.5))
+        d = min(max(aim, low + 1), high - 1) if tries < _NEWTON else (low + high) // 2
+        tries += 1
+        share = d / copies
+        first, second = slopes(z, delta, other, weights, own, share)
+        slope = first + penalty[0] + 2.0 * penalty[1] * share
+        bend = second + 2.0 * penalty[1]
+        if slope < 0.0:
+            low = d
+        else:
+            high = d
+    if high > limit:
+        return limit
+    # One copy more passes the lowest point; it may still be lower than one copy fewer.
+    share, more = low / copies, 1.0 / copies
+    change = loss_change(z, delta, other, weights, own, share, share + more)
+    change += more * (penalty[0] + (2.0 * share + more) * penalty[1])
+    return high if change < 0.0 else low
+
+
+@compiled_any_order
+def others_of(logits: Logits, k: int, total: Values) -> Values:
+    """Return for every row the logarithm of the summed exponentials of the other classes' logits."""
+    K, n = logits.shape
+    other = np.empty(n, np.float64)
+    for i in range(n):
+        rest = -np.expm1(logits[k, i] - total[i])
+        if rest > _SMALLEST_REST:
+            other[i] = total[i] + np.log(rest)
+            continue
+        # So little is left that it is lost in the rounding of the total. A row has one such class.
+        highest = -np.inf
+        for j in range(K):
+            if j != k:
+                highest = max(highest, logits[j, i])
+        rest = 0.0
+        for j in range(K):
+            if j != k:
+                rest += np.exp(logits[j, i] - highest)
+        other[i] = highest + np.log(rest)
+    return other
+
+
+@compiled_any_order
+def move_copies(
+    logits: Logits,
+    k: int,
+    delta: Column,
+    total: Values,
+    weights: Values,
+    own: Flags,
+    penalty: tuple[float, float],
+    copies: int,
+    limit: int,
+) -> int:
+    """Find the best number of copies to move in class ``k``, and move them.
+
+    ``logits`` has one row a class; ``total`` is the logarithm of their summed exponentials. Both are
+    changed in place. See :func:`best_copies` for the rest.
+    """
+    z, other = logits[k], others_of(logits, k, total)
+    d = best_copies(z, delta, other, weights, own, penalty, copies, limit)
+    if d > 0:
+        share = np.float32(d / copies)
+        for i in range(len(z)):
+            z[i] += share * delta[i]
+            high, low = max(z[i], other[i]), min(z[i], other[i])
+            total[i] = high + np.log1p(np.exp(low - high))
+    return d

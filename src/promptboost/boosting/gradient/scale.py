@@ -1,0 +1,201 @@
+"""The logit scale of a fit by gradient, where none is asked for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.boosting.composition import log_losses, scores_of, template_hits
+from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
+from promptboost.boosting.grid import COSINE_UNIT, GridRows
+from promptboost.boosting.problem import GridPool, Shots
+
+__all__ = ["FACTORS", "ScaleChoice", "choose_scale", "dealt", "calibrated_scale"]
+
+#: Scales that may be tried, as multiples of the encoder's own; the first one is the starting point.
+FACTORS = (3.0, 2.0, 4.0, 6.0, 1.0)
+
+_MOST_FOLDS = 4
+# Enough to tell scales apart; the last sweeps of a fit are about the last copies.
+_SWEEPS = 12
+_LOUDNESS = np.geomspace(0.1, 10.0, 41)
+
+
+@dataclass(frozen=True)
+class ScaleChoice:
+    """A logit scale, and why.
+
+    Attributes
+    ----------
+    logit_scale : float
+        The choice.
+    folds : int
+        Into how many parts the images were dealt; 0 if there were too few.
+    losses : mapping of float to float
+        Scale → log loss on the images set aside; empty if there were too few.
+    """
+
+    logit_scale: float
+    folds: int
+    losses: dict[float, float]
+
+    def __str__(self) -> str:
+        if not self.losses:
+            return (
+                f"logit scale {self.logit_scale:g}, {FACTORS[0]:g} × the encoder's own: "
+                "a class has one image only, so none can be set aside to choose by"
+            )
+        tried = ", ".join(f"{scale:g}: {loss:.3f}" for scale, loss in sorted(self.losses.items()))
+        return (
+            f"logit scale {self.logit_scale:g}, by the log loss on images set aside "
+            f"({self.folds} folds; {tried})"
+        )
+
+
+def choose_scale(
+    shots: Shots,
+    pool: GridPool,
+    settings: GradientSettings,
+    encoder_scale: float,
+    *,
+    views: int = 0,
+    factors: Sequence[float] = FACTORS,
+) -> ScaleChoice:
+    """Choose the logit scale of the gradient composer by cross-validation over images.
+
+    Views of an image never stand on both sides. The same input gives the same choice.
+
+    Parameters
+    ----------
+    shots : Shots
+        Labelled images and their views.
+    pool : GridPool
+        Templates and prompts.
+    settings : GradientSettings
+        Those of the fit; only the logit scale is open.
+    encoder_scale : float
+        What the encoder itself multiplies cosines with.
+    views : int
+        How many views of each image to compose on; 0 for the images themselves.
+    factors : sequence of float
+        Multiples of it to try, the preferred one first; those far from the best are left out.
+
+    Examples
+    --------
+    >>> from promptboost.testing import clip_like
+    >>> task = clip_like(n_classes=3, shots=1, prompts=20, seed=0)
+    >>> shots = Shots.from_rows(task.images, task.labels)
+    >>> pool = GridPool.from_rows(task.templates, task.prompts)
+    >>> choice = choose_scale(shots, pool, GradientSettings(logit_scale=1.0), 50.0)
+    >>> choice.logit_scale, choice.folds
+    (150.0, 0)
+    """
+    folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
+    if folds < 2:
+        return ScaleChoice(encoder_scale * factors[0], 0, {})
+    parts = _Parts(shots, pool, folds, views)
+    asked = replace(settings, sweeps=min(settings.sweeps, _SWEEPS))
+    tried: dict[float, NDArray[np.float64]] = {}
+    while (factor := _next(tried, factors)) is not None:
+        tried[factor] = parts.losses(replace(asked, logit_scale=encoder_scale * factor))
+    losses = np.stack(list(tried.values()))
+    means = losses.mean(axis=1)
+    behind = losses - losses[means.argmin()]
+    doubt = behind.std(axis=1, ddof=1) / np.sqrt(len(shots.labels))
+    as_good = behind.mean(axis=1) <= doubt
+    chosen = next(f for f in factors if f in tried and as_good[list(tried).index(f)])
+    table = {encoder_scale * f: float(mean) for f, mean in zip(tried, means, strict=True)}
+    return ScaleChoice(encoder_scale * chosen, folds, table)
+
+
+def _next(tried: Mapping[float, NDArray[np.float64]], factors: Sequence[float]) -> float | None:
+    """Name the factor to try next: the first, its neighbours, then those of the best so far."""
+    if not tried:
+        return factors[0]
+    order = sorted(factors)
+    best = min(tried, key=lambda factor: float(tried[factor].mean()))
+    places = [order.index(factors[0]), order.index(best)]
+    around = {factor for at in places for factor in order[max(at - 1, 0) : at + 2]}
+    return next((factor for factor in factors if factor in around and factor not in tried), None)
+
+
+class _Parts:
+    """The images, dealt to folds."""
+
+    def __init__(self, shots: Shots, pool: GridPool, folds: int, views: int) -> None:
+        self._shots, self._pool, self._folds = shots, pool, folds
+        self._fold = dealt(shots.labels, folds)
+        bank = shots.originals[:, None] if views == 0 or shots.views is None else shots.views
+        # The first views: which ones hardly matters here, and it keeps the choice free of seeds.
+        self._rows = bank[:, : max(views, 1)]
+        self._hits = template_hits(
+            self._flat(self._rows), shots.labels.repeat(self._rows.shape[1]), pool.templates
+        ).reshape(*self._rows.shape[:2], -1)
+
+    def losses(self, settings: GradientSettings) -> NDArray[np.float64]:
+        """Return each image's log loss when it is set aside, at the loudness that suits all best."""
+        labels = self._shots.labels
+        logits = np.empty((len(labels), len(self._pool.prompts)))
+        for part in range(self._folds):
+            kept, aside = self._fold != part, self._fold == part
+            rows = self._rows[kept]
+            y = labels[kept].repeat(rows.shape[1])
+            weak = compose_by_gradient(
+                self._flat(rows),
+                y,
+                np.ones(len(y)),
+                self._pool,
+                settings,
+                rng=np.random.default_rng(0),
+                hits=self._hits[kept].reshape(len(y), -1),
+            )
+            scores = scores_of(weak, self._shots.originals[aside], self._pool)
+            logits[aside] = settings.scale * scores
+        tried = np.stack([log_losses(logits * loud, labels) for loud in _LOUDNESS])
+        return np.asarray(tried[tried.mean(axis=1).argmin()])
+
+    @staticmethod
+    def _flat(rows: GridRows) -> GridRows:
+        return np.ascontiguousarray(rows.reshape(-1, rows.shape[2]))
+
+
+def dealt(labels: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
+    """Deal the images of each class to folds in turn, in the order they have.
+
+    Examples
+    --------
+    >>> dealt(np.array([0, 0, 0, 1, 1]), 2)
+    array([0, 1, 0, 0, 1])
+    """
+    fold = np.empty(len(labels), dtype=np.int64)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        fold[members] = np.arange(len(members)) % folds
+    return fold
+
+
+_SCALES = np.geomspace(0.5, 1000.0, 67)
+# Where a template is right about every image, the loss falls for ever. A thousandth more is as good.
+_AS_GOOD = 0.001
+
+
+def calibrated_scale(shots: Shots, pool: GridPool) -> float:
+    """Return the factor at which the cosines of the best template are the best log-odds.
+
+    That is the one of least mean log loss on the images as they are, between 0.5 and 1000; of those
+    that are as good to a thousandth, the lowest. The best template is the one that is right about most
+    images.
+
+    Examples
+    --------
+    >>> shots = Shots.from_rows([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6], [0.0, 1.0]], [0, 0, 1, 1])
+    >>> pool = GridPool.from_rows([[[1.0, 0.0]], [[0.0, 1.0]]], [[[1.0, 0.0]], [[0.0, 1.0]]])
+    >>> round(calibrated_scale(shots, pool), 2)  # two of four images are a little wrong
+    1.99
+    """
+    hits = template_hits(shots.originals, shots.labels, pool.templates)
+    rows = pool.templates[:, hits.sum(axis=0).argmax()].astype(np.float64)
+    cosines = shots.originals.astype(np.float64) @ rows.T / COSINE_UNIT
+    losses = np.array([log_losses(scale * cosines, shots.labels).mean() for scale in _SCALES])
+    return float(_SCALES[np.argmax(losses <= losses.min() + _AS_GOOD)])

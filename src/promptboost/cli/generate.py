@@ -1,0 +1,324 @@
+"""``promptboost pool generate`` and ``promptboost pool grow``."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from promptboost.cli.failure import UNUSABLE, Interrupted
+from promptboost.cli.output import Command, Output, speaks
+
+if TYPE_CHECKING:
+    from promptboost.llm import Generated, Plan, Question
+
+__all__ = ["COUNT", "ask", "asks", "exit_code", "replies_of"]
+
+COUNT = click.IntRange(min=1)
+_BUDGET = click.IntRange(min=0)
+
+
+def asks(function: Command) -> Command:
+    """Return a command the options about the model, the budget and the replies."""
+    options = [
+        click.option("--model", required=True, help="Name of the model, as its server knows it."),
+        click.option("--base-url", help="Server to ask, such as http://localhost:8000/v1."),
+        click.option(
+            "--provider",
+            type=click.Choice(["openai", "anthropic"]),
+            default="openai",
+            show_default=True,
+            help="Protocol of the server; most others speak OpenAI's.",
+        ),
+        click.option("--temperature", type=click.FloatRange(min=0), help="Default: the server's."),
+        click.option(
+            "--reply-tokens",
+            type=COUNT,
+            default=2048,
+            show_default=True,
+            help="Most tokens of a reply. Models that think before they answer need more.",
+        ),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0, min_open=True),
+            default=120.0,
+            show_default=True,
+            help="Seconds to wait for a reply.",
+        ),
+        click.option(
+            "--workers", type=COUNT, default=8, show_default=True, help="Questions at a time."
+        ),
+        click.option(
+            "--max-requests",
+            type=_BUDGET,
+            help="Stop after so many, retries counted. 0 uses the replies that are there.",
+        ),
+        click.option("--max-tokens", type=_BUDGET, help="Stop before more than so many are used."),
+        click.option(
+            "--replies",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE.jsonl",
+            help="Where replies are kept and found again. Default: beside FILE.json.",
+        ),
+        click.option(
+            "--price",
+            type=(float, float),
+            metavar="IN OUT",
+            help="Price of a million tokens asked and answered, for the estimate.",
+        ),
+        click.option("--dry-run", is_flag=True, help="Show the questions and costs; ask nothing."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def replies_of(file: Path, asking: dict[str, Any]) -> Path:
+    """Return the file of replies: the one named, or one beside the output."""
+    given: Path | None = asking["replies"]
+    return given or file.with_name(f"{file.stem}.replies.jsonl")
+
+
+def ask(
+    out: Output, questions: Sequence["Question"], file: Path, per_class: int | None, **asking: Any
+) -> "Generated | None":
+    """Ask, or say what asking would take; None for the latter."""
+    from promptboost.cli import generate_text as words
+    from promptboost.llm import Budget, Manner, ModelSettings, ReplyCache, generate_pool
+
+    settings = ModelSettings(
+        **{
+            name: asking[name]
+            for name in ("model", "provider", "base_url", "temperature", "reply_tokens", "timeout")
+        }
+    )
+    replies = replies_of(file, asking)
+    cache = ReplyCache(replies)
+    if cache.damaged:
+        out.note(f"{replies}: lines that cannot be read, left as they are: {cache.damaged}")
+    if asking["dry_run"]:
+        planned = _plan(questions, settings, cache, asking["price"])
+        out.result(words.plan_record(planned), lambda: words.plan_text(planned))
+        return None
+    _check_places(file, replies)
+    manner = Manner(
+        Budget(asking["max_requests"], asking["max_tokens"]),
+        asking["workers"],
+        progress=out.progress,
+        say=out.note,
+    )
+    with _going_on(replies):
+        done = generate_pool(questions, settings, cache, per_class=per_class, manner=manner)
+    for line in words.remarks(done):
+        out.note(line)
+    words.check_any(done, replies)
+    return done
+
+
+def _plan(questions: Any, settings: Any, cache: Any, price: tuple[float, float] | None) -> "Plan":
+    from promptboost.llm import plan
+    from promptboost.llm.generation import Price
+
+    return plan(questions, settings, cache, Price(*price) if price else None)
+
+
+def _check_places(*files: Path) -> None:
+    """Find out before anything is paid for whether it can be written."""
+    from promptboost.errors import SettingError
+    from promptboost.runs.preflight import check_writable
+
+    for file in files:
+        if not file.absolute().parent.is_dir():
+            raise SettingError(f"there is no folder {file.parent}; make it first")
+        if file.is_dir():
+            raise SettingError(f"{file} is a folder; give the name of a file")
+        check_writable(file.absolute().parent)
+
+
+@contextmanager
+def _going_on(replies: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"the same command again (what was answered is kept in {replies})"
+        ) from None
+
+
+def exit_code(done: "Generated") -> int:
+    """Return the exit code: an error that ended the asking counts, a budget does not."""
+    answers = done.answers
+    return UNUSABLE if answers.stopped is not None and not answers.exhausted else 0
+
+
+_ENVIRONMENT = """
+\b
+Environment
+  OPENAI_API_KEY, ANTHROPIC_API_KEY    the key; a server on this machine needs none
+  OPENAI_BASE_URL, ANTHROPIC_BASE_URL  the server, where --base-url is not given
+"""
+_EXAMPLES = """
+\b
+promptboost pool generate owl bat -o birds.json --model NAME --dry-run
+promptboost pool generate --classes my-images -o sentences.json --model NAME
+promptboost fit my-images -o run --prompts sentences.json
+"""
+_GROW_EXAMPLES = """
+\b
+promptboost pool grow run -o grown.json --model NAME
+promptboost pool grow run -o grown.json --model NAME --fit second-run
+"""
+_output = click.option(
+    "-o", "--output", "file", required=True, type=click.Path(path_type=Path), metavar="FILE.json"
+)
+
+
+@click.command(
+    name="generate",
+    short_help="Ask a language model for sentences.",
+    epilog=_EXAMPLES + _ENVIRONMENT,
+)
+@click.argument("names", nargs=-1)
+@click.option("--classes", help="The classes, if not NAMES: images as for fit, or a file of names.")
+@_output
+@click.option(
+    "--questions",
+    "kind",
+    type=click.Choice(["cupl", "dclip", "contrast"]),
+    default="cupl",
+    show_default=True,
+    help="How a class looks; its features; or how it differs from others.",
+)
+@click.option(
+    "--per-class", type=COUNT, default=20, show_default=True, help="Sentences of each class."
+)
+@asks
+@speaks
+def generate(
+    out: Output,
+    names: tuple[str, ...],
+    classes: str | None,
+    file: Path,
+    kind: Any,
+    per_class: int,
+    **asking: Any,
+) -> int:
+    """Ask a language model for sentences about classes, for fit --prompts.
+
+    Every reply is kept. Whatever ends the asking, the same command asks only what is missing; with
+    all replies there it makes the file again without a server.
+    """
+    from promptboost.cli import generate_text as words
+    from promptboost.llm import questions_for
+
+    _check_file(file, classes, asking)
+    class_names = _class_names(names, classes)
+    questions = questions_for(class_names, kind, per_class)
+    done = ask(out, questions, file, per_class, **asking)
+    if done is None:
+        return 0
+    from json import dumps
+
+    from promptboost.files import write_text
+
+    write_text(file, dumps(done.sentences, ensure_ascii=False, indent=1) + "\n")
+    record = words.record(file, replies_of(file, asking), done, done.sentences)
+    out.result(record, lambda: words.text(record))
+    return exit_code(done)
+
+
+@click.command(
+    name="grow",
+    short_help="Ask about the classes a run mixes up.",
+    epilog=_GROW_EXAMPLES + _ENVIRONMENT,
+)
+@click.argument("run", type=click.Path(path_type=Path))
+@_output
+@click.option("--pairs", type=COUNT, default=10, show_default=True, help="Pairs to ask about.")
+@click.option(
+    "--per-pair", type=COUNT, default=5, show_default=True, help="Sentences of each class of it."
+)
+@click.option(
+    "--fit",
+    "new_run",
+    type=click.Path(path_type=Path),
+    metavar="NEW_RUN",
+    help="Then fit as RUN was fitted, with the new file, into this folder.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace the run in NEW_RUN.")
+@asks
+@speaks
+def grow(
+    out: Output,
+    run: Path,
+    file: Path,
+    pairs: int,
+    per_pair: int,
+    new_run: Path | None,
+    overwrite: bool,
+    **asking: Any,
+) -> int:
+    """Ask what tells the classes apart that RUN mixes up most, and add the answers to its sentences.
+
+    FILE.json then holds the sentences of RUN and the new ones, for another fit with --prompts.
+    """
+    from promptboost.cli import generate_text as words
+    from promptboost.llm.questions import pair_questions
+    from promptboost.runs import growth
+    from promptboost.runs.folder import RunFolder
+
+    _check_file(file, None, asking)
+    found = growth.run_pairs(run, pairs)
+    # What can go wrong should do so before anything is paid for.
+    growth.check_growable(run, file)
+    if new_run is not None:
+        RunFolder(new_run).check_free(overwrite=overwrite, resume=False)
+    done = ask(out, pair_questions(found, per_pair), file, None, **asking)
+    if done is None:
+        return 0
+    grown = growth.write_grown(run, done.sentences, file)
+    record = words.record(file, replies_of(file, asking), done, grown)
+    record |= words.growth(found, done)
+    if (images := growth.measured_on(run)) is not None:
+        out.note(
+            f"the pairs were found on the images held out ({images}): figures of the next fit on "
+            "the same images flatter a little"
+        )
+    if new_run is None:
+        record["next"] = growth.fit_command(run, file)
+    else:
+        growth.fit_again(
+            run, file, new_run, overwrite=overwrite, progress=out.progress, say=out.note
+        )
+        record |= {"run": str(new_run), **words.before_and_after(run, new_run)}
+    out.result(record, lambda: words.text(record))
+    return exit_code(done)
+
+
+def _check_file(file: Path, classes: str | None, asking: dict[str, Any]) -> None:
+    """Refuse a name for the sentences under which something else would be lost or not be read."""
+    from promptboost.errors import SettingError
+
+    if file.suffix.lower() != ".json":
+        raise SettingError(f"{file} will hold JSON, so its name has to end in .json")
+    others = {"the replies": replies_of(file, asking), "the names of the classes": classes}
+    for what, other in others.items():
+        if other is not None and file.absolute() == Path(other).absolute():
+            raise SettingError(f"{file} is to hold {what}, too; choose another name")
+
+
+def _class_names(names: tuple[str, ...], classes: str | None) -> Sequence[str]:
+    from promptboost.errors import SettingError
+    from promptboost.pool import build_pool
+    from promptboost.pool.names import read_class_names
+
+    if bool(names) == (classes is not None):
+        raise SettingError("give the classes once: their names, or a source with --classes")
+    if classes is None:
+        return build_pool(names).class_names  # checks them
+    if (found := read_class_names(classes)) is not None:
+        return found
+    from promptboost.data import load_data
+
+    return load_data(classes, check=False, progress=False).class_names

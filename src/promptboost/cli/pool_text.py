@@ -1,0 +1,223 @@
+"""What ``promptboost pool`` says: records for ``--json``, lines for people."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from promptboost.cli.output import plain, table
+from promptboost.pool import Meeting, PromptPool, Source, resolve
+from promptboost.pool.lint import Finding
+
+__all__ = [
+    "build_record",
+    "build_text",
+    "check_record",
+    "check_text",
+    "few",
+    "pool_record",
+    "pool_text",
+    "prompts_by_source",
+    "show_record",
+    "show_text",
+]
+
+Checked = Sequence[tuple[Meeting, Sequence[Finding]]]
+_SHOWN = 3  # details of a finding; --json has them all
+_WIDTH = 200  # of a detail; a damaged file may hold sentences of any length
+
+
+def few(names: Sequence[str], most: int = 5) -> str:
+    """List the first few of many names.
+
+    Examples
+    --------
+    >>> few(["owl", "bat", "elk"], most=2)
+    'owl, bat and 1 more'
+    """
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def check_record(names: Sequence[str], checked: Checked) -> dict[str, Any]:
+    """Write down everything a check found, ready for JSON."""
+    return {
+        "classes": len(names),
+        "without_sentences": _without(names, _described(checked)),
+        "sources": [_source_record(meeting, findings) for meeting, findings in checked],
+    }
+
+
+def _source_record(meeting: Meeting, findings: Sequence[Finding]) -> dict[str, Any]:
+    source, met = meeting.source, meeting.resolution
+    return {
+        "name": source.name,
+        "kind": source.kind,
+        "path": str(source.path),
+        "sentences": sum(map(len, meeting.texts.values())),
+        "matched": [
+            {"class": item.class_name, "name": item.entry, "how": item.how} for item in met.matches
+        ],
+        "missing": list(met.missing),
+        "unused": list(met.unused),
+        "findings": [
+            {
+                "code": finding.rule.code,
+                "severity": finding.rule.severity,
+                "title": finding.rule.title,
+                "details": list(finding.details),
+            }
+            for finding in findings
+        ],
+    }
+
+
+def check_text(names: Sequence[str], checked: Checked) -> str:
+    """Lay out what a check found, the first few details of each finding."""
+    parts = ["\n".join(_source_lines(meeting, findings)) for meeting, findings in checked]
+    without = _without(names, _described(checked))
+    served = len(names) - len(without)
+    end = f"{served} of {len(names)} classes have sentences"
+    return "\n\n".join([*parts, plain(f"{end}; not {few(without)}" if without else end)])
+
+
+def _source_lines(meeting: Meeting, findings: Sequence[Finding]) -> list[str]:
+    source, met = meeting.source, meeting.resolution
+    how = Counter(match.how for match in met.matches)
+    sentences = sum(map(len, meeting.texts.values()))
+    said = ", ".join(f"{count} {word}" for word, count in how.items()) or "none"
+    lines = [
+        plain(f"{source.path}  ({source.name}, read as {source.kind})"),
+        f"  templates: {len(source.templates)}" if source.templates else f"  names met: {said}",
+        f"  {sentences} sentences of {len(meeting.texts)} classes",
+    ]
+    for finding in findings:
+        rule = finding.rule
+        lines.append(f"  {rule.code} {rule.severity}: {rule.title} ({len(finding.details)})")
+        lines += [plain(f"    {_short(detail)}") for detail in finding.details[:_SHOWN]]
+        if (rest := len(finding.details) - _SHOWN) > 0:
+            lines.append(f"    and {rest} more; --json has them all")
+        lines.append(f"    {rule.meaning}")
+    return lines
+
+
+def build_record(
+    file: Path,
+    names: Sequence[str],
+    meetings: Sequence[Meeting],
+    joined: Mapping[str, Sequence[str]],
+) -> dict[str, Any]:
+    """Write down what was written and what was left out, ready for JSON."""
+    given = sum(len(texts) for meeting in meetings for texts in meeting.texts.values())
+    kept = sum(map(len, joined.values()))
+    return {
+        "file": str(file),
+        "classes": len(joined),
+        "sentences": kept,
+        "without_sentences": _without(names, [joined]),
+        "left_out": {
+            "blank": sum(sum(meeting.source.blank.values()) for meeting in meetings),
+            "damaged": sum(len(meeting.source.refused) for meeting in meetings),
+            "repeated": given - kept,
+            "names_of_no_class": sum(len(meeting.resolution.unused) for meeting in meetings),
+        },
+        "sources": [
+            {
+                "name": meeting.source.name,
+                "path": str(meeting.source.path),
+                "sentences": sum(map(len, meeting.texts.values())),
+            }
+            for meeting in meetings
+        ],
+    }
+
+
+def build_text(record: Mapping[str, Any]) -> str:
+    """Say what was written."""
+    left_out = ", ".join(
+        f"{count} {what.replace('_', ' ')}" for what, count in record["left_out"].items() if count
+    )
+    lines = [f"{record['file']}: {record['sentences']:,} sentences of {record['classes']} classes"]
+    if "prompts" in record:
+        lines.append(f"{record['prompts']:,} prompts: {_by_source(record['prompts_by_source'])}")
+    return "\n".join(map(plain, [*lines, *([f"left out: {left_out}"] if left_out else [])]))
+
+
+def show_record(sources: Sequence[Source]) -> dict[str, Any]:
+    """Count the sentences of each name, ready for JSON."""
+    return {
+        "sources": [
+            {
+                "name": source.name,
+                "kind": source.kind,
+                "path": str(source.path),
+                "templates": list(source.templates),
+                "sentences": {entry: len(kept) for entry, kept in source.sentences.items()},
+            }
+            for source in sources
+        ]
+    }
+
+
+def show_text(sources: Sequence[Source]) -> str:
+    """Lay out how many sentences each name has; templates in full."""
+    rows = [
+        [entry, str(len(kept)), source.name]
+        for source in sources
+        for entry, kept in source.sentences.items()
+    ]
+    parts = [table(["name", "sentences", "source"], rows, left=(0, 2))] if rows else []
+    parts += [plain(template) for source in sources for template in source.templates]
+    return "\n".join(parts)
+
+
+def pool_record(file: Path, pool: PromptPool) -> dict[str, Any]:
+    """Say what is in a saved pool, ready for JSON."""
+    sizes = {name: len(pool.prompts(name)) for name in pool.class_names}
+    return {"path": str(file), **pool.statistics(), "prompts_of": sizes}
+
+
+def pool_text(pool: PromptPool) -> str:
+    """Lay out how many prompts each class has, and where they come from."""
+    rows = [[name, f"{len(pool.prompts(name)):,}"] for name in pool.class_names]
+    total = sum(map(len, pool.prompts_by_class))
+    return "\n".join(
+        [
+            table(["name", "prompts"], rows),
+            plain(f"{total:,} prompts: {_by_source(pool.prompts_by_source)}"),
+        ]
+    )
+
+
+def prompts_by_source(pool: PromptPool, class_name: str) -> dict[str, list[str]]:
+    """Return the texts of one class of a pool, by where they come from.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> pool = build_pool(["Barn Owl"], templates=["a {}."], descriptions={"Barn Owl": ["eyes"]})
+    >>> prompts_by_source(pool, "barn_owl")
+    {'template': ['a Barn Owl.'], 'descriptions': ['eyes']}
+    """
+    names = resolve([class_name], pool.class_names).entries(class_name) or [class_name]
+    found: dict[str, list[str]] = {}
+    for prompt in pool.prompts(names[0]):
+        found.setdefault(prompt.source, []).append(prompt.text)
+    return found
+
+
+def _by_source(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {source}" for source, count in counts.items())
+
+
+def _described(checked: Checked) -> list[Mapping[str, Any]]:
+    # Templates, which every class gets, say nothing about any.
+    return [meeting.texts for meeting, _ in checked if not meeting.source.templates]
+
+
+def _short(detail: str) -> str:
+    return detail if len(detail) <= _WIDTH else f"{detail[: _WIDTH - 1]}…"
+
+
+def _without(names: Sequence[str], texts: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [name for name in names if not any(name in found for found in texts)]

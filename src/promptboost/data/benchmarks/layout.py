@@ -1,0 +1,200 @@
+"""Where a benchmark's images are: its own layout, torchvision's, or folders of classes."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from promptboost.data.benchmarks.registry import Benchmark
+from promptboost.errors import DataError
+
+__all__ = ["Place", "Shelf", "few", "find_place", "unpacked_first"]
+
+_CLASS_LAST = re.compile(r"_n\d{8}(?=\.\w+$)")
+_ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".rar", ".7z", ".xz", ".bz2")
+
+
+@dataclass(frozen=True)
+class Place:
+    """An image folder and the folders in which its lists may lie.
+
+    Attributes
+    ----------
+    images : Path
+        Where the paths of a split file start.
+    own_layout : bool
+        Whether it is the protocol's layout; else images are looked for by their file names.
+    lists : tuple of Path
+        Folders to look for split files and class names in, nearest first.
+    """
+
+    images: Path
+    own_layout: bool
+    lists: tuple[Path, ...]
+
+    def list_named(self, name: str) -> Path | None:
+        """Find a file that belongs to the benchmark."""
+        return next((place / name for place in self.lists if (place / name).is_file()), None)
+
+
+def find_place(benchmark: Benchmark, folder: Path) -> Place:
+    """Find the images of a benchmark in its folder, or in the folder that holds all benchmarks.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from promptboost.data.benchmarks import BENCHMARKS
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     (Path(name) / "dtd" / "images").mkdir(parents=True)
+    ...     place = find_place(BENCHMARKS["dtd"], Path(name))
+    ...     place.images.relative_to(name).as_posix(), place.own_layout
+    ('dtd/images', True)
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder; give the folder of {benchmark.title}")
+    for base in (folder, *(folder / name for name in benchmark.folders)):
+        for sub in benchmark.images:
+            images = base / sub
+            if images.is_dir() and all((images / mark).is_dir() for mark in benchmark.marks):
+                return Place(images, True, _lists(images, folder))
+    named = (folder / name for name in benchmark.folders)
+    images = next((place for place in named if place.is_dir()), folder)
+    return Place(images, False, _lists(images, folder))
+
+
+def _lists(images: Path, folder: Path) -> tuple[Path, ...]:
+    """Return the image folder and those above it up to where the user pointed, or one above that."""
+    above = [images, *images.parents]
+    last = above.index(folder) + 1
+    return tuple(above[: last + 1])
+
+
+class Shelf:
+    """The files of an image folder, found by the paths of a split file.
+
+    A path is looked up as it is written. Copies that sort images otherwise, like ``train/`` and
+    ``test/`` with a folder for each class, keep the file names: there an image is found by its
+    name if no other has it, else by its name and the folder it is in.
+
+    Parameters
+    ----------
+    place : Place
+        Where to look.
+    prefix : str, default=""
+        What the split file writes before the name of a split's folder.
+    """
+
+    def __init__(self, place: Place, prefix: str = "") -> None:
+        self._root = place.images
+        self._prefix = prefix
+        self.paths = set(_files(place.images))
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[str]]:
+        # Only where paths are not as written: for a million files this is not free.
+        there: dict[str, list[str]] = {}
+        for path in sorted(self.paths):
+            there.setdefault(_file_name(path), []).append(path)
+        return there
+
+    def located(self, paths: Iterable[str]) -> dict[str, Path]:
+        """Find files by their paths in a split file; those that are not there are left out."""
+        paths = list(paths)
+        found = {path: path for path in paths if path in self.paths}
+        if len(found) < len(paths):
+            found |= self._searched(paths, set(found))
+        return {path: self._root / found[path] for path in paths if path in found}
+
+    def _searched(self, paths: Sequence[str], known: Set[str]) -> dict[str, str]:
+        written = Counter(map(_file_name, paths))
+        found = {}
+        for path in paths:
+            if path not in known:
+                there = self._find(path, alone=written[_file_name(path)] == 1)
+                if there is not None and there not in known:
+                    found[path] = there
+        # One file cannot be two images: which of them it is would be a guess.
+        times = Counter(found.values())
+        return {path: there for path, there in found.items() if times[there] == 1}
+
+    def _find(self, path: str, *, alone: bool) -> str | None:
+        there = self._by_name.get(_file_name(path), [])
+        if alone and len(there) == 1:
+            return there[0]
+        last = path.rpartition("/")[0].rpartition("/")[2]
+        if not last:
+            return None
+        known = {last, last.removeprefix(self._prefix)}
+        near = [other for other in there if known & set(other.split("/")[:-1])]
+        return near[0] if len(near) == 1 else None
+
+
+def _file_name(path: str) -> str:
+    # Hugging Face's copy of ImageNet writes the class at the end of each name once more.
+    return _CLASS_LAST.sub("", path.rpartition("/")[2])
+
+
+def unpacked_first(benchmark: Benchmark, folder: Path) -> list[str]:
+    """Name what was downloaded but is not images yet: archives, parquet files, videos.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from promptboost.data.benchmarks import BENCHMARKS
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     _ = (Path(name) / "dtd-r1.0.1.tar.gz").write_bytes(b"")
+    ...     unpacked_first(BENCHMARKS["dtd"], Path(name))
+    ['dtd-r1.0.1.tar.gz is not unpacked']
+    """
+    own = next((folder / name for name in benchmark.folders if (folder / name).is_dir()), folder)
+    found = list(_files(own, depth=3))
+    if own != folder:
+        # Beside the folder lies what was downloaded, perhaps for the other benchmarks as well.
+        found += _files(folder, depth=0)
+    archives = [path for path in found if path.lower().endswith(_ARCHIVES)]
+    said = []
+    if archives:
+        said.append(f"{few(archives)} {'is' if len(archives) == 1 else 'are'} not unpacked")
+    if parquet := _first_ending(found, (".parquet", ".arrow")):
+        said.append(
+            f"the images are inside files like {parquet}; write each to a file of the name "
+            "that is stored with it"
+        )
+    if video := _first_ending(found, (".avi",)):
+        said.append(f"there are videos like {video}, not the images of {benchmark.title}")
+    return said
+
+
+def few(names: Sequence[str], shown: int = 3) -> str:
+    """List the first few of many names.
+
+    Examples
+    --------
+    >>> few(["a", "b", "c", "d"])
+    'a, b, c, …'
+    """
+    return ", ".join(names[:shown]) + (", …" if len(names) > shown else "")
+
+
+def _first_ending(paths: Iterable[str], endings: tuple[str, ...]) -> str | None:
+    return next((path for path in paths if path.lower().endswith(endings)), None)
+
+
+def _files(root: Path, depth: int | None = None) -> Iterator[str]:
+    """Return the files below a folder as paths from it; links are followed, never in circles."""
+    seen: set[tuple[int, int]] = set()
+    for folder, names, files in os.walk(root, followlinks=True):
+        status = os.stat(folder)
+        below = Path(folder).relative_to(root).as_posix()
+        if (status.st_dev, status.st_ino) in seen:
+            names.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        if depth is not None and len(Path(below).parts) >= depth:
+            names.clear()
+        names.sort()
+        start = "" if below == "." else f"{below}/"
+        yield from (f"{start}{name}" for name in sorted(files) if not name.startswith("."))

@@ -1,0 +1,371 @@
+"""Which images a benchmark has: from its split file, its own lists, or a list of drawn shots."""
+
+import csv
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from promptboost.data.benchmarks.layout import Place, Shelf
+from promptboost.data.benchmarks.registry import Benchmark
+from promptboost.data.dataset import split_name
+from promptboost.errors import DataError
+
+__all__ = [
+    "Item",
+    "SplitItems",
+    "check_apart",
+    "digest",
+    "read_split",
+    "text_of",
+    "read_aircraft",
+    "read_imagenet",
+    "Lists",
+    "read_lists",
+]
+
+
+class Item(NamedTuple):
+    """One image of a split: its path below the image folder, the number and name of its class."""
+
+    path: str
+    label: int
+    name: str
+
+
+SplitItems: TypeAlias = dict[str, list[Item]]
+
+_SHAPE = '{"train": [["path", 0, "class"], …], "val": …, "test": …}'
+
+
+def read_split(path: Path) -> SplitItems:
+    """Read a split file, in the order in which it lists images.
+
+    Two shapes are read: lists of ``[path, number, class]``, as the protocol has them, and objects
+    ``{path: class}``, in which lists of drawn shots are often released. In the second, classes are
+    numbered in order of appearance.
+
+    Parameters
+    ----------
+    path : Path
+        A JSON file.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, is of another shape, lists an image in two splits, or calls one
+        class by two names.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "shots.json"
+    ...     _ = file.write_text('{"train": {"a/1.jpg": "cat", "a/2.jpg": "dog"}}')
+    ...     read_split(file)
+    {'train': [Item(path='a/1.jpg', label=0, name='cat'), Item(path='a/2.jpg', label=1, name='dog')]}
+    """
+    try:
+        content = json.loads(text_of(path))
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON ({error}); download it again") from error
+    if not isinstance(content, dict) or not content:
+        raise DataError(f"{path} is not a split file; it should be {_SHAPE}")
+    numbers: dict[str, int] = {}
+    items: SplitItems = {}
+    for key, listed in content.items():
+        split = split_name(key)
+        if split is None or split in items:
+            raise DataError(f"{path}: {key!r} is not one of train, val and test, once each")
+        items[split] = _items(listed, numbers, f"{path}, {key}")
+    _check_names(items, path)
+    check_apart(items, str(path))
+    return items
+
+
+def check_apart(items: Mapping[str, Sequence[Item]], where: str) -> None:
+    """Refuse an image that is listed twice: to learn from what is measured on would be a leak."""
+    seen: dict[str, str] = {}
+    for split, listed in items.items():
+        for item in listed:
+            if item.path in seen:
+                first = seen[item.path]
+                twice = f"twice in {split}" if first == split else f"in {first} and in {split}"
+                raise DataError(f"{where}: {item.path} is {twice}; an image belongs in one place")
+            seen[item.path] = split
+
+
+def digest(items: Mapping[str, Sequence[Item]]) -> str:
+    """Say in one word which images are in which split, as far as it changes a figure.
+
+    The order counts where shots are drawn, not in ``test``. Names of classes do not count: copies
+    of a list spell them in their own way.
+
+    Examples
+    --------
+    >>> one, two = Item("1.jpg", 0, "cat"), Item("2.jpg", 1, "dog")
+    >>> digest({"test": [one, two]}) == digest({"test": [two, one]})
+    True
+    >>> digest({"train": [one, two]}) == digest({"train": [two, one]})
+    False
+    """
+    hasher = hashlib.blake2b(digest_size=8)
+    for split in ("train", "val", "test"):
+        paths = [item.path for item in items.get(split, ())]
+        hasher.update(
+            "\n".join([split, *(sorted(paths) if split == "test" else paths), ""]).encode()
+        )
+    return hasher.hexdigest()
+
+
+def text_of(path: Path) -> str:
+    """Read a text file that must be there."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text (byte {error.start})") from error
+
+
+def _items(listed: Any, numbers: dict[str, int], where: str) -> list[Item]:
+    if isinstance(listed, dict):
+        rows: list[Any] = [
+            [path, numbers.setdefault(name, len(numbers)) if isinstance(name, str) else None, name]
+            for path, name in listed.items()
+        ]
+    elif isinstance(listed, list):
+        rows = listed
+    else:
+        raise DataError(f"{where}: not a list of images; it should be {_SHAPE}")
+    return [_item(row, f"{where}, image {number}") for number, row in enumerate(rows, start=1)]
+
+
+def _item(row: Any, where: str) -> Item:
+    match row:
+        case [str(path), int(label), str(name)] if not isinstance(label, bool):
+            pass
+        case _:
+            raise DataError(f'{where}: {row!r} is not ["path", number, "class"]')
+    path = path.replace("\\", "/")
+    # Absolute paths hold on one machine only, and ".." could lead out of the image folder.
+    if not name.strip() or not path or path.startswith("/") or ".." in path.split("/"):
+        raise DataError(f"{where}: {row!r} needs a path below the image folder and a class name")
+    return Item(path, label, name)
+
+
+def _check_names(items: SplitItems, path: Path) -> None:
+    names: dict[int, str] = {}
+    for item in (item for listed in items.values() for item in listed):
+        if names.setdefault(item.label, item.name) != item.name:
+            raise DataError(
+                f"{path}: class {item.label} is called {names[item.label]!r} and {item.name!r}"
+            )
+
+
+_CLASSES = "variants.txt"
+
+
+def read_aircraft(place: Place) -> SplitItems:
+    """Read ``variants.txt`` (the classes in order) and ``images_variant_{train,val,test}.txt``.
+
+    A line of the lists is the number of an image and its class: ``1025794 707-320``.
+    """
+    names = _lines(place, _CLASSES)
+    numbers = {name: number for number, name in enumerate(names)}
+    items: SplitItems = {}
+    for split in ("train", "val", "test"):
+        file = f"images_variant_{split}.txt"
+        items[split] = []
+        for line in _lines(place, file):
+            image, _, name = line.partition(" ")
+            if name not in numbers:
+                raise DataError(
+                    f"{file}: {line!r} names no class of {_CLASSES}; download both again"
+                )
+            items[split].append(Item(f"{image}.jpg", numbers[name], name))
+    return items
+
+
+def _lines(place: Place, name: str) -> list[str]:
+    path = place.list_named(name)
+    if path is None:
+        raise DataError(f"{name} is missing; it comes with the images and lies beside images/")
+    return [line.strip() for line in text_of(path).splitlines() if line.strip()]
+
+
+_CLASS_LIST = "classnames.txt"
+_VAL_LABELS = "LOC_val_solution.csv"
+_WNID = re.compile(r"n\d{8}")
+_LAST_WNID = re.compile(r"_(n\d{8})\.\w+$")
+_TOP = re.compile(r"([a-z]+)(_images(_\d+)?)?")  # train, and train_images_0 as archives are called
+_SPLITS = {"train": "train", "val": "test"}  # the test images' own labels were never published
+
+
+def read_imagenet(place: Place, shelf: Shelf) -> SplitItems:
+    """List the images of all classes in ``classnames.txt`` that are there, in sorted order.
+
+    A line of it is the number of a class in WordNet and its name: ``n01440764 tench``. Classes with
+    equal names are one class for a method that knows them by their names.
+    """
+    classes = _classes(place)
+    numbers = {wnid: number for number, wnid in enumerate(sorted(classes))}
+    listed = _val_labels(place)
+    items: SplitItems = {"train": [], "test": []}
+    for path in sorted(shelf.paths):
+        top, _, inside = path.partition("/")
+        split = _split(top)
+        wnid = _wnid(inside, listed if split == "test" else {})
+        if split is not None and wnid in classes:
+            items[split].append(Item(path, numbers[wnid], classes[wnid]))
+    if not items["test"]:
+        raise DataError(
+            "there are no validation images in folders of classes like val/n01440764; where they "
+            f"come in one heap, sort them by the official labels, or put {_VAL_LABELS} (Kaggle's "
+            "list of them) beside the images' folder"
+        )
+    return items
+
+
+def _split(top: str) -> str | None:
+    word = _TOP.fullmatch(top.lower())
+    return None if word is None else _SPLITS.get(split_name(word[1]) or "")
+
+
+def _wnid(inside: str, listed: Mapping[str, str]) -> str:
+    """Return the class of an image by its path below the folder of its split; empty if not known."""
+    folder, _, name = inside.partition("/")
+    if name:
+        return folder
+    named = _LAST_WNID.search(inside)
+    return named[1] if named else listed.get(inside.partition(".")[0], "")
+
+
+def _val_labels(place: Place) -> dict[str, str]:
+    """Read the class of each validation image from Kaggle's list, if it is there."""
+    path = place.list_named(_VAL_LABELS)
+    if path is None:
+        return {}
+    # ImageId,PredictionString: the latter is the class and a box, for each thing in the image.
+    rows = csv.reader(text_of(path).splitlines()[1:])
+    return {row[0]: row[1].split(" ")[0] for row in rows if len(row) > 1}
+
+
+def _classes(place: Place) -> dict[str, str]:
+    path = place.list_named(_CLASS_LIST)
+    if path is None:
+        raise DataError(
+            f"{_CLASS_LIST} is missing: the names of the classes are not known without it"
+        )
+    classes: dict[str, str] = {}
+    for number, line in enumerate(text_of(path).splitlines(), start=1):
+        wnid, _, name = line.strip().partition(" ")
+        if not wnid:
+            continue
+        if not _WNID.fullmatch(wnid) or not name.strip() or wnid in classes:
+            raise DataError(f"{path}, line {number}: {line!r} is not like 'n01440764 tench', once")
+        classes[wnid] = name.strip()
+    return classes
+
+
+_SAY_WHERE = "say where it is: --split FILE of data check, {}:DIR@FILE elsewhere"
+_OWN_LISTS: dict[str, Callable[[Place, Shelf], SplitItems]] = {
+    "imagenet": read_imagenet,
+    "fgvc_aircraft": lambda place, _: read_aircraft(place),
+}
+
+
+@dataclass(frozen=True)
+class Lists:
+    """What is listed, and where.
+
+    Attributes
+    ----------
+    items : dict of str to list of Item
+        The images of each split, in the order of the file.
+    file : Path or None
+        The file that says so; None if the images' own layout does.
+    shots : bool
+        Whether what to learn from was drawn before, so that published sizes say nothing about it.
+    whole : Path or None
+        The file that the test images are from, where it is another one.
+    foreign : bool
+        Whether the split is known not to be the protocol's.
+    """
+
+    items: SplitItems
+    file: Path | None
+    shots: bool = False
+    whole: Path | None = None
+    foreign: bool = False
+
+
+def read_lists(benchmark: Benchmark, place: Place, shelf: Shelf, given: Path | None) -> Lists:
+    """Read which images are in which split.
+
+    A given file without ``test`` is a list of drawn shots: its images are what to learn from, and
+    the test images are those of the whole split, which must be there too.
+
+    Raises
+    ------
+    DataError
+        If there is no split file, or something in it is wrong.
+    """
+    if given is None:
+        return _whole(benchmark, place, shelf, _SAY_WHERE.format(benchmark.name))
+    listed = read_split(given)
+    if "train" not in listed:
+        raise DataError(f"{given} lists no images to learn from (train)")
+    if "test" in listed:
+        return Lists(listed, given, foreign=_is_foreign(benchmark, listed))
+    # Shots are often released beside the split they were drawn from, or in a folder there.
+    near = replace(place, lists=(*place.lists, given.parent, given.parent.parent))
+    advice = f"beside {given.name}, which lists drawn shots and no test images"
+    whole = _whole(benchmark, near, shelf, advice)
+    shots = _of_shots(listed, whole.items, shelf, str(given))
+    return Lists(shots, given, shots=True, whole=whole.file, foreign=whole.foreign)
+
+
+def _whole(benchmark: Benchmark, place: Place, shelf: Shelf, advice: str) -> Lists:
+    if benchmark.split_file is None:
+        return Lists(_OWN_LISTS[benchmark.name](place, shelf), None)
+    file = place.list_named(benchmark.split_file)
+    if file is None:
+        raise DataError(
+            f"{benchmark.split_file} is missing, so which images are for learning and which for "
+            f"testing is not known; put it beside the images' folder, or {advice}"
+        )
+    items = read_split(file)
+    absent = [split for split in benchmark.sizes if split not in items]
+    if absent:
+        raise DataError(f"{file} has no list {', '.join(absent)}; download it again")
+    return Lists(items, file, foreign=_is_foreign(benchmark, items))
+
+
+def _is_foreign(benchmark: Benchmark, items: SplitItems) -> bool:
+    return benchmark.split_digest is not None and digest(items) != benchmark.split_digest
+
+
+def _of_shots(shots: SplitItems, whole: SplitItems, shelf: Shelf, where: str) -> SplitItems:
+    """Look each drawn image up in the whole split: released lists spell classes in their own way."""
+    everything = [item for listed in whole.values() for item in listed]
+    by_path = {item.path: item for item in everything}
+    by_file = {file: by_path[path] for path, file in shelf.located(by_path).items()}
+    numbers = {item.name: item.label for item in everything}
+    result: SplitItems = {}
+    for split, listed in shots.items():
+        files = shelf.located(item.path for item in listed)
+        result[split] = []
+        for item in listed:
+            known = by_path.get(item.path) or by_file.get(files.get(item.path, Path()))
+            if known is None and item.name not in numbers:
+                raise DataError(
+                    f"{where}: {item.path} is of no class of this benchmark ({item.name!r})"
+                )
+            result[split].append(known or Item(item.path, numbers[item.name], item.name))
+    result["test"] = whole["test"]
+    check_apart(result, where)
+    return result

@@ -1,0 +1,325 @@
+"""Opening one image, whatever state its file is in: an RGB image, or a reason why not."""
+
+import errno
+import io
+import stat
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from promptboost.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = [
+    "quiet_pillow",
+    "to_eight_bits",
+    "MAX_PIXELS",
+    "BadImage",
+    "ImageError",
+    "ImageSource",
+    "check_one",
+    "file_bytes",
+    "read_image",
+    "reason_for",
+]
+
+_lock = threading.Lock()
+_depth = 0
+_guard: "warnings.catch_warnings[None] | None" = None
+
+
+@contextmanager
+def quiet_pillow() -> Iterator[None]:
+    """Ignore what Pillow warns about; whatever matters is an error with the file's name instead.
+
+    Python's warning filters belong to the process: threads that each set and restore them would
+    restore each other's. So the first to enter sets the filter and the last to leave removes it.
+
+    Examples
+    --------
+    >>> with quiet_pillow(), quiet_pillow():
+    ...     pass
+    """
+    global _depth, _guard
+    with _lock:
+        if _depth == 0:
+            _guard = warnings.catch_warnings()
+            _guard.__enter__()
+            warnings.filterwarnings("ignore", module=r"PIL\.")
+        _depth += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if _depth == 0 and _guard is not None:
+                _guard.__exit__(None, None, None)
+                _guard = None
+
+
+def to_eight_bits(image: "Image") -> "Image":
+    """Scale a grey image of 16 or 32 bits, or of floats, to eight bits.
+
+    Pillow's own conversion clips everything above 255 to white. Here 16-bit images keep their
+    full range. Wider ones do not say where white is: it is taken to be the next of 1 (floats
+    only), 255 and 65535 that holds all their values, else their largest.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from PIL import Image
+    >>> deep = Image.fromarray(np.array([[0, 32896, 65535]], dtype=np.uint16))
+    >>> np.asarray(to_eight_bits(deep)).tolist()
+    [[0, 128, 255]]
+    """
+    from PIL import Image
+
+    values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)
+    if image.mode.startswith("I;16"):
+        white = 65535.0
+    else:
+        steps = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
+        top = float(values.max(initial=0.0))
+        white = next((step for step in steps if top <= step), top)
+    scaled = np.clip(np.rint(values * (255.0 / white)), 0, 255).astype(np.uint8)
+    return Image.fromarray(scaled)
+
+
+ImageSource: TypeAlias = "Path | bytes | Image"
+
+#: The largest image that is decoded, in pixels: above the 108 megapixels of large phone cameras,
+#: and 400 MB once decoded. A small file can claim any size, so this is checked on its header.
+MAX_PIXELS = 128 * 2**20
+
+# As large as an image of that size can be: 16 bits in each of four channels, not compressed.
+_MAX_BYTES = MAX_PIXELS * 8
+
+# Formats that are plainly images. Left out on purpose are those that run another program to be
+# drawn (EPS) and the scientific containers, which hold anything.
+_FORMATS = (
+    *("JPEG", "MPO", "PNG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000"),
+    *("ICO", "ICNS", "TGA", "PCX", "PSD", "QOI", "SGI", "DDS"),
+)
+
+_OS_REASONS = {
+    errno.ENOENT: "no such file",
+    errno.EACCES: "no permission to read it",
+    errno.EPERM: "no permission to read it",
+    errno.ELOOP: "a symbolic link that leads back to itself",
+    errno.ENAMETOOLONG: "the name is too long",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BadImage:
+    """A file that cannot be used, and why.
+
+    Examples
+    --------
+    >>> str(BadImage("cat/7.jpg", "the file is empty"))
+    'cat/7.jpg: the file is empty'
+    """
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class ImageError(DataError):
+    """One image cannot be opened; ``bad`` says which and why."""
+
+    def __init__(self, bad: BadImage) -> None:
+        super().__init__(str(bad))
+        self.bad = bad
+
+
+def read_image(source: ImageSource, name: str = "image", *, at_least: int | None = None) -> "Image":
+    """Open an image as RGB, the right way up, on white, first frame only.
+
+    Parameters
+    ----------
+    source : Path, bytes or PIL image
+        A file, the bytes of one, or an image already in memory.
+    name : str, default="image"
+        What to call it in an error.
+    at_least : int, optional
+        Allow a large image to be read smaller by a whole factor, as long as its shorter side
+        keeps this many pixels. A JPEG is then decoded several times faster.
+
+    Returns
+    -------
+    Image
+        An RGB image in memory.
+
+    Raises
+    ------
+    ImageError
+        If it cannot be opened; the message has the name and the reason.
+
+    Examples
+    --------
+    >>> from PIL import Image
+    >>> half_red = Image.new("RGBA", (2, 2), (255, 0, 0, 128))
+    >>> read_image(half_red).getpixel((0, 0))
+    (255, 127, 127)
+    """
+    # Pillow's plugins raise nearly any type of exception on damaged bytes, so all are caught.
+    try:
+        with quiet_pillow():
+            image = _opened(source)
+            _check_size(image)
+            if at_least is not None:
+                factor = max(1, min(image.size) // at_least)
+                image.draft(None, (image.width // factor, image.height // factor))
+            rgb = _as_rgb(image)
+            if at_least is not None and (factor := min(rgb.size) // at_least) > 1:
+                rgb = rgb.reduce(factor)
+            return rgb
+    except Exception as error:
+        raise ImageError(BadImage(name, reason_for(error, source))) from error
+
+
+def check_one(source: ImageSource, name: str = "image") -> BadImage | None:
+    """Say what is wrong with an image, or nothing; quicker than opening it in full.
+
+    Examples
+    --------
+    >>> print(check_one(b"hello", "a.jpg"))
+    a.jpg: not an image of a known kind
+    """
+    try:
+        with quiet_pillow():
+            image = _opened(source)
+            _check_size(image)
+            # A JPEG at an eighth of its size still has every coded byte read, so it is found out
+            # if it is cut off, without the cost of its pixels. Other formats ignore this.
+            image.draft(None, (1, 1))
+            image.load()
+    except Exception as error:
+        return BadImage(name, reason_for(error, source))
+    return None
+
+
+def _opened(source: ImageSource) -> "Image":
+    from PIL import Image
+
+    if isinstance(source, Image.Image):
+        return source
+    data = source if isinstance(source, bytes) else _bytes_of(source)
+    if not data:
+        raise _UnusableError("the file is empty")
+    return Image.open(io.BytesIO(data), formats=_known_formats())
+
+
+def file_bytes(path: Path, name: str) -> bytes:
+    """Read an image's file whole.
+
+    Raises
+    ------
+    ImageError
+        If it cannot be read; the message has the name and the reason.
+
+    Examples
+    --------
+    >>> file_bytes(Path("nowhere.jpg"), "nowhere.jpg")
+    Traceback (most recent call last):
+    promptboost.data.decode.ImageError: nowhere.jpg: no such file
+    """
+    try:
+        return _bytes_of(path)
+    except (OSError, _UnusableError) as error:
+        raise ImageError(BadImage(name, reason_for(error, path))) from error
+
+
+def _bytes_of(path: Path) -> bytes:
+    status = path.stat()
+    # Opening a pipe would wait for ever.
+    if not stat.S_ISREG(status.st_mode):
+        folder = stat.S_ISDIR(status.st_mode)
+        raise _UnusableError("a folder, not an image" if folder else "not a file")
+    if status.st_size > _MAX_BYTES:
+        raise _UnusableError(f"too large: {status.st_size / 2**30:.1f} GiB; make it smaller")
+    return path.read_bytes()
+
+
+@cache
+def _known_formats() -> tuple[str, ...]:
+    from PIL import Image
+
+    Image.init()
+    return tuple(name for name in _FORMATS if name in Image.OPEN)
+
+
+def _check_size(image: "Image") -> None:
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        size = f"{width} × {height} pixels, more than {MAX_PIXELS // 10**6} million"
+        raise _UnusableError(f"too large: {size}; make it smaller")
+    if width * height == 0:
+        raise _UnusableError("it has no pixels")
+
+
+def _as_rgb(image: "Image") -> "Image":
+    from PIL import Image
+
+    if getattr(image, "n_frames", 1) > 1:
+        image.seek(0)
+    image = _upright(image)
+    if image.mode.startswith("I") or image.mode == "F":
+        image = to_eight_bits(image)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    rgb = image.convert("RGB")
+    # Only the pixels are kept: the rest (EXIF, profiles) has been applied or does not matter.
+    rgb.info = {}
+    return rgb
+
+
+def _upright(image: "Image") -> "Image":
+    from PIL import ImageOps
+
+    image.load()
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:
+        # Damaged EXIF says nothing about the pixels, which have just been decoded: keep them.
+        return image
+
+
+class _UnusableError(Exception):
+    """A reason found here rather than by Pillow."""
+
+
+def reason_for(error: Exception, source: ImageSource) -> str:
+    """Say in plain words why an image could not be opened.
+
+    Examples
+    --------
+    >>> reason_for(FileNotFoundError(2, "No such file or directory"), Path("a.jpg"))
+    'no such file'
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    if isinstance(error, _UnusableError):
+        return str(error)
+    if isinstance(error, UnidentifiedImageError):
+        heic = isinstance(source, Path) and source.suffix.lower() in {".heic", ".heif"}
+        return "HEIC is not supported; save it as JPEG" if heic else "not an image of a known kind"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"too large: more than {MAX_PIXELS // 10**6} million pixels; make it smaller"
+    if isinstance(error, OSError) and error.errno is not None:
+        return _OS_REASONS.get(error.errno, error.strerror or str(error))
+    return f"cut off or damaged ({error or type(error).__name__})"

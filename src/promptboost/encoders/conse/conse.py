@@ -1,0 +1,232 @@
+"""ConSE encoders: vision-language models made of parts that package registries carry.
+
+An image goes through an ImageNet classifier; the probabilities of the 1000 classes weigh the
+sentence embeddings of their names (Norouzi et al. 2014, "Zero-shot learning by convex combination
+of semantic embeddings"). A text is its sentence embedding. Both live in the space of the sentence
+encoder, so prompts can be compared with images although no part was trained on pairs of them.
+These encoders know ImageNet's 1000 classes and no more: they are not contrastively trained models,
+and are weaker than those on most tasks.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.encoders.base import UnitRows, report_truncated, unit_rows
+from promptboost.encoders.batches import batches
+from promptboost.encoders.conse.imagenet import CENTRE, ImageNetClassifier
+from promptboost.encoders.conse.parts import (
+    CONSE_VARIANTS,
+    ConseVariant,
+    imagenet_class_names,
+    require_parts,
+)
+from promptboost.encoders.conse.sentences import OnnxBert, SentenceEncoder, TorchBert
+from promptboost.encoders.runtime import fingerprint, hash_file, pick_device
+from promptboost.errors import EncoderError, SettingError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from promptboost.encoders.towers import DifferentiableText
+
+__all__ = ["ConseEncoder", "load_conse"]
+
+# Images whose probabilities are in memory at a time.
+_BLOCK = 64
+
+
+class ConseEncoder:
+    """An image classifier and a sentence encoder that meet in the names of ImageNet's classes.
+
+    Made by :func:`~promptboost.encoders.load_encoder`. Its parts are read when first needed: what
+    finds all embeddings in a store pays for none of them.
+
+    Parameters
+    ----------
+    variant : ConseVariant
+        Which parts.
+    temperature : float
+        Divides the classifier's logits before the softmax.
+    template : str
+        The sentence ImageNet's class names are put into.
+    device : str or None
+        Where torch runs.
+
+    Notes
+    -----
+    The rows of the class names are centred on their mean. What all names have in common says
+    nothing about an image, and would make all images alike.
+    """
+
+    dim = 384
+    causal_text = False
+
+    def __init__(
+        self, variant: ConseVariant, temperature: float, template: str, device: str | None
+    ) -> None:
+        self.id = _identity(variant, temperature, template)
+        self.context_length = variant.context_length
+        self.logit_scale = variant.logit_scale
+        self.temperature = temperature
+        self.template = template
+        self._variant = variant
+        self._device = device
+        self._image_file, self._text_file, self._vocabulary = require_parts(variant)
+        self.fingerprint = fingerprint(
+            {
+                "kind": "conse",
+                "image weights": hash_file(self._image_file),
+                "image size": variant.image_size,
+                "image centre": CENTRE,
+                "text weights": hash_file(self._text_file),
+                "vocabulary": hash_file(self._vocabulary),
+                "context length": variant.context_length,
+                "class names": imagenet_class_names(),
+                "temperature": temperature,
+                "template": template,
+            }
+        )
+
+    def encode_texts(self, texts: Sequence[str]) -> UnitRows:
+        """Embed texts as unit rows, in the order given.
+
+        Warns
+        -----
+        TruncatedPromptWarning
+            If texts are longer than the context: their ends are not read.
+        """
+        tokens = self._sentences.tokens(texts)
+        counts = np.array([len(ids) for ids in tokens], dtype=np.int64)
+        report_truncated(texts, counts, self.context_length, self.id)
+        return self._sentences.encode(tokens)
+
+    def encode_images(self, images: Iterable["Image"]) -> UnitRows:
+        """Embed images as unit rows, in the order given."""
+        blocks = [np.zeros((0, self.dim), dtype=np.float32)]
+        for batch in batches(images, _BLOCK):
+            logits = self._classifier.logits(batch).astype(np.float64) / self.temperature
+            weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+            blocks.append(unit_rows(weights / weights.sum(axis=1, keepdims=True) @ self._names))
+        return np.concatenate(blocks)
+
+    def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """Count the tokens of each text, with start and end tokens, before any truncation."""
+        return np.array([len(ids) for ids in self._sentences.tokens(texts)], dtype=np.int64)
+
+    def text_tower(self) -> "DifferentiableText":
+        """Return the sentence encoder for gradients.
+
+        Raises
+        ------
+        EncoderError
+            If its weights are stored as ONNX, which runs in one direction only.
+        """
+        from promptboost.encoders.conse.sentences import ConseTower
+
+        network = self._sentences.network
+        if not isinstance(network, TorchBert):
+            raise EncoderError(
+                f"gradients cannot reach the texts of {self.id}: its sentence encoder is an ONNX "
+                "file, which only runs forwards. Use conse:lite0, or conse:lite2-l6, which sees "
+                "with the image classifier of conse:lite2"
+            )
+        return ConseTower(self._sentences, network)
+
+    @cached_property
+    def _classifier(self) -> ImageNetClassifier:
+        variant = self._variant
+        device = pick_device(self._device)
+        return ImageNetClassifier(variant.network, self._image_file, variant.image_size, device)
+
+    @cached_property
+    def _sentences(self) -> SentenceEncoder:
+        is_onnx = self._text_file.suffix == ".onnx"
+        network = OnnxBert(self._text_file) if is_onnx else self._torch_bert(self._text_file)
+        return SentenceEncoder(self._vocabulary, network, self.context_length, self.dim)
+
+    def _torch_bert(self, weights: Path) -> TorchBert:
+        return TorchBert(weights, heads=12, device=pick_device(self._device))
+
+    @cached_property
+    def _names(self) -> NDArray[np.float64]:
+        sentences = [self.template.format(name) for name in imagenet_class_names()]
+        rows = self._sentences.encode(self._sentences.tokens(sentences)).astype(np.float64)
+        centred: NDArray[np.float64] = rows - rows.mean(axis=0)
+        return centred
+
+
+def load_conse(
+    name: str,
+    *,
+    device: str | None = None,
+    temperature: float | str | None = None,
+    template: str | None = None,
+) -> ConseEncoder:
+    """Load a ConSE encoder from the packages of the extra ``offline``.
+
+    Parameters
+    ----------
+    name : str
+        ``"lite0"`` or ``"lite2"``: different image classifiers with different sentence encoders.
+    device : str, optional
+        Where torch runs; by default the fastest there is.
+    temperature : float, optional
+        Divides the classifier's logits: higher lets more classes speak. The default is measured.
+    template : str, optional
+        The sentence ImageNet's class names are put into, with ``{}`` for the name. The default is
+        measured.
+
+    Returns
+    -------
+    ConseEncoder
+        Its ``id`` names the parameters that are not the defaults.
+    """
+    variant = CONSE_VARIANTS.get(name)
+    if variant is None:
+        known = ", ".join(f"conse:{known}" for known in CONSE_VARIANTS)
+        raise EncoderError(f"There is no encoder conse:{name}. There are: {known}")
+    encoder = ConseEncoder(
+        variant,
+        _checked_temperature(variant.temperature if temperature is None else temperature),
+        _checked_template(variant.template if template is None else template),
+        device,
+    )
+    if device not in (None, "cpu"):
+        pick_device(device)  # the part that needs it is read later, but an error should be now
+    return encoder
+
+
+def _checked_temperature(value: float | str) -> float:
+    try:
+        temperature = float(value)
+    except ValueError:
+        temperature = np.nan
+    if not (np.isfinite(temperature) and temperature > 0):
+        raise SettingError(f"temperature must be a number above zero, not {value!r}")
+    return temperature
+
+
+def _checked_template(template: str) -> str:
+    if template.count("{}") != 1 or any(brace in template.replace("{}", "") for brace in "{}"):
+        raise SettingError(
+            "template must have one {} for the class name, as in 'a photo of a {}', "
+            f"not {template!r}"
+        )
+    return template
+
+
+def _identity(variant: ConseVariant, temperature: float, template: str) -> str:
+    """Name of the encoder, from which ``load_encoder`` makes the same again."""
+    settings: dict[str, str] = {}
+    if temperature != variant.temperature:
+        settings["temperature"] = repr(temperature)
+    if template != variant.template:
+        settings["template"] = template
+    query = urlencode(settings, quote_via=quote, safe="{} ,.")
+    return f"conse:{variant.name}" + (f"?{query}" if query else "")

@@ -1,0 +1,267 @@
+"""The sentence encoder of a ConSE encoder as a differentiable text tower."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.encoders.base import UnitRows, unit_rows
+from promptboost.encoders.batches import encode_by_length
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["SentenceEncoder", "TokenStates", "TorchBert", "OnnxBert", "ConseTower"]
+
+BATCH = 64
+
+
+class TokenStates(Protocol):
+    """A network that gives one vector for each token."""
+
+    def __call__(
+        self, tokens: NDArray[np.int64], present: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Map tokens and their mask, both ``(n, length)``, to ``(n, length, dim)``."""
+        ...
+
+
+class SentenceEncoder:
+    """Mean of the token states of a BERT-like network.
+
+    Padding is masked, so a text has the same row whatever it is batched with; texts of similar
+    length go together and are padded only to the longest of their batch.
+
+    Parameters
+    ----------
+    vocabulary : Path
+        A ``tokenizer.json`` file.
+    network : TokenStates
+        The network.
+    context_length : int
+        How many tokens of a text the network was trained to read.
+    dim : int
+        Length of the rows.
+    """
+
+    def __init__(
+        self, vocabulary: Path, network: TokenStates, context_length: int, dim: int = 384
+    ) -> None:
+        from tokenizers import Tokenizer
+
+        self.tokenizer = Tokenizer.from_file(str(vocabulary))
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        self._end: int = self.tokenizer.get_vocab()["[SEP]"]
+        self.network = network
+        self.context_length = context_length
+        self.dim = dim
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokens of each text, with start and end tokens, not truncated."""
+        return [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts))]
+
+    def encode(self, tokens: Sequence[Sequence[int]]) -> UnitRows:
+        """Embed tokenised texts as unit rows, in the order given."""
+        kept = [self._fit(ids) for ids in tokens]
+
+        def encode_batch(batch: NDArray[np.intp], length: int) -> NDArray[np.float32]:
+            ids = np.zeros((len(batch), length), dtype=np.int64)
+            present = np.zeros((len(batch), length), dtype=np.int64)
+            for row, position in enumerate(batch):
+                ids[row, : len(kept[position])] = kept[position]
+                present[row, : len(kept[position])] = 1
+            states = self.network(ids, present) * present[:, :, None]
+            return unit_rows(states.sum(axis=1, dtype=np.float64))
+
+        return encode_by_length([len(ids) for ids in kept], self.dim, BATCH, encode_batch)
+
+    def _fit(self, ids: Sequence[int]) -> list[int]:
+        if len(ids) <= self.context_length:
+            return list(ids)
+        return [*ids[: self.context_length - 1], self._end]
+
+
+class TorchBert:
+    """The forward pass of BERT over weights in a safetensors file.
+
+    Parameters
+    ----------
+    weights : Path
+        Weights with the names Hugging Face gives them.
+    heads : int
+        Number of attention heads.
+    device : torch.device
+        Where to run.
+    """
+
+    def __init__(self, weights: Path, heads: int, device: "torch.device") -> None:
+        from safetensors.torch import load_file
+
+        self._weights = load_file(weights, device=str(device))
+        self._layers = 1 + max(
+            int(name.split(".")[2]) for name in self._weights if name.startswith("encoder.layer.")
+        )
+        self._heads = heads
+        self._device = device
+
+    def __call__(
+        self, tokens: NDArray[np.int64], present: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Map tokens and their mask to token states."""
+        import torch
+
+        with torch.inference_mode():
+            ids = torch.from_numpy(tokens).to(self._device)
+            there = torch.from_numpy(present).to(self._device).bool()
+            rows: NDArray[np.float32] = self.states(self.vocabulary[ids], there).cpu().numpy()
+        return rows
+
+    @property
+    def vocabulary(self) -> "torch.Tensor":
+        """One row for each token, without its position."""
+        return self._weights["embeddings.word_embeddings.weight"]
+
+    def states(self, words: "torch.Tensor", present: "torch.Tensor") -> "torch.Tensor":
+        """Map token embeddings, ``(n, length, dim)``, and their mask to token states."""
+        # A mask over keys, broadcast over heads and queries.
+        mask = present[:, None, None, :]
+        places = self._weights["embeddings.position_embeddings.weight"][: words.shape[1]]
+        kind = self._weights["embeddings.token_type_embeddings.weight"][0]
+        states = self._normed(words + places + kind, "embeddings.LayerNorm")
+        for layer in range(self._layers):
+            states = self._layer(states, mask, f"encoder.layer.{layer}")
+        return states
+
+    def _layer(self, states: "torch.Tensor", mask: "torch.Tensor", name: str) -> "torch.Tensor":
+        from torch.nn import functional
+
+        query, key, value = (
+            self._linear(states, f"{name}.attention.self.{part}")
+            .view(*states.shape[:2], self._heads, -1)
+            .transpose(1, 2)
+            for part in ("query", "key", "value")
+        )
+        context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        mixed = self._linear(context.transpose(1, 2).flatten(2), f"{name}.attention.output.dense")
+        states = self._normed(states + mixed, f"{name}.attention.output.LayerNorm")
+        wide = functional.gelu(self._linear(states, f"{name}.intermediate.dense"))
+        return self._normed(
+            states + self._linear(wide, f"{name}.output.dense"), f"{name}.output.LayerNorm"
+        )
+
+    def _linear(self, states: "torch.Tensor", name: str) -> "torch.Tensor":
+        from torch.nn import functional
+
+        return functional.linear(
+            states, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
+        )
+
+    def _normed(self, states: "torch.Tensor", name: str) -> "torch.Tensor":
+        from torch.nn import functional
+
+        weight = self._weights[f"{name}.weight"]
+        bias = self._weights[f"{name}.bias"]
+        return functional.layer_norm(states, weight.shape, weight, bias, eps=1e-12)
+
+
+class OnnxBert:
+    """A BERT-like network stored as ONNX, run on the processor.
+
+    Parameters
+    ----------
+    weights : Path
+        An ONNX file that takes ``input_ids`` and ``attention_mask``.
+    """
+
+    def __init__(self, weights: Path) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # its hints on how a file was exported are not the user's
+        self._session: Any = onnxruntime.InferenceSession(
+            str(weights), options, providers=["CPUExecutionProvider"]
+        )
+        # The file has no names for its outputs; token states are the only cube among them.
+        self._output: str = next(
+            output.name for output in self._session.get_outputs() if len(output.shape) == 3
+        )
+
+    def __call__(
+        self, tokens: NDArray[np.int64], present: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Map tokens and their mask to token states."""
+        inputs = {"input_ids": tokens, "attention_mask": present}
+        (states,) = self._session.run([self._output], inputs)
+        return np.asarray(states, dtype=np.float32)
+
+
+# How WordPiece marks a token that continues a word.
+_CONTINUES = "##"
+
+
+class ConseTower:
+    """BERT with a mean over its tokens. It looks both ways, so nothing of a text can be shared.
+
+    Parameters
+    ----------
+    sentences : SentenceEncoder
+        Tokenizer and length of the context.
+    network : TorchBert
+        The network in it.
+    """
+
+    def __init__(self, sentences: SentenceEncoder, network: TorchBert) -> None:
+        self.context_length = sentences.context_length
+        self._network = network
+        self._tokenizer: Any = sentences.tokenizer
+        begin, end = self._tokenizer.encode("").ids
+        self.start: tuple[int, ...] = (begin,)
+        self.end: tuple[int, ...] = (end,)
+
+    @property
+    def vocabulary(self) -> "torch.Tensor":
+        """The word embeddings, without positions."""
+        return self._network.vocabulary
+
+    @cached_property
+    def allowed(self) -> "torch.Tensor":
+        """Whole words that the tokenizer keeps whole, and the pieces that continue words."""
+        import torch
+
+        special = self._tokenizer.get_added_tokens_decoder()
+        pieces = {
+            number: piece
+            for piece, number in self._tokenizer.get_vocab(with_added_tokens=False).items()
+            if number not in special
+        }
+        words = {n: p for n, p in pieces.items() if not p.startswith(_CONTINUES)}
+        read = self._tokenizer.encode_batch(list(words.values()), add_special_tokens=False)
+        kept = [n for n, encoding in zip(words, read, strict=True) if encoding.ids == [n]]
+        kept += [n for n, p in pieces.items() if len(p) > 2 and p.startswith(_CONTINUES)]
+        return torch.tensor(sorted(kept), device=self.vocabulary.device)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the tokens of a text, without start and end."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Put words together from their pieces; a piece at the very beginning stands alone."""
+        text = " ".join(self._tokenizer.id_to_token(token) for token in tokens)
+        return text.replace(f" {_CONTINUES}", "").removeprefix(_CONTINUES)
+
+    def encode(
+        self, beginning: "torch.Tensor", endings: "torch.Tensor", lengths: "torch.Tensor"
+    ) -> "torch.Tensor":
+        """Run the network and average over the tokens that count."""
+        import torch
+
+        words = torch.cat([beginning.expand(len(endings), -1, -1), endings], dim=1)
+        places = torch.arange(words.shape[1], device=words.device)
+        present = places < lengths[:, None] + len(beginning)
+        states = self._network.states(words, present) * present[:, :, None]
+        return torch.nn.functional.normalize(states.sum(dim=1), dim=-1)

@@ -1,0 +1,273 @@
+"""Deep prompts: learnt tokens beside the real ones, in the first layers of both towers of a ViT CLIP."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from promptboost.encoders.base import Encoder
+from promptboost.encoders.openclip.openclip import OpenClipEncoder, TextTower
+from promptboost.errors import EncoderError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["vit_clip", "ClassTokens", "DeepPrompts", "PromptedTowers"]
+
+
+def vit_clip(encoder: Encoder) -> OpenClipEncoder:
+    """Return the open_clip encoder that an encoder is, or that a store stands before.
+
+    Raises
+    ------
+    EncoderError
+        If there is none, or its towers are not a ViT and a causal text tower.
+
+    Examples
+    --------
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> vit_clip(FakeEncoder(dim=8))
+    Traceback (most recent call last):
+    promptboost.errors.EncoderError: deep prompts need a ViT of open_clip, such as ViT-B-32/openai; \
+fake:8-0 has no such tower
+    """
+    inner: object = getattr(encoder, "encoder", encoder)
+    obstacle = "has no such tower"
+    if isinstance(inner, OpenClipEncoder):
+        obstacle = _obstacle(inner.model)
+        if not obstacle:
+            return inner
+    raise EncoderError(
+        f"deep prompts need a ViT of open_clip, such as ViT-B-32/openai; {encoder.id} {obstacle}"
+    )
+
+
+def _obstacle(model: Any) -> str:
+    """Say what is in the way of prompts in a model's towers; empty if nothing is."""
+    from open_clip.transformer import VisionTransformer
+
+    visual = model.visual
+    if not isinstance(visual, VisionTransformer):
+        return f"has a {type(visual).__name__} for its image tower"
+    if visual.attn_pool is not None or visual.pool_type != "tok":
+        return "has a ViT that does not read its row at a class token"
+    if not TextTower(model).is_causal:
+        return "has a text tower that is not causal or not open_clip's own"
+    return ""
+
+
+# What the text prompts of the first layer say before anything is learnt.
+_FIRST_WORDS = "a photo of a"
+_SPREAD = 0.02
+
+
+@dataclass(frozen=True)
+class DeepPrompts:
+    """The learnt tokens of both towers; the towers do not share them.
+
+    Attributes
+    ----------
+    text, vision : torch.Tensor, shape (layers, tokens, width)
+        What stands in the place of the prompts before each of a tower's first layers.
+    """
+
+    text: "Tensor"
+    vision: "Tensor"
+
+
+@dataclass(frozen=True)
+class ClassTokens:
+    """Class names as the text tower gets them, with no prompts in them yet.
+
+    Attributes
+    ----------
+    embedded : torch.Tensor, shape (K, L, width)
+        Embeddings of the start token, the name, a full stop, the end token and padding.
+    ends : torch.Tensor of int, shape (K,)
+        Where the end token of each is.
+    """
+
+    embedded: "Tensor"
+    ends: "Tensor"
+
+
+class PromptedTowers:
+    """The towers of a CLIP model, run with prompts among their tokens.
+
+    The model itself is only read: its parts are called one after the other, and the prompts are
+    arguments. Nothing of one call is left for the next.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        An open_clip model, in evaluation mode, whose towers take prompts: see
+        :func:`~promptboost.encoders.openclip.deep_prompts.vit_clip`.
+    tokenizer : callable
+        Maps texts to a matrix of tokens.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self._visual = model.visual
+        self._text = getattr(model, "text", model)
+        self._ends = TextTower(model)
+        self._tokenizer = tokenizer
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the images that the image tower takes."""
+        height, width = self._visual.image_size
+        return height, width
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """How long the tokens of the text tower and of the image tower are."""
+        return self._text.transformer.width, self._visual.transformer.width
+
+    def draw_prompts(
+        self, rng: np.random.Generator, *, depth: int, text_tokens: int, vision_tokens: int
+    ) -> DeepPrompts:
+        """Make prompts to begin with: small random ones, but words in the first text layer.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            Decides the random ones.
+        depth : int
+            Layers with prompts of their own; a tower that has fewer has them in all.
+        text_tokens, vision_tokens : int
+            Tokens in each such layer. The first four in the text are "a photo of a".
+        """
+        text = self._draw(rng, self._text.transformer, depth, text_tokens)
+        words = self._embed(self._tokenizer([_FIRST_WORDS]))[0, 1:]
+        known = min(text_tokens, len(_FIRST_WORDS.split()))
+        text[0, :known] = words[:known]
+        return DeepPrompts(text, self._draw(rng, self._visual.transformer, depth, vision_tokens))
+
+    def class_tokens(self, class_names: Sequence[str], prompts: int) -> ClassTokens:
+        """Tokenise class names, leaving room for prompts.
+
+        Parameters
+        ----------
+        class_names : sequence of str
+            The names; underscores are spaces.
+        prompts : int
+            How many prompts are to be put before each.
+
+        Raises
+        ------
+        EncoderError
+            If a name is too long for the context.
+        """
+        tokens = self._tokenizer([f"{name.replace('_', ' ')}." for name in class_names])
+        lengths = self._ends.lengths(tokens)
+        longest = int(lengths.argmax())
+        room = tokens.shape[1] - prompts
+        if lengths[longest] > room:
+            raise EncoderError(
+                f"the class name {class_names[longest][:60]!r} takes {lengths[longest]} tokens, and "
+                f"beside {prompts} prompts there is room for {room}; give it a shorter name"
+            )
+        import torch
+
+        kept = tokens[:, : int(lengths[longest])]
+        ends = torch.from_numpy(lengths - 1).to(self._device)
+        return ClassTokens(self._embed(kept), ends)
+
+    def text_rows(self, classes: ClassTokens, prompts: "Tensor") -> "Tensor":
+        """Map class names with prompts before them to unit rows, (K, D).
+
+        Parameters
+        ----------
+        classes : ClassTokens
+            The names.
+        prompts : torch.Tensor, shape (layers, tokens, width)
+            As in :attr:`DeepPrompts.text`.
+        """
+        import torch
+
+        tower, count = self._text, prompts.shape[1]
+        start, names = classes.embedded[:, :1], classes.embedded[:, 1:]
+        x = torch.cat([start, _repeated(prompts[0], names), names], dim=1)
+        length = x.shape[1]
+        x = x + tower.positional_embedding[:length].to(x.dtype)
+        mask = tower.attn_mask[:length, :length]
+        for layer, block in enumerate(tower.transformer.resblocks):
+            if 0 < layer < len(prompts):
+                x = torch.cat([x[:, :1], _repeated(prompts[layer], x), x[:, 1 + count :]], dim=1)
+            x = block(x, attn_mask=mask)
+        ends = classes.ends + count
+        x = tower.ln_final(x[torch.arange(len(x), device=x.device), ends])
+        return torch.nn.functional.normalize(_projected(x, tower.text_projection), dim=-1)
+
+    def image_rows(self, images: "Tensor", prompts: "Tensor") -> "Tensor":
+        """Map preprocessed images, with prompts after their patches, to unit rows, (n, D).
+
+        Parameters
+        ----------
+        images : torch.Tensor, shape (n, 3, height, width)
+            As the encoder's preprocessing makes them.
+        prompts : torch.Tensor, shape (layers, tokens, width)
+            As in :attr:`DeepPrompts.vision`.
+        """
+        import torch
+
+        tower, count = self._visual, prompts.shape[1]
+        patches = tower.conv1(images.to(self._device, self._dtype)).flatten(2).transpose(1, 2)
+        x = torch.cat([_repeated(tower.class_embedding[None], patches), patches], dim=1)
+        x = x + tower.positional_embedding.to(x.dtype)
+        # Prompts have no position, but go through the first normalisation as all tokens do.
+        x = tower.ln_pre(torch.cat([x, _repeated(prompts[0], x)], dim=1))
+        real = x.shape[1] - count
+        for layer, block in enumerate(tower.transformer.resblocks):
+            if 0 < layer < len(prompts):
+                x = torch.cat([x[:, :real], _repeated(prompts[layer], x)], dim=1)
+            x = block(x)
+        x = tower.ln_post(x[:, 0])
+        return torch.nn.functional.normalize(_projected(x, tower.proj), dim=-1)
+
+    def frozen_image_rows(self, images: "Tensor") -> "Tensor":
+        """Map preprocessed images to unit rows as the model does without any prompts."""
+        import torch
+
+        with torch.no_grad():
+            rows: Tensor = self._visual(images.to(self._device, self._dtype))
+            return torch.nn.functional.normalize(rows, dim=-1)
+
+    @property
+    def _device(self) -> Any:
+        return self._visual.conv1.weight.device
+
+    @property
+    def _dtype(self) -> Any:
+        return self._visual.conv1.weight.dtype
+
+    def _embed(self, tokens: "Tensor") -> "Tensor":
+        import torch
+
+        with torch.no_grad():
+            rows: Tensor = self._text.token_embedding(tokens.to(self._device))
+            return rows.to(self._dtype)
+
+    def _draw(
+        self, rng: np.random.Generator, transformer: Any, depth: int, tokens: int
+    ) -> "Tensor":
+        import torch
+
+        layers = min(depth, len(transformer.resblocks))
+        values = rng.normal(0.0, _SPREAD, (layers, tokens, transformer.width))
+        # Prompts are learnt in single precision at least, whatever the model runs in.
+        kind = torch.promote_types(self._dtype, torch.float32)
+        return torch.from_numpy(values).to(self._device, kind)
+
+
+def _repeated(tokens: "Tensor", beside: "Tensor") -> "Tensor":
+    """Return the same tokens to each of a batch, in its number type."""
+    return tokens.to(beside.dtype).expand(len(beside), -1, -1)
+
+
+def _projected(x: "Tensor", projection: Any) -> "Tensor":
+    if projection is None:
+        return x
+    rows: Tensor = projection(x) if callable(projection) else x @ projection
+    return rows

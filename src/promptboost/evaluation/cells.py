@@ -1,0 +1,201 @@
+"""Cells of an experiment: computed once, kept one a line, so that it can be stopped and goes on."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from promptboost.config import DEFAULT_ENCODER, FitSettings
+from promptboost.errors import FileFormatError, RunError, SettingError
+from promptboost.files import write_text
+
+__all__ = ["Key", "Notebook", "Result", "DEFAULT_METHODS", "CompareRequest", "check_same"]
+
+Key = Mapping[str, str | int | float]
+Result = dict[str, Any]
+
+
+class Notebook:
+    """Results of one experiment, in a JSONL file.
+
+    Parameters
+    ----------
+    path : Path
+        The file; made with the first result.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     notebook = Notebook(Path(folder) / "squares.jsonl")
+    ...     found = notebook.fill([{"n": 2}, {"n": 3}], lambda key: [{"square": key["n"] ** 2}])
+    ...     again = Notebook(Path(folder) / "squares.jsonl")
+    ...     {"n": 3} in again, [line["square"] for line in found]
+    (True, [4, 9])
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: dict[str, Result] = {}
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    entry = json.loads(line)
+                    whole = {name: entry[name] for name in ("key", "results", "seconds")}
+                    self._found[_name(entry["key"])] = whole
+                except (ValueError, KeyError, TypeError):
+                    continue  # cut off when the program was
+
+    def __contains__(self, key: Key) -> bool:
+        return _name(key) in self._found
+
+    def __iter__(self) -> Iterator[Key]:
+        return (entry["key"] for entry in self._found.values())
+
+    def keep(self, key: Key, results: list[Result], seconds: float) -> None:
+        """Add the results of a key, on disk before anything else is done."""
+        entry = {"key": dict(key), "results": results, "seconds": round(seconds, 3)}
+        text = json.dumps(entry, allow_nan=False)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            # A torn line before this one must not swallow it.
+            file.write("\n" + text)
+        self._found[_name(key)] = entry
+
+    def results(self, keys: Iterable[Key]) -> list[Result]:
+        """Return what is there of these keys, each result with its key."""
+        entries = (self._found[_name(key)] for key in keys if key in self)
+        return [
+            {**entry["key"], "seconds": entry["seconds"], **result}
+            for entry in entries
+            for result in entry["results"]
+        ]
+
+    def fill(self, keys: Iterable[Key], work: Callable[[Key], list[Result]]) -> list[Result]:
+        """Do what is not there yet; give all results of these keys.
+
+        ``work`` gives the results of one key, for example one for each number of rounds.
+        """
+        from tqdm import tqdm
+
+        wanted = list(keys)
+        missing = [key for key in wanted if key not in self]
+        for key in tqdm(missing, desc=self._path.stem, unit=" cells", leave=False, disable=None):
+            start = time.perf_counter()
+            results = work(key)
+            self.keep(key, results, time.perf_counter() - start)
+        return self.results(wanted)
+
+
+def _name(key: Key) -> str:
+    return json.dumps(dict(key), sort_keys=True)
+
+
+#: What takes seconds: the others are asked for by name.
+DEFAULT_METHODS = (
+    "zero-shot",
+    "zero-shot-80",
+    "pool-mean",
+    "logistic",
+    "tip-adapter",
+    "tip-adapter-f",
+    "promptboost",
+)
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """A comparison as it is asked for.
+
+    Attributes
+    ----------
+    source : str
+        Images, as for a fit.
+    out : Path
+        Folder of the results; what is there is not computed again.
+    methods : tuple of str
+        Names, perhaps with settings; ``"all"`` for every method that can be used here, besides
+        those that are named.
+    shots, seeds : tuple of int
+        Images of each class to learn from, and draws of them.
+    encoder : str
+        The model to learn with.
+    transfers : tuple of str
+        Models to carry what was learnt to.
+    words : FitSettings
+        Of these settings, those about words and views count.
+    cache, progress, device
+        As for a fit.
+
+    Examples
+    --------
+    >>> CompareRequest("emoji", Path("out")).shots
+    (1, 2, 4, 8, 16)
+    >>> CompareRequest("emoji", Path("out"), shots=(0,))
+    Traceback (most recent call last):
+    promptboost.errors.SettingError: shots is 0, but must be 1 or more
+    """
+
+    source: str
+    out: Path
+    methods: tuple[str, ...] = DEFAULT_METHODS
+    shots: tuple[int, ...] = (1, 2, 4, 8, 16)
+    seeds: tuple[int, ...] = (1, 2, 3)
+    encoder: str = DEFAULT_ENCODER
+    transfers: tuple[str, ...] = ()
+    words: FitSettings = field(default_factory=FitSettings)
+    cache: bool = True
+    progress: bool = True
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("methods", "shots", "seeds"):
+            values = getattr(self, name)
+            if not values:
+                raise SettingError(f"{name} is empty: give one or more")
+        for name in ("methods", "shots", "seeds", "transfers"):
+            values = getattr(self, name)
+            # Counted twice, it would weigh double in means and deviations.
+            if len(set(values)) < len(values):
+                raise SettingError(f"{name} names something twice: {', '.join(map(str, values))}")
+        for count in self.shots:
+            if count < 1:
+                raise SettingError(f"shots is {count}, but must be 1 or more")
+        if self.encoder in self.transfers:
+            raise SettingError(
+                f"{self.encoder} is the encoder to learn with; --transfer is for another one"
+            )
+
+
+def check_same(out: Path, about: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Remember what a folder of results is about, or refuse to mix it with something else.
+
+    Parameters
+    ----------
+    out : Path
+        The folder; made if it is not there.
+    about : mapping of str to JSON values
+        What every result depends on.
+    say : callable
+        Told when results are there already.
+    """
+    file = out / "compare.json"
+    if not file.exists():
+        if out.exists() and any(out.iterdir()):
+            raise RunError(f"{out} is not empty and holds no comparison; choose another folder")
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps(dict(about), indent=2, ensure_ascii=False) + "\n")
+        return
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))
+        changed = [name for name in about if before.get(name) != about[name]]
+    except (ValueError, AttributeError) as error:
+        raise FileFormatError(f"{file}: is cut off or not ours ({error})") from error
+    if changed:
+        raise RunError(
+            f"the results in {out} were made with other {' and '.join(changed)}; choose another folder "
+            "with -o, or remove that one"
+        )
+    say(f"going on with the results in {out}")

@@ -1,0 +1,329 @@
+"""Every method on the same images, the same draws and the same embeddings."""
+
+import dataclasses
+import errno
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from promptboost.encoders import Encoder
+from promptboost.errors import FileFormatError, PromptBoostError, RunError
+from promptboost.evaluation.cells import CompareRequest, Key, Notebook, Result, check_same
+from promptboost.evaluation.figure import accuracy_figure
+from promptboost.evaluation.measures import accuracy, class_accuracy
+from promptboost.evaluation.tables import curves, markdown, to_csv, with_times
+from promptboost.evaluation.world import Draw, World
+from promptboost.files import write_text
+from promptboost.methods import (
+    METHODS,
+    Fitted,
+    Images,
+    Method,
+    Transfer,
+    load_fitted,
+    make_method,
+    save_fitted,
+)
+
+__all__ = [
+    "Cell",
+    "Say",
+    "say_what_is_short",
+    "usable_cells",
+    "Compared",
+    "compare",
+    "write_results",
+]
+
+#: Called with a line for people now and then.
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method, learnt from one draw, and everywhere it is to be measured.
+
+    Examples
+    --------
+    >>> Cell("logistic", make_method("logistic"), shots=1, seed=3).seeded().seed
+    3
+    >>> Cell("logistic?seed=5", make_method("logistic?seed=5"), shots=1, seed=3).seeded().seed
+    5
+    """
+
+    spelling: str
+    method: Method
+    shots: int
+    seed: int
+
+    def key(self, world: World, on: Encoder) -> Key:
+        """Return what its result on an encoder is kept under."""
+        return {
+            "method": self.spelling,
+            "shots": self.shots,
+            "seed": self.seed,
+            "encoder": world.encoder.id,
+            "on": on.id,
+        }
+
+    def keys(self, world: World) -> list[Key]:
+        """Return where it is to be measured: on its own encoder, then on all others."""
+        return [self.key(world, on) for on in (world.encoder, *world.targets)]
+
+    def seeded(self) -> Method:
+        """Return the method, with the seed of the draw where it draws itself and none is spelled."""
+        names = {f.name for f in dataclasses.fields(self.method)}  # type: ignore[arg-type]
+        if "seed" not in names or re.search(r"[?&]seed=", self.spelling):
+            return self.method
+        return dataclasses.replace(self.method, seed=self.seed)  # type: ignore[type-var]
+
+
+def usable_cells(request: CompareRequest, world: World, book: Notebook, say: Say) -> list[Cell]:
+    """Make the methods and what is to be done with them; refuse those that cannot be used."""
+    spelled = [name for name in request.methods if name != "all"]
+    every = METHODS if "all" in request.methods else ()
+    methods = {name: make_method(name) for name in (*every, *spelled)}
+    first = world.draw(request.shots[0], request.seeds[0]).learn
+    found: list[Cell] = []
+    for name, method in methods.items():
+        cells = [Cell(name, method, k, seed) for k in request.shots for seed in request.seeds]
+        # What is all there can be shown, though a server that it needs is down.
+        if any(key not in book for cell in cells for key in cell.keys(world)):
+            again = world.targets if method.carries_over is Transfer.REFIT else []
+            try:
+                for encoder in (world.encoder, *again):
+                    method.check(first, world.pool, encoder)
+            except PromptBoostError as error:
+                if name in spelled:
+                    raise type(error)(f"{name} cannot be used here: {error}") from error
+                say(f"without {name}: {error}")
+                continue
+        found += cells
+    return found
+
+
+def say_what_is_short(request: CompareRequest, world: World, say: Say) -> None:
+    """Tell where a number of shots is not what every class gets."""
+    for shots in request.shots:
+        learn = world.draw(shots, request.seeds[0]).learn
+        counts = np.bincount(learn.labels, minlength=learn.n_classes)
+        if fewer := int((counts < shots).sum()):
+            say(
+                f"at {shots} shots {fewer} of {learn.n_classes} classes have fewer images to learn "
+                f"from, {counts.min()} at least: all that they have are taken"
+            )
+
+
+# Images that time to predict is measured with, from file to answer.
+_TIMED = 8
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a comparison has found.
+
+    Attributes
+    ----------
+    lines : list of dict
+        One for each method, number of shots, seed and encoder.
+    failed : list of str
+        What could not be done, and why.
+    """
+
+    lines: list[Result]
+    failed: list[str] = field(default_factory=list)
+
+
+def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:
+    """Do what is not there yet, and give all results.
+
+    What cannot be done is refused before any work. Every result is kept as soon as it is there:
+    stop it at any time, and the same request goes on.
+
+    Parameters
+    ----------
+    request : CompareRequest
+        What to do.
+    say : callable, optional
+        Called with a line for people now and then.
+
+    Raises
+    ------
+    PromptBoostError
+        If a method is unknown or cannot be used here, or the folder holds other results.
+    """
+    world = World(request)
+    book = Notebook(request.out / "cells.jsonl")
+    cells = usable_cells(request, world, book, say)
+    check_same(request.out, _about(request, world), say)
+    say_what_is_short(request, world, say)
+    failed = _run(request, world, book, cells, say)
+    wanted = [key for cell in cells for key in cell.keys(world)]
+    return Compared(with_times(book.results(wanted), book.results(book)), failed)
+
+
+def _run(
+    request: CompareRequest, world: World, book: Notebook, cells: list[Cell], say: Say
+) -> list[str]:
+    from tqdm import tqdm
+
+    missing = [cell for cell in cells if any(key not in book for key in cell.keys(world))]
+    failed: list[str] = []
+    hidden = None if request.progress else True
+    with tqdm(missing, unit=" fits", disable=hidden, leave=False) as bar:
+        for cell in bar:
+            bar.set_description(f"{cell.spelling}, {cell.shots} shots, seed {cell.seed}")
+            try:
+                for key, result, seconds in _measure(request, world, book, cell):
+                    book.keep(key, [result], seconds)
+            except PromptBoostError as error:
+                line = f"{cell.spelling}, {cell.shots} shots, seed {cell.seed}: {error}"
+                failed.append(line)
+                say(f"left out: {line}")
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise RunError(
+                    f"{error.strerror}, in {request.out} or where embeddings are kept. What is done is "
+                    "kept: make room, and the same command goes on"
+                ) from error
+    return failed
+
+
+def _measure(
+    request: CompareRequest, world: World, book: Notebook, cell: Cell
+) -> Iterator[tuple[Key, Result, float]]:
+    """Fit once, then measure on the encoder it was learnt with and on all others."""
+    draw = world.draw(cell.shots, cell.seed)
+    folder = request.out / "fitted" / _folder_name(cell)
+    via = cell.method.carries_over
+    fitted: Fitted | None = None
+    for on in (world.encoder, *world.targets):
+        key = cell.key(world, on)
+        if key in book:
+            continue
+        at_home = on is world.encoder
+        learns_there = not at_home and via is Transfer.REFIT
+        # Embedding is not part of a fit's time.
+        draw.learn.images.views(on if learns_there else world.encoder)
+        draw.held_out.rows(on)
+        start = time.perf_counter()
+        if learns_there:
+            there = cell.seeded().fit(draw.learn, world.pool, on)
+        else:
+            fitted = fitted or _fit_or_load(cell, world, draw, folder, book)
+            there = fitted if at_home else _carried(fitted, via, on)
+        seconds = time.perf_counter() - start
+        result = _figures(there, draw, at_home, seconds)
+        result["predict_ms"] = _time_to_predict(there, world, book, key)
+        result["via"] = "" if at_home else via.name.lower()
+        yield key, result, seconds
+
+
+def _fit_or_load(cell: Cell, world: World, draw: Draw, folder: Path, book: Notebook) -> Fitted:
+    """Fit, and keep what was learnt: a further encoder then needs no further fit."""
+    if cell.key(world, world.encoder) in book:
+        try:
+            return load_fitted(folder, world.encoder)
+        except FileFormatError:
+            pass  # gone or damaged: learnt again, with the same result
+    fitted = cell.seeded().fit(draw.learn, world.pool, world.encoder)
+    save_fitted(fitted, folder)
+    return fitted
+
+
+def _carried(fitted: Fitted, via: Transfer, on: Encoder) -> Fitted:
+    if via is Transfer.EMULATED:
+        from promptboost.methods.eft import emulate
+
+        return emulate(fitted, on)
+    return fitted.transfer(on)
+
+
+def _figures(fitted: Fitted, draw: Draw, at_home: bool, seconds: float) -> Result:
+    guesses = fitted.predict(draw.held_out)
+    words = fitted.words()
+    return {
+        "accuracy": accuracy(guesses, draw.labels),
+        "class_accuracy": class_accuracy(guesses, draw.labels),
+        "learn_accuracy": (
+            accuracy(fitted.predict(draw.learn.images), draw.learn.labels) if at_home else None
+        ),
+        "prompts": None if words is None else float(np.mean([len(bank) for bank in words])),
+        "fit_s": round(seconds, 3),
+        "image_passes": len(fitted.encoders_asked),
+    }
+
+
+def _time_to_predict(fitted: Fitted, world: World, book: Notebook, key: Key) -> float | None:
+    """Measure from file to answer, without the store; once for a method on an encoder."""
+    same = ("method", "encoder", "on")
+    if any(all(k[name] == key[name] for name in same) for k in book):
+        return None
+    fitted.predict(world.few(1))  # what is read only once is read now
+    images: Images = world.few(_TIMED)
+    start = time.perf_counter()
+    fitted.predict(images)
+    return round(1000 * (time.perf_counter() - start) / len(images), 3)
+
+
+def _folder_name(cell: Cell) -> str:
+    name = re.sub(r"[^\w.+-]+", "_", cell.spelling)
+    if name != cell.spelling:  # two spellings must not meet in one folder
+        name += "-" + hashlib.blake2b(cell.spelling.encode(), digest_size=4).hexdigest()
+    return f"{name}/{cell.shots}-shots-seed-{cell.seed}"
+
+
+def _about(request: CompareRequest, world: World) -> dict[str, Any]:
+    return {
+        "pictures": world.data.fingerprint,
+        "words": world.pool.fingerprint,
+        "views": [request.words.views, request.words.view_scale],
+        "encoder": [world.encoder.id, world.encoder.fingerprint],
+    }
+
+
+def write_results(request: CompareRequest, found: Compared) -> list[Path]:
+    """Write what a comparison has found into its folder.
+
+    Returns
+    -------
+    list of Path
+        ``results.csv``, ``results.md`` and ``accuracy.svg``; nothing if there are no results.
+    """
+    if not found.lines:
+        return []
+    encoders = list(dict.fromkeys(line["on"] for line in found.lines))
+    panels = []
+    page = [f"# {request.source}\n"]
+    for on in encoders:
+        here = curves(found.lines, on)
+        title = f"on {on}" if not here[0].via else f"carried from {request.encoder} to {on}"
+        panels.append((title, here))
+        page.append(f"## Accuracy {title}\n\n{markdown(here, request.shots)}\n")
+    page.append(
+        f"Per cent, {_spread(request.seeds)}; the best of each column is bold. Time of a fit at the "
+        "most shots, with images embedded already; time of an image from file to answer.\n"
+    )
+    if found.failed:
+        page.append("Left out:\n\n" + "\n".join(f"- {line}" for line in found.failed) + "\n")
+    files = {
+        "results.csv": to_csv(found.lines),
+        "results.md": "\n".join(page),
+        "accuracy.svg": accuracy_figure(panels, request.shots),
+    }
+    for name, text in files.items():
+        write_text(request.out / name, text)
+    return [request.out / name for name in files]
+
+
+def _spread(seeds: Sequence[int]) -> str:
+    if len(seeds) == 1:
+        return f"of the draw {seeds[0]} alone"
+    return f"mean ± standard deviation over the draws {', '.join(map(str, seeds))}"

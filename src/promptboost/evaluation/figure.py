@@ -1,0 +1,222 @@
+"""The figure of a comparison: accuracy against shots, one panel an encoder, side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from promptboost.evaluation.tables import Curve
+
+__all__ = ["accuracy_figure"]
+
+_PLOT, _LEAST_HEIGHT, _LEFT, _TOP, _BOTTOM = 324, 420, 46, 44, 46
+_LABEL_GAP, _SAMPLE = 14, 26
+# Wide letters of the widest font that may be there; a label is never cut by the edge.
+_LETTER, _LONGEST = 7.4, 44
+# Told apart by those who see colours differently, too; more methods than these repeat with dashes.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#8a6d00", "#6b4fa0", "#a03c3c")
+_DASHES = ("", "7 4", "2 3")
+_OURS = "#0b6e69"
+_VIA = {"emulated": " + EFT", "refit": " (learnt again)"}
+_STYLE = (
+    "text{font:12px system-ui,'Segoe UI',Roboto,sans-serif;fill:#5c636b}"
+    ".title{font-size:14px;font-weight:600;fill:#22262b}.axis{stroke:#e4e1db}"
+    "polyline{fill:none;stroke-linejoin:round}"
+)
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """Where shots and shares lie in one panel."""
+
+    left: float
+    height: float
+    shots: Sequence[int]
+    low: float
+    high: float
+
+    @property
+    def right(self) -> float:
+        return self.left + _PLOT
+
+    def x(self, shots: int) -> float:
+        """Place a number of shots; they mostly double, so they stand evenly."""
+        steps = max(len(self.shots) - 1, 1)
+        inset = 12
+        room = self.right - self.left - 2 * inset
+        return self.left + inset + room * self.shots.index(shots) / steps
+
+    def y(self, share: float) -> float:
+        """Place a share."""
+        room = self.height - _TOP - _BOTTOM
+        return _TOP + room * (self.high - share) / (self.high - self.low)
+
+
+def accuracy_figure(panels: Sequence[tuple[str, Sequence[Curve]]], shots: Sequence[int]) -> str:
+    """Draw one panel for each encoder.
+
+    Parameters
+    ----------
+    panels : sequence of (title, curves)
+        All on the same scale, so that they can be compared.
+    shots : sequence of int
+        Along the bottom.
+
+    Returns
+    -------
+    str
+        An SVG file. Thin lines up and down are one standard deviation over seeds.
+
+    Examples
+    --------
+    >>> one = Curve("x <y>", "e", "", (1, 2), (0.6, 0.7), (0.1, 0.1), (1.0, 1.0), None)
+    >>> drawing = accuracy_figure([("on e", [one])], [1, 2])
+    >>> drawing.count("<polyline"), "x &lt;y&gt;" in drawing
+    (1, True)
+    """
+    low, high = _span([curve for _, found in panels for curve in found])
+    names = list(dict.fromkeys(curve.method for _, found in panels for curve in found))
+    looks = {name: _look(i, name) for i, name in enumerate(names)}
+    labels = [_label(curve) for _, found in panels for curve in found]
+    wide = _LEFT + _PLOT + _SAMPLE + 24 + _LETTER * max(map(len, labels))
+    high_enough = _TOP + _BOTTOM + _LABEL_GAP * max(len(found) for _, found in panels)
+    height = max(_LEAST_HEIGHT, high_enough)
+    parts: list[Markup] = []
+    for number, (title, found) in enumerate(panels):
+        panel = _Panel(number * wide + _LEFT, height, tuple(shots), low, high)
+        parts += _frame(panel, title)
+        parts += [part for curve in found for part in _line(panel, curve, *looks[curve.method])]
+        parts += _labels(panel, found, looks)
+    width = round(wide * len(panels))
+    return str(
+        Markup(
+            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {w} {h}' width='{w}' height='{h}' "
+            "role='img'><title>Accuracy against shots</title><style>{style}</style>"
+            "<rect width='{w}' height='{h}' fill='#ffffff'/>{parts}</svg>\n"
+        ).format(w=width, h=height, style=Markup(_STYLE), parts=Markup("").join(parts))
+    )
+
+
+def _span(found: Sequence[Curve]) -> tuple[float, float]:
+    """Return twentieths below and above everything that is drawn."""
+    drawn = [
+        (mean - spread, mean + spread)
+        for curve in found
+        for mean, spread in zip(curve.means, curve.deviations, strict=True)
+    ]
+    low = max(0.0, int(min(bottom for bottom, _ in drawn) * 20) / 20)
+    high = min(1.0, (int(max(top for _, top in drawn) * 20) + 1) / 20)
+    return low, max(high, low + 0.05)
+
+
+def _look(number: int, name: str) -> tuple[str, str, float]:
+    """Return colour, dashes and width; promptboost is the thick one."""
+    if name.partition("?")[0] == "promptboost":
+        return _OURS, "", 3.0
+    return (
+        _COLOURS[number % len(_COLOURS)],
+        _DASHES[number // len(_COLOURS) % len(_DASHES)],
+        1.6,
+    )
+
+
+def _frame(panel: _Panel, title: str) -> list[Markup]:
+    parts = [_text(panel.left, 22, title, "start", "title")]
+    steps = round((panel.high - panel.low) * 20)
+    for step in range(steps + 1):
+        share = panel.low + step / 20
+        if steps > 10 and step % 2:
+            continue
+        y = panel.y(share)
+        parts.append(
+            Markup("<line class='axis' x1='{:.1f}' x2='{:.1f}' y1='{y:.1f}' y2='{y:.1f}'/>").format(
+                panel.left, panel.right, y=y
+            )
+        )
+        parts.append(_text(panel.left - 8, y + 4, f"{100 * share:.0f}", "end"))
+    bottom = panel.height
+    parts += [_text(panel.x(k), bottom - 26, str(k), "middle") for k in panel.shots]
+    middle = (panel.left + panel.right) / 2
+    parts.append(_text(middle, bottom - 8, "images of each class to learn from", "middle"))
+    return parts
+
+
+def _line(panel: _Panel, curve: Curve, colour: str, dashes: str, width: float) -> list[Markup]:
+    points = [
+        (panel.x(k), mean, spread)
+        for k, mean, spread in zip(curve.shots, curve.means, curve.deviations, strict=True)
+        if k in panel.shots
+    ]
+    drawn = " ".join(f"{x:.1f},{panel.y(mean):.1f}" for x, mean, _ in points)
+    parts = [
+        Markup(
+            "<polyline points='{}' stroke='{}' stroke-width='{}' stroke-dasharray='{}'/>"
+        ).format(drawn, colour, width, dashes)
+    ]
+    for x, mean, spread in points:
+        top, bottom = (
+            panel.y(min(mean + spread, panel.high)),
+            panel.y(max(mean - spread, panel.low)),
+        )
+        parts.append(
+            Markup(
+                "<line x1='{x:.1f}' x2='{x:.1f}' y1='{:.1f}' y2='{:.1f}' stroke='{c}' "
+                "stroke-width='0.8'/><circle cx='{x:.1f}' cy='{:.1f}' r='{r:.1f}' fill='{c}'/>"
+            ).format(top, bottom, panel.y(mean), x=x, c=colour, r=1 + width)
+        )
+    return parts
+
+
+def _labels(
+    panel: _Panel, found: Sequence[Curve], looks: dict[str, tuple[str, str, float]]
+) -> list[Markup]:
+    """Name each line where it ends, pushed apart where they would lie on each other.
+
+    Before a name stands a piece of its line: colours repeat, and then the dashes tell them apart.
+    """
+    ends = sorted(((panel.y(c.means[-1]), c) for c in found), key=lambda pair: pair[0])
+    parts: list[Markup] = []
+    for y, (_, curve) in zip(_apart([y for y, _ in ends], panel.height), ends, strict=True):
+        colour, dashes, width = looks[curve.method]
+        parts.append(
+            Markup(
+                "<line x1='{:.1f}' x2='{:.1f}' y1='{y:.1f}' y2='{y:.1f}' stroke='{}' "
+                "stroke-width='{}' stroke-dasharray='{}'/>"
+            ).format(panel.right + 8, panel.right + _SAMPLE + 2, colour, width, dashes, y=y)
+        )
+        parts.append(
+            Markup("<text x='{:.1f}' y='{:.1f}' style='fill:{}'{}>{}</text>").format(
+                panel.right + _SAMPLE + 10,
+                y + 4,
+                colour,
+                Markup(" font-weight='650'") if colour == _OURS else Markup(""),
+                _label(curve),
+            )
+        )
+    return parts
+
+
+def _apart(heights: Sequence[float], height: float) -> list[float]:
+    """Push ascending places apart, and what then runs over the bottom back up."""
+    places: list[float] = []
+    for y in heights:
+        places.append(max(y, places[-1] + _LABEL_GAP) if places else y)
+    excess = max(0.0, places[-1] - (height - _BOTTOM)) if places else 0.0
+    for i in reversed(range(len(places))):
+        limit = places[i + 1] - _LABEL_GAP if i + 1 < len(places) else places[i] - excess
+        places[i] = min(places[i], limit)
+    return places
+
+
+def _label(curve: Curve) -> str:
+    """Write the last figure and the name; not all that is in the image of a transfer is one."""
+    name = curve.method
+    if len(name) > _LONGEST:  # settings differ at the end as often as at the beginning
+        name = f"{name[: _LONGEST // 2]}…{name[1 - _LONGEST // 2 :]}"
+    return f"{100 * curve.means[-1]:.1f} {name}{_VIA.get(curve.via, '')}"
+
+
+def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> Markup:
+    return Markup("<text x='{:.1f}' y='{:.1f}' text-anchor='{}' class='{}'>{}</text>").format(
+        x, y, anchor, kind, text
+    )

@@ -1,0 +1,164 @@
+"""What all methods of a comparison share: images, draws, words and encoders."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.data import Dataset
+from promptboost.data.benchmarks import benchmark_source
+from promptboost.data.shots import Task, divide, load_classes
+from promptboost.encoders import Encoder, load_encoder
+from promptboost.encoders.base import UnitRows
+from promptboost.errors import DataError
+from promptboost.evaluation.cells import CompareRequest
+from promptboost.methods import FewShotSet, FileImages, Images
+from promptboost.runs.baselines import pool_for
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from promptboost.encoders.store import EmbeddingStore
+
+__all__ = ["Draw", "SomeImages", "World"]
+
+
+@dataclass(frozen=True)
+class SomeImages:
+    """Some of more images, which are embedded together: each once, however often it is drawn."""
+
+    among: FileImages
+    positions: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def rows(self, encoder: Encoder) -> UnitRows:
+        """Embed each image."""
+        return self.among.rows(encoder)[self.positions]
+
+    def views(self, encoder: Encoder) -> UnitRows:
+        """Embed each image and its crops."""
+        return self.among.views(encoder)[self.positions]
+
+    def images(self) -> Iterator["Image"]:
+        """Read the images, one at a time: a test set does not fit into memory."""
+        return (self.among.data.images[i].open() for i in self.positions.tolist())
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One few-shot task: what to learn from, and what to measure on."""
+
+    learn: FewShotSet
+    held_out: Images
+    labels: NDArray[np.int64]
+
+
+class World:
+    """Images, words and encoders of a comparison, each read when first needed.
+
+    Parameters
+    ----------
+    request : CompareRequest
+        What is asked for.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> request = CompareRequest("emoji", Path("out"), encoder="fake:16-0", cache=False)
+    >>> World(request).template is None
+    True
+    """
+
+    def __init__(self, request: CompareRequest) -> None:
+        self._request = request
+        self.encoder = self._open(request.encoder)
+        self.targets = [self._open(name) for name in request.transfers]
+
+    @cached_property
+    def data(self) -> Dataset:
+        """All images."""
+        return load_classes(self._request.source, progress=self._request.progress)
+
+    @cached_property
+    def pool(self) -> Any:
+        """All words."""
+        request = self._request
+        return pool_for(request.words, request.source, self.data.class_names)
+
+    @property
+    def template(self) -> str | None:
+        """The template that comes with a benchmark."""
+        source = benchmark_source(self._request.source)
+        return None if source is None else source.benchmark.template
+
+    def draw(self, shots: int, seed: int) -> Draw:
+        """Return one few-shot task."""
+        task = self._tasks[shots, seed]
+        learn = SomeImages(self._learnt, self._positions(task.learn, self._learnt.data))
+        return Draw(
+            FewShotSet(learn, task.learn.labels, self.data.class_names, self.template),
+            SomeImages(self._measured, self._positions(task.held_out, self._measured.data)),
+            task.held_out.labels,
+        )
+
+    def few(self, count: int) -> FileImages:
+        """Return some images to measure time with: nothing of them is known or kept."""
+        task = next(iter(self._tasks.values()))
+        return FileImages(task.held_out.subset(range(min(count, len(task.held_out)))))
+
+    @cached_property
+    def _tasks(self) -> dict[tuple[int, int], Task]:
+        request = self._request
+        tasks = {
+            (shots, seed): divide(request.source, self.data, shots, seed)
+            for shots in request.shots
+            for seed in request.seeds
+        }
+        for (shots, _), task in tasks.items():
+            if not len(task.held_out):
+                raise DataError(
+                    f"{request.source}: no image is left to measure on at {shots} shots; ask for "
+                    "fewer shots, or give images in train/ and test/"
+                )
+        return tasks
+
+    @cached_property
+    def _learnt(self) -> FileImages:
+        return self._together([t.learn for t in self._tasks.values()], self._request.words.views)
+
+    @cached_property
+    def _measured(self) -> FileImages:
+        return self._together([task.held_out for task in self._tasks.values()], 0)
+
+    def _together(self, parts: Sequence[Dataset], views: int) -> FileImages:
+        wanted = {image.id for part in parts for image in part.images}
+        images = tuple(p for p in self.data.images if p.id in wanted)
+        whole = Dataset(images, self.data.class_names)
+        request = self._request
+        return FileImages(
+            whole, views, request.words.view_scale, self._store, progress=request.progress
+        )
+
+    @staticmethod
+    def _positions(part: Dataset, whole: Dataset) -> NDArray[np.intp]:
+        position = {image.id: i for i, image in enumerate(whole.images)}
+        return np.array([position[image.id] for image in part.images], dtype=np.intp)
+
+    @cached_property
+    def _store(self) -> "EmbeddingStore | None":
+        from promptboost.encoders.store import EmbeddingStore
+
+        return EmbeddingStore() if self._request.cache else None
+
+    def _open(self, name: str) -> Encoder:
+        encoder = load_encoder(name, device=self._request.device)
+        if self._store is None:
+            return encoder
+        from promptboost.encoders.store import StoredEncoder
+
+        return StoredEncoder(encoder, self._store, batch=256)

@@ -1,0 +1,173 @@
+"""Two protocols: chat completions, and Anthropic's messages.
+
+The clients of both are made by the same generator: they raise the same errors under two names.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from math import isfinite
+from time import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from promptboost.llm.client import (
+    AskError,
+    ModelSettings,
+    RefusedError,
+    Reply,
+    TemporaryError,
+    about_tokens,
+)
+
+__all__ = ["AnthropicModel", "OpenAIModel"]
+
+
+class _Adapter(ABC):
+    """What both clients share: they are made alike, and raise the same errors under two names."""
+
+    def __init__(self, settings: ModelSettings, library: Any, key: str) -> None:
+        self.settings = settings
+        self._library = library
+        # Retries are ours: the client's own would go past the budget.
+        client = library.Anthropic if settings.provider == "anthropic" else library.OpenAI
+        self._client = client(
+            api_key=key, base_url=settings.address, timeout=settings.timeout, max_retries=0
+        )
+
+    def ask(self, question: str) -> Reply:
+        """Answer one question."""
+        answer = _guarded(self._library, lambda: self._send(question))
+        try:
+            return self._reply(answer, question)
+        except (AttributeError, LookupError, TypeError) as error:
+            raise TemporaryError("the server sent something that is no reply") from error
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    @abstractmethod
+    def _send(self, question: str) -> Any:
+        """Send a question by the client."""
+
+    @abstractmethod
+    def _reply(self, answer: Any, question: str) -> Reply:
+        """Read what the client gave."""
+
+    def _options(self) -> dict[str, Any]:
+        warmth = self.settings.temperature
+        return {} if warmth is None else {"temperature": warmth}
+
+
+class OpenAIModel(_Adapter):
+    """Chat completions, which OpenAI and many other servers speak."""
+
+    def _send(self, question: str) -> Any:
+        # OpenAI's newer models know only the one name, most other servers only the other.
+        limit = "max_completion_tokens" if _is_openai(self.settings.address) else "max_tokens"
+        return self._client.chat.completions.create(
+            model=self.settings.model,
+            messages=[{"role": "user", "content": question}],
+            **{limit: self.settings.reply_tokens},
+            **self._options(),
+        )
+
+    def _reply(self, answer: Any, question: str) -> Reply:
+        choice = answer.choices[0]
+        text = _text(choice.message.content)
+        used = answer.usage
+        return Reply(
+            text,
+            _count(getattr(used, "prompt_tokens", None), question),
+            _count(getattr(used, "completion_tokens", None), text),
+            choice.finish_reason == "length",
+        )
+
+
+class AnthropicModel(_Adapter):
+    """Anthropic's messages."""
+
+    def _send(self, question: str) -> Any:
+        return self._client.messages.create(
+            model=self.settings.model,
+            messages=[{"role": "user", "content": question}],
+            max_tokens=self.settings.reply_tokens,
+            # Newer versions of the client have no argument for the temperature.
+            extra_body=self._options(),
+        )
+
+    def _reply(self, answer: Any, question: str) -> Reply:
+        text = "\n".join(_text(part.text) for part in answer.content if part.type == "text")
+        used = answer.usage
+        return Reply(
+            text,
+            _count(getattr(used, "input_tokens", None), question),
+            _count(getattr(used, "output_tokens", None), text),
+            answer.stop_reason == "max_tokens",
+        )
+
+
+def _guarded(library: Any, send: Callable[[], Any]) -> Any:
+    """Turn what the client raises into what is to be done about it."""
+    try:
+        return send()
+    except library.APIStatusError as error:
+        code = error.status_code
+        message = f"the server answered {code}: {_short(error.message)}"
+        if code in (408, 409, 425, 429) or code >= 500:
+            wait = _retry_after(error.response.headers)
+            raise TemporaryError(message, wait, crowded=code == 429) from error
+        if code in (401, 403, 404):
+            raise RefusedError(f"{message}; look at the key, the model and the base URL") from error
+        raise AskError(message) from error
+    except library.APITimeoutError as error:
+        raise TemporaryError("the server did not answer in time") from error
+    except library.APIConnectionError as error:
+        cause = error.__cause__ or error
+        raise TemporaryError(f"the server cannot be reached: {_short(str(cause))}") from error
+    except (json.JSONDecodeError, UnicodeDecodeError, library.APIError) as error:
+        raise TemporaryError(f"the server's reply cannot be read: {_short(str(error))}") from error
+
+
+def _is_openai(address: str | None) -> bool:
+    host = "api.openai.com" if address is None else urlsplit(address).hostname or ""
+    return host == "openai.com" or host.endswith(".openai.com")
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Read Retry-After, which is a number of seconds or a date."""
+    said = headers.get("retry-after")
+    if not said:
+        return None
+    try:
+        seconds = float(said)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(said).timestamp() - time()
+        except ValueError:
+            return None
+    return max(0.0, seconds) if isfinite(seconds) else None
+
+
+def _text(content: Any) -> str:
+    if content is None:  # a model may answer with nothing at all
+        return ""
+    if isinstance(content, list):  # some servers send parts, what was thought among them
+        texts = [part["text"] for part in content if part["type"] == "text"]
+        return "\n".join(map(_text, texts))
+    if not isinstance(content, str):
+        raise TypeError(f"the content is a {type(content).__name__}")
+    return content
+
+
+def _count(said: Any, text: str) -> int:
+    if isinstance(said, int) and not isinstance(said, bool) and said >= 0:
+        return said
+    return about_tokens(text)
+
+
+def _short(text: str, limit: int = 200) -> str:
+    folded = " ".join(text.split())
+    return folded if len(folded) <= limit else f"{folded[:limit]}…"

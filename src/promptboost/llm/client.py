@@ -1,0 +1,277 @@
+"""Language models: one question in, one reply out."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from ipaddress import ip_address
+from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
+
+from promptboost.errors import MissingExtraError, PromptBoostError, SettingError
+
+__all__ = [
+    "AskError",
+    "LanguageModel",
+    "ModelSettings",
+    "Provider",
+    "RefusedError",
+    "Reply",
+    "TemporaryError",
+    "about_tokens",
+    "most_tokens",
+    "open_model",
+]
+
+Provider = Literal["openai", "anthropic"]
+
+KEY_VARIABLES: Mapping[str, str] = {
+    "openai": "OPENAI_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+}
+_URL_VARIABLES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
+
+
+class AskError(PromptBoostError):
+    """A question got no reply, and asking it again is of no use."""
+
+
+class TemporaryError(AskError):
+    """A question got no reply this time: too many requests, a fault of the server, a time-out.
+
+    Attributes
+    ----------
+    retry_after : float or None
+        Seconds the server asks to wait.
+    crowded : bool
+        Whether it was asked too much at once, so that nobody should ask for a while.
+    """
+
+    def __init__(
+        self, message: str, retry_after: float | None = None, *, crowded: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.crowded = crowded
+
+
+class RefusedError(AskError):
+    """The server will answer no question at all: a wrong key, or a model it does not have."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a model said.
+
+    Attributes
+    ----------
+    text : str
+        Its words, as they came.
+    input_tokens, output_tokens : int
+        As the server counted them, or about four characters each where it does not say.
+    cut_off : bool
+        Whether it stopped at the limit of tokens, in the middle of a line.
+    """
+
+    text: str
+    input_tokens: int
+    output_tokens: int
+    cut_off: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in and out."""
+        return self.input_tokens + self.output_tokens
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Which model is asked, and how.
+
+    Attributes
+    ----------
+    model : str
+        Its name, as the server knows it.
+    provider : {"openai", "anthropic"}
+        The protocol the server speaks.
+    base_url : str or None
+        Where the server is; None for the provider's own, or what OPENAI_BASE_URL or
+        ANTHROPIC_BASE_URL says.
+    temperature : float or None
+        None leaves it to the server: some models take none.
+    reply_tokens : int
+        Most tokens of a reply.
+    timeout : float
+        Seconds to wait for one.
+
+    Examples
+    --------
+    >>> ModelSettings("some-model").parameters
+    {'provider': 'openai', 'reply_tokens': 2048}
+    """
+
+    model: str
+    provider: Provider = "openai"
+    base_url: str | None = None
+    temperature: float | None = None
+    reply_tokens: int = 2048
+    timeout: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.provider not in KEY_VARIABLES:
+            raise SettingError(f"provider must be 'openai' or 'anthropic', not {self.provider!r}")
+        if not self.model.strip():
+            raise SettingError("model is empty; give the name the server knows it by")
+        for name in ("reply_tokens", "timeout"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise SettingError(f"{name} is {getattr(self, name)}, but must be above 0")
+        if self.temperature is not None and not 0 <= self.temperature < float("inf"):
+            raise SettingError(f"temperature is {self.temperature}, but must be 0 or more")
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What, beside model and question, decides a reply; kept with it."""
+        asked = {"provider": self.provider, "reply_tokens": self.reply_tokens}
+        return asked if self.temperature is None else {**asked, "temperature": self.temperature}
+
+    @property
+    def address(self) -> str | None:
+        """The base URL in force.
+
+        Raises
+        ------
+        SettingError
+            If it is no URL.
+
+        Examples
+        --------
+        >>> ModelSettings("some-model", base_url="localhost:8000/v1").address
+        Traceback (most recent call last):
+        promptboost.errors.SettingError: 'localhost:8000/v1' is no URL of a server: ...
+        """
+        given = self.base_url or os.environ.get(_URL_VARIABLES[self.provider]) or None
+        if given is not None and not _is_url(given):
+            raise SettingError(
+                f"{given!r} is no URL of a server: write it like http://localhost:8000/v1"
+            )
+        if given is not None and self.provider == "anthropic":
+            # This client adds the version itself, the other does not; people write it for both.
+            return given.rstrip("/").removesuffix("/v1")
+        return given
+
+
+class LanguageModel(Protocol):
+    """Whatever answers a question; several threads may ask at once."""
+
+    def ask(self, question: str) -> Reply:
+        """Answer one question.
+
+        Raises
+        ------
+        TemporaryError
+            If it may work later.
+        RefusedError
+            If no question will be answered.
+        AskError
+            If this one will not be.
+        """
+
+
+@contextmanager
+def open_model(settings: ModelSettings) -> Iterator[LanguageModel]:
+    """Open the client for a server, and close its connections in the end.
+
+    The key comes from the environment; a server on this machine or in the local network needs none.
+
+    Raises
+    ------
+    MissingExtraError
+        If the provider's client is not installed.
+    SettingError
+        If the key is missing.
+    """
+    try:
+        library = import_module(settings.provider)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"asking a language model needs {settings.provider}, which is not installed. "
+            "Type: pip install 'promptboost[llm]'"
+        ) from error
+    from promptboost.llm.adapters import AnthropicModel, OpenAIModel
+
+    adapter = AnthropicModel if settings.provider == "anthropic" else OpenAIModel
+    key = _key(settings)
+    try:
+        model = adapter(settings, library, key)
+    except (
+        Exception
+    ) as error:  # of any type: a proxy it does not understand, a part that is missing
+        raise SettingError(
+            f"the client for {settings.address or settings.provider} cannot be set up: {error}"
+        ) from error
+    try:
+        yield model
+    finally:
+        model.close()
+
+
+def _key(settings: ModelSettings) -> str:
+    variable = KEY_VARIABLES[settings.provider]
+    if key := os.environ.get(variable, "").strip():
+        # Else a library would say so, with the key in its message.
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise SettingError(
+                f"{variable} holds characters that no key has; copy it again, without quotes and "
+                "line breaks"
+            )
+        return key
+    if settings.address is None or not _is_local(settings.address):
+        raise SettingError(
+            f"{variable} is not set: put your API key into that environment variable, or give the "
+            "--base-url of a server on this machine"
+        )
+    return "none"  # the clients want a word; a server on this machine does not look at it
+
+
+def _is_url(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _is_local(address: str) -> bool:
+    host = urlsplit(address).hostname or ""
+    # A name without a dot is one of the local network, as that of a container.
+    if host.endswith((".localhost", ".local", ".internal", ".lan")) or not set(".:") & set(host):
+        return True
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return False
+    return found.is_loopback or found.is_private or found.is_unspecified
+
+
+def about_tokens(text: str) -> int:
+    """Estimate the tokens of a text: English has about four characters in one.
+
+    Examples
+    --------
+    >>> about_tokens("what does an owl look like?")
+    7
+    """
+    return -(-len(text) // 4)
+
+
+def most_tokens(question: str) -> int:
+    """Return a number of tokens that no question has more of: a token is a byte at least.
+
+    Examples
+    --------
+    >>> most_tokens("what does an owl look like?")
+    59
+    """
+    # The frame of a message counts too: who speaks, where it begins and ends.
+    return len(question.encode("utf-8", "replace")) + 32

@@ -1,0 +1,222 @@
+"""A pool of sentences from a language model."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from promptboost.errors import PoolError, SettingError
+from promptboost.llm.client import LanguageModel, ModelSettings, about_tokens
+from promptboost.llm.questions import Question
+from promptboost.llm.replies import ReplyCache, clean_reply, distinct
+from promptboost.llm.requests import Answers, Manner, ask_all
+from promptboost.pool.templates import fill
+from promptboost.pool.text import NameFinder, name_key
+
+__all__ = ["Generated", "Plan", "Price", "generate_pool", "plan"]
+
+# The question asked for what follows "it has"; some models say those words all the same, or others.
+_HAS = re.compile(r"(?:it |they )?(?:has|have) ", re.IGNORECASE)
+_DOES = re.compile(
+    r"(?:it |they )?"
+    r"((?:is|are|can|may|often|usually|typically|generally|sometimes|looks?|appears?) .*)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a million tokens costs, of questions and of replies, in any currency.
+
+    Examples
+    --------
+    >>> Price(-1.0, 2.0)
+    Traceback (most recent call last):
+    promptboost.errors.SettingError: the price is -1.0 and 2.0, but must be 0 or more
+    """
+
+    input: float
+    output: float
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.input < float("inf") and 0 <= self.output < float("inf")):
+            raise SettingError(
+                f"the price is {self.input} and {self.output}, but must be 0 or more"
+            )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What asking would take.
+
+    Attributes
+    ----------
+    questions : tuple of Question
+        All of them.
+    cached : int
+        How many have a reply already.
+    requests, input_tokens, output_tokens : int
+        What the others need if nothing fails; tokens are estimates.
+    cost : float or None
+        The estimate in the currency of the price; None without one.
+    """
+
+    questions: tuple[Question, ...]
+    cached: int
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    cost: float | None = None
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What came of it.
+
+    Attributes
+    ----------
+    sentences : dict of str to list of str
+        By class, in the order of the questions; a class without any is left out.
+    missing : tuple of str
+        Classes without a sentence.
+    answers : Answers
+        What was asked, spent and not answered.
+    dropped : Counter of str
+        Lines of replies that were left out, by reason; also ``names the other class`` and
+        ``more than asked for``.
+    """
+
+    sentences: dict[str, list[str]]
+    missing: tuple[str, ...]
+    answers: Answers
+    dropped: Counter[str]
+
+
+def plan(
+    questions: Sequence[Question],
+    settings: ModelSettings,
+    cache: ReplyCache,
+    price: Price | None = None,
+) -> Plan:
+    """Say what asking would take. Nothing is sent.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from promptboost.llm.questions import questions_for
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cache = ReplyCache(pathlib.Path(folder, "replies.jsonl"))
+    ...     asked = questions_for(["owl", "bat"], "cupl", 10)
+    ...     found = plan(asked, ModelSettings("a-model"), cache, Price(1.0, 2.0))
+    >>> found.requests, found.cached, round(found.cost, 6)
+    (4, 0, 0.001338)
+    """
+    open_ones = {
+        question.text: question
+        for question in questions
+        if cache.find(settings, question.text) is None
+    }
+    asked = len({question.text for question in questions})
+    input_tokens = sum(map(about_tokens, open_ones))
+    output_tokens = sum(
+        min(question.answer_tokens, settings.reply_tokens) for question in open_ones.values()
+    )
+    cost = None
+    if price is not None:
+        cost = (input_tokens * price.input + output_tokens * price.output) / 1e6
+    return Plan(
+        tuple(questions),
+        asked - len(open_ones),
+        len(open_ones),
+        input_tokens,
+        output_tokens,
+        cost,
+    )
+
+
+def generate_pool(
+    questions: Sequence[Question],
+    settings: ModelSettings,
+    cache: ReplyCache,
+    *,
+    per_class: int | None = None,
+    manner: Manner | None = None,
+    model: LanguageModel | None = None,
+) -> Generated:
+    r"""Ask the questions and sort the answers by class.
+
+    The same replies always give the same sentences, whatever order they came in.
+
+    Parameters
+    ----------
+    questions : sequence of Question
+        See :func:`~promptboost.llm.questions.questions_for`.
+    settings, cache, manner, model
+        See :func:`~promptboost.llm.requests.ask_all`.
+    per_class : int, optional
+        Most sentences kept of a class; all by default.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from promptboost.llm.client import Reply
+    >>> from promptboost.llm.questions import questions_for
+    >>> class Model:
+    ...     def ask(self, question):
+    ...         return Reply("1. round eyes\n2. a hooked beak", 40, 12)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cache = ReplyCache(pathlib.Path(folder, "replies.jsonl"))
+    ...     asked = questions_for(["barn_owl"], "dclip", 2)
+    ...     generate_pool(asked, ModelSettings("a-model"), cache, model=Model()).sentences
+    {'barn_owl': ['barn owl, which has round eyes.', 'barn owl, which has a hooked beak.']}
+    """
+    if not questions:
+        raise PoolError("there is nothing to ask: give some classes")
+    answers = ask_all(settings, (question.text for question in questions), cache, manner, model)
+    found: dict[str, list[str]] = {question.class_name: [] for question in questions}
+    dropped: Counter[str] = Counter()
+    for question in questions:
+        if (reply := answers.replies.get(question.text)) is None:
+            continue
+        cleaned = clean_reply(reply.text, cut_off=reply.cut_off)
+        dropped += cleaned.dropped
+        found[question.class_name] += _about(question, cleaned.sentences, dropped)
+    kept = {name: _first(lines, per_class, dropped) for name, lines in found.items()}
+    return Generated(
+        sentences={name: lines for name, lines in kept.items() if lines},
+        missing=tuple(name for name, lines in kept.items() if not lines),
+        answers=answers,
+        dropped=dropped,
+    )
+
+
+def _about(question: Question, lines: list[str], dropped: Counter[str]) -> list[str]:
+    """Make an answer fit its class."""
+    if question.kind == "dclip":
+        return [_sentence(question.class_name, line) for line in lines]
+    if question.rival is None:
+        return lines
+    # "Unlike a basset hound, …" draws an encoder towards the basset hound, and so do "basset hounds".
+    finder = NameFinder([question.class_name, question.rival], plurals=True)
+    rival = name_key(question.rival)
+    kept = [line for line in lines if rival not in map(name_key, finder.named(line))]
+    if others := len(lines) - len(kept):
+        dropped["names the other class"] += others
+    return kept
+
+
+def _sentence(class_name: str, feature: str) -> str:
+    said = _HAS.sub("", feature, count=1).rstrip(" .")
+    does = _DOES.fullmatch(said)
+    what = does[1] if does else f"has {said}"
+    return f"{fill('{}', class_name)}, which {what}."
+
+
+def _first(lines: list[str], most: int | None, dropped: Counter[str]) -> list[str]:
+    kept = distinct(lines)
+    if repeated := len(lines) - len(kept):
+        dropped["repeated"] += repeated
+    if most is not None and len(kept) > most:
+        dropped["more than asked for"] += len(kept) - most
+        kept = kept[:most]
+    return kept

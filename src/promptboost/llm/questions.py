@@ -1,0 +1,261 @@
+"""What a language model is asked about classes.
+
+The wording is our own. The kinds follow three published ideas: descriptions of how a class looks
+(CuPL), lists of attributes (DCLIP), and what tells two classes apart.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Literal, get_args
+
+from promptboost.errors import PoolError, SettingError
+from promptboost.llm.replies import distinct
+from promptboost.pool.descriptions import match_descriptions
+from promptboost.pool.templates import fill
+from promptboost.pool.text import name_key
+
+__all__ = [
+    "Kind",
+    "Question",
+    "contrast_questions",
+    "questions_for",
+    "Pair",
+    "confused_pairs",
+    "grow_pool",
+    "pair_questions",
+]
+
+Kind = Literal["cupl", "dclip", "contrast"]
+
+_LOOKS = (
+    "What does a {} look like?",
+    "How would you recognise a {} in a photograph?",
+    "Which colours, shapes and textures does a {} show?",
+    "What is seen in a typical picture of a {}, and where is it usually taken?",
+    "How can pictures of a {} differ from each other: viewpoint, kind, age, setting?",
+)
+_ATTRIBUTES = (
+    "Which visible features help to tell that a picture shows a {}?",
+    "Which parts of a {} can be seen in a picture, and how do they look?",
+)
+_APART = "Seen in pictures, how does a {} look different from {}?"
+
+_SENTENCES = (
+    "Answer with {count} different sentences, one a line. Each describes what is visible, names the "
+    "{name}, makes sense without the others and has at most 25 words. No numbers, no introduction."
+)
+_FRAGMENTS = (
+    "Answer with {count} different features, one a line. Each is a few words that could follow "
+    '"it has", without the name. No numbers, no introduction.'
+)
+_ONE_SIDE = (
+    "Answer with {count} different sentences, one a line. Each describes only the {name}, by what is "
+    "visible, names it, never names the other one, and has at most 25 words. No numbers, no "
+    "introduction."
+)
+# More questions than these many sentences each would cost more than they bring.
+_EACH_AT_LEAST = 5
+# What an answer is expected to be long, for the estimate.
+_TOKENS_A_LINE = {"cupl": 28, "dclip": 10, "contrast": 28}
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question and what its answer is for.
+
+    Attributes
+    ----------
+    text : str
+        What is asked.
+    class_name : str
+        The class the answer describes.
+    kind : {"cupl", "dclip", "contrast"}
+        The kind of answer: sentences, features, or sentences that set the class apart.
+    count : int
+        How many lines are asked for.
+    rival : str or None
+        The class it is set apart from.
+    """
+
+    text: str
+    class_name: str
+    kind: Kind
+    count: int
+    rival: str | None = None
+
+    @property
+    def answer_tokens(self) -> int:
+        """About how many tokens the answer has."""
+        return self.count * _TOKENS_A_LINE[self.kind]
+
+
+def questions_for(class_names: Sequence[str], kind: Kind, per_class: int) -> list[Question]:
+    """Write the questions that ask for some sentences about each class.
+
+    Few sentences need one question. For more, differently worded ones share the work, as a model
+    repeats itself in a long answer. Contrastive questions take the classes whose names share words
+    first ("Boston terrier", "Norfolk terrier"): they tend to look alike.
+
+    Parameters
+    ----------
+    class_names : sequence of str
+        Distinct names.
+    kind : {"cupl", "dclip", "contrast"}
+        What to ask.
+    per_class : int
+        Sentences wanted for each class.
+
+    Examples
+    --------
+    >>> first, *rest = questions_for(["owl", "beagle"], "cupl", 8)
+    >>> first.text.split("?")[0], len(rest)
+    ('What does an owl look like', 3)
+    >>> [question.rival for question in questions_for(["owl", "beagle"], "contrast", 5)]
+    ['beagle', 'owl']
+    """
+    if kind not in get_args(Kind):
+        raise SettingError(f"questions must be 'cupl', 'dclip' or 'contrast', not {kind!r}")
+    if per_class < 1:
+        raise SettingError(f"per_class is {per_class}, but must be 1 or more")
+    if kind == "contrast":
+        return _against_rivals(class_names, per_class)
+    wordings, request = (_LOOKS, _SENTENCES) if kind == "cupl" else (_ATTRIBUTES, _FRAGMENTS)
+    number = min(len(wordings), ceil(per_class / _EACH_AT_LEAST))
+    count = ceil(per_class / number)
+    return [
+        Question(
+            f"{fill(wording, name)} {request.format(count=count, name=_words(name))}",
+            name,
+            kind,
+            count,
+        )
+        for name in class_names
+        for wording in wordings[:number]
+    ]
+
+
+def contrast_questions(one: str, other: str, count: int) -> list[Question]:
+    """Ask what tells two classes apart, once for each: an answer describes one class only.
+
+    Examples
+    --------
+    >>> for question in contrast_questions("beagle", "basset hound", 5):
+    ...     print(question.class_name, "|", question.text.split("?")[0])
+    beagle | Seen in pictures, how does a beagle look different from a basset hound
+    basset hound | Seen in pictures, how does a basset hound look different from a beagle
+    """
+    return [_apart(one, other, count), _apart(other, one, count)]
+
+
+def _apart(name: str, rival: str, count: int) -> Question:
+    asked = fill(_APART.replace("from {}", f"from {fill('a {}', rival)}"), name)
+    request = _ONE_SIDE.format(count=count, name=_words(name))
+    return Question(f"{asked} {request}", name, "contrast", count, rival)
+
+
+def _against_rivals(class_names: Sequence[str], per_class: int) -> list[Question]:
+    if len(class_names) < 2:
+        raise PoolError("contrastive questions need two classes or more: give more, or ask cupl")
+    number = min(len(class_names) - 1, ceil(per_class / _EACH_AT_LEAST))
+    count = ceil(per_class / number)
+    words = [set(name_key(name).split()) for name in class_names]
+    return [
+        _apart(name, class_names[j], count)
+        for i, name in enumerate(class_names)
+        for j in _nearest(i, words)[:number]
+    ]
+
+
+def _nearest(i: int, words: Sequence[set[str]]) -> list[int]:
+    """Order the other classes: shared words first, then the place in the list."""
+    others = [j % len(words) for j in range(i + 1, i + len(words))]
+    return sorted(others, key=lambda j: -len(words[i] & words[j]))
+
+
+def _words(name: str) -> str:
+    return fill("{}", name)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two classes that are taken for each other, and how many pictures were."""
+
+    one: str
+    other: str
+    count: int
+
+
+def confused_pairs(confusions: Iterable[Mapping[str, Any]], most: int) -> list[Pair]:
+    """Find the pairs of classes that are mixed up most, in either direction.
+
+    Parameters
+    ----------
+    confusions : iterable of mapping
+        As in a run's ``metrics.json``: ``true``, ``predicted`` and ``count``.
+    most : int
+        How many pairs to give.
+
+    Examples
+    --------
+    >>> found = [
+    ...     {"true": "owl", "predicted": "bat", "count": 2},
+    ...     {"true": "elk", "predicted": "owl", "count": 3},
+    ...     {"true": "bat", "predicted": "owl", "count": 2},
+    ... ]
+    >>> confused_pairs(found, 1)
+    [Pair(one='owl', other='bat', count=4)]
+    """
+    if most < 1:
+        raise SettingError(f"pairs is {most}, but must be 1 or more")
+    counts: dict[tuple[str, str], int] = {}
+    for line in confusions:
+        key = (line["true"], line["predicted"])
+        if key not in counts and key[::-1] in counts:
+            key = key[::-1]
+        counts[key] = counts.get(key, 0) + line["count"]
+    pairs = [Pair(*names, count) for names, count in counts.items()]
+    return sorted(pairs, key=lambda pair: -pair.count)[:most]
+
+
+def pair_questions(pairs: Iterable[Pair], count: int) -> list[Question]:
+    """Ask about both classes of each pair.
+
+    Examples
+    --------
+    >>> [question.class_name for question in pair_questions([Pair("owl", "bat", 4)], 5)]
+    ['owl', 'bat']
+    """
+    if count < 1:
+        raise SettingError(f"per_pair is {count}, but must be 1 or more")
+    return [
+        question for pair in pairs for question in contrast_questions(pair.one, pair.other, count)
+    ]
+
+
+def grow_pool(
+    class_names: Sequence[str],
+    descriptions: Mapping[str, Sequence[str]],
+    more: Mapping[str, Sequence[str]],
+) -> dict[str, list[str]]:
+    """Add sentences to those there are; what is there stays, in its order.
+
+    Parameters
+    ----------
+    class_names : sequence of str
+        Names and order of the classes.
+    descriptions : mapping of str to sequence of str
+        What there is. Names meet as in :func:`~promptboost.pool.match_descriptions`.
+    more : mapping of str to sequence of str
+        New sentences, by the names of the classes.
+
+    Examples
+    --------
+    >>> grow_pool(["owl", "bat"], {"Owl": ["Round eyes."]}, {"owl": ["round eyes.", "A beak."]})
+    {'owl': ['Round eyes.', 'A beak.']}
+    """
+    if strange := [name for name in more if name not in class_names]:
+        raise PoolError(f"there are sentences about {strange[0]!r}, which is no class")
+    before = match_descriptions(class_names, descriptions).matched
+    grown = {name: distinct([*before.get(name, []), *more.get(name, [])]) for name in class_names}
+    return {name: sentences for name, sentences in grown.items() if sentences}

@@ -1,0 +1,176 @@
+"""Fitted classifiers as files: JSON for words and settings, safetensors for vectors, no pickle."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from promptboost.encoders.base import Encoder
+from promptboost.errors import FileFormatError
+from promptboost.files import write_text
+from promptboost.methods.base import Arrays, Fitted, Origin
+from promptboost.model.head import read_tensors, write_tensors
+
+__all__ = ["from_record", "load_fitted", "read_record", "save_fitted", "to_record"]
+
+_FORMAT = "promptboost-method"
+_ARRAYS = "promptboost-method-arrays"
+_ARRAYS_FILE = "arrays.safetensors"
+_VERSION = 1
+
+# By kind, where the classifier is. A file can name one of these and nothing else.
+_KINDS = {
+    "text": "fitted:TextClassifier",
+    "linear": "fitted:LinearClassifier",
+    "tip-adapter": "tip_adapter:CacheClassifier",
+    "promptsrc": "promptsrc.promptsrc:PromptedClassifier",
+    "eft": "eft:EmulatedClassifier",
+}
+
+
+def save_fitted(fitted: Fitted, folder: str | os.PathLike[str]) -> None:
+    """Write a classifier into a folder: ``method.json``, and ``arrays.safetensors`` if it has any.
+
+    Parameters
+    ----------
+    fitted : Fitted
+        What :meth:`Method.fit` gave.
+    folder : path-like
+        Made if it is not there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from promptboost.methods import Origin, TextClassifier
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> encoder = FakeEncoder()
+    >>> fitted = TextClassifier(Origin("x", ("cat", "dog"), encoder), ({"a cat": 1}, {"a dog": 1}))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_fitted(fitted, folder)
+    ...     load_fitted(folder, encoder).words()
+    ({'a cat': 1.0}, {'a dog': 1.0})
+    """
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    record, arrays = to_record(fitted)
+    json.dumps(record, allow_nan=False)  # what cannot be written is found before anything is
+    if arrays:
+        write_tensors(path / _ARRAYS_FILE, _ARRAYS, arrays, {"kind": fitted.kind})
+        # Interrupted here, new arrays lie beside an old record: this tells them apart.
+        record["arrays_digest"] = _digest(path / _ARRAYS_FILE)
+    # Last: a folder without it holds nothing.
+    text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
+    write_text(path / "method.json", text + "\n")
+
+
+def load_fitted(folder: str | os.PathLike[str], encoder: Encoder) -> Fitted:
+    """Read what :func:`save_fitted` wrote.
+
+    Parameters
+    ----------
+    folder : path-like
+        The folder.
+    encoder : Encoder
+        The encoder it was fitted on. Text may be read by any other: see :meth:`Fitted.transfer`.
+
+    Raises
+    ------
+    FileFormatError
+        If a file is damaged, or the classifier is of another encoder.
+    """
+    record, arrays = read_record(folder)
+    return from_record(record, arrays, encoder, Path(folder) / "method.json")
+
+
+def to_record(fitted: Fitted) -> tuple[dict[str, Any], Arrays]:
+    """Return what is written of a classifier: a record for JSON, and arrays.
+
+    One classifier can so be kept inside another.
+    """
+    fields, arrays = fitted.state()
+    encoder = fitted.origin.encoder
+    record = {
+        "format": _FORMAT,
+        "schema_version": _VERSION,
+        "kind": fitted.kind,
+        "method": fitted.origin.method,
+        "class_names": list(fitted.origin.class_names),
+        "encoder": {"id": encoder.id, "fingerprint": encoder.fingerprint},
+        "arrays": sorted(arrays),
+        **fields,
+    }
+    return record, arrays
+
+
+def read_record(folder: str | os.PathLike[str]) -> tuple[Mapping[str, Any], Arrays]:
+    """Read the record and the arrays of a folder that :func:`save_fitted` wrote."""
+    path = Path(folder) / "method.json"
+    record = _read(path)
+    try:
+        names = frozenset(map(str, record["arrays"]))
+    except (KeyError, TypeError) as error:
+        raise FileFormatError(f"{path}: {error!r} is missing or not as it should be") from error
+    return record, _arrays(path.parent, record, _kind(record, path), names)
+
+
+def from_record(record: Mapping[str, Any], arrays: Arrays, encoder: Encoder, path: Path) -> Fitted:
+    """Make the classifier of a record that was read from `path`, if it is of this encoder."""
+    try:
+        made_with = record["encoder"]["fingerprint"]
+        origin = Origin(str(record["method"]), tuple(map(str, record["class_names"])), encoder)
+    except (KeyError, TypeError) as error:
+        raise FileFormatError(f"{path}: {error!r} is missing or not as it should be") from error
+    module, name = _KINDS[_kind(record, path)].split(":")
+    if made_with != encoder.fingerprint:
+        raise FileFormatError(
+            f"{path}: was fitted on {record['encoder'].get('id')!r}, and {encoder.id} is another "
+            "encoder; load it with its own, then transfer it"
+        )
+    made: type[Fitted] = getattr(import_module(f"promptboost.methods.{module}"), name)
+    return made.from_state(origin, record, arrays)
+
+
+def _kind(record: Mapping[str, Any], path: Path) -> str:
+    kind = str(record.get("kind"))
+    if kind not in _KINDS:
+        raise FileFormatError(f"{path}: holds a {kind!r}; there are {', '.join(_KINDS)}")
+    return kind
+
+
+def _arrays(folder: Path, record: Mapping[str, Any], kind: str, names: frozenset[str]) -> Arrays:
+    if not names:
+        return {}
+    path = folder / _ARRAYS_FILE
+    if not path.is_file():
+        raise FileFormatError(f"{folder}: there is no {path.name} in it")
+    arrays, fields = read_tensors(path, _ARRAYS, names)
+    if fields.get("kind") != kind or record.get("arrays_digest") != _digest(path):
+        raise FileFormatError(
+            f"{folder}: its two files do not belong together; fit the method again"
+        )
+    return arrays
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileFormatError(f"{path.parent}: there is no {path.name} in it") from None
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path}: is cut off or not JSON ({error})") from error
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
+        raise FileFormatError(f"{path}: was not written by promptboost for a method")
+    if record.get("schema_version") != _VERSION:
+        raise FileFormatError(
+            f"{path}: has schema version {record.get('schema_version')}, this promptboost reads "
+            f"{_VERSION}; upgrade with: pip install -U promptboost"
+        )
+    return record

@@ -1,0 +1,205 @@
+"""Classifiers made of text: each class is the weighted mean of the rows of its prompts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.encoders.base import Encoder
+from promptboost.errors import FileFormatError, PoolError
+from promptboost.methods.base import Arrays, Bank, Fitted, Images, Logits, Origin
+
+__all__ = ["LinearClassifier", "TextClassifier", "class_rows"]
+
+
+@dataclass(frozen=True)
+class LinearClassifier(Fitted):
+    """A row and an intercept for each class.
+
+    Parameters
+    ----------
+    origin : Origin
+        Method, classes and encoder.
+    rows : array of float32, shape (K, D)
+        Their products with an image's row are logits: scales are in them already.
+    intercepts : array of float32, shape (K,)
+        Added to the products.
+    details : mapping, optional
+        What else the method wants to remember; ready for JSON.
+    arrays : mapping of str to array, optional
+        The same, as arrays: such as the vectors the rows were made with.
+
+    Examples
+    --------
+    >>> from promptboost.methods.base import RowImages
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> encoder = FakeEncoder(dim=8)
+    >>> rows = encoder.encode_texts(["red", "blue"])
+    >>> fitted = LinearClassifier(Origin("x", ("fire", "ice"), encoder), rows, np.zeros(2))
+    >>> fitted.predict(RowImages({encoder.id: rows[:, None]})).tolist()
+    [0, 1]
+    """
+
+    kind: ClassVar[str] = "linear"
+    origin: Origin
+    rows: NDArray[np.float32]
+    intercepts: NDArray[np.float32]
+    details: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def logits(self, images: Images) -> Logits:
+        """Multiply and add."""
+        scores = images.rows(self.origin.encoder) @ self.rows.T + self.intercepts
+        return np.asarray(scores, dtype=np.float32)
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        """Keep everything."""
+        arrays = {"rows": self.rows, "intercepts": self.intercepts, **self.arrays}
+        return {"details": dict(self.details)}, {
+            name: np.ascontiguousarray(array, dtype=np.float32) for name, array in arrays.items()
+        }
+
+    @classmethod
+    def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
+        """Read everything."""
+        others = {name: a for name, a in arrays.items() if name not in ("rows", "intercepts")}
+        try:
+            rows, intercepts = arrays["rows"], arrays["intercepts"]
+            details = dict(fields["details"])
+        except KeyError as error:
+            raise FileFormatError(f"the file has no {error}") from error
+        except (TypeError, ValueError) as error:
+            raise FileFormatError(f"the file's details cannot be read: {error}") from error
+        n_classes = len(origin.class_names)
+        if rows.shape != (n_classes, origin.encoder.dim) or intercepts.shape != (n_classes,):
+            raise FileFormatError(
+                f"the file's rows have the shape {rows.shape} and its intercepts "
+                f"{intercepts.shape}, which do not fit {n_classes} classes and {origin.encoder.id}"
+            )
+        if not (np.isfinite(rows).all() and np.isfinite(intercepts).all()):
+            raise FileFormatError("the file's rows or intercepts are not finite")
+        return cls(origin, rows, intercepts, details, others)
+
+
+def class_rows(banks: Sequence[Bank], encoder: Encoder, *, unit: bool) -> NDArray[np.float32]:
+    """Return the weighted mean row of each bank of texts.
+
+    Parameters
+    ----------
+    banks : sequence of mapping of str to float
+        The texts of each class and their weights.
+    encoder : Encoder
+        What embeds them; each distinct text once.
+    unit : bool
+        Scale the means to length one: a mean of embeddings. Otherwise a product with one is the
+        mean of cosines.
+
+    Examples
+    --------
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> rows = class_rows([{"a red one": 2, "a dark one": 1}], FakeEncoder(dim=8), unit=True)
+    >>> rows.shape, float((rows**2).sum().round(4))
+    ((1, 8), 1.0)
+    """
+    texts = list(dict.fromkeys(text for bank in banks for text in bank))
+    position = {text: i for i, text in enumerate(texts)}
+    rows = encoder.encode_texts(texts).astype(np.float64)
+    means = np.stack(
+        [
+            np.average(rows[[position[t] for t in bank]], axis=0, weights=list(bank.values()))
+            for bank in banks
+        ]
+    )
+    if unit:
+        means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+    return means.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class TextClassifier(Fitted):
+    """Banks of texts, and the encoder that reads them.
+
+    Parameters
+    ----------
+    origin : Origin
+        Method, classes and encoder.
+    banks : tuple of mapping of str to float
+        For each class text → weight.
+    unit : bool, default=True
+        Compare images with the mean row scaled to length one; if not, average the cosines.
+    details : mapping, optional
+        What else the method wants to remember; ready for JSON.
+
+    Examples
+    --------
+    >>> from promptboost.methods.base import RowImages
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> one, other = FakeEncoder(dim=16, seed=0), FakeEncoder(dim=16, seed=1)
+    >>> seen = {e.id: e.encode_texts(["red", "blue"])[:, None] for e in (one, other)}
+    >>> origin = Origin("zero-shot", ("fire", "ice"), one)
+    >>> fitted = TextClassifier(origin, ({"something red": 1}, {"something blue": 1}))
+    >>> fitted.predict(RowImages(seen)).tolist()
+    [0, 1]
+    >>> fitted.transfer(other).predict(RowImages(seen)).tolist()
+    [0, 1]
+    """
+
+    kind: ClassVar[str] = "text"
+    origin: Origin
+    banks: tuple[Bank, ...]
+    unit: bool = True
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.banks) != len(self.origin.class_names):
+            raise PoolError(f"{len(self.banks)} banks for {len(self.origin.class_names)} classes")
+        for name, bank in zip(self.origin.class_names, self.banks, strict=True):
+            if (
+                not bank
+                or not all(0 <= w < np.inf for w in bank.values())
+                or not any(bank.values())
+            ):
+                raise PoolError(f"the class {name!r} has no prompts with weights above zero")
+
+    @cached_property
+    def rows(self) -> NDArray[np.float32]:
+        """One row a class."""
+        return class_rows(self.banks, self.origin.encoder, unit=self.unit)
+
+    def logits(self, images: Images) -> Logits:
+        """Score images by their cosines, on the encoder's own scale."""
+        encoder = self.origin.encoder
+        scores = images.rows(encoder) @ self.rows.T * encoder.logit_scale
+        return np.asarray(scores, dtype=np.float32)
+
+    def words(self) -> Sequence[Bank]:
+        """Return the banks."""
+        return self.banks
+
+    def transfer(self, encoder: Encoder) -> "TextClassifier":
+        """Have the same text read by another encoder."""
+        return replace(self, origin=replace(self.origin, encoder=encoder))
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        """Text is all there is to keep."""
+        banks = {
+            name: dict(bank) for name, bank in zip(self.origin.class_names, self.banks, strict=True)
+        }
+        return {"banks": banks, "unit": self.unit, "details": dict(self.details)}, {}
+
+    @classmethod
+    def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
+        """Read the banks."""
+        try:
+            banks = tuple(
+                {str(text): float(weight) for text, weight in fields["banks"][name].items()}
+                for name in origin.class_names
+            )
+            if not isinstance(fields["unit"], bool):
+                raise TypeError(f"unit is {fields['unit']!r}")
+            return cls(origin, banks, fields["unit"], dict(fields["details"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FileFormatError(f"the file's banks cannot be read: {error!r}") from error

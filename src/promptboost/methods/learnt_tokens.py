@@ -1,0 +1,217 @@
+"""Class names behind learnt tokens: from a prefix of token embeddings to one row a class."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from promptboost.encoders import DifferentiableText
+from promptboost.encoders.base import Encoder
+from promptboost.errors import LabelError, SettingError
+from promptboost.methods.base import FewShotSet
+from promptboost.pool import fill
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+__all__ = ["TrainingRows", "cosine_rate", "PromptedClasses", "ending", "nearest"]
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """The rows of the images and their crops, ready for torch.
+
+    Attributes
+    ----------
+    views : tensor, shape (n, 1 + V, D)
+        Rows of length one.
+    labels : tensor of int, shape (n,)
+        Class of each image.
+    scale : float
+        The encoder's own factor on cosines.
+    """
+
+    views: "Tensor"
+    labels: "Tensor"
+    scale: float
+
+    @classmethod
+    def of(cls, shots: FewShotSet, encoder: Encoder, device: "torch.device") -> Self:
+        """Take the rows of a few-shot set."""
+        import torch
+
+        if len(shots.labels) == 0:
+            raise LabelError("there are no images to learn from")
+        views = np.array(shots.images.views(encoder), dtype=np.float32)
+        labels = np.array(shots.labels, dtype=np.int64)
+        return cls(
+            torch.from_numpy(views).to(device),
+            torch.from_numpy(labels).to(device),
+            encoder.logit_scale,
+        )
+
+    def batches(self, size: int, rng: np.random.Generator) -> Iterator[tuple["Tensor", "Tensor"]]:
+        """Return rows and labels of one epoch: each image once, as one of its views at random.
+
+        An incomplete last batch is left out, unless it is the only one: its few images would
+        count more than the others.
+        """
+        import torch
+
+        count = len(self.labels)
+        order = rng.permutation(count)
+        views = rng.integers(self.views.shape[1], size=count)
+        for begin in range(0, max(count - size, 0) + 1, size):
+            one = torch.from_numpy(order[begin : begin + size]).to(self.labels.device)
+            view = torch.from_numpy(views[begin : begin + size]).to(self.labels.device)
+            yield self.views[one, view], self.labels[one]
+
+    def loss(self, class_rows: "Tensor", rows: "Tensor", labels: "Tensor") -> "Tensor":
+        """Return the cross-entropy of the encoder's own softmax."""
+        import torch
+
+        return torch.nn.functional.cross_entropy(self.scale * rows @ class_rows.T, labels)
+
+    def whole_loss(self, class_rows: "Tensor") -> float:
+        """Return the mean loss over all images and all their views."""
+        import torch
+
+        with torch.no_grad():
+            flat = self.views.flatten(0, 1)
+            labels = self.labels.repeat_interleave(self.views.shape[1])
+            return float(self.loss(class_rows.detach(), flat, labels))
+
+
+def cosine_rate(epoch: int, epochs: int, rate: float, first: float) -> float:
+    """Return the learning rate of an epoch: `first` in the first one, then half a cosine down to 0.
+
+    Examples
+    --------
+    >>> [round(cosine_rate(e, 4, 1.0, 0.01), 3) for e in range(4)]
+    [0.01, 1.0, 0.854, 0.5]
+    """
+    return first if epoch == 0 else rate * (1 + float(np.cos(np.pi * (epoch - 1) / epochs))) / 2
+
+
+def ending(name: str) -> str:
+    """Return what follows the learnt tokens of a class: its name and a full stop.
+
+    Examples
+    --------
+    >>> ending("basset_hound")
+    'basset hound.'
+    """
+    return fill("{}.", name)
+
+
+@dataclass(frozen=True)
+class PromptedClasses:
+    """The prompts ``[start] [learnt tokens] [class name] [.] [end]`` of all classes.
+
+    Attributes
+    ----------
+    tower : DifferentiableText
+        What reads them.
+    start : tensor, shape (s, d)
+        Embeddings of the start tokens.
+    endings : tensor, shape (U, S, d)
+        Embeddings of each distinct class name and what follows, padded to the longest.
+    lengths : tensor of int, shape (U,)
+        How many of these tokens count.
+    which : tensor of int, shape (K,)
+        The ending of each class: classes of the same name are read once.
+
+    Examples
+    --------
+    >>> from promptboost.encoders import open_tower
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> tower = open_tower(FakeEncoder(dim=8))
+    >>> classes = PromptedClasses.of(tower, ["red bird", "ship", "ship"], tokens=2)
+    >>> classes.endings.shape[0], tuple(classes.rows(tower.vocabulary[1:3]).shape)
+    (2, (3, 8))
+    """
+
+    tower: DifferentiableText
+    start: "Tensor"
+    endings: "Tensor"
+    lengths: "Tensor"
+    which: "Tensor"
+
+    @classmethod
+    def of(cls, tower: DifferentiableText, class_names: Sequence[str], tokens: int) -> Self:
+        """Tokenise the class names.
+
+        Parameters
+        ----------
+        tower : DifferentiableText
+            What reads the prompts.
+        class_names : sequence of str
+            The classes.
+        tokens : int
+            How many learnt tokens there will be.
+
+        Raises
+        ------
+        SettingError
+            If the tower does not read that many tokens.
+        """
+        import torch
+
+        texts = list(dict.fromkeys(map(ending, class_names)))
+        own = [torch.tensor([*tower.tokenize(t), *tower.end], dtype=torch.long) for t in texts]
+        lengths = torch.tensor([len(ids) for ids in own])
+        room = tower.context_length - len(tower.start) - int(lengths.max())
+        if tokens > room:
+            longest = texts[int(lengths.argmax())]
+            raise SettingError(
+                f"{tokens} learnt tokens and {longest!r} are more than the {tower.context_length} "
+                f"tokens this encoder reads; at most {room} can be learnt"
+            )
+        vocabulary = tower.vocabulary.float()
+        ids = torch.nn.utils.rnn.pad_sequence(own, batch_first=True).to(vocabulary.device)
+        which = torch.tensor([texts.index(ending(name)) for name in class_names])
+        return cls(
+            tower,
+            vocabulary[list(tower.start)],
+            vocabulary[ids],
+            lengths.to(vocabulary.device),
+            which.to(vocabulary.device),
+        )
+
+    def rows(self, learnt: "Tensor") -> "Tensor":
+        """Return one row of length one for each class, (K, D), differentiable in the learnt tokens.
+
+        Parameters
+        ----------
+        learnt : tensor, shape (M, d)
+            Embeddings that stand between the start tokens and the class names.
+        """
+        import torch
+
+        beginning = torch.cat([self.start, learnt])
+        return self.tower.encode(beginning, self.endings, self.lengths)[self.which]
+
+
+def nearest(vectors: "Tensor", vocabulary: "Tensor") -> tuple["Tensor", "Tensor"]:
+    """Find the row of a vocabulary with the highest cosine to each vector.
+
+    Parameters
+    ----------
+    vectors : tensor, shape (n, d)
+        Of any length.
+    vocabulary : tensor, shape (V, d)
+        Rows of length one.
+
+    Returns
+    -------
+    positions, cosines : tensor, shape (n,)
+        Which row, and how near.
+    """
+    import torch
+
+    with torch.no_grad():
+        units = torch.nn.functional.normalize(vectors, dim=-1)
+        best: Any = (units @ vocabulary.T).max(dim=1)
+    return best.indices, best.values

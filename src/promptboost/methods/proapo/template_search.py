@@ -1,0 +1,310 @@
+"""ProAPO's first stage: which templates, for all classes alike."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.encoders.base import Encoder, UnitRows
+from promptboost.errors import LabelError
+from promptboost.methods.proapo.evolution import Candidate, Effort, Space, evolve
+from promptboost.pool import PLAIN_TEMPLATE, fill
+
+__all__ = [
+    "Fitness",
+    "Measured",
+    "unit",
+    "Chosen",
+    "choose_templates",
+    "drawing_weights",
+    "falls_too_far",
+    "library",
+    "written",
+]
+
+Rows = NDArray[np.float32]
+
+# The same in all settings that were released.
+_LOSS_WEIGHT = 10.0
+# Candidates are measured together, as many as fit into so many scores.
+_SCORES_AT_ONCE = 4_000_000
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What classifiers achieve on the training images; one number each.
+
+    Attributes
+    ----------
+    fitness : array of float64
+        What the search raises.
+    top1, top5 : array of float64
+        Percent of the images.
+    loss : array of float64
+        Mean cross-entropy.
+    """
+
+    fitness: NDArray[np.float64]
+    top1: NDArray[np.float64]
+    top5: NDArray[np.float64]
+    loss: NDArray[np.float64]
+
+
+class Fitness:
+    """The images, and what counts.
+
+    Parameters
+    ----------
+    images : array of float32, shape (n, D)
+        Unit rows.
+    labels : array of int, shape (n,)
+        Their classes.
+    scale : float
+        The encoder's factor on cosines.
+    top1_weight, top5_weight : float
+        What a percent is worth, where a unit of cross-entropy is worth 10.
+
+    Attributes
+    ----------
+    measured : int
+        How many classifiers were measured so far.
+
+    Examples
+    --------
+    >>> images = np.eye(2, dtype=np.float32)
+    >>> fitness = Fitness(images, np.array([0, 1]), 1.0, top1_weight=0.1, top5_weight=0.1)
+    >>> fitness.of(np.eye(2, dtype=np.float32)).top1
+    array([100.])
+    """
+
+    def __init__(
+        self,
+        images: Rows,
+        labels: NDArray[np.int64],
+        scale: float,
+        *,
+        top1_weight: float,
+        top5_weight: float,
+    ) -> None:
+        if not len(labels):
+            raise LabelError("there are no images to learn from")
+        self.images = images
+        self.labels = labels
+        self.scale = scale
+        self.top1_weight = top1_weight
+        self.top5_weight = top5_weight
+        self.measured = 0
+
+    def scores(self, rows: Rows) -> Rows:
+        """Score the images with class rows of any length: shape (n, K)."""
+        return np.asarray(self.images @ unit(rows).T * np.float32(self.scale))
+
+    def of(self, rows: Rows) -> Measured:
+        """Measure one classifier, shape (K, D), or several, shape (B, K, D)."""
+        several = rows if rows.ndim == 3 else rows[None]
+        return self.of_changed(several[0], np.arange(several.shape[1]), several)
+
+    def of_changed(self, base: Rows, classes: NDArray[np.intp], rows: Rows) -> Measured:
+        """Measure classifiers that differ from one in a few classes.
+
+        Parameters
+        ----------
+        base : array of shape (K, D)
+            The class rows that all have in common.
+        classes : array of int, shape (g,)
+            Where they differ.
+        rows : array of shape (B, g, D)
+            What each has there.
+        """
+        common = self.scores(base)
+        parts = max(1, -(-len(rows) * common.size // _SCORES_AT_ONCE))
+        chunks = np.array_split(rows, parts) if len(rows) else []
+        found = [self._chunk(common, classes, chunk) for chunk in chunks if len(chunk)]
+        loss, rank_below_1, rank_below_5 = (
+            np.concatenate([f[i] for f in found]) if found else np.zeros(0) for i in range(3)
+        )
+        self.measured += len(rows)
+        top1, top5 = 100 * rank_below_1, 100 * rank_below_5
+        fitness = self.top1_weight * top1 + self.top5_weight * top5 - _LOSS_WEIGHT * loss
+        return Measured(fitness, top1, top5, loss)
+
+    def _chunk(
+        self, common: Rows, classes: NDArray[np.intp], rows: Rows
+    ) -> tuple[NDArray[np.float64], ...]:
+        b, g, _ = rows.shape
+        n = len(common)
+        scores = np.repeat(common[None], b, axis=0)
+        changed = self.scores(rows.reshape(b * g, -1)).reshape(n, b, g)
+        scores[:, :, classes] = changed.transpose(1, 0, 2)
+        true = scores[:, np.arange(n), self.labels][:, :, None]
+        losses = _log_sum_exp(scores) - true[:, :, 0]
+        # Of equal scores the first class wins, as it does when images are classified.
+        before = np.arange(scores.shape[2]) < self.labels[:, None]
+        ranks = ((scores > true) | ((scores == true) & before)).sum(axis=2)
+        return (
+            losses.mean(axis=1, dtype=np.float64),
+            (ranks < 1).mean(axis=1),
+            (ranks < 5).mean(axis=1),
+        )
+
+
+def unit(rows: Rows) -> Rows:
+    """Scale sums of rows to length one."""
+    lengths = np.sqrt(np.einsum("...d,...d->...", rows, rows))[..., None]
+    return np.asarray(rows / np.maximum(lengths, np.float32(1e-12)))
+
+
+def _log_sum_exp(scores: Rows) -> Rows:
+    highest = scores.max(axis=2)
+    return np.asarray(highest + np.log(np.exp(scores - highest[:, :, None]).sum(axis=2)))
+
+
+# A template far below the base could else have a weight of zero or less.
+_LEAST_WEIGHT = 1e-3
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The templates of the first stage.
+
+    Attributes
+    ----------
+    templates : tuple of str
+        In the order of the library.
+    fitness : float
+        Of their mean, on the training images.
+    in_library : int
+        How many templates were left to choose from.
+    """
+
+    templates: tuple[str, ...]
+    fitness: float
+    in_library: int
+
+
+def library(templates: Sequence[str], type_words: Sequence[str]) -> tuple[str, ...]:
+    """Write templates in small letters, and once more with each word for the type of the classes.
+
+    Examples
+    --------
+    >>> library(["A photo of a {}."], ["pet"])[1:]
+    ('a photo of a {}, a type of pet.', 'a photo of a pet: {}.', 'a pet of a {}.', \
+'a pet photo of a {}.')
+    """
+    small = [template.lower() for template in templates]
+    found = list(small)
+    for word in type_words:
+        for template in small:
+            if template.endswith("."):
+                found.append(f"{template[:-1]}, a type of {word}.")
+            found.append(template.replace(" {}", f" {word}: {{}}"))
+            found.append(template.replace("photo", word))
+            found.append(template.replace("photo", f"{word} photo"))
+    # A template without the word that is replaced comes out as it went in.
+    return tuple(dict.fromkeys(found))
+
+
+def written(template: str, name: str) -> str:
+    """Fill a template, in small letters throughout."""
+    return fill(template, name).lower()
+
+
+def falls_too_far(top1: NDArray[np.float64], base: float, n_classes: int) -> NDArray[np.bool_]:
+    """Say which candidates lose so much accuracy that they are left out of the search.
+
+    Examples
+    --------
+    >>> falls_too_far(np.array([75.0, 79.0]), 80.0, n_classes=50)
+    array([ True, False])
+    """
+    return np.asarray(top1 <= base - (200 / n_classes + 0.1))
+
+
+def drawing_weights(
+    fitness: NDArray[np.float64], base: float, *, weighted: bool
+) -> NDArray[np.float64]:
+    """Return how likely each is drawn: all the same, or by what it is worth alone."""
+    if not weighted:
+        return np.ones(len(fitness))
+    return np.asarray(np.maximum(fitness - base + 1.0, _LEAST_WEIGHT))
+
+
+def choose_templates(
+    templates: Sequence[str],
+    class_names: Sequence[str],
+    encoder: Encoder,
+    fitness: Fitness,
+    *,
+    epochs: int,
+    effort: Effort,
+    most: int | None,
+    weighted: bool,
+    rng: np.random.Generator,
+) -> Chosen:
+    """Search for the templates whose mean is fittest.
+
+    Parameters
+    ----------
+    templates : sequence of str
+        The library.
+    class_names : sequence of str
+        Filled in.
+    encoder : Encoder
+        Embeds every template for every class, once.
+    fitness : Fitness
+        What is raised.
+    epochs, effort
+        As in :func:`~promptboost.methods.proapo.evolution.evolve`.
+    most : int or None
+        Keep only so many of the templates, those that are fittest alone.
+    weighted : bool
+        Draw templates by what they are worth alone.
+    rng : Generator
+        For all draws.
+    """
+    rows = _embed([*templates, PLAIN_TEMPLATE], class_names, encoder)
+    alone = fitness.of(rows)
+    kept = _prune(alone, len(class_names), most)
+    base = float(alone.fitness[-1])
+    space = Space(
+        owner=np.zeros(len(kept), dtype=np.intp),
+        weights=drawing_weights(alone.fitness[kept], base, weighted=weighted),
+    )
+    flat = rows[kept].reshape(len(kept), -1)
+
+    def score(candidates: Sequence[Candidate]) -> NDArray[np.float64]:
+        mean = _means(candidates, flat).reshape(len(candidates), len(class_names), -1)
+        return fitness.of(mean).fitness
+
+    first = rng.choice(len(kept), size=min(effort.top, len(kept)), replace=False)
+    starts = [frozenset({int(i)}) for i in first]
+    best, worth = evolve(space, starts, score, epochs=epochs, effort=effort, rng=rng)
+    chosen = tuple(templates[int(kept[i])] for i in sorted(best))
+    return Chosen(chosen, worth, in_library=len(kept))
+
+
+def _embed(templates: Sequence[str], class_names: Sequence[str], encoder: Encoder) -> UnitRows:
+    texts = [written(template, name) for template in templates for name in class_names]
+    distinct = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    rows = encoder.encode_texts(list(distinct))[[distinct[text] for text in texts]]
+    return rows.reshape(len(templates), len(class_names), -1)
+
+
+def _prune(alone: Measured, n_classes: int, most: int | None) -> NDArray[np.intp]:
+    """Leave out templates that are far worse than the base, which is the last; keep some at least."""
+    bad = falls_too_far(alone.top1[:-1], float(alone.top1[-1]), n_classes)
+    kept = np.flatnonzero(~bad)
+    if not len(kept):
+        kept = np.array([int(alone.fitness[:-1].argmax())])
+    if most is not None and len(kept) > most:
+        best = np.argsort(-alone.fitness[kept], kind="stable")[:most]
+        kept = np.sort(kept[best])
+    return kept
+
+
+def _means(candidates: Sequence[Candidate], rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    shares = np.zeros((len(candidates), len(rows)), dtype=np.float32)
+    for share, candidate in zip(shares, candidates, strict=True):
+        share[list(candidate)] = 1.0 / len(candidate)
+    return np.asarray(shares @ rows)

@@ -1,0 +1,237 @@
+"""The training of PromptSRC: augmented images in, averaged prompts out."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.data.views import draw_view
+from promptboost.encoders.openclip.deep_prompts import ClassTokens, DeepPrompts, PromptedTowers
+from promptboost.errors import SettingError
+from promptboost.methods.learnt_tokens import cosine_rate
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+__all__ = ["Seen", "SelfConsistency", "epoch_weights", "Schedule", "TrainingImages", "train"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A batch as one pair of towers sees it: all rows have length one.
+
+    Attributes
+    ----------
+    texts : torch.Tensor, shape (K, D)
+        The classes.
+    images : torch.Tensor, shape (n, D)
+        The batch.
+    """
+
+    texts: "Tensor"
+    images: "Tensor"
+
+
+@dataclass(frozen=True)
+class SelfConsistency:
+    """Cross-entropy, and three costs of moving away from what the frozen towers say.
+
+    The mean absolute difference of the text rows and that of the images' rows, each with a
+    weight, and the divergence of the tuned from the frozen class probabilities, KL(frozen ‖ tuned),
+    summed and divided by images × classes.
+
+    Parameters
+    ----------
+    scale : float
+        The encoder's factor on cosines.
+    text_weight, image_weight : float
+        Weights of the differences of rows.
+    """
+
+    scale: float
+    text_weight: float
+    image_weight: float
+
+    def __call__(self, tuned: Seen, frozen: Seen, labels: "Tensor") -> "Tensor":
+        """Return the sum of the four."""
+        from torch.nn import functional
+
+        logits = self.scale * tuned.images @ tuned.texts.T
+        before = self.scale * frozen.images @ frozen.texts.T
+        divergence = functional.kl_div(
+            logits.log_softmax(dim=1), before.log_softmax(dim=1), reduction="sum", log_target=True
+        )
+        return (
+            functional.cross_entropy(logits, labels)
+            + self.text_weight * functional.l1_loss(tuned.texts, frozen.texts)
+            + self.image_weight * functional.l1_loss(tuned.images, frozen.images)
+            + divergence / logits.numel()
+        )
+
+
+def epoch_weights(epochs: int, mean: float, std: float) -> NDArray[np.float64]:
+    """Weigh the prompts at the end of each epoch by a Gaussian over the epochs 1, 2, …; sum 1.
+
+    Examples
+    --------
+    >>> epoch_weights(3, mean=2, std=1).round(3)
+    array([0.274, 0.452, 0.274])
+    """
+    exponents = -0.5 * ((np.arange(1, epochs + 1) - mean) / std) ** 2
+    # The largest becomes exp(0): a mean far outside the epochs does not leave zeros only.
+    weights = np.exp(exponents - exponents.max())
+    return np.asarray(weights / weights.sum())
+
+
+# As the method's authors cut their crops.
+_CROP_SCALE = (0.08, 1.0)
+_WARM_UP = 1e-5
+_MOMENTUM = 0.9
+_WEIGHT_DECAY = 5e-4
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast.
+
+    Attributes
+    ----------
+    epochs, batch_size : int
+        Looks at all images, and images a step.
+    learning_rate : float
+        The highest.
+    mean, std : float
+        Of the Gaussian over the epochs that averages the prompts.
+    """
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True)
+class TrainingImages:
+    """Images and labels, seen through another crop in each epoch.
+
+    Parameters
+    ----------
+    images : sequence of Image
+        All of them, in memory.
+    labels : array of int, shape (n,)
+        Their classes.
+    preprocess : callable
+        The encoder's own; it finds images that have the right size already.
+    size : tuple of int
+        Height and width that the image tower takes.
+    seed : int
+        Decides crops, mirroring and order.
+    """
+
+    images: "Sequence[Image]"
+    labels: NDArray[np.int64]
+    preprocess: Any
+    size: tuple[int, int]
+    seed: int
+
+    def batches(self, epoch: int, batch_size: int) -> "Iterator[tuple[Tensor, Tensor]]":
+        """Return the images of an epoch in random order.
+
+        An incomplete last batch is left out, unless it is the only one, as in
+        :class:`~promptboost.methods.learnt_tokens.TrainingRows`.
+        """
+        import torch
+
+        count = len(self.images)
+        order = np.random.default_rng([self.seed, epoch]).permutation(count)
+        for start in range(0, max(count - batch_size, 0) + 1, batch_size):
+            chosen = order[start : start + batch_size]
+            crops = [self._crop(int(i), epoch) for i in chosen]
+            yield torch.stack(crops), torch.from_numpy(self.labels[chosen].astype(np.int64))
+
+    def _crop(self, position: int, epoch: int) -> "Tensor":
+        from PIL import Image
+
+        image, name = self.images[position], b"image %d" % position
+        view = draw_view(image, self.seed, name, 1 + epoch, scale=_CROP_SCALE)
+        height, width = self.size
+        tensor: Tensor = self.preprocess(view.resize((width, height), Image.Resampling.BICUBIC))
+        return tensor
+
+
+def train(
+    towers: PromptedTowers,
+    classes: ClassTokens,
+    start: DeepPrompts,
+    images: TrainingImages,
+    frozen_texts: "Tensor",
+    loss: SelfConsistency,
+    schedule: Schedule,
+) -> tuple[DeepPrompts, list[float]]:
+    """Learn prompts.
+
+    Parameters
+    ----------
+    towers : PromptedTowers
+        The model; its weights stay.
+    classes : ClassTokens
+        The names of the classes.
+    start : DeepPrompts
+        Where to begin.
+    images : TrainingImages
+        What to learn from.
+    frozen_texts : torch.Tensor, shape (K, D)
+        The classes as the model without prompts has them.
+    loss : SelfConsistency
+        What to make small.
+    schedule : Schedule
+        How long and how fast.
+
+    Returns
+    -------
+    prompts : DeepPrompts
+        The weighted mean of the prompts at the end of each epoch.
+    losses : list of float
+        Mean loss of each epoch.
+
+    Raises
+    ------
+    SettingError
+        If the loss is no longer a number.
+    """
+    import torch
+    from tqdm import trange
+
+    learnt = [t.detach().clone().requires_grad_() for t in (start.text, start.vision)]
+    means = [torch.zeros_like(t, requires_grad=False) for t in learnt]
+    optimizer = torch.optim.SGD(learnt, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
+    weights = epoch_weights(schedule.epochs, schedule.mean, schedule.std)
+    losses = []
+    bar = trange(schedule.epochs, desc="promptsrc", unit=" epochs", leave=False, disable=None)
+    for epoch in bar:
+        rate = cosine_rate(epoch, schedule.epochs, schedule.learning_rate, _WARM_UP)
+        optimizer.param_groups[0]["lr"] = rate
+        steps = []
+        for pixels, labels in images.batches(epoch, schedule.batch_size):
+            # Differences of rows are too small for half precision.
+            frozen = Seen(frozen_texts, towers.frozen_image_rows(pixels).float())
+            texts = towers.text_rows(classes, learnt[0]).float()
+            rows = towers.image_rows(pixels, learnt[1]).float()
+            value = loss(Seen(texts, rows), frozen, labels.to(texts.device))
+            optimizer.zero_grad()
+            value.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            steps.append(value.item())
+        losses.append(float(np.mean(steps)))
+        if not (np.isfinite(losses[-1]) and all(bool(t.isfinite().all()) for t in learnt)):
+            raise SettingError(
+                f"the loss of promptsrc is no longer a number in epoch {epoch + 1}: try a lower "
+                f"rate, such as promptsrc?learning_rate={schedule.learning_rate / 10:g}"
+            )
+        for mean, tensor in zip(means, learnt, strict=True):
+            mean += float(weights[epoch]) * tensor.detach()
+    return DeepPrompts(*means), losses

@@ -1,0 +1,280 @@
+"""Operations on the text of an ensemble. Each gives a new one, with a line more of history.
+
+They are methods of :class:`~promptboost.model.PromptEnsemble`; here is what they do.
+"""
+
+import dataclasses
+import difflib
+import numbers
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from promptboost.errors import LabelError, PoolError, SettingError
+
+if TYPE_CHECKING:
+    from promptboost.model.ensemble import PromptEnsemble
+
+__all__ = ["drop_class", "merge", "remove", "rename_class", "replace", "truncate"]
+
+Bank = Mapping[str, int]
+T = TypeVar("T")
+
+
+def merge(first: "PromptEnsemble", *others: "PromptEnsemble") -> "PromptEnsemble":
+    """Put the rounds of several ensembles one after the other.
+
+    The classes must be the same; their order is taken from the first. Where the ensembles agree
+    on an encoder, a pool, a setting, a version or the sample weights, it is kept; where they do
+    not, nothing would be true of all rounds, and it is left out.
+
+    Examples
+    --------
+    >>> from promptboost.model import PromptEnsemble, Round
+    >>> one = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
+    >>> two = {"dog": {"my dog": 1}, "cat": {"my cat": 1}}
+    >>> a = PromptEnsemble(("cat", "dog"), (Round("a {}", one, 0.1, 0.1),))
+    >>> b = PromptEnsemble(("dog", "cat"), (Round("my {}", two, 0.2, 0.2),))
+    >>> merged = a.merge(b)
+    >>> merged.texts()
+    ['a cat', 'my cat', 'a dog', 'my dog']
+    >>> merged.history
+    ('merged ensembles of 1 and 1 rounds',)
+    """
+    if not others:
+        return first
+    for other in others:
+        _check_mergeable(first, other)
+    every = (first, *others)
+    sizes = [str(len(one)) for one in every]
+    line = f"merged ensembles of {', '.join(sizes[:-1])} and {sizes[-1]} rounds"
+    return dataclasses.replace(
+        first,
+        rounds=tuple(item for one in every for item in one.rounds),
+        encoder_id=_agreed(one.encoder_id for one in every),
+        encoder_fingerprint=_agreed(one.encoder_fingerprint for one in every),
+        pool_fingerprint=_agreed(one.pool_fingerprint for one in every),
+        settings=_common([one.settings for one in every]),
+        versions=_common([one.versions for one in every]),
+        sample_weights=_agreed(one.sample_weights for one in every) or {},
+        history=(*(entry for one in every for entry in one.history), line),
+    )
+
+
+def _check_mergeable(first: "PromptEnsemble", other: "PromptEnsemble") -> None:
+    odd = set(first.class_names) ^ set(other.class_names)
+    if odd:
+        raise LabelError(
+            f"Only one of two ensembles to merge has the classes {_listed(sorted(odd))}: "
+            "use rename_class or drop_class first."
+        )
+    for name in ("algorithm", "temperature"):
+        if getattr(first, name) != getattr(other, name):
+            raise SettingError(
+                f"Ensembles to merge must have one {name}; got {getattr(first, name)!r} and "
+                f"{getattr(other, name)!r}."
+            )
+
+
+def _agreed(values: Iterable[T]) -> T | None:
+    first, *others = values
+    return first if all(other == first for other in others) else None
+
+
+def _common(mappings: list[Mapping[str, T]]) -> dict[str, T]:
+    """Keep what all mappings say; 1, 1.0 and True are different settings."""
+    pairs = [{(key, type(value), value) for key, value in one.items()} for one in mappings]
+    return {key: value for key, _, value in set.intersection(*pairs)}
+
+
+def truncate(ensemble: "PromptEnsemble", rounds: int) -> "PromptEnsemble":
+    """Keep the first rounds, which are the ensemble that a shorter fit would have given.
+
+    The sample weights stay: they tell which images were hard at the end of the fit.
+    """
+    if not isinstance(rounds, numbers.Integral) or not 1 <= rounds <= len(ensemble):
+        raise SettingError(f"rounds is {rounds!r}: give a number from 1 to {len(ensemble)}.")
+    if rounds == len(ensemble):
+        return ensemble
+    line = f"truncated from {len(ensemble)} to {rounds} rounds"
+    return _edited(ensemble, [line], rounds=ensemble.rounds[:rounds])
+
+
+def remove(
+    ensemble: "PromptEnsemble", prompt: str, class_name: str | None = None
+) -> "PromptEnsemble":
+    """Take all copies of a prompt out, of one class or of all that have it.
+
+    A bank that held nothing else would have no score left, so this is refused; the message says
+    where, and what can be done instead.
+
+    Examples
+    --------
+    >>> from promptboost.model import PromptEnsemble, Round
+    >>> banks = {"cat": {"a cat": 1, "a blurry cat": 3}, "dog": {"a dog": 1}}
+    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.1, 0.1),))
+    >>> ensemble.remove("a blurry cat").history
+    ("removed 'a blurry cat' from cat (3 copies in 1 round)",)
+    """
+    classes = _classes_with(ensemble, prompt, class_name)
+    only = [
+        f'rounds[{i}].banks["{name}"]'
+        for name in classes
+        for i, item in enumerate(ensemble.rounds)
+        if set(item.banks[name]) == {prompt}
+    ]
+    if only:
+        raise PoolError(
+            f"Cannot remove {prompt!r}: nothing else is in {', '.join(only[:3])}"
+            f"{f' and {len(only) - 3} more' if len(only) > 3 else ''}. Put another prompt in its "
+            "place with replace, or leave the class out with drop_class."
+        )
+    lines = [f"removed {prompt!r} from {_count(ensemble, prompt, name)}" for name in classes]
+
+    def without(bank: Bank) -> Bank:
+        return {text: copies for text, copies in bank.items() if text != prompt}
+
+    return _rewritten(ensemble, classes, without, lines)
+
+
+def replace(
+    ensemble: "PromptEnsemble", prompt: str, by: str, class_name: str | None = None
+) -> "PromptEnsemble":
+    """Put one prompt in the place of another, with its copies.
+
+    Examples
+    --------
+    >>> from promptboost.model import PromptEnsemble, Round
+    >>> banks = {"cat": {"a caat": 2, "a cat": 1}, "dog": {"a dog": 1}}
+    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.1, 0.1),))
+    >>> ensemble.replace("a caat", "a cat").rounds[0].banks["cat"]
+    {'a cat': 3}
+    """
+    classes = _classes_with(ensemble, prompt, class_name)
+    lines = [
+        f"replaced {prompt!r} by {by!r} in {_count(ensemble, prompt, name)}" for name in classes
+    ]
+    return _rewritten(
+        ensemble, classes, lambda bank: _mapped(bank, lambda t: by if t == prompt else t), lines
+    )
+
+
+def rename_class(
+    ensemble: "PromptEnsemble", old: str, new: str, *, in_prompts: bool = False
+) -> "PromptEnsemble":
+    """Return a class another name, and with `in_prompts` write it into the prompts of that class.
+
+    The name alone is a label: predictions only change their spelling. Prompts are changed where
+    they hold the old name as a whole word or words, and this changes what is embedded.
+
+    Examples
+    --------
+    >>> from promptboost.model import PromptEnsemble, Round
+    >>> banks = {"cat": {"a cat, not a category": 1}, "dog": {"a dog": 1}}
+    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.1, 0.1),))
+    >>> ensemble.rename_class("cat", "feline", in_prompts=True).texts()
+    ['a feline, not a category', 'a dog']
+    """
+    check_known(ensemble, old)
+    if new == old:
+        return ensemble
+    if new in ensemble.class_names:
+        raise LabelError(f"There is a class {new!r} already: choose another name.")
+    word = re.compile(rf"(?<!\w){re.escape(old)}(?!\w)")
+
+    def renamed(banks: Mapping[str, Bank]) -> dict[str, Bank]:
+        bank = banks[old]
+        if in_prompts:
+            bank = _mapped(bank, lambda text: word.sub(lambda _: new, text))
+        return {
+            new if name == old else name: bank if name == old else banks[name] for name in banks
+        }
+
+    return _edited(
+        ensemble,
+        [f"renamed {old} to {new}{', also in its prompts' if in_prompts else ''}"],
+        class_names=tuple(new if name == old else name for name in ensemble.class_names),
+        rounds=tuple(
+            dataclasses.replace(item, banks=renamed(item.banks)) for item in ensemble.rounds
+        ),
+    )
+
+
+def drop_class(ensemble: "PromptEnsemble", name: str) -> "PromptEnsemble":
+    """Leave a class out; the others keep their banks. The sample weights stay as they were."""
+    check_known(ensemble, name)
+    if len(ensemble.class_names) == 2:
+        raise LabelError(f"Cannot drop {name!r}: a classifier needs two classes.")
+    kept = tuple(other for other in ensemble.class_names if other != name)
+    rounds = tuple(
+        dataclasses.replace(item, banks={other: item.banks[other] for other in kept})
+        for item in ensemble.rounds
+    )
+    return _edited(ensemble, [f"dropped {name}"], class_names=kept, rounds=rounds)
+
+
+def check_known(ensemble: "PromptEnsemble", class_name: str) -> None:
+    """Check that there is such a class, and help who mistyped it."""
+    if class_name not in ensemble.class_names:
+        close = difflib.get_close_matches(str(class_name), ensemble.class_names, n=3, cutoff=0)
+        raise LabelError(f"There is no class {class_name!r}. Near it: {_listed(close)}.")
+
+
+def _classes_with(ensemble: "PromptEnsemble", prompt: str, class_name: str | None) -> list[str]:
+    """List the classes that have a prompt, or help who mistyped it."""
+    if class_name is not None:
+        check_known(ensemble, class_name)
+    searched = ensemble.class_names if class_name is None else (class_name,)
+    found = [
+        name for name in searched if any(prompt in item.banks[name] for item in ensemble.rounds)
+    ]
+    if not found:
+        texts = [text for name in searched for text in ensemble.prompts(name)]
+        close = difflib.get_close_matches(prompt, texts, n=1, cutoff=0)
+        where = "The ensemble" if class_name is None else f"The class {class_name!r}"
+        raise PoolError(f"{where} has no prompt {prompt!r}. Near it: {_listed(close)}.")
+    return found
+
+
+def _count(ensemble: "PromptEnsemble", prompt: str, name: str) -> str:
+    copies = [item.banks[name][prompt] for item in ensemble.rounds if prompt in item.banks[name]]
+    return f"{name} ({_plural(sum(copies), 'copy', 'copies')} in {_plural(len(copies), 'round')})"
+
+
+def _plural(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _mapped(bank: Bank, change: Callable[[str], str]) -> Bank:
+    """Change texts; what becomes the same text adds up its copies."""
+    changed: dict[str, int] = {}
+    for text, copies in bank.items():
+        changed[change(text)] = changed.get(change(text), 0) + copies
+    return changed
+
+
+def _rewritten(
+    ensemble: "PromptEnsemble",
+    classes: Iterable[str],
+    change: Callable[[Bank], Bank],
+    lines: list[str],
+) -> "PromptEnsemble":
+    """Change the banks of some classes in every round."""
+    chosen = set(classes)
+    rounds = tuple(
+        dataclasses.replace(
+            item,
+            banks={n: change(bank) if n in chosen else bank for n, bank in item.banks.items()},
+        )
+        for item in ensemble.rounds
+    )
+    return _edited(ensemble, lines, rounds=rounds)
+
+
+def _edited(ensemble: "PromptEnsemble", lines: list[str], **changes: object) -> "PromptEnsemble":
+    history = (*ensemble.history, *lines)
+    return dataclasses.replace(ensemble, history=history, **changes)  # type: ignore[arg-type]

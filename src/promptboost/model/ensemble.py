@@ -1,0 +1,363 @@
+"""PromptEnsemble: the fitted classifier, as text."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from promptboost.errors import FileFormatError, InputError, SettingError
+from promptboost.files import write_text
+from promptboost.model import edits, schema
+from promptboost.model.schema import Scalar, read_record, write_record
+
+if TYPE_CHECKING:
+    from promptboost.encoders.base import Encoder
+    from promptboost.model.head import LinearHead
+    from promptboost.model.vectors import TextVectors
+    from promptboost.model.voting import VotingHead
+
+__all__ = ["Round", "PromptEnsemble"]
+
+
+@dataclass(frozen=True)
+class Round:
+    """One weak classifier: a bank of prompts for every class.
+
+    Parameters
+    ----------
+    template : str
+        The template the round began with, for example ``"a photo of a {}."``.
+    banks : mapping of str to mapping of str to int
+        Class name → {prompt: copies}. A class scores the mean cosine over its copies.
+    error : float
+        Weighted error on the views the round was composed on, when it was finished.
+    template_error : float
+        The same error with the template alone.
+    vote : float, default=1.0
+        Weight of the round's vote: always 1 in SAMME.R, whose votes weigh themselves. In
+        SAMME, 0 is the vote of a round no better than chance.
+    composer : str, default="greedy"
+        How the banks were composed.
+    objective, gap : float, optional
+        What the gradient composer arrived at, and its certificate: no weighting of the pool's prompts
+        has an objective lower by more than the gap.
+
+    Examples
+    --------
+    >>> banks = {"cat": {"a cat.": 2, "a tabby asleep.": 1}, "dog": {"a dog.": 1}}
+    >>> Round("a {}.", banks, error=0.1, template_error=0.3).banks["cat"]
+    {'a cat.': 2, 'a tabby asleep.': 1}
+    """
+
+    template: str
+    banks: Mapping[str, Mapping[str, int]]
+    error: float
+    template_error: float
+    vote: float = 1.0
+    composer: str = "greedy"
+    objective: float | None = None
+    gap: float | None = None
+
+    def checked(self, class_names: tuple[str, ...], algorithm: str, where: str) -> "Round":
+        """Check the fields against the ensemble the round is in; give them as plain types."""
+        vote = schema.as_number(self.vote, f"{where}.vote")
+        if vote < 0:
+            raise SettingError(f"{where}.vote: must not be negative, and is {vote}.")
+        if algorithm == "samme.r" and vote != 1:
+            raise SettingError(f"{where}.vote: is {vote}; in SAMME.R every vote is 1.")
+        return Round(
+            template=schema.as_text(self.template, f"{where}.template"),
+            banks=schema.as_banks(self.banks, class_names, f"{where}.banks"),
+            error=schema.as_number(self.error, f"{where}.error"),
+            template_error=schema.as_number(self.template_error, f"{where}.template_error"),
+            vote=vote,
+            composer=schema.as_text(self.composer, f"{where}.composer"),
+            objective=schema.as_optional_number(self.objective, f"{where}.objective"),
+            gap=schema.as_optional_number(self.gap, f"{where}.gap"),
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return the fields in the order of the file: the facts, then the banks they are about."""
+        facts = ("template", "composer", "vote", "template_error", "error", "objective", "gap")
+        return {name: getattr(self, name) for name in (*facts, "banks")}
+
+
+class _MissingFileError(InputError, FileNotFoundError):
+    """There is no such file: for those who catch our errors, and those who catch Python's."""
+
+
+@dataclass(frozen=True)
+class PromptEnsemble:
+    """A classifier made of sentences: rounds × classes × {prompt: copies}.
+
+    It is plain data. It says what was learnt and from what, it is kept as JSON, and each editing
+    method gives a new ensemble and adds a line to its history. An encoder turns it into a
+    :class:`~promptboost.model.LinearHead` that classifies; another encoder turns the same text
+    into another head, which is all there is to transfer.
+
+    Parameters
+    ----------
+    class_names : sequence of str
+        Two or more, each once.
+    rounds : sequence of Round
+        One or more.
+    temperature : float, default=1.0
+        Of the softmax over mean cosines; the same in all rounds.
+    algorithm : {"samme.r", "samme"}, default="samme.r"
+        How the rounds are added up: by log-probabilities, or by one weighted vote each.
+    encoder_id, encoder_fingerprint : str, optional
+        The encoder it was fitted on.
+    pool_fingerprint : str, optional
+        The pool its prompts come from.
+    settings : mapping of str to scalar
+        What the fit was asked to do.
+    versions : mapping of str to str
+        Software it was fitted with.
+    history : sequence of str
+        What was done to it since, oldest first.
+    sample_weights : mapping of str to float
+        Image id → boosting weight at the end of the fit: the images that stayed hard.
+
+    Examples
+    --------
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> banks = {"cat": {"a red cat": 2, "a cat": 1}, "dog": {"a blue dog": 1}}
+    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.1, 0.3),))
+    >>> ensemble.prompts("cat")
+    {'a red cat': 0.6666666666666666, 'a cat': 0.3333333333333333}
+    >>> encoder = FakeEncoder()
+    >>> head = ensemble.embed(encoder)
+    >>> head.predict(encoder.encode_texts(["red", "blue"])).tolist()
+    ['cat', 'dog']
+    >>> PromptEnsemble.from_json(ensemble.to_json()) == ensemble
+    True
+    """
+
+    class_names: tuple[str, ...]
+    rounds: tuple[Round, ...]
+    temperature: float = 1.0
+    algorithm: Literal["samme.r", "samme"] = "samme.r"
+    encoder_id: str | None = None
+    encoder_fingerprint: str | None = None
+    pool_fingerprint: str | None = None
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    history: tuple[str, ...] = ()
+    sample_weights: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check everything and keep it in one canonical form, so that equal means equal text."""
+        if self.algorithm not in ("samme.r", "samme"):
+            raise SettingError(f'algorithm: {self.algorithm!r} is neither "samme.r" nor "samme".')
+        names = schema.as_class_names(self.class_names)
+        rounds = schema.as_sequence(self.rounds, "rounds")
+        if not all(isinstance(item, Round) for item in rounds):
+            raise InputError("rounds: must be a list of Round objects.")
+        if not rounds:
+            raise SettingError("rounds: is empty; an ensemble needs at least one round.")
+        history = schema.as_sequence(self.history, "history")
+        clean = {
+            "class_names": names,
+            "rounds": tuple(
+                item.checked(names, self.algorithm, f"rounds[{i}]") for i, item in enumerate(rounds)
+            ),
+            "temperature": schema.as_number(self.temperature, "temperature", positive=True),
+            "settings": schema.as_scalars(self.settings, "settings"),
+            "versions": schema.as_texts(self.versions, "versions"),
+            "history": tuple(schema.as_text(h, f"history[{i}]") for i, h in enumerate(history)),
+            "sample_weights": schema.as_numbers(self.sample_weights, "sample_weights"),
+        }
+        for name in ("encoder_id", "encoder_fingerprint", "pool_fingerprint"):
+            clean[name] = schema.as_optional_text(getattr(self, name), name)
+        for name, value in clean.items():
+            object.__setattr__(self, name, value)
+
+    def __len__(self) -> int:
+        return len(self.rounds)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def texts(self) -> list[str]:
+        """List the distinct prompts: class by class, in the order in which they joined."""
+        found: dict[str, None] = {}
+        for name in self.class_names:
+            for item in self.rounds:
+                found.update(dict.fromkeys(item.banks[name]))
+        return list(found)
+
+    @property
+    def n_prompts(self) -> int:
+        """How many sentences there are to read: distinct prompts, counted class by class."""
+        return sum(len(self.prompts(name)) for name in self.class_names)
+
+    def prompts(self, class_name: str) -> dict[str, float]:
+        """Weigh the prompts of a class by their part in its score.
+
+        Returns
+        -------
+        dict of str to float
+            Prompt → weight, heaviest first; the weights sum to one. In SAMME.R the row of the
+            class in the head is this average of its prompts' rows, times the number of rounds.
+        """
+        edits.check_known(self, class_name)
+        weights: dict[str, float] = {}
+        for item, vote in zip(self.rounds, self.votes(), strict=True):
+            bank = item.banks[class_name]
+            size = sum(bank.values())
+            for prompt, copies in bank.items():
+                share = vote * (copies / size)
+                weights[prompt] = weights.get(prompt, 0.0) + share
+        return dict(sorted(weights.items(), key=lambda pair: -pair[1]))
+
+    def votes(self) -> list[float]:
+        """Return each round's part in the vote; the parts sum to one.
+
+        Where no round was better than chance, none has a vote, and all count the same.
+        """
+        votes = [item.vote for item in self.rounds]
+        if not any(votes):
+            votes = [1.0] * len(votes)
+        return [vote / sum(votes) for vote in votes]
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever a character of :meth:`to_json` changes."""
+        return hashlib.blake2b(self.to_json().encode("utf-8"), digest_size=16).hexdigest()
+
+    # --- keeping -------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """Write the ensemble as JSON text: one prompt a line, the same text every time."""
+        return write_record(
+            {
+                "algorithm": self.algorithm,
+                "temperature": self.temperature,
+                "encoder_id": self.encoder_id,
+                "encoder_fingerprint": self.encoder_fingerprint,
+                "pool_fingerprint": self.pool_fingerprint,
+                "settings": self.settings,
+                "versions": self.versions,
+                "history": self.history,
+                "class_names": self.class_names,
+                "rounds": [item.record() for item in self.rounds],
+                "sample_weights": self.sample_weights,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what :meth:`to_json` wrote, in this or any earlier version of promptboost.
+
+        Raises
+        ------
+        FileFormatError
+            If the text cannot be understood; the message names the place.
+        """
+        fields = read_record(text)
+        try:
+            rounds = tuple(Round(**item) for item in fields.pop("rounds"))
+            return cls(rounds=rounds, **fields)
+        except InputError as error:
+            raise FileFormatError(str(error)) from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write :meth:`to_json` to a file, whole or not at all."""
+        write_text(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file that :meth:`save` wrote; see :meth:`from_json`.
+
+        Raises
+        ------
+        InputError
+            If there is no such file; it is a FileNotFoundError too.
+        FileFormatError
+            If the file cannot be understood; the message names it and the place in it.
+        """
+        try:
+            # Some editors put a byte-order mark before the text they save.
+            return cls.from_json(Path(path).read_bytes().decode("utf-8-sig"))
+        except FileNotFoundError as error:
+            raise _MissingFileError(
+                f"{path}: there is no such file; give the path of a saved ensemble, which in a run "
+                "folder is ensemble.json."
+            ) from error
+        except UnicodeDecodeError as error:
+            raise FileFormatError(f"{path}: not UTF-8 text ({error.reason}).") from error
+        except FileFormatError as error:
+            raise FileFormatError(f"{path}: {error}") from error
+
+    # --- editing: each gives a new ensemble ----------------------------------------------------
+
+    def merge(self, *others: "PromptEnsemble") -> "PromptEnsemble":
+        """Put the rounds of several ensembles one after the other; their classes must be the same.
+
+        See :func:`promptboost.model.edits.merge`.
+        """
+        return edits.merge(self, *others)
+
+    def truncate(self, rounds: int) -> "PromptEnsemble":
+        """Keep the first rounds.
+
+        See :func:`promptboost.model.edits.truncate`.
+        """
+        return edits.truncate(self, rounds)
+
+    def remove(self, prompt: str, class_name: str | None = None) -> "PromptEnsemble":
+        """Take a prompt out of all rounds, unless a bank would be left empty.
+
+        See :func:`promptboost.model.edits.remove`.
+        """
+        return edits.remove(self, prompt, class_name)
+
+    def replace(self, prompt: str, by: str, class_name: str | None = None) -> "PromptEnsemble":
+        """Put one prompt in the place of another, with its copies.
+
+        See :func:`promptboost.model.edits.replace`.
+        """
+        return edits.replace(self, prompt, by, class_name)
+
+    def rename_class(self, old: str, new: str, *, in_prompts: bool = False) -> "PromptEnsemble":
+        """Return a class another name, and with `in_prompts` write it into its prompts.
+
+        See :func:`promptboost.model.edits.rename_class`.
+        """
+        return edits.rename_class(self, old, new, in_prompts=in_prompts)
+
+    def drop_class(self, name: str) -> "PromptEnsemble":
+        """Leave a class out.
+
+        See :func:`promptboost.model.edits.drop_class`.
+        """
+        return edits.drop_class(self, name)
+
+    # --- embedding: numpy is loaded here, not to read or edit text -----------------------------
+
+    def embed(self, encoder: "Encoder") -> "LinearHead | VotingHead":
+        """Embed the prompts, each distinct text once, and give the classifier they make.
+
+        With the encoder of the fit, this is the fitted classifier; with another, it is transfer.
+
+        Returns
+        -------
+        LinearHead
+            One K × D matrix. For ``algorithm="samme"``, a :class:`~promptboost.model.voting.VotingHead`.
+        """
+        from promptboost.model.vectors import embed
+
+        return embed(self, encoder)
+
+    def embed_texts(self, vectors: "TextVectors") -> "LinearHead | VotingHead":
+        """Embed without an encoder, from a mapping or a function that gives the texts' rows."""
+        from promptboost.model.vectors import embed
+
+        return embed(self, vectors)
+
+    def weak_heads(self, source: "Encoder | TextVectors") -> "list[LinearHead]":
+        """Embed each round by itself; the texts are still embedded once only."""
+        from promptboost.model.vectors import weak_heads
+
+        return weak_heads(self, source)

@@ -1,0 +1,313 @@
+"""The ensemble's file: JSON that a person can read, compare and mend.
+
+:func:`write_record` and :func:`read_record` turn the fields of an ensemble into text and back.
+They know JSON, the schema's versions and the fields' names; what the fields may hold is checked
+where an ensemble is made.
+"""
+
+import json
+import math
+import numbers
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from importlib import resources
+from typing import Any
+
+from promptboost.errors import (
+    FileFormatError,
+    InputError,
+    LabelError,
+    PoolError,
+    PromptBoostError,
+    SettingError,
+)
+
+__all__ = [
+    "Scalar",
+    "as_banks",
+    "as_class_names",
+    "as_number",
+    "as_numbers",
+    "as_optional_number",
+    "as_optional_text",
+    "as_scalars",
+    "as_sequence",
+    "as_text",
+    "as_texts",
+    "json_schema",
+    "read_record",
+    "write_record",
+]
+
+Scalar = str | int | float | bool | None
+
+
+def as_text(value: object, where: str) -> str:
+    """Check that a value is a string that has something in it and can be written as UTF-8."""
+    if not isinstance(value, str):
+        raise InputError(f"{where}: must be a string, not {_kind(value)}.")
+    if not value.strip():
+        raise InputError(f"{where}: is blank.")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError(f"{where}: {value!r} is not valid Unicode text.") from None
+    return str(value)
+
+
+def as_number(value: object, where: str, *, positive: bool = False) -> float:
+    """Check that a value is a finite number; numpy's are welcome."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise InputError(f"{where}: must be a number, not {_kind(value)}.")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise InputError(f"{where}: must be a finite number, not {number}.")
+    if positive and number <= 0:
+        raise SettingError(f"{where}: must be positive, not {number}.")
+    return number
+
+
+def as_optional_number(value: object, where: str) -> float | None:
+    """Check that a value is a finite number or None."""
+    return None if value is None else as_number(value, where)
+
+
+def as_class_names(value: object) -> tuple[str, ...]:
+    """Check that there are two classes or more, each named once."""
+    if not isinstance(value, list | tuple):
+        raise LabelError(f"class_names: must be a list of strings, not {_kind(value)}.")
+    names = tuple(as_text(name, f"class_names[{i}]") for i, name in enumerate(value))
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise LabelError(f"class_names: {', '.join(map(repr, twice))} occurs more than once.")
+    if len(names) < 2:
+        raise LabelError(f"class_names: has {len(names)} class(es); a classifier needs two.")
+    return names
+
+
+def as_banks(value: object, class_names: tuple[str, ...], where: str) -> dict[str, dict[str, int]]:
+    """Check one bank of prompts per class; give them in the order of the class names."""
+    banks = _as_object(value, where)
+    missing = [name for name in class_names if name not in banks]
+    if missing:
+        raise LabelError(f"{where}: has no bank for {', '.join(map(repr, missing))}.")
+    unknown = sorted(set(banks) - set(class_names))
+    if unknown:
+        raise LabelError(
+            f"{where}: has a bank for {', '.join(map(repr, unknown))}, not in class_names."
+        )
+    return {name: _as_bank(banks[name], f"{where}[{_quoted(name)}]") for name in class_names}
+
+
+def _as_bank(value: object, where: str) -> dict[str, int]:
+    bank = _as_object(value, where)
+    if not bank:
+        raise PoolError(f"{where}: is empty; a bank needs at least one prompt.")
+    checked = {}
+    for prompt, copies in bank.items():
+        text = as_text(prompt, where)
+        if isinstance(copies, bool) or not isinstance(copies, numbers.Integral) or copies < 1:
+            raise PoolError(
+                f"{where}[{_quoted(text)}]: the number of copies must be a whole number from 1 up, "
+                f"not {copies!r}."
+            )
+        checked[text] = int(copies)
+    return checked
+
+
+def as_scalars(value: object, where: str) -> dict[str, Scalar]:
+    """Check named settings: text, finite numbers, true, false or nothing; sorted by name."""
+    return {
+        name: _as_scalar(item, f"{where}[{_quoted(name)}]")
+        for name, item in sorted(_as_object(value, where).items())
+    }
+
+
+def _as_scalar(value: object, where: str) -> Scalar:
+    # numpy's scalars are not JSON; those that come from a fit are unpacked here.
+    plain = value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value
+    if plain is None or isinstance(plain, bool | int):
+        return plain
+    if isinstance(plain, str):
+        return str(plain)
+    return as_number(plain, where)
+
+
+def as_numbers(value: object, where: str) -> dict[str, float]:
+    """Check named numbers; sorted by name."""
+    return {
+        name: as_number(item, f"{where}[{_quoted(name)}]")
+        for name, item in sorted(_as_object(value, where).items())
+    }
+
+
+def as_texts(value: object, where: str) -> dict[str, str]:
+    """Check named texts; sorted by name."""
+    return {
+        name: as_text(item, f"{where}[{_quoted(name)}]")
+        for name, item in sorted(_as_object(value, where).items())
+    }
+
+
+def as_optional_text(value: object, where: str) -> str | None:
+    """Check a text that may be unknown."""
+    return None if value is None else as_text(value, where)
+
+
+def as_sequence(value: object, where: str) -> tuple[Any, ...]:
+    """Check for a list; a string, which Python would take for one, is refused."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise InputError(f"{where}: must be a list, not {_kind(value)}.")
+    return tuple(value)
+
+
+def _as_object(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{where}: must be an object, not {_kind(value)}.")
+    for name in value:
+        if not isinstance(name, str):
+            raise InputError(f"{where}: the key {name!r} must be a string, not {_kind(name)}.")
+    return value
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
+
+
+def _kind(value: object) -> str:
+    """Name the type of a value in the words of JSON."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true or false"
+    names: dict[type, str] = {str: "text", int: "a number", float: "a number", list: "a list"}
+    return "an object" if isinstance(value, dict) else names.get(type(value), type(value).__name__)
+
+
+FORMAT = "promptboost-ensemble"
+SCHEMA_VERSION = 1
+
+_HEADER = ("format", "schema_version")
+_REQUIRED = ("class_names", "rounds")
+_OPTIONAL = (
+    "algorithm",
+    "temperature",
+    "encoder_id",
+    "encoder_fingerprint",
+    "pool_fingerprint",
+    "settings",
+    "versions",
+    "history",
+    "sample_weights",
+)
+_ROUND_REQUIRED = ("template", "error", "template_error", "banks")
+_ROUND_OPTIONAL = ("composer", "vote", "objective", "gap")
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the files, for editors and other languages.
+
+    Examples
+    --------
+    >>> json_schema()["title"]
+    'promptboost ensemble, version 1'
+    """
+    name = f"ensemble-v{SCHEMA_VERSION}.json"
+    text = (resources.files("promptboost.model") / "schemas" / name).read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+def write_record(fields: Mapping[str, Any]) -> str:
+    """Return the fields of an ensemble as JSON: a prompt a line, the same text every time."""
+    record = {"format": FORMAT, "schema_version": SCHEMA_VERSION, **fields}
+    text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
+    # File names that are not valid Unicode reach Python as lone surrogates, and may be image ids.
+    # They occur only inside strings, where JSON's escape stands for the same thing.
+    return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
+
+
+def read_record(text: str) -> dict[str, Any]:
+    """Read the fields of an ensemble, whichever version of promptboost wrote them.
+
+    Raises
+    ------
+    FileFormatError
+        If the text is cut off, not JSON, not an ensemble, of a later version, or has a field
+        too many or too few.
+    """
+    record = _parse(text)
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise FileFormatError(f'not a promptboost ensemble (no "format": "{FORMAT}").')
+    version = record.get("schema_version")
+    if type(version) is not int or version < 1:
+        raise FileFormatError(f"schema_version: must be a whole number from 1 up, not {version!r}.")
+    if version not in _READERS:
+        raise FileFormatError(
+            f"schema_version: is {version}, and this promptboost reads up to {max(_READERS)}: the "
+            "file was made by a later promptboost: upgrade with pip install -U promptboost"
+        )
+    return _READERS[version](record)
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_unique_keys)
+    except PromptBoostError:
+        raise
+    except json.JSONDecodeError as error:
+        raise FileFormatError(_explain(text.rstrip(), error)) from None
+    except (ValueError, RecursionError) as error:
+        # A number of thousands of digits, or brackets nested thousands deep.
+        raise FileFormatError(f"not JSON that can be read: {error}.") from None
+
+
+def _explain(text: str, error: json.JSONDecodeError) -> str:
+    if not text:
+        return "empty: there is nothing to read."
+    place = f"line {error.lineno}, column {error.colno}: {error.msg}"
+    if text[0] != "{":
+        return f"not a JSON object ({place})."
+    if error.pos >= len(text) or not text.endswith("}") or "Unterminated" in error.msg:
+        return f"cut off: the JSON ends in the middle ({place}). Copy the file again."
+    return f"not valid JSON ({place}). If it was edited by hand, look for a comma or a quote there."
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse an object that says two things about one key: one would be lost in silence."""
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
+        seen: set[str] = set()
+        key = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise FileFormatError(f"the key {json.dumps(key)} occurs twice in one object.")
+    return unique
+
+
+def _read_v1(record: dict[str, Any]) -> dict[str, Any]:
+    _check_fields(record, (*_HEADER, *_REQUIRED), _OPTIONAL, "")
+    if not isinstance(record["rounds"], list):
+        raise FileFormatError("rounds: must be a list.")
+    for i, item in enumerate(record["rounds"]):
+        if not isinstance(item, dict):
+            raise FileFormatError(f"rounds[{i}]: must be an object.")
+        _check_fields(item, _ROUND_REQUIRED, _ROUND_OPTIONAL, f"rounds[{i}].")
+    return {name: value for name, value in record.items() if name not in _HEADER}
+
+
+def _check_fields(
+    record: dict[str, Any], required: tuple[str, ...], optional: tuple[str, ...], prefix: str
+) -> None:
+    for name in required:
+        if name not in record:
+            raise FileFormatError(f"{prefix}{name}: is missing.")
+    for name in record:
+        if name not in required and name not in optional:
+            # To skip it would be to lose it when the ensemble is saved again.
+            raise FileFormatError(f"{prefix}{name}: is not a field of this format; take it out.")
+
+
+# Readers of old versions stay: a file written today is readable by every later promptboost.
+_READERS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _read_v1}

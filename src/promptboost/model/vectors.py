@@ -1,0 +1,244 @@
+"""An embedded ensemble that can be asked after any of its rounds."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from promptboost.encoders.base import Encoder
+from promptboost.encoders.embedder import TextSource, embed_texts
+from promptboost.errors import EmbeddingError, InputError
+from promptboost.model.ensemble import PromptEnsemble, Round
+from promptboost.model.head import Head, LinearHead
+from promptboost.model.voting import VotingHead
+
+if TYPE_CHECKING:
+    from promptboost.model.ensemble import PromptEnsemble
+
+__all__ = ["TextVectors", "embed", "weak_heads", "DoubleHead", "EmbeddedRounds"]
+
+TextVectors = Mapping[str, ArrayLike] | Callable[[Sequence[str]], ArrayLike]
+
+# float16 rows, as stores keep them, are well within this of length one.
+_LENGTH_TOLERANCE = 1e-3
+
+
+def embed(ensemble: "PromptEnsemble", source: Encoder | TextVectors) -> LinearHead | VotingHead:
+    """Return the classifier that the prompts make in the space of `source`.
+
+    Examples
+    --------
+    >>> from promptboost.model import PromptEnsemble, Round
+    >>> banks = {"cat": {"a cat": 3, "a tabby": 1}, "dog": {"a dog": 1}}
+    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.0, 0.1),))
+    >>> rows = {"a cat": [1.0, 0.0], "a tabby": [0.0, 1.0], "a dog": [0.6, 0.8]}
+    >>> embed(ensemble, rows).weights
+    array([[0.75, 0.25],
+           [0.6 , 0.8 ]], dtype=float32)
+    """
+    if ensemble.algorithm == "samme":
+        heads = weak_heads(ensemble, source)
+        voted = any(item.vote for item in ensemble.rounds)
+        return VotingHead(
+            ensemble.class_names,
+            np.stack([head.weights for head in heads]),
+            np.array([item.vote for item in ensemble.rounds] if voted else ensemble.votes()),
+            encoder_id=heads[0].encoder_id,
+            encoder_fingerprint=heads[0].encoder_fingerprint,
+            ensemble_fingerprint=heads[0].ensemble_fingerprint,
+        )
+    (head,) = _heads(ensemble, source, [ensemble.rounds])
+    return head
+
+
+def weak_heads(ensemble: "PromptEnsemble", source: Encoder | TextVectors) -> list[LinearHead]:
+    """Return one head per round."""
+    return _heads(ensemble, source, [(item,) for item in ensemble.rounds])
+
+
+def _heads(
+    ensemble: "PromptEnsemble",
+    source: Encoder | TextVectors,
+    groups: Iterable[Sequence[Round]],
+) -> list[LinearHead]:
+    """Return one head per group of rounds, all from one embedding of the texts."""
+    encoder = source if isinstance(source, Encoder) else None
+    texts = ensemble.texts()
+    rows = _text_rows(texts, source)
+    index = {text: i for i, text in enumerate(texts)}
+    fingerprint = ensemble.fingerprint
+    return [
+        LinearHead(
+            ensemble.class_names,
+            np.stack([_class_row(group, name, index, rows) for name in ensemble.class_names]),
+            rounds=len(group),
+            temperature=ensemble.temperature,
+            encoder_id=encoder.id if encoder else None,
+            encoder_fingerprint=encoder.fingerprint if encoder else None,
+            ensemble_fingerprint=fingerprint,
+        )
+        for group in groups
+    ]
+
+
+def _class_row(
+    rounds: Sequence[Round], name: str, index: Mapping[str, int], rows: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """Add up the rounds' mean rows of one class, in double precision."""
+    weights: dict[int, float] = {}
+    for item in rounds:
+        bank = item.banks[name]
+        size = sum(bank.values())
+        for prompt, copies in bank.items():
+            weights[index[prompt]] = weights.get(index[prompt], 0.0) + copies / size
+    return np.asarray(np.array(list(weights.values())) @ rows[list(weights)].astype(np.float64))
+
+
+def _text_rows(texts: Sequence[str], source: Encoder | TextVectors) -> NDArray[np.floating]:
+    if isinstance(source, Encoder):
+        rows, who = np.asarray(source.encode_texts(texts)), f"The encoder {source.id}"
+    elif isinstance(source, Mapping):
+        rows, who = _look_up(texts, source), "The mapping"
+    elif callable(source):
+        rows, who = np.asarray(source(texts)), "The function"
+    else:
+        lacks = [name for name in Encoder.__annotations__ if not hasattr(source, name)]
+        raise InputError(
+            f"A {type(source).__name__} cannot embed texts: give an encoder (this one lacks "
+            f"{', '.join(lacks) or 'a method'}), a mapping from text to row, or a function."
+        )
+    dim = source.dim if isinstance(source, Encoder) else rows.shape[-1] if rows.ndim else 0
+    if rows.shape != (len(texts), dim) or not np.issubdtype(rows.dtype, np.floating):
+        raise EmbeddingError(
+            f"{who} gave {rows.dtype} of shape {rows.shape} for {len(texts)} prompts: it must give "
+            "floating-point rows of one length, one a prompt."
+        )
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
+    # Written so that NaN, of which no comparison holds, counts as bad.
+    bad = np.flatnonzero(~(np.abs(lengths - 1) <= _LENGTH_TOLERANCE))
+    if bad.size:
+        raise EmbeddingError(
+            f"{who} gave {bad.size} of {len(texts)} rows that are not of length one; the first, of "
+            f"length {lengths[bad[0]]:.4g}, is for {texts[bad[0]]!r}. Scale rows with "
+            "promptboost.encoders.unit_rows."
+        )
+    return rows
+
+
+def _look_up(texts: Sequence[str], vectors: Mapping[str, ArrayLike]) -> NDArray[np.floating]:
+    missing = [text for text in texts if text not in vectors]
+    if missing:
+        raise EmbeddingError(
+            f"The mapping has no row for {len(missing)} of {len(texts)} prompts, the first is "
+            f"{missing[0]!r}."
+        )
+    rows = [np.asarray(vectors[text]) for text in texts]
+    if len({row.shape for row in rows}) > 1:
+        raise EmbeddingError("The mapping's rows are not all of one length.")
+    return np.stack(rows)
+
+
+class DoubleHead(Head):
+    """Rounds added up, and multiplied, in double precision.
+
+    A product in single precision may change in its last digits with the number of rows it is
+    computed with. Here a row gets the same answer alone or among others, up to 1e-13 or so, which
+    scikit-learn expects of a classifier.
+    """
+
+    def __init__(
+        self,
+        class_names: tuple[str, ...],
+        weights: NDArray[np.float64],
+        rounds: int,
+        temperature: float,
+    ) -> None:
+        self.class_names = class_names
+        self.weights = weights
+        self.rounds = rounds
+        self.temperature = temperature
+
+    def _totals(self, X: ArrayLike) -> NDArray[np.floating]:
+        return np.asarray(X, dtype=np.float64) @ self.weights.T
+
+    @property
+    def _largest_total(self) -> float:
+        return float(self.rounds)
+
+    @property
+    def _log_odds(self) -> float:
+        return 1.0 / self.temperature
+
+
+@dataclass(frozen=True)
+class EmbeddedRounds:
+    """All rounds of an ensemble in the space of one encoder.
+
+    Attributes
+    ----------
+    head : LinearHead or VotingHead
+        The whole ensemble, as it is saved.
+    weak : tuple of LinearHead
+        Each round by itself.
+    votes : tuple of float
+        The weight of each round's vote in SAMME; None in SAMME.R.
+
+    Examples
+    --------
+    >>> from promptboost.model import Round
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> one = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
+    >>> two = {"cat": {"a red cat": 1}, "dog": {"a blue dog": 1}}
+    >>> rounds = (Round("a {}", one, 0.2, 0.2), Round("a {}", two, 0.1, 0.2))
+    >>> encoder = FakeEncoder()
+    >>> embedded = EmbeddedRounds.of(PromptEnsemble(("cat", "dog"), rounds), encoder)
+    >>> [head.rounds for head in embedded.stages()]
+    [1, 2]
+    """
+
+    head: LinearHead | VotingHead
+    weak: tuple[LinearHead, ...]
+    votes: tuple[float, ...] | None
+
+    @classmethod
+    def of(cls, ensemble: PromptEnsemble, source: TextSource) -> "EmbeddedRounds":
+        """Embed each distinct text once."""
+        texts = ensemble.texts()
+        vectors = dict(zip(texts, embed_texts(source, texts), strict=True))
+        head = ensemble.embed_texts(vectors)
+        if isinstance(source, Encoder):
+            head = replace(head, encoder_id=source.id, encoder_fingerprint=source.fingerprint)
+        samme = ensemble.algorithm == "samme"
+        votes = tuple(item.vote for item in ensemble.rounds) if samme else None
+        return cls(head, tuple(ensemble.weak_heads(vectors)), votes)
+
+    def final(self) -> Head:
+        """Return the last stage, without the others."""
+        if isinstance(self.head, VotingHead):
+            return self.head
+        weights = np.zeros(self.head.weights.shape)
+        for weak in self.weak:  # in the order of the stages, to the same last digit
+            weights += weak.weights
+        return self._added(weights, len(self.weak))
+
+    def stages(self) -> Iterator[Head]:
+        """Return the classifier after each round."""
+        if self.votes is not None:
+            yield from self._voting_stages(np.array(self.votes))
+            return
+        weights = np.zeros(self.weak[0].weights.shape)
+        for number, weak in enumerate(self.weak, start=1):
+            weights = weights + weak.weights
+            yield self._added(weights, number)
+
+    def _added(self, weights: NDArray[np.float64], number: int) -> DoubleHead:
+        return DoubleHead(self.head.class_names, weights, number, self.weak[0].temperature)
+
+    def _voting_stages(self, votes: NDArray[np.float64]) -> Iterator[Head]:
+        weights = np.stack([weak.weights for weak in self.weak])
+        for number in range(1, len(votes) + 1):
+            some = votes[:number]
+            counted = some if some.any() else np.full(number, 1.0 / number)
+            yield VotingHead(self.head.class_names, weights[:number], counted)

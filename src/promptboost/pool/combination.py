@@ -1,0 +1,218 @@
+"""The sentences of a pool by where they come from."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from promptboost.errors import PoolError, SettingError
+from promptboost.pool.build import check_class_names
+from promptboost.pool.pool import PromptPool
+from promptboost.pool.products import ClassPrompts, Part, Prompt, pack
+from promptboost.pool.sources import goes_by
+from promptboost.pool.templates import check_templates
+
+__all__ = [
+    "deduplicate",
+    "from_sources",
+    "union",
+    "TEMPLATE",
+    "of_sources",
+    "sentence_sources",
+    "sentences",
+]
+
+
+def union(first: PromptPool, *others: PromptPool) -> PromptPool:
+    """Put pools together: all prompts of the first, then what each further one adds.
+
+    Classes meet by name, spelled the same, and keep the order in which they are first met; so do
+    templates. A prompt that differs from an earlier one of its class only in case or white space
+    is left out.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> seen = build_pool(["owl"], templates=["a {}"], descriptions={"owl": ["round eyes"]})
+    >>> heard = build_pool(["owl", "bat"], templates=["a {}"])
+    >>> both = union(seen, heard)
+    >>> both.texts("owl"), both.texts("bat")
+    (('an owl', 'round eyes'), ('a bat',))
+    """
+    pools = (first, *others)
+    names = check_class_names(tuple(dict.fromkeys(n for pool in pools for n in pool.class_names)))
+    prompts = tuple(
+        ClassPrompts(part for pool in pools for part in _parts(pool, name)).distinct()
+        for name in names
+    )
+    described = {name for name, own in zip(names, prompts, strict=True) if _has_sentences(own)}
+    missing = {name for pool in pools for name in pool.missing} - described
+    unused = dict.fromkeys(name for pool in pools for name in pool.unused)
+    return PromptPool(
+        class_names=names,
+        templates=check_templates(template for pool in pools for template in pool.templates),
+        prompts_by_class=prompts,
+        missing=tuple(name for name in names if name in missing),
+        unused=tuple(name for name in unused if name not in names),
+    )
+
+
+def from_sources(pool: PromptPool, sources: Collection[str]) -> PromptPool:
+    """Keep the prompts that come from some sources, in the order they have.
+
+    A concatenation comes from ``"concat"`` and from the source of its sentence: naming either
+    keeps it. Filled templates come from ``"template"``. The templates of the pool itself stay:
+    boosting starts from them.
+
+    Parameters
+    ----------
+    pool : PromptPool
+        What to take from.
+    sources : collection of str
+        As the keys of ``pool.prompts_by_source``.
+
+    Raises
+    ------
+    SettingError
+        If the pool has nothing from one of the sources.
+    PoolError
+        If a class would be left without prompts.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> files = {"CuPL": {"owl": ["an owl has round eyes"]}, "DCLIP": {"owl": ["a hooked beak"]}}
+    >>> pool = build_pool(["owl"], templates=["a {}."], descriptions=files, concatenate="all")
+    >>> from_sources(pool, ("template", "DCLIP")).texts("owl")
+    ('an owl.', 'a hooked beak', 'an owl. a hooked beak')
+    """
+    if isinstance(sources, str):
+        raise SettingError(f"sources must be a list of names, not one string: [{sources!r}]")
+    whole = [pack(*item) for item in zip(pool.class_names, pool.prompts_by_class, strict=True)]
+    known = dict.fromkeys(source for own in whole for source in own.sources())
+    for source in sources:
+        if source not in known:
+            raise SettingError(f"the pool has no source {source!r}; it has {', '.join(known)}")
+    kept = tuple(own.of(sources) for own in whole)
+    for name, own in zip(pool.class_names, kept, strict=True):
+        if not own:
+            raise PoolError(
+                f"the class {name!r} has no prompts from {', '.join(sources)}: add another source "
+                f"({', '.join(known)})"
+            )
+    return replace(pool, prompts_by_class=kept)
+
+
+def deduplicate(pool: PromptPool) -> tuple[PromptPool, int]:
+    """Keep the first of the prompts of a class that differ only in case or white space.
+
+    Pools of :func:`build_pool` and :func:`union` have no repeats; those read from a file may.
+
+    Returns
+    -------
+    PromptPool
+        Without repeats.
+    int
+        How many prompts were left out.
+
+    Examples
+    --------
+    >>> from promptboost.pool import Prompt
+    >>> prompts = (Prompt("round eyes", "mine"), Prompt("Round  eyes", "theirs"))
+    >>> deduplicate(PromptPool(("owl",), (), (prompts,)))
+    (<PromptPool: 1 classes, 1 prompts>, 1)
+    """
+    whole = zip(pool.class_names, pool.prompts_by_class, strict=True)
+    kept = tuple(pack(name, own).distinct() for name, own in whole)
+    dropped = sum(map(len, pool.prompts_by_class)) - sum(map(len, kept))
+    return replace(pool, prompts_by_class=kept), dropped
+
+
+def _parts(pool: PromptPool, name: str) -> tuple[Part, ...]:
+    return pack(name, pool.prompts(name)).parts if name in pool else ()
+
+
+def _has_sentences(prompts: ClassPrompts) -> bool:
+    return any(source != "template" for source in prompts.counts())
+
+
+#: What filled templates say they come from.
+TEMPLATE = "template"
+#: What a template and a sentence put together say they come from.
+CONCAT = "concat"
+
+
+def sentence_sources(pool: PromptPool, wanted: str = "") -> list[str]:
+    """Name where the pool's sentences come from, without templates.
+
+    Parameters
+    ----------
+    pool : PromptPool
+        All there is.
+    wanted : str
+        Names of sources with commas between them, in any case; the first word of the part behind
+        a colon is enough: ``proapo:CuPL_full`` is also ``cupl``. Empty for all.
+
+    Raises
+    ------
+    PoolError
+        If there is no such source; the message says which there are.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> files = {"proapo:CuPL_full": {"owl": ["big eyes"]}, "DCLIP": {"owl": ["a beak"]}}
+    >>> pool = build_pool(["owl"], descriptions=files)
+    >>> sentence_sources(pool), sentence_sources(pool, "cupl")
+    (['proapo:CuPL_full', 'DCLIP'], ['proapo:CuPL_full'])
+    """
+    there = [source for source in pool.prompts_by_source if source not in (TEMPLATE, CONCAT)]
+    names = [name.strip() for name in wanted.split(",") if name.strip()]
+    if not names:
+        return there
+    found = {source for name in names for source in _matching(there, name)}
+    return [source for source in there if source in found]
+
+
+def of_sources(pool: PromptPool, wanted: str) -> PromptPool:
+    """Keep the templates and the sentences of some sources, named as in :func:`sentence_sources`.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> files = {"CuPL_full": {"owl": ["big eyes"]}, "DCLIP": {"owl": ["a beak"]}}
+    >>> pool = build_pool(["owl"], descriptions=files)
+    >>> of_sources(pool, "cupl").prompts_by_source
+    {'template': 80, 'CuPL_full': 1}
+    """
+    if not wanted:
+        return pool
+    kept = sentence_sources(pool, wanted)
+    # A pool may be made of sentences alone.
+    return from_sources(pool, [*(t for t in pool.prompts_by_source if t == TEMPLATE), *kept])
+
+
+def sentences(pool: PromptPool, wanted: str) -> list[list[Prompt]]:
+    """Return the sentences of some sources for each class, without templates and concatenations.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> pool = build_pool(["owl", "bat"], descriptions={"CuPL": {"owl": ["big eyes"]}})
+    >>> [[prompt.text for prompt in own] for own in sentences(pool, "cupl")]
+    [['big eyes'], []]
+    """
+    names = set(sentence_sources(pool, wanted))
+    return [
+        [p for p in prompts if p.source in names and p.template is None]
+        for prompts in pool.prompts_by_class
+    ]
+
+
+def _matching(there: list[str], wanted: str) -> list[str]:
+    found = [name for name in there if goes_by(name, wanted)]
+    if not found:
+        has = f"it has {', '.join(there)}" if there else "it has templates only"
+        raise PoolError(
+            f"the pool has no sentences from {wanted!r}; {has}. Build one with the file that has them: "
+            "promptboost pool build --help"
+        )
+    return found

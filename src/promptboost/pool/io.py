@@ -1,0 +1,288 @@
+"""Pools in files: all of a pool as JSON Lines, or its texts as the JSON the field uses."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from promptboost.errors import FileFormatError, PoolError
+from promptboost.files import load_json, replacing, unique
+from promptboost.pool.build import check_class_names
+from promptboost.pool.descriptions import read_descriptions
+from promptboost.pool.pool import PromptPool
+from promptboost.pool.products import ClassPrompts, Packer, Prompt, sentences_of
+from promptboost.pool.templates import check_templates
+from promptboost.pool.text import control_character
+
+__all__ = [
+    "FIELDS",
+    "SCHEMA",
+    "PoolReader",
+    "is_saved_pool",
+    "keeps_everything",
+    "load_pool",
+    "save_pool",
+    "saved_templates",
+]
+
+#: The version of the lines; a change that older versions cannot read makes it larger.
+SCHEMA = 1
+#: What a line says of a prompt beside its class and text; the first is always there.
+FIELDS = ("source", "template", "sentence", "origin")
+
+# Made once: json.loads with options makes it anew for each line.
+_decode = json.JSONDecoder(object_pairs_hook=unique).decode
+
+
+class PoolReader:
+    """Reads the JSON Lines of one file, and knows where it is.
+
+    Parameters
+    ----------
+    file : str
+        Its name, for messages.
+    """
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._number = 1
+
+    def first_line(
+        self, lines: IO[bytes]
+    ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
+        """Read what is said about the pool: all of it, the class names and the templates."""
+        header = self._header(self._parse(lines.readline()))
+        names = self._checked(check_class_names, header["class_names"])
+        return header, names, self._checked(check_templates, header["templates"])
+
+    def read(self, lines: IO[bytes]) -> PromptPool:
+        """Read everything."""
+        header, names, templates = self.first_line(lines)
+        packers = {name: Packer(name) for name in names}
+        found = 0
+        for self._number, line in enumerate(lines, start=2):
+            if line.strip():
+                name, prompt = self._prompt(self._parse(line), packers)
+                packers[name].add(prompt)
+                found += 1
+        if found != header["prompts"]:
+            raise FileFormatError(
+                f"{self._file} ends after {found} prompts, and its first line says "
+                f"{header['prompts']}: copy or save it again, or, if you edited it, write "
+                f'"prompts": {found} in its first line'
+            )
+        prompts = tuple(packer.packed() for packer in packers.values())
+        for name, own in zip(names, prompts, strict=True):
+            if not own:
+                raise FileFormatError(
+                    f"{self._file} has no prompts for the class {name!r}: add one"
+                )
+        return PromptPool(
+            names, templates, prompts, tuple(header["missing"]), tuple(header["unused"])
+        )
+
+    def _header(self, line: Any) -> dict[str, Any]:
+        header: dict[str, Any] = line if isinstance(line, dict) else {}
+        schema = header.get("promptboost_pool")
+        if type(schema) is not int or schema < 1:
+            raise self._bad(
+                'is not that of a saved pool, {"promptboost_pool": 1, …}; sentences of your own '
+                "become a pool with promptboost pool build, or with "
+                "build_pool(class_names, descriptions=read_descriptions(path))"
+            )
+        if schema > SCHEMA:
+            raise self._bad(
+                f"says version {schema}, and this promptboost reads up to {SCHEMA}: "
+                "pip install --upgrade promptboost"
+            )
+        for key in ("class_names", "templates", "missing", "unused"):
+            value = header.get(key)
+            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+                raise self._bad(f'needs "{key}": a list of texts')
+        if type(header.get("prompts")) is not int:
+            raise self._bad('needs "prompts": the number of lines that follow')
+        return header
+
+    def _prompt(self, line: Any, packers: dict[str, Packer]) -> tuple[str, Prompt]:
+        if not isinstance(line, dict):
+            raise self._bad('should be {"class": "…", "text": "…", "source": "…"}')
+        if unknown := line.keys() - {"class", "text", *FIELDS}:
+            raise self._bad(f"has the unknown field {sorted(unknown)[0]!r}; remove it")
+        for field in dict.fromkeys(("class", "text", "source", *line)):
+            value = line.get(field)
+            if not isinstance(value, str) or not value.strip():
+                raise self._bad(f'needs "{field}": a text that is not empty')
+            if control := control_character(value):
+                raise self._bad(f'has the control character {control} in "{field}"; remove it')
+        if line["class"] not in packers:
+            raise self._bad(f"is about {line['class']!r}, no class of the first line; add it there")
+        values = {field: line.get(field) for field in FIELDS[1:]}
+        return line["class"], Prompt(line["text"], line["source"], **values)
+
+    def _parse(self, line: bytes) -> Any:
+        try:
+            text = line.decode("utf-8-sig" if self._number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise self._bad(f"is not UTF-8 (byte {error.start}); save the file as UTF-8") from error
+        try:
+            return _decode(text)
+        except (ValueError, RecursionError):  # said again, with the place
+            return load_json(text, f"{self._file}, line {self._number},")
+
+    def _checked(self, check: Any, values: list[str]) -> tuple[str, ...]:
+        try:
+            result: tuple[str, ...] = check(values)
+        except PoolError as error:
+            raise self._bad(f"cannot be used: {error}") from error
+        return result
+
+    def _bad(self, problem: str) -> FileFormatError:
+        return FileFormatError(f"{self._file}, line {self._number}, {problem}")
+
+
+_LINES = (".jsonl", ".ndjson")
+# Made once: json.dumps with options makes it anew for each line.
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+# What only the first line of a pool has, and within how many bytes: a line can be of any length.
+_MARK, _FIRST = b'"promptboost_pool"', 1000
+
+
+def save_pool(pool: PromptPool, path: str | Path) -> None:
+    """Write a pool to a file, whole or not at all.
+
+    Parameters
+    ----------
+    pool : PromptPool
+        What to write. Prompts are made one by one, so it may be larger than memory.
+    path : path-like
+        A name that ends in ``.jsonl`` keeps everything: after a line about the pool, one prompt
+        a line. One that ends in ``.json`` keeps ``{"class": ["sentence", …]}`` only, which other
+        programs read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from promptboost.pool import build_pool
+    >>> pool = build_pool(["owl"], templates=["a {}."], descriptions={"owl": ["round eyes"]})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_pool(pool, Path(folder, "birds.jsonl"))
+    ...     save_pool(pool, Path(folder, "birds.json"))
+    ...     print(Path(folder, "birds.jsonl").read_text().splitlines()[-1])
+    ...     load_pool(Path(folder, "birds.jsonl")) == pool
+    ...     load_pool(Path(folder, "birds.json")).texts("owl")
+    {"class": "owl", "text": "round eyes", "source": "descriptions", "sentence": "round eyes"}
+    True
+    ('an owl.', 'round eyes')
+    """
+    path = Path(path)
+    as_lines = keeps_everything(path)
+    try:
+        with replacing(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
+            if as_lines:
+                file.writelines(_lines(pool))
+            else:
+                _write_object(pool, file)
+    except OSError as error:
+        raise PoolError(f"cannot write the pool {path}: {error.strerror}") from error
+
+
+def load_pool(path: str | Path) -> PromptPool:
+    """Read a pool that :func:`save_pool` wrote.
+
+    ``.json`` files have no templates: what they hold is taken as sentences, as it is. To join
+    them with templates, give them to :func:`build_pool`.
+
+    Raises
+    ------
+    PoolError
+        If the file cannot be opened.
+    FileFormatError
+        If it is cut off, of a later version, or holds something else; the message has the line.
+    """
+    path = Path(path)
+    if keeps_everything(path):
+        try:
+            with path.open("rb") as file:
+                return PoolReader(str(path)).read(file)
+        except OSError as error:
+            raise PoolError(f"cannot read the pool {path}: {error.strerror}") from error
+    sentences = read_descriptions(path)
+    for name, own in sentences.items():
+        if not own:
+            raise FileFormatError(f"{path}: the class {name!r} has no sentences; add one")
+    source = f"descriptions:{path.name}"
+    prompts = tuple(ClassPrompts([sentences_of(source, own)]) for own in sentences.values())
+    return PromptPool(check_class_names(tuple(sentences)), (), prompts)
+
+
+def is_saved_pool(path: str | Path) -> bool:
+    """Say whether a file is a pool that :func:`save_pool` wrote as JSON Lines, by its first line.
+
+    Examples
+    --------
+    >>> is_saved_pool("sentences.json")
+    False
+    """
+    path = Path(path)
+    if path.suffix.lower() not in _LINES or not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            return _MARK in file.readline(_FIRST)
+    except OSError as error:
+        raise PoolError(f"cannot read the pool {path}: {error.strerror}") from error
+
+
+def saved_templates(path: str | Path) -> tuple[str, ...]:
+    """Return the templates of a saved pool by its first line alone, however many prompts follow."""
+    try:
+        with Path(path).open("rb") as file:
+            return PoolReader(str(path)).first_line(file)[2]
+    except OSError as error:
+        raise PoolError(f"cannot read the pool {path}: {error.strerror}") from error
+
+
+def keeps_everything(path: Path) -> bool:
+    """Say by the name of a file whether it keeps all of a pool or its sentences alone.
+
+    Examples
+    --------
+    >>> keeps_everything(Path("birds.jsonl")), keeps_everything(Path("birds.json"))
+    (True, False)
+    """
+    suffix = path.suffix.lower()
+    if suffix not in (*_LINES, ".json"):
+        raise PoolError(
+            f"{path}: the name of a pool ends in .jsonl (everything) or .json (class names and "
+            "sentences only)"
+        )
+    return suffix in _LINES
+
+
+def _lines(pool: PromptPool) -> Iterator[str]:
+    header = {
+        "promptboost_pool": SCHEMA,
+        "class_names": pool.class_names,
+        "templates": pool.templates,
+        # The number tells a file that was cut off between two lines from a whole one.
+        "prompts": sum(map(len, pool.prompts_by_class)),
+        "missing": pool.missing,
+        "unused": pool.unused,
+    }
+    yield _encode(header) + "\n"
+    for name in pool.class_names:
+        for prompt in pool.prompts(name):
+            line = {"class": name, "text": prompt.text}
+            for field in FIELDS:
+                if (value := getattr(prompt, field)) is not None:
+                    line[field] = value
+            yield _encode(line) + "\n"
+
+
+def _write_object(pool: PromptPool, file: IO[str]) -> None:
+    between = "{\n"
+    for name in pool.class_names:
+        texts = _encode(list(pool.texts(name)))
+        file.write(f"{between}{_encode(name)}: {texts}")
+        between = ",\n"
+    file.write("\n}\n")

@@ -1,0 +1,380 @@
+"""Class names meet the names of a file, and nothing is guessed in silence."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from promptboost.errors import FileFormatError, PoolError
+from promptboost.files import load_json, read_text
+from promptboost.pool.text import LOOSE, STRICT, Key, Spelling, clean, name_key
+
+__all__ = [
+    "names_of_benchmark",
+    "imagenet_names",
+    "is_wnid",
+    "read_class_names",
+    "Ambiguity",
+    "Match",
+    "Resolution",
+    "read_synonyms",
+    "resolve",
+]
+
+Names = Mapping[str, Sequence[str]]
+
+_CALTECH: Names = {
+    "face": ["off-center face", "centered face"],
+    "car side": ["side of a car"],
+    "cougar body": ["body of a cougar cat"],
+    "cougar face": ["face of a cougar cat"],
+    "crocodile head": ["head of a crocodile"],
+    "flamingo head": ["head of a flamingo"],
+    "snoopy": ["snoopy (cartoon beagle)"],
+    "yin yang": ["yin and yang symbol"],
+}
+_EUROSAT: Names = {
+    "annual crop land": ["annual crop", "AnnualCrop"],
+    "herbaceous vegetation land": [
+        *("herbaceous vegetation", "HerbaceousVegetation", "brushland or shrubland"),
+    ],
+    "highway or road": ["highway"],
+    "industrial buildings": ["industrial", "industrial buildings or commercial buildings"],
+    "pasture land": ["pasture"],
+    "permanent crop land": ["permanent crop", "PermanentCrop"],
+    "residential buildings": ["residential", "residential buildings or homes or apartments"],
+    "sea or lake": ["SeaLake", "lake or sea"],
+}
+_FLOWERS: Names = {"pink-yellow dahlia": ["pink and yellow dahlia"], "ball moss": ["air plant"]}
+_IMAGENET: Names = {"eft": ["newt"], "maillot": ["tights"]}
+
+
+def names_of_benchmark(class_names: Iterable[str]) -> Names:
+    """Return the other names of a benchmark's classes; nothing for classes of one's own.
+
+    Examples
+    --------
+    >>> names_of_benchmark(["rose", "ball moss", "pink-yellow dahlia"])["ball moss"]
+    ['air plant']
+    >>> names_of_benchmark(["newt", "toad"])
+    {}
+    """
+    there = set(map(name_key, class_names))
+    for table in (_CALTECH, _EUROSAT, _FLOWERS, _IMAGENET):
+        # One class of a name may be anybody's; all of them together are not.
+        if all(there & set(map(name_key, (name, *others))) for name, others in table.items()):
+            return table
+    return {}
+
+
+_WNID = re.compile(r"n\d{8}")
+
+
+def is_wnid(name: str) -> bool:
+    """Say whether a name is a WordNet number.
+
+    Examples
+    --------
+    >>> is_wnid("n01514668"), is_wnid("rooster")
+    (True, False)
+    """
+    return _WNID.fullmatch(name) is not None
+
+
+@cache
+def imagenet_names() -> dict[str, list[str]]:
+    """Return the numbers of each ImageNet class by CLIP's name for it.
+
+    The numbers come from timm and the names, in the same order, from open_clip; without both
+    there is no table, and a synonyms file has to say what the numbers mean. Two pairs of classes
+    have the same name in CLIP's list: such a name has two numbers.
+    """
+    timm = find_spec("timm")
+    if timm is None or timm.origin is None or find_spec("open_clip") is None:
+        return {}
+    try:
+        numbers = Path(timm.origin).with_name("data") / "_info" / "imagenet_synsets.txt"
+        wnids = numbers.read_text("utf-8").split()
+        from open_clip import IMAGENET_CLASSNAMES
+    except (OSError, ImportError):
+        return {}
+    if len(wnids) != len(IMAGENET_CLASSNAMES) or not all(map(is_wnid, wnids)):
+        return {}
+    found: dict[str, list[str]] = {}
+    for wnid, name in zip(wnids, IMAGENET_CLASSNAMES, strict=True):
+        found.setdefault(name, []).append(wnid)
+    return found
+
+
+_LABELS = "label_to_category_name.json"
+
+
+def read_class_names(source: str | Path) -> tuple[str, ...] | None:
+    r"""Read class names from a file of names; None if it is no such file but perhaps images.
+
+    Parameters
+    ----------
+    source : path-like
+        A text file with a name a line; a JSON list of names, or ``{"0": "name", …}``; a JSON file
+        of sentences by class, whose names are taken; or a ProAPO folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "classes.txt")
+    ...     _ = path.write_text("owl\nbat\n")
+    ...     read_class_names(path)
+    ('owl', 'bat')
+    """
+    path = Path(source)
+    if path.is_dir() and (path / _LABELS).is_file():
+        path = path / _LABELS
+    if not path.is_file():  # a benchmark's name may end in .json too: dtd:DIR@split.json
+        return None
+    if path.suffix.lower() == ".txt":
+        return _checked([line for line in read_text(path).splitlines() if line.strip()], path)
+    if path.suffix.lower() == ".json":
+        return _checked(_names(load_json(read_text(path), str(path)), path), path)
+    return None
+
+
+def _names(loaded: Any, path: Path) -> list[Any]:
+    if isinstance(loaded, list):
+        return loaded
+    if isinstance(loaded, dict) and all(isinstance(value, str) for value in loaded.values()):
+        if not all(key.isdecimal() for key in loaded):
+            raise FileFormatError(f'{path} should be {{"0": "name", "1": "name", …}}')
+        return [loaded[key] for key in sorted(loaded, key=int)]
+    if isinstance(loaded, dict) and all(isinstance(value, list) for value in loaded.values()):
+        return list(loaded)
+    raise FileFormatError(f'{path} should be ["name", …] or {{"0": "name", …}}')
+
+
+def _checked(names: list[Any], path: Path) -> tuple[str, ...]:
+    seen: dict[str, str] = {}
+    for number, given in enumerate(names, start=1):
+        try:
+            name = clean(given, where=f"class name {number}")
+        except PoolError as error:
+            raise FileFormatError(f"{path}: {error}") from error
+        if (key := name_key(name)) in seen:
+            raise PoolError(
+                f"{path}: two classes have the same name, {seen[key]!r} and {name!r} (case, "
+                "underscores and hyphens do not count): rename one"
+            )
+        seen[key] = name
+    if not seen:
+        raise FileFormatError(f"{path} holds no class names")
+    return tuple(seen.values())
+
+
+Synonyms = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Match:
+    """A name of the file that is a class, and how they met."""
+
+    class_name: str
+    entry: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Ambiguity:
+    """Names that would fit in more than one way; none of them was taken."""
+
+    classes: tuple[str, ...]
+    entries: tuple[str, ...]
+    how: str
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Which names of a file are which class.
+
+    Attributes
+    ----------
+    matches : tuple of Match
+        In the order of the classes. A class has several only where synonyms say so.
+    missing : tuple of str
+        Classes no name of the file fits, in order.
+    unused : tuple of str
+        Names of the file that fit no class, in order.
+    ambiguous : tuple of Ambiguity
+        What fits in more than one way. These classes are not missing, these names not unused.
+    """
+
+    matches: tuple[Match, ...]
+    missing: tuple[str, ...]
+    unused: tuple[str, ...]
+    ambiguous: tuple[Ambiguity, ...]
+
+    def entries(self, class_name: str) -> list[str]:
+        """Return the names of the file that are one class."""
+        return [match.entry for match in self.matches if match.class_name == class_name]
+
+
+def resolve(
+    class_names: Sequence[str], entries: Iterable[str], synonyms: Synonyms | None = None
+) -> Resolution:
+    """Find out which names of a file are which class.
+
+    Spellings are tried from the strictest to the loosest: the same, another case, underscores and
+    hyphens; then `synonyms` and WordNet numbers; then SLASH for "/", CamelCase, the year of a car
+    at the other end, a word in brackets at the other end, spaces and marks left out, a plural; and
+    last, where the classes are those of a benchmark, names they are known to go by. Where more than
+    one name or class fits at the strictest spelling that fits at all, nothing is taken and the
+    matter is reported.
+
+    Parameters
+    ----------
+    class_names : sequence of str
+        Distinct names of the dataset.
+    entries : iterable of str
+        The names a file uses.
+    synonyms : mapping of str to sequence of str, optional
+        Other names of a class. All names of the file that are given there belong to the class,
+        except those that are the name of another one.
+
+    Examples
+    --------
+    >>> met = resolve(["2012 Audi R8", "hot dog"], ["Audi R8 2012", "HotDog", "sushi"])
+    >>> [(match.entry, match.how) for match in met.matches], met.unused
+    ([('Audi R8 2012', 'year first'), ('HotDog', 'camel case')], ('sushi',))
+    >>> resolve(["hot dog"], ["Hot_Dog", "HOT-DOG"]).ambiguous[0].entries
+    ('Hot_Dog', 'HOT-DOG')
+    """
+    table = _Table(tuple(class_names), tuple(dict.fromkeys(entries)))
+    for spelling in STRICT:
+        table.match_spelling(spelling)
+    table.match_groups(_groups(synonyms or {}), "synonym")
+    if any(map(is_wnid, (*table.free, *table.waiting))):
+        table.match_groups(_groups(imagenet_names()), "wnid")
+    for spelling in LOOSE:
+        table.match_spelling(spelling)
+    table.match_groups(_groups(names_of_benchmark(class_names)), "known name")
+    return table.resolution()
+
+
+@dataclass
+class _Table:
+    """Who is still without a partner."""
+
+    classes: tuple[str, ...]
+    entries: tuple[str, ...]
+    matches: list[Match] = field(default_factory=list)
+    ambiguous: list[Ambiguity] = field(default_factory=list)
+    waiting: dict[str, None] = field(init=False)
+    free: dict[str, None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.waiting = dict.fromkeys(self.classes)
+        self.free = dict.fromkeys(self.entries)
+
+    def match_spelling(self, spelling: Spelling) -> None:
+        how, key_of = spelling
+        # All classes and not only those that wait: a name that would also fit a class which has
+        # its own is no safe find for the other.
+        classes = _by_key(self.classes, key_of)
+        entries = _by_key(self.free, key_of)
+        for key, fitting in entries.items():
+            rivals = classes.get(key, [])
+            waiting = [name for name in rivals if name in self.waiting]
+            if not waiting:
+                continue
+            if len(rivals) == 1 and len(fitting) == 1:
+                self._take(waiting[0], fitting, how)
+            else:
+                self._set_aside(waiting, fitting, how)
+
+    def match_groups(self, groups: Mapping[str, dict[str, None]], how: str) -> None:
+        by_key = _by_key(self.classes, name_key)
+        own = {key: names[0] for key, names in by_key.items() if len(names) == 1}
+        free = _by_key(self.free, name_key)
+        claims: dict[str, list[str]] = {}
+        for head, keys in groups.items():
+            # The name the others are given for is the class; else the only class among them.
+            owners = [own[head]] if head in own else [own[key] for key in keys if key in own]
+            for entry in (entry for key in keys for entry in free.get(key, ())):
+                claims.setdefault(entry, []).extend(owners)
+        for entry, owners in claims.items():
+            distinct = list(dict.fromkeys(owners))
+            if len(distinct) == 1:
+                self._take(distinct[0], [entry], how)
+            elif distinct:
+                self._set_aside(distinct, [entry], how)
+
+    def _take(self, class_name: str, entries: Sequence[str], how: str) -> None:
+        for entry in entries:
+            self.matches.append(Match(class_name, entry, how))
+            del self.free[entry]
+        self.waiting.pop(class_name, None)
+
+    def _set_aside(self, classes: Sequence[str], entries: Sequence[str], how: str) -> None:
+        self.ambiguous.append(Ambiguity(tuple(classes), tuple(entries), how))
+        for entry in entries:
+            del self.free[entry]
+        for name in classes:
+            self.waiting.pop(name, None)
+
+    def resolution(self) -> Resolution:
+        place = {name: k for k, name in enumerate(self.classes)}
+        return Resolution(
+            matches=tuple(sorted(self.matches, key=lambda match: place[match.class_name])),
+            missing=tuple(name for name in self.classes if name in self.waiting),
+            unused=tuple(self.free),
+            ambiguous=tuple(self.ambiguous),
+        )
+
+
+def read_synonyms(path: str | Path) -> dict[str, list[str]]:
+    """Read other names of classes from a JSON file.
+
+    Parameters
+    ----------
+    path : path-like
+        ``{"name": ["other name", …], …}`` or ``{"other name": "name", …}``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "synonyms.json")
+    ...     _ = path.write_text('{"n01514668": "rooster", "n01514859": "hen"}')
+    ...     read_synonyms(path)
+    {'rooster': ['n01514668'], 'hen': ['n01514859']}
+    """
+    loaded = load_json(read_text(path), str(path))
+    wanted = '{"name": ["other name", …]} or {"other name": "name"}'
+    if not isinstance(loaded, dict):
+        raise FileFormatError(f"{path} should be {wanted}")
+    found: dict[str, list[str]] = {}
+    for name, others in loaded.items():
+        if isinstance(others, str):
+            found.setdefault(others, []).append(name)
+        elif isinstance(others, list) and all(isinstance(other, str) for other in others):
+            found.setdefault(name, []).extend(others)
+        else:
+            raise FileFormatError(f"{path}: {name!r} should be as in {wanted}")
+    return found
+
+
+def _groups(synonyms: Synonyms) -> dict[str, dict[str, None]]:
+    # Dicts and not sets: the order of what is joined must not change from run to run.
+    groups: dict[str, dict[str, None]] = {}
+    for name, others in synonyms.items():
+        keys = dict.fromkeys(map(name_key, (name, *others)))
+        groups.setdefault(name_key(name), {}).update(keys)
+    return groups
+
+
+def _by_key(names: Iterable[str], key_of: Key) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(key_of(name), []).append(name)
+    return found

@@ -1,0 +1,353 @@
+"""Files become a pool: sources that met the classes, or a pool that was saved."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from promptboost.errors import PoolError, SettingError
+from promptboost.pool.build import Concatenate, build_pool, check_class_names
+from promptboost.pool.io import is_saved_pool, load_pool
+from promptboost.pool.names import Resolution, resolve
+from promptboost.pool.pool import PromptPool
+from promptboost.pool.readers import read_sources
+from promptboost.pool.readers.source import Source
+from promptboost.pool.text import text_key
+
+__all__ = [
+    "goes_by",
+    "Meeting",
+    "join",
+    "meet",
+    "sentences_of",
+    "choose_sources",
+    "join_pool",
+    "read_pool",
+    "rename_classes",
+]
+
+
+def goes_by(source: str, word: str) -> bool:
+    """Tell whether a word is enough to name a source, in any case.
+
+    It may be the whole name, the part of it before or behind a colon, or the first word of the
+    latter.
+
+    Examples
+    --------
+    >>> [goes_by("proapo:CuPL_full", word) for word in ("proapo:CuPL_full", "cupl_full", "cupl")]
+    [True, True, True]
+    >>> goes_by("DCLIP.json", "dclip"), goes_by("DCLIP.json", "clip")
+    (True, False)
+    """
+    family, _, own = source.partition(":")
+    short = own or source
+    names = (source, family, short, re.split(r"[_.]", short)[0])
+    return word.casefold() in {name.casefold() for name in names}
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """A source, how its names met the classes, and what each class gets.
+
+    Attributes
+    ----------
+    source : Source
+        The source.
+    resolution : Resolution
+        How the names met.
+    texts : dict of str to list of str
+        The sentences of each class that gets some, repeats and all.
+    """
+
+    source: Source
+    resolution: Resolution
+    texts: dict[str, list[str]]
+
+
+def meet(
+    source: Source, class_names: Sequence[str], synonyms: Mapping[str, Sequence[str]] | None = None
+) -> Meeting:
+    """Return every class its sentences.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> source = Source("mine", "plain", Path("mine.json"), {"Owl": ("large round eyes",)})
+    >>> meet(source, ["owl", "bat"]).texts
+    {'owl': ['large round eyes']}
+    """
+    if source.templates:
+        # Templates have no names to meet: every class gets them all.
+        resolution = Resolution((), (), (), ())
+    else:
+        resolution = resolve(class_names, source.sentences, synonyms)
+    entries: dict[str, list[str]] = {name: [] for name in class_names}
+    for match in resolution.matches:
+        entries[match.class_name].append(match.entry)
+    texts = {name: source.texts(own, name) for name, own in entries.items()}
+    return Meeting(source, resolution, {name: found for name, found in texts.items() if found})
+
+
+def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, list[str]]:
+    """Put the sentences of all sources together, in their order, each sentence once.
+
+    Raises
+    ------
+    PoolError
+        If names fit in more than one way, or no class has a sentence.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> source = Source("mine", "plain", Path("mine.json"), {"Owl": ("large  eyes", "Large eyes")})
+    >>> join([meet(source, ["owl"])], ["owl"])
+    {'owl': ['large  eyes']}
+    """
+    found: dict[str, dict[str, str]] = {name: {} for name in class_names}
+    for meeting in meetings:
+        for item in meeting.resolution.ambiguous:
+            raise PoolError(
+                f"{meeting.source.path}: {_listed(item.entries)} could be {_listed(item.classes)} "
+                f"({item.how}), and neither is taken on a guess; say which in a file "
+                '{"class": ["other name", …]} and give it as --synonyms, or rename one'
+            )
+        for name, texts in meeting.texts.items():
+            for text in texts:
+                found[name].setdefault(text_key(text), text)
+    joined = {name: list(texts.values()) for name, texts in found.items() if texts}
+    if not joined:
+        raise PoolError(
+            "no class has a sentence: the names in the sources are not those of the classes; "
+            "promptboost pool check shows both"
+        )
+    return joined
+
+
+def sentences_of(sources: Sequence[Source], class_name: str) -> dict[str, list[str]]:
+    """Return the sentences of one class by the name of the source.
+
+    Raises
+    ------
+    PoolError
+        If no source knows the class; the message has the nearest names.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> source = Source("mine", "plain", Path("mine.json"), {"Owl": ("large round eyes",)})
+    >>> sentences_of([source], "owl")
+    {'mine': ['large round eyes']}
+    """
+    met = [(source.name, meet(source, [class_name])) for source in sources]
+    if not any(item.texts or item.resolution.matches for _, item in met):
+        entries = [entry for source in sources for entry in source.sentences]
+        near = get_close_matches(class_name, entries, n=3) or entries[:3]
+        raise PoolError(
+            f"there is no class {class_name!r}; there is {', '.join(map(repr, dict.fromkeys(near)))}"
+        )
+    return {name: item.texts.get(class_name, []) for name, item in met}
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " or ".join(map(repr, names))
+
+
+def read_pool(
+    path: str | Path,
+    class_names: Sequence[str],
+    *,
+    templates: Sequence[str] | None = None,
+    concatenate: Concatenate = "none",
+) -> PromptPool:
+    """Make the pool of some classes from one file of any known format.
+
+    Parameters
+    ----------
+    path : path-like
+        What :func:`read_sources` reads; or a pool that :func:`save_pool` wrote as JSON Lines, which
+        is taken whole.
+    class_names : sequence of str
+        Names and order of the classes. Those in the file meet them as in :func:`resolve`.
+    templates, concatenate
+        As for :func:`build_pool`; not for a saved pool, which has its own.
+
+    Raises
+    ------
+    PoolError
+        If names fit in more than one way, no class has a sentence, or a saved pool lacks a class.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "descriptors_birds.json")
+    ...     _ = path.write_text('{"Barn Owl": ["large round eyes"]}')
+    ...     pool = read_pool(path, ["barn_owl", "bat"], templates=["a {}."])
+    >>> pool.prompts("barn_owl")[-1].text, pool.prompts("barn_owl")[-1].source, pool.missing
+    ('barn owl, which has large round eyes.', 'dclip', ('bat',))
+    """
+    if is_saved_pool(path):
+        if templates is not None or concatenate != "none":
+            raise SettingError(f"{path} is a saved pool: it has templates and concatenations")
+        return rename_classes(load_pool(path), class_names, where=str(path))
+    meetings = [meet(source, class_names) for source in read_sources(path)]
+    return join_pool(meetings, class_names, templates=templates, concatenate=concatenate)
+
+
+def join_pool(
+    meetings: Sequence[Meeting],
+    class_names: Sequence[str],
+    *,
+    templates: Sequence[str] | None = None,
+    concatenate: Concatenate = "none",
+    sources: Sequence[str] | None = None,
+) -> PromptPool:
+    """Make a pool of sources that met the classes; every prompt keeps the name of its source.
+
+    Parameters
+    ----------
+    meetings : sequence of Meeting
+        From :func:`meet`, all with these classes. Sources of one name are put together.
+    class_names : sequence of str
+        Names and order of the classes.
+    templates, concatenate
+        As for :func:`build_pool`. Templates that come from a source take the place of ours.
+    sources : sequence of str, optional
+        Which of them to take, see :func:`choose_sources`; all by default.
+
+    Raises
+    ------
+    PoolError
+        If names fit in more than one way, or no class has a sentence.
+
+    Examples
+    --------
+    >>> from promptboost.pool.readers.source import Source
+    >>> source = Source("mine", "plain", Path("mine.json"), {"Owl": ("large round eyes",)})
+    >>> join_pool([meet(source, ["owl"])], ["owl"], templates=["a {}."]).prompts_by_source
+    {'template': 1, 'mine': 1}
+    """
+    chosen = meetings if sources is None else choose_sources(meetings, sources)
+    for meeting in chosen:
+        _check_clear(meeting.resolution, str(meeting.source.path))
+    given = [text for meeting in chosen for text in meeting.source.templates]
+    if given and templates is not None:
+        raise SettingError("a source has templates of its own: leave templates out, or the source")
+    found: dict[str, dict[str, list[str]]] = {}
+    for meeting in chosen:
+        if not meeting.source.templates:
+            own = found.setdefault(meeting.source.name, {})
+            for name, texts in meeting.texts.items():
+                own.setdefault(name, []).extend(texts)
+    if not given and not any(found.values()):
+        raise PoolError(_nothing_met(chosen, class_names))
+    pool = build_pool(
+        class_names,
+        templates=given or templates,
+        descriptions=found or None,
+        concatenate=concatenate,
+    )
+    unused = dict.fromkeys(name for meeting in chosen for name in meeting.resolution.unused)
+    return replace(pool, unused=tuple(unused))
+
+
+def choose_sources(meetings: Sequence[Meeting], wanted: Iterable[str]) -> list[Meeting]:
+    """Take some of the sources, in the order wanted, or say which one there is not.
+
+    A source goes by its name (``"cupl_full"``, ``"proapo:CuPL_full"``), by the part of it after
+    the colon, by the first word of that (``"cupl"``) and by its format, all
+    without regard to case. A word that several go by takes all of them. Templates always stay.
+
+    Examples
+    --------
+    >>> from promptboost.pool.readers.source import Source
+    >>> def source(name):
+    ...     return meet(Source(name, "proapo", Path(name), {"owl": ("eyes",)}), ["owl"])
+    >>> met = [source("proapo:CuPL_base"), source("proapo:DCLIP"), source("proapo:AWT")]
+    >>> [meeting.source.name for meeting in choose_sources(met, ["dclip", "cupl"])]
+    ['proapo:DCLIP', 'proapo:CuPL_base']
+    """
+    if isinstance(wanted, str):
+        raise SettingError(f"sources must be a list of names, not one string: [{wanted!r}]")
+    taken = [meeting for meeting in meetings if meeting.source.templates]
+    for word in wanted:
+        fitting = [
+            meeting
+            for meeting in meetings
+            if goes_by(meeting.source.name, word) or meeting.source.kind == word.casefold()
+        ]
+        if not fitting:
+            names = dict.fromkeys(meeting.source.name for meeting in meetings)
+            raise SettingError(f"there is no source {word!r}; there is {', '.join(names)}")
+        taken += [one for one in fitting if not any(one is other for other in taken)]
+    return taken
+
+
+def rename_classes(
+    pool: PromptPool,
+    class_names: Sequence[str],
+    *,
+    synonyms: Mapping[str, Sequence[str]] | None = None,
+    where: str = "the pool",
+) -> PromptPool:
+    """Return a pool the names and the order of these classes; its texts stay as they are.
+
+    Raises
+    ------
+    PoolError
+        If a class has no partner in the pool, or more than one.
+
+    Examples
+    --------
+    >>> pool = build_pool(["Bat", "Barn Owl", "Eel"], templates=["a {}."])
+    >>> mine = rename_classes(pool, ["barn_owl", "bat"])
+    >>> mine.texts("barn_owl"), mine.unused
+    (('a Barn Owl.',), ('Eel',))
+    """
+    names = check_class_names(class_names)
+    met = resolve(names, pool.class_names, synonyms)
+    _check_clear(met, where)
+    if met.missing:
+        more = f" and {len(met.missing) - 1} more" if len(met.missing) > 1 else ""
+        raise PoolError(
+            f"{where} has no prompts for the class {met.missing[0]!r}{more}; it has "
+            f"{_few(pool.class_names)}. Make it again for these classes: promptboost pool build "
+            f"SOURCES … --classes DATA -o {Path(where).name}"
+        )
+    for name in names:
+        if len(both := met.entries(name)) > 1:
+            raise PoolError(f"{where}: {_few(both)} are one class, {name!r}; join them first")
+    described = {name for name in names if met.entries(name)[0] not in pool.missing}
+    return PromptPool(
+        class_names=names,
+        templates=pool.templates,
+        prompts_by_class=tuple(pool.prompts(met.entries(name)[0]) for name in names),
+        missing=tuple(name for name in names if name not in described),
+        unused=tuple(dict.fromkeys((*met.unused, *pool.unused))),
+    )
+
+
+def _check_clear(resolution: Resolution, where: str) -> None:
+    for item in resolution.ambiguous:
+        raise PoolError(
+            f"{where}: {' or '.join(map(repr, item.entries))} could be "
+            f"{' or '.join(map(repr, item.classes))} ({item.how}), and neither is taken on a guess; "
+            'rename one, or say which in a file {"class": ["other name", …]} and type: promptboost '
+            f"pool build {where} --classes DATA --synonyms THAT_FILE -o pool.jsonl"
+        )
+
+
+def _nothing_met(meetings: Sequence[Meeting], class_names: Sequence[str]) -> str:
+    there = [entry for meeting in meetings for entry in meeting.source.sentences]
+    paths = _few(list(dict.fromkeys(str(meeting.source.path) for meeting in meetings)), str)
+    if any(meeting.resolution.matches for meeting in meetings):
+        why = f"{paths} has the names of classes, but only blank or damaged sentences"
+    else:
+        why = f"{paths} is about {_few(there)}, and the classes are {_few(class_names)}"
+    return f"no class has a sentence: {why}; promptboost pool check says more"
+
+
+def _few(names: Sequence[str], show: Callable[[str], str] = repr) -> str:
+    return ", ".join(map(show, names[:3])) + (", …" if len(names) > 3 else "")

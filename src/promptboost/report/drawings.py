@@ -1,0 +1,294 @@
+"""The staged curve: accuracy against rounds."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from promptboost.report.phrases import percent, runs, spans
+
+__all__ = ["bar", "dumbbell", "strip", "wilson", "Line", "Reference", "staged_curve", "swatch"]
+
+
+def bar(share: float | None, span: tuple[float, float] | None = None, kind: str = "") -> Markup:
+    """Draw a share of one as a bar, with a whisker if its interval is known.
+
+    Examples
+    --------
+    >>> "width='25%'" in bar(0.25)
+    True
+    """
+    parts = [_tag("rect", class_="track", width="100%", height=10, rx=2)]
+    if share is not None:
+        parts.append(_tag("rect", class_=f"fill {kind}", width=_at(share), height=10, rx=2))
+    if span is not None:
+        low, high = map(_at, span)
+        parts.append(_tag("line", class_="whisker", x1=low, x2=high, y1=5, y2=5))
+        parts += [_tag("line", class_="whisker", x1=x, x2=x, y1=2, y2=8) for x in (low, high)]
+    return _drawing("bar", 10, parts)
+
+
+def dumbbell(before: float | None, after: float | None) -> Markup:
+    """Draw the step from one share to another: a ring, a line and a dot.
+
+    Examples
+    --------
+    >>> "loss" in dumbbell(0.5, 0.25), "loss" in dumbbell(0.25, 0.5)
+    (True, False)
+    """
+    parts = [_tag("line", class_="track", x1=0, x2="100%", y1=8, y2=8)]
+    if before is not None and after is not None:
+        kind = "step loss" if after < before else "step"
+        parts.append(_tag("line", class_=kind, x1=_at(before), x2=_at(after), y1=8, y2=8))
+    if before is not None:
+        parts.append(_tag("circle", class_="before", cx=_at(before), cy=8, r=4))
+    if after is not None:
+        parts.append(_tag("circle", class_="after", cx=_at(after), cy=8, r=5))
+    return _drawing("dumbbell", 16, parts)
+
+
+def strip(rounds: Sequence[int], of: int) -> Markup:
+    """Mark some of the rounds 1, 2, … on a strip that stands for all of them.
+
+    Examples
+    --------
+    >>> drawing = strip([1, 2, 3, 7], of=10)
+    >>> "M0,4h3M6,4h1" in drawing, "rounds 1–3, 7" in drawing
+    (True, True)
+    """
+    path = "".join(f"M{low - 1},4h{high - low + 1}" for low, high in runs(rounds))
+    return Markup(
+        "<svg class='strip' height='8' viewBox='0 0 {} 8' preserveAspectRatio='none' role='img'>"
+        "<title>rounds {}</title><path d='{}'/></svg>"
+    ).format(of, spans(rounds), path)
+
+
+def wilson(share: float | None, n: int) -> tuple[float, float] | None:
+    """Return the 95 % interval of a share counted on n pictures, as Wilson defines it.
+
+    Examples
+    --------
+    >>> low, high = wilson(0.5, 100)
+    >>> round(low, 3), round(high, 3)
+    (0.404, 0.596)
+    """
+    if share is None or n < 1:
+        return None
+    z = 1.959964
+    centre = share + z * z / (2 * n)
+    reach = z * math.sqrt(max(0.0, share * (1 - share) / n + z * z / (4 * n * n)))
+    return (centre - reach) / (1 + z * z / n), (centre + reach) / (1 + z * z / n)
+
+
+def _at(share: float) -> str:
+    return f"{100 * min(max(share, 0.0), 1.0):.4g}%"
+
+
+def _tag(name: str, **attributes: object) -> Markup:
+    """Return an empty element; markupsafe escapes every value."""
+    pairs = [
+        Markup(" {}='{}'").format(key.rstrip("_").replace("_", "-"), value)
+        for key, value in attributes.items()
+    ]
+    return Markup("<{}{}/>").format(name, Markup("").join(pairs))
+
+
+def _drawing(kind: str, height: int, parts: Iterable[Markup]) -> Markup:
+    # The figures stand beside it in the table, so a screen reader need not stop here.
+    return Markup("<svg class='{}' height='{}' aria-hidden='true'>{}</svg>").format(
+        kind, height, Markup("").join(parts)
+    )
+
+
+_TOP, _BOTTOM, _LEFT = 14, 40, 44
+_LABEL_GAP = 17
+
+
+@dataclass(frozen=True)
+class Line:
+    """Values after round 1, 2, …; None where unknown."""
+
+    label: str
+    kind: str
+    values: Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A value that does not depend on the rounds."""
+
+    label: str
+    kind: str
+    value: float
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Where a round and a share lie on the drawing."""
+
+    width: int
+    height: int
+    right: int
+    rounds: int
+    low: float
+    high: float
+
+    def x(self, number: int) -> float:
+        """Place a round; a single one stands in the middle."""
+        room = self.width - _LEFT - self.right
+        return _LEFT + (room * (number - 1) / (self.rounds - 1) if self.rounds > 1 else room / 2)
+
+    def y(self, share: float) -> float:
+        """Place a share."""
+        room = self.height - _TOP - _BOTTOM
+        return _TOP + room * (self.high - share) / (self.high - self.low)
+
+
+def staged_curve(
+    lines: Sequence[Line],
+    references: Sequence[Reference],
+    *,
+    width: int,
+    height: int,
+    title: str,
+    named: bool = True,
+) -> Markup:
+    """Draw lines over rounds, with level lines to compare with, each with its value at the end.
+
+    Parameters
+    ----------
+    lines : sequence of Line
+        All of one length.
+    references : sequence of Reference
+        Level lines.
+    width, height : int
+        Of the drawing in CSS pixels at its natural size.
+    title : str
+        What it shows, for those who cannot see it.
+    named : bool, default=True
+        Whether the names stand before the values; there may be no room for them.
+
+    Examples
+    --------
+    >>> line = Line("held out", "main", [0.5, 0.7])
+    >>> drawing = staged_curve([line], [], width=300, height=200, title="a <curve>")
+    >>> drawing.count("<polyline"), "a &lt;curve&gt;" in drawing
+    (1, True)
+    """
+    labels = [line.label for line in lines] + [level.label for level in references]
+    names = {label: f"{label} " if named else "" for label in labels}
+    frame = _frame(lines, references, width, height, max(map(len, names.values()), default=0))
+    parts = [*_grid(frame)]
+    ends: list[tuple[float, str, str]] = []
+    for level in references:
+        y = frame.y(level.value)
+        parts.append(_level(frame, y, level.kind))
+        ends.append((y, names[level.label] + percent(level.value), level.kind))
+    for line in lines:
+        known = [(i, v) for i, v in enumerate(line.values, start=1) if v is not None]
+        if known:
+            parts.append(_path(frame, known, line.kind))
+            last = known[-1][1]
+            ends.append((frame.y(last), names[line.label] + percent(last), line.kind))
+    parts += _labels(frame, ends)
+    return Markup(
+        "<svg class='curve' viewBox='0 0 {w} {h}' width='{w}' height='{h}' role='img'>"
+        "<title>{title}</title>{parts}</svg>"
+    ).format(w=width, h=height, title=title, parts=Markup("").join(parts))
+
+
+def swatch(kind: str) -> Markup:
+    """Draw a piece of a line for a legend.
+
+    Examples
+    --------
+    >>> "class='zero'" in swatch("zero")
+    True
+    """
+    shape = "polyline" if kind in ("main", "learn") else "line"
+    ends = "points='0,5 26,5'" if shape == "polyline" else "x1='0' x2='26' y1='5' y2='5'"
+    return Markup(
+        "<svg class='curve' width='26' height='10' aria-hidden='true'><{} class='{}' {}/></svg>"
+    ).format(shape, kind, Markup(ends))
+
+
+def _frame(
+    lines: Sequence[Line], references: Sequence[Reference], width: int, height: int, letters: int
+) -> _Frame:
+    values = [v for line in lines for v in line.values if v is not None]
+    values += [level.value for level in references]
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    # Whole tenths below and above, so that grid lines are round numbers and never coincide.
+    low = max(0.0, int(low * 10 - 1e-9) / 10)
+    high = max(min(1.0, -int(-high * 10 - 1 + 1e-9) / 10), low + 0.1)
+    rounds = max((len(line.values) for line in lines), default=1)
+    margin = 16 + round(6.6 * (letters + len("100.0 %")))
+    return _Frame(width, height, margin, rounds, low, high)
+
+
+def _grid(frame: _Frame) -> list[Markup]:
+    tenths = round((frame.high - frame.low) * 10)
+    step = 1 if tenths <= 5 else 2
+    parts = []
+    for i in range(0, tenths + 1, step):
+        share = frame.low + i / 10
+        y = frame.y(share)
+        parts.append(_level(frame, y, "grid"))
+        parts.append(_text(_LEFT - 8, y + 4, f"{100 * share:.0f}", "tick end"))
+    foot = frame.height - _BOTTOM + 20
+    for number in _round_ticks(frame.rounds):
+        parts.append(_text(frame.x(number), foot, str(number), "tick middle"))
+    middle = (_LEFT + frame.width - frame.right) / 2
+    parts.append(_text(middle, frame.height - 4, "rounds", "tick middle"))
+    return parts
+
+
+def _round_ticks(rounds: int) -> list[int]:
+    """Choose the first round, the last, and about four even steps between.
+
+    Examples
+    --------
+    >>> _round_ticks(50), _round_ticks(3), _round_ticks(1)
+    ([1, 10, 20, 30, 40, 50], [1, 2, 3], [1])
+    """
+    step = next(s for s in (1, 2, 5, 10, 20, 25, 50, 100, 10**9) if rounds / s <= 5)
+    inner = [n for n in range(step, rounds, step) if n - 1 >= step / 2 and rounds - n >= step / 2]
+    return sorted({1, *inner, rounds})
+
+
+def _level(frame: _Frame, y: float, kind: str) -> Markup:
+    return Markup("<line class='{}' x1='{}' x2='{}' y1='{:.1f}' y2='{:.1f}'/>").format(
+        kind, _LEFT, frame.width - frame.right + 4, y, y
+    )
+
+
+def _path(frame: _Frame, known: list[tuple[int, float]], kind: str) -> Markup:
+    points = " ".join(f"{frame.x(i):.1f},{frame.y(v):.1f}" for i, v in known)
+    last, value = known[-1]
+    return Markup(
+        "<polyline class='{kind}' points='{points}'/>"
+        "<circle class='{kind}' cx='{x:.1f}' cy='{y:.1f}' r='3.5'/>"
+    ).format(kind=kind, points=points, x=frame.x(last), y=frame.y(value))
+
+
+def _labels(frame: _Frame, ends: list[tuple[float, str, str]]) -> list[Markup]:
+    """Write the names at the right, pushed apart where they would overlap."""
+    ends = sorted(ends)
+    places: list[float] = []
+    for y, _, _ in ends:
+        places.append(max(y, places[-1] + _LABEL_GAP) if places else y)
+    # The lowest must stay above the axis; it pushes the others back up.
+    limit = float(frame.height - _BOTTOM + 4)
+    for i in range(len(places) - 1, -1, -1):
+        places[i] = min(places[i], limit)
+        limit = places[i] - _LABEL_GAP
+    x = frame.width - frame.right + 10
+    return [
+        _text(x, place + 4, text, f"name {kind}")
+        for place, (_, text, kind) in zip(places, ends, strict=True)
+    ]
+
+
+def _text(x: float, y: float, text: str, kind: str) -> Markup:
+    return Markup("<text class='{}' x='{:.1f}' y='{:.1f}'>{}</text>").format(kind, x, y, text)

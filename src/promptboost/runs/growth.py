@@ -1,0 +1,131 @@
+"""A run's pool, grown by what tells its mixed-up classes apart; and the fit that goes on with it."""
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from promptboost.errors import RunError, command_name, place
+from promptboost.files import write_text
+from promptboost.llm.questions import Pair, confused_pairs, grow_pool
+from promptboost.model import PromptEnsemble
+from promptboost.pool import (
+    build_pool,
+    emoji_descriptions,
+    is_saved_pool,
+    meet,
+    read_pool,
+    read_sources,
+    save_pool,
+    union,
+)
+from promptboost.runs.fit import FitRequest, fit_run
+from promptboost.runs.folder import RunFolder
+from promptboost.runs.metrics import read_metrics
+
+__all__ = ["check_growable", "fit_again", "fit_command", "measured_on", "run_pairs", "write_grown"]
+
+
+def run_pairs(run: Path, most: int) -> list[Pair]:
+    """Find the pairs of classes that a run mixes up most.
+
+    Raises
+    ------
+    RunError
+        If the run is not finished, or mixes up none.
+    """
+    folder = RunFolder(run)
+    folder.check_finished()
+    metrics = read_metrics(folder.metrics_path)
+    pairs = confused_pairs(metrics["confusions"], most)
+    if not pairs:
+        raise RunError(f"the run in {run} mixes up no classes, so there is nothing to ask about")
+    return pairs
+
+
+def check_growable(run: Path, file: Path) -> None:
+    """Raise unless the sentences of a run can be read, and `file` can hold them but does not yet."""
+    folder = RunFolder(run)
+    _sentences(folder, _class_names(folder))
+    prompts = folder.settings.prompts
+    wanted = ".jsonl" if prompts is not None and is_saved_pool(prompts) else ".json"
+    if file.suffix.lower() != wanted:
+        raise RunError(
+            f"the run in {run} was fitted with {'a saved pool' if wanted == '.jsonl' else 'sentences'}"
+            f", which grows into a file of the same kind; choose a name that ends in {wanted}"
+        )
+    if prompts is not None and file.exists() and file.samefile(prompts):
+        raise RunError(
+            f"{file} holds the sentences that the run in {run} was fitted with, so it is not "
+            "replaced; choose another name"
+        )
+
+
+def measured_on(run: Path) -> str | None:
+    """Say on which images the pairs were found: ``test``, ``val``, …; None for those learnt from."""
+    held_out = read_metrics(RunFolder(run).metrics_path)["task"].get("held_out")
+    return None if held_out is None else str(held_out)
+
+
+def write_grown(run: Path, more: Mapping[str, Sequence[str]], file: Path) -> dict[str, list[str]]:
+    """Write a file with the sentences a run had, and more.
+
+    A saved pool stays whole: the new sentences come after its prompts, as the source ``"grown"``.
+
+    Returns
+    -------
+    dict of str to list of str
+        The sentences in the file.
+    """
+    folder = RunFolder(run)
+    names = _class_names(folder)
+    grown = grow_pool(names, _sentences(folder, names), more)
+    prompts = folder.settings.prompts
+    if prompts is not None and is_saved_pool(prompts):
+        pool = read_pool(prompts, names)
+        added = build_pool(names, templates=pool.templates, descriptions={"grown": more})
+        save_pool(union(pool, added), file)
+    else:
+        write_text(file, json.dumps(grown, ensure_ascii=False, indent=1) + "\n")
+    return grown
+
+
+def fit_again(
+    run: Path,
+    prompts: Path,
+    new_run: Path,
+    *,
+    overwrite: bool = False,
+    progress: bool = True,
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Fit as a run was fitted, with other sentences, into a new folder; gives its figures."""
+    folder = RunFolder(run)
+    settings = folder.settings.merged({"prompts": str(prompts)})
+    request = FitRequest(folder.source, new_run, settings, overwrite=overwrite, progress=progress)
+    return fit_run(request, say)
+
+
+def fit_command(run: Path, prompts: Path, new_run: str = "NEW_RUN") -> str:
+    """Return the command that does what :func:`fit_again` does."""
+    folder = RunFolder(run)
+    source = folder.source if folder.source == "emoji" else place(folder.source)
+    options = ["-o", new_run, "--config", str(folder.settings_path), "--prompts", str(prompts)]
+    return f"{command_name()} fit {shlex.join([source, *options])}"
+
+
+def _class_names(folder: RunFolder) -> tuple[str, ...]:
+    return PromptEnsemble.load(folder.ensemble_path).class_names
+
+
+def _sentences(folder: RunFolder, class_names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the sentences of each class, without templates and what was made with them."""
+    if (file := folder.settings.prompts) is None:
+        return emoji_descriptions() if folder.source == "emoji" else {}
+    found: dict[str, list[str]] = {}
+    for source in read_sources(file):
+        if not source.templates:
+            for name, texts in meet(source, class_names).texts.items():
+                found.setdefault(name, []).extend(texts)
+    return found

@@ -1,0 +1,254 @@
+"""What people should know about their images and sentences before they read the figures."""
+
+import contextlib
+import errno
+import os
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from promptboost.config import PRESETS, FitSettings
+from promptboost.data import load_data
+from promptboost.data.benchmarks import benchmark_source, read_benchmark
+from promptboost.data.shots import Task
+from promptboost.encoders.embedder import Embedder
+from promptboost.errors import PoolError, RunError, StoreError
+from promptboost.pool import PromptPool, Source, is_saved_pool, read_sources
+from promptboost.pool.io import saved_templates
+from promptboost.runs.folder import RunFolder
+
+__all__ = [
+    "check_inputs",
+    "check_place",
+    "check_store",
+    "check_writable",
+    "check_same_content",
+    "check_same_request",
+    "lasting_settings",
+    "lasting_source",
+    "pool_remarks",
+    "prompts_remarks",
+    "task_remarks",
+]
+
+
+def check_writable(folder: Path) -> None:
+    """Write a file into a folder, or into the first that is there above it, and remove it.
+
+    Permissions alone do not tell: file systems can be full, or mounted for reading only.
+
+    Raises
+    ------
+    OSError
+        If that cannot be done.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as there:
+    ...     check_writable(Path(there) / "not" / "yet" / "made")
+    ...     list(Path(there).iterdir())
+    []
+    """
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    probe = folder / f".promptboost-{secrets.token_hex(8)}.tmp"
+    try:
+        probe.write_bytes(b"probe")
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+
+
+def check_store() -> None:
+    """Raise unless vectors can be kept in the user's store."""
+    from promptboost.encoders.store import EmbeddingStore
+
+    root = EmbeddingStore().root
+    try:
+        check_writable(root)
+    except OSError as error:
+        raise StoreError(
+            f"vectors cannot be kept in {root}: {_reason(error)}; let PROMPTBOOST_CACHE name a "
+            "folder that can be written to"
+        ) from error
+
+
+def check_place(run: RunFolder) -> None:
+    """Raise unless a run can be written where it shall be."""
+    try:
+        check_writable(run.path)
+    except OSError as error:
+        raise RunError(
+            f"a run cannot be written to {run.path}: {_reason(error)}; choose another place"
+        ) from error
+
+
+def check_inputs(source: str, settings: FitSettings) -> None:
+    """Raise if the images or the sentences are not where they are said to be."""
+    if (benchmark := benchmark_source(source)) is not None:
+        read_benchmark(*benchmark)  # lists, but decodes no image
+    elif source != "emoji" and not Path(source).exists():
+        load_data(source, progress=False)  # raises, and has the words for it
+    if settings.prompts is not None:
+        _check_prompts(settings.prompts)
+
+
+def _check_prompts(file: str) -> None:
+    """Read sentences, or the first line of a pool; whether names meet is known with the classes."""
+    if not is_saved_pool(file):
+        read_sources(file)
+    elif not saved_templates(file):
+        raise PoolError(
+            f"the pool {file} has no templates, and boosting starts from one; make it again with: "
+            f"promptboost pool build {quote(file)} --classes DATA -o with-templates.jsonl"
+        )
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
+_START_AGAIN = "add --overwrite instead of --resume to start again"
+
+
+def lasting_source(source: str) -> str:
+    """Return a source in words that hold in any folder; the word ``emoji`` does already.
+
+    Examples
+    --------
+    >>> lasting_source("emoji")
+    'emoji'
+    >>> Path(lasting_source(".")).is_absolute()
+    True
+    """
+    if (benchmark := benchmark_source(source)) is not None:
+        return str(benchmark.absolute())
+    return (
+        source if source == "emoji" or not Path(source).exists() else str(Path(source).absolute())
+    )
+
+
+def lasting_settings(settings: FitSettings) -> FitSettings:
+    """Return settings whose file of sentences is found from any folder."""
+    if settings.prompts is None or not Path(settings.prompts).exists():
+        return settings
+    return settings.merged({"prompts": str(Path(settings.prompts).absolute())})
+
+
+def check_same_request(run: RunFolder, source: str, settings: FitSettings) -> None:
+    """Refuse to go on with other settings or another source, and say which."""
+    now, before = settings.to_table(), run.settings.to_table()
+    for name in (*now, *(name for name in before if name not in now)):
+        if now.get(name) != before.get(name):
+            option = f"--{name.replace('_', '-')}"
+            if name in PRESETS["paper"]:
+                option += " or --preset"
+            raise RunError(
+                f"{name} is {_said(now.get(name))}, but the run in {run.path} was made with "
+                f"{_said(before.get(name))}; leave {option} out to go on with that run, or "
+                f"{_START_AGAIN}"
+            )
+    if not _same_source(source, run.source):
+        raise RunError(
+            f"the images are {source}, but the run in {run.path} was made with {run.source}; "
+            f"to go on with that run, type: {run.resume_hint}"
+        )
+
+
+def check_same_content(run: RunFolder, task: Task, embedder: Embedder) -> None:
+    """Refuse to go on with other images or weights than the run began with."""
+    for table, name, now, what in (
+        ("data", "learn_fingerprint", task.learn.fingerprint, "the images to learn from"),
+        ("encoder", "fingerprint", embedder.encoder.fingerprint, "the encoder"),
+    ):
+        if run.tables.get(table, {}).get(name) != now:
+            raise RunError(f"{what} changed since the run in {run.path} began; {_START_AGAIN}")
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+def _same_source(one: str, other: str) -> bool:
+    if "emoji" in (one, other):
+        return one == other
+    if benchmark_source(one) or benchmark_source(other):
+        return lasting_source(one) == lasting_source(other)
+    return Path(one).resolve() == Path(other).resolve()
+
+
+_BAD_SHOWN = 10
+_NAMES_SHOWN = 5
+
+
+def task_remarks(task: Task, shots: int | None) -> list[str]:
+    """Say which files were left out, which classes are short of images, and what is not held out."""
+    bad = task.learn.bad
+    lines = [f"left out {item}" for item in bad[:_BAD_SHOWN]]
+    if len(bad) > _BAD_SHOWN:
+        lines.append(f"… and {len(bad) - _BAD_SHOWN} more that cannot be used")
+    if short := task.classes_short_of(shots):
+        few = _some([f"{name} ({count})" for name, count in short.items()])
+        lines.append(f"fewer than {shots} images to learn from: {few}")
+    if task.kind is None:
+        lines.append(
+            "no image is held out: figures are about the images learnt from, and flatter; "
+            + _way_out(task)
+        )
+    return lines
+
+
+def _way_out(task: Task) -> str:
+    """Name a number of shots that would leave images of every class, or else of some."""
+    counts = Counter(task.learn.labels.tolist()).values()
+    shots = (min(counts) if min(counts) > 1 else max(counts)) // 2
+    if not shots:
+        return "there is one image of each class, add some to measure on"
+    return f"--shots {shots} would leave some to measure on"
+
+
+def prompts_remarks(settings: FitSettings) -> list[str]:
+    """Say which sentences of the file nobody can use; a saved pool has none of them."""
+    if settings.prompts is None or is_saved_pool(settings.prompts):
+        return []
+    return [line for source in read_sources(settings.prompts) for line in _left_out(source)]
+
+
+def _left_out(source: Source) -> list[str]:
+    counts = {"blank": sum(source.blank.values()), "damaged": len(source.refused)}
+    said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return [f"sentences left out of {source.path}: {said}"] if said else []
+
+
+def pool_remarks(pool: PromptPool) -> list[str]:
+    """Say what sentences are missing, and which belong to no class.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> pool_remarks(build_pool(["owl", "bat"], descriptions={"owl": ["round eyes"], "cow": ["moo"]}))
+    ['no sentences are given for the class bat', 'sentences are given for what is no class: cow']
+    """
+    sources = set(pool.prompts_by_source)
+    lines = []
+    if sources == {"template"}:
+        lines.append(
+            "the pool has templates only; sentences that say how the classes look help "
+            "(--prompts FILE)"
+        )
+    if pool.missing:
+        lines.append(f"no sentences are given for the class {_some(pool.missing)}")
+    if pool.unused:
+        lines.append(f"sentences are given for what is no class: {_some(pool.unused)}")
+    return lines
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMES_SHOWN]) + ", …" * (len(names) > _NAMES_SHOWN)

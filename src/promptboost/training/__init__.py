@@ -1,0 +1,9 @@
+"""From labelled rows and a pool of texts to an ensemble: boosting, written down as it goes.
+
+:func:`fit_ensemble` is what both the command line and the estimator call.
+"""
+
+from promptboost.training.learner import OnRound, fit_ensemble
+from promptboost.training.pool_rows import PoolTexts
+
+__all__ = ["OnRound", "PoolTexts", "fit_ensemble"]

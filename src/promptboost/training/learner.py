@@ -1,0 +1,227 @@
+"""Boosting, written down: each round becomes text as soon as it is done."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridPool, Shots, boost
+from promptboost.boosting.gradient.scale import calibrated_scale, choose_scale
+from promptboost.errors import LabelError
+from promptboost.model import PromptEnsemble, Round
+from promptboost.model.schema import Scalar
+from promptboost.training.pool_rows import PoolTexts
+from promptboost.training.record import FitRecord, recorded_settings
+
+__all__ = ["settle_scale", "OnRound", "fit_ensemble", "round_text"]
+
+
+def settle_scale(
+    shots: Shots,
+    pool: GridPool,
+    settings: BoostSettings,
+    encoder_scale: float | None,
+    before: PromptEnsemble | None = None,
+) -> tuple[BoostSettings, str | None]:
+    """Choose the logit scale, if the composer needs one and none is given.
+
+    Parameters
+    ----------
+    shots : Shots
+        Labelled images and their views.
+    pool : GridPool
+        Templates and prompts.
+    settings : BoostSettings
+        What is asked. A ``gradient.logit_scale`` of None is to be chosen.
+    encoder_scale : float or None
+        What the encoder multiplies cosines with. None if the rows are of no known encoder: then
+        :func:`calibrated_scale` takes its place.
+    before : PromptEnsemble, optional
+        What the fit continues: its scale is kept, not chosen again.
+
+    Returns
+    -------
+    tuple of BoostSettings and (str or None)
+        The settings with a scale, and why it is this one; None where nothing was chosen.
+
+    Examples
+    --------
+    >>> from promptboost.boosting import GradientSettings
+    >>> from promptboost.testing import clip_like
+    >>> task = clip_like(n_classes=3, shots=1, prompts=20, seed=0)
+    >>> shots = Shots.from_rows(task.images, task.labels)
+    >>> pool = GridPool.from_rows(task.templates, task.prompts)
+    >>> asked = BoostSettings(views_per_round=0, gradient=GradientSettings())
+    >>> settled, why = settle_scale(shots, pool, asked, encoder_scale=20.0)
+    >>> settled.gradient.logit_scale
+    60.0
+    >>> print(why)
+    logit scale 60, 3 × the encoder's own: a class has one image only, so none can be set aside to \
+choose by
+    """
+    asked = settings.gradient
+    if asked is None or asked.logit_scale is not None:
+        return settings, None
+    kept = None if before is None else before.settings.get("logit_scale")
+    if before is not None and isinstance(kept, int | float):
+        why = before.settings.get("scale_choice")
+        settled = replace(settings, gradient=replace(asked, logit_scale=float(kept)))
+        return settled, why if isinstance(why, str) else None
+    # Checked here too, as a fit would check it: the choice is made before the fit begins.
+    pool.check_against(shots)
+    start = calibrated_scale(shots, pool) if encoder_scale is None else encoder_scale
+    choice = choose_scale(shots, pool, asked, start, views=settings.views_per_round)
+    why = str(choice)
+    if encoder_scale is None:
+        why += (
+            f". The encoder's own is not known; {start:.3g} stands for it, at which the best template "
+            "suits these images best"
+        )
+    settled = replace(settings, gradient=replace(asked, logit_scale=choice.logit_scale))
+    return settled, why
+
+
+OnRound = Callable[[PromptEnsemble, BoostRound], bool | None]
+
+
+def fit_ensemble(
+    shots: Shots,
+    pool: GridPool,
+    texts: PoolTexts,
+    settings: BoostSettings | None = None,
+    *,
+    image_ids: Sequence[str],
+    weights: ArrayLike | None = None,
+    encoder_id: str | None = None,
+    encoder_fingerprint: str | None = None,
+    encoder_scale: float | None = None,
+    notes: Mapping[str, Scalar] | None = None,
+    resume: PromptEnsemble | None = None,
+    on_round: OnRound | None = None,
+) -> PromptEnsemble:
+    """Boost, and give the result as text.
+
+    Input is checked before the first round.
+
+    Parameters
+    ----------
+    shots : Shots
+        Labelled images and their views.
+    pool : GridPool
+        The rows of templates and prompts.
+    texts : PoolTexts
+        What they say, in the same order.
+    settings : BoostSettings, optional
+        The paper's by default.
+    image_ids : sequence of str
+        A name for each image, under which its weight is kept.
+    weights : array of float, shape (n,), optional
+        Sample weights to start with; uniform by default.
+    encoder_id, encoder_fingerprint : str, optional
+        The encoder that made the rows.
+    encoder_scale : float, optional
+        What that encoder multiplies cosines with; where `settings` leave the logit scale of the gradient
+        composer open, it is chosen around this, see :func:`~promptboost.training.learner.settle_scale`.
+    notes : mapping of str to scalar, optional
+        What else the rows depend on, such as how views were drawn: kept with the settings.
+    resume : PromptEnsemble, optional
+        What an earlier, shorter call gave or passed to `on_round`. The fit continues after its last
+        round, and ends with the text that it would have had without the interruption. All
+        arguments must be those of the earlier call; only ``rounds`` and ``patience`` may differ.
+    on_round : callable, optional
+        Called after each round with the ensemble so far, which may be saved, and the round. If
+        it returns True, no further round is begun.
+
+    Returns
+    -------
+    PromptEnsemble
+        Copies of prompts with the same text are counted together, template included.
+
+    Raises
+    ------
+    InputError
+        If the parts do not belong together, or `resume` is of another fit; the message names what
+        differs.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> encoder = FakeEncoder()
+    >>> texts = PoolTexts.of(build_pool(
+    ...     ["fire", "ice"],
+    ...     templates=["a photo of {}."],
+    ...     descriptions={"fire": ["something red"], "ice": ["something blue"]},
+    ... ))
+    >>> images = encoder.encode_texts(["red", "dark red", "blue", "light blue"])
+    >>> ensemble = fit_ensemble(
+    ...     Shots.from_rows(images, [0, 0, 1, 1]),
+    ...     texts.embed(encoder.encode_texts),
+    ...     texts,
+    ...     BoostSettings(rounds=2, views_per_round=0),
+    ...     image_ids=["a.png", "b.png", "c.png", "d.png"],
+    ... )
+    >>> ensemble.rounds[0].banks["fire"]
+    {'a photo of fire.': 1, 'something red': 1}
+    >>> ensemble.rounds[0].template_error, ensemble.rounds[0].error
+    (0.75, 0.0)
+    """
+    settings = settings or BoostSettings()
+    texts.check_against(pool)
+    if len(image_ids) != len(shots.labels):
+        raise LabelError(f"{len(image_ids)} image ids for {len(shots.labels)} images")
+    settings, why = settle_scale(shots, pool, settings, encoder_scale, resume)
+    record = FitRecord(
+        texts,
+        settings,
+        tuple(image_ids),
+        recorded_settings(shots, settings, image_ids, weights, notes or {}, scale_choice=why),
+        encoder_id,
+        encoder_fingerprint,
+    )
+    rounds: list[Round] = []
+    if resume is None:
+        state = None
+    else:
+        state, rounds, weights = record.state_after(resume), [*resume.rounds], None
+
+    def report(done: BoostRound) -> bool | None:
+        # Boosting gives a round out before it calls back, so that it is among the rounds already.
+        assert on_round is not None
+        return on_round(record.ensemble(rounds, done.state.weights), done)
+
+    callback = None if on_round is None else report
+    for done in boost(shots, pool, settings, weights=weights, state=state, callback=callback):
+        rounds.append(round_text(done, texts))
+        state = done.state
+    assert state is not None  # at least one round is done: settings refuse to ask for none
+    return record.ensemble(rounds, np.asarray(state.weights))
+
+
+def round_text(done: BoostRound, texts: PoolTexts) -> Round:
+    """Put a round into words."""
+    weak = done.composition
+    banks: dict[str, dict[str, int]] = {}
+    for k, name in enumerate(texts.class_names):
+        bank: dict[str, int] = {}
+        if weak.template_copies[k]:
+            bank[texts.template_texts[k][weak.template]] = weak.template_copies[k]
+        for prompt, copies in weak.banks[k].items():
+            text = texts.prompt_texts[k][prompt]
+            bank[text] = bank.get(text, 0) + copies
+        banks[name] = bank
+    trace = weak.trace
+    objective, gap = None, None
+    if isinstance(trace, GradientTrace):
+        objective, gap = trace.objectives[-1], trace.gaps[-1]
+    return Round(
+        template=texts.templates[weak.template],
+        banks=banks,
+        error=weak.error,
+        template_error=weak.template_error,
+        vote=done.vote,
+        composer=weak.composer,
+        objective=objective,
+        gap=gap,
+    )

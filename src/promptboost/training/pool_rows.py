@@ -1,0 +1,480 @@
+"""The rows of a run's pool: in memory where they are few, else mapped from a folder."""
+
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from promptboost.boosting import GridPool
+from promptboost.boosting.grid import GridRows, to_grid
+from promptboost.encoders.base import UnitRows
+from promptboost.encoders.embedder import Embedder
+from promptboost.errors import EmbeddingError, PoolError
+from promptboost.pool import PromptPool
+from promptboost.pool.pool import words_fingerprint
+
+__all__ = ["RowsFolder", "PoolTexts", "MOST_IN_MEMORY", "PoolRows", "encoding"]
+
+_SCHEMA = 1
+_ROWS = "rows.int16"
+_BLOCKS = "blocks.jsonl"
+
+
+class RowsFolder:
+    """The blocks of one pool and one encoder.
+
+    One file and one map for all blocks: a thousand would meet the limit of open files.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Made if it does not exist. What is there is gone on with.
+    pool, encoder : str
+        Their fingerprints.
+    sizes : sequence of int
+        How many rows each block has.
+
+    Attributes
+    ----------
+    done : int
+        How many blocks are there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     rows = RowsFolder(Path(folder), "my pool", "my encoder", [2, 1])
+    ...     rows.add(np.ones((2, 4), dtype=np.int16))
+    ...     again = RowsFolder(Path(folder), "my pool", "my encoder", [2, 1])
+    ...     again.add(np.zeros((1, 4), dtype=np.int16))
+    ...     rows.done, again.done, [block.shape for block in again.blocks()]
+    (1, 2, [(2, 4), (1, 4)])
+    """
+
+    def __init__(self, folder: Path, pool: str, encoder: str, sizes: Sequence[int]) -> None:
+        self.folder = folder
+        self.done = 0
+        self._dim: int | None = None
+        self._sizes = list(sizes)
+        self._about = {"schema": _SCHEMA, "pool": pool, "encoder": encoder}
+        with _explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._go_on()
+
+    def add(self, rows: GridRows) -> None:
+        """Write the next block."""
+        dim = rows.shape[1] if self._dim is None else self._dim
+        if rows.shape != (self._sizes[self.done], dim):
+            raise EmbeddingError(
+                f"block {self.done} has shape {rows.shape}, not ({self._sizes[self.done]}, {dim})"
+            )
+        with _explained(self.folder):
+            if self._dim is None:
+                _append(self.folder / _BLOCKS, _line({**self._about, "dim": dim}))
+                self._dim = dim
+            self._check_alone()
+            _append(self.folder / _ROWS, np.ascontiguousarray(rows, dtype="<i2").data)
+            # Only rows that are on the disk are said to be there.
+            _append(self.folder / _BLOCKS, _line({"block": self.done, "rows": len(rows)}))
+        self.done += 1
+
+    def blocks(self) -> list[GridRows]:
+        """Map all blocks; none is read before it is looked at."""
+        if self.done < len(self._sizes) or self._dim is None:
+            raise PoolError(f"{self.folder} has {self.done} of {len(self._sizes)} blocks")
+        total = sum(self._sizes)
+        with _explained(self.folder):
+            rows = np.memmap(
+                self.folder / _ROWS, dtype="<i2", mode="r", shape=(total, self._dim)
+            ).view(np.ndarray)
+        ends = accumulate(self._sizes, initial=0)
+        return [rows[start:end] for start, end in pairwise(ends)]
+
+    def _go_on(self) -> None:
+        """Find the blocks that are whole, and cut off what an interrupted write left behind."""
+        rows, journal = self.folder / _ROWS, self.folder / _BLOCKS
+        lines = _whole_lines(journal)
+        if lines:
+            self._check(lines[0])
+            self._dim = int(lines[0]["dim"])
+        width = 2 * (self._dim or 0)
+        there = rows.stat().st_size if rows.exists() else 0
+        used = 0
+        for size, line in zip(self._sizes, lines[1:], strict=False):
+            if line != {"block": self.done, "rows": size} or used + size * width > there:
+                break
+            used += size * width
+            self.done += 1
+        if there and not lines:
+            raise PoolError(f"{rows} is there without {_BLOCKS}: give another folder, or delete it")
+        if there > used:
+            os.truncate(rows, used)
+        whole = b"".join(map(_line, lines[: self.done + 1]))
+        if journal.exists() and journal.stat().st_size > len(whole):
+            os.truncate(journal, len(whole))
+
+    def _check_alone(self) -> None:
+        rows = self.folder / _ROWS
+        there = rows.stat().st_size if rows.exists() else 0
+        if there != 2 * (self._dim or 0) * sum(self._sizes[: self.done]):
+            raise PoolError(
+                f"another process is writing to {self.folder}: wait for it, or stop it and run the "
+                "same again"
+            )
+
+    def _check(self, about: dict[str, Any]) -> None:
+        for what, now in self._about.items():
+            if about.get(what) != now:
+                raise PoolError(
+                    f"{self.folder} holds the rows of another {what} ({about.get(what)}, not {now}): "
+                    "give another folder, or delete this one"
+                )
+
+
+def _whole_lines(journal: Path) -> list[dict[str, Any]]:
+    """Read the lines that were written to their end."""
+    if not journal.exists():
+        return []
+    found = []
+    for line in journal.read_bytes().split(b"\n")[:-1]:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(record, dict) or _line(record) != line + b"\n":
+            break
+        found.append(record)
+    return found
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    return json.dumps(record).encode() + b"\n"
+
+
+def _append(path: Path, data: bytes | memoryview) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Say what an error of the operating system means for the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise PoolError(
+            f"cannot keep the rows of the pool in {folder}: {error.strerror}. What is there is "
+            "sound: make room or correct the permissions, and run the same again"
+        ) from error
+
+
+Encode = Callable[[list[str]], ArrayLike]
+
+
+@dataclass(frozen=True)
+class PoolTexts:
+    """What the rows of a :class:`~promptboost.boosting.GridPool` say, in the same order.
+
+    Attributes
+    ----------
+    class_names : tuple of str
+        In the order of the labels.
+    templates : tuple of str
+        The shared templates, with ``{}`` where the class name goes.
+    template_texts : tuple of K tuples of str
+        The templates filled for each class.
+    prompt_texts : tuple of K sequences of str
+        The pool of each class; sizes may differ, duplicates are allowed. Those of a
+        :class:`~promptboost.pool.PromptPool` are made when they are read.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> pool = build_pool(["owl", "bat"], templates=["a photo of a {}."])
+    >>> texts = PoolTexts.of(pool)
+    >>> texts.template_texts
+    (('a photo of an owl.',), ('a photo of a bat.',))
+    >>> texts.embed(FakeEncoder(dim=16).encode_texts).templates.shape
+    (2, 1, 16)
+    """
+
+    class_names: tuple[str, ...]
+    templates: tuple[str, ...]
+    template_texts: tuple[tuple[str, ...], ...]
+    prompt_texts: tuple[Sequence[str], ...]
+
+    @classmethod
+    def of(cls, pool: PromptPool, class_names: Sequence[str] | None = None) -> "PoolTexts":
+        """Take the texts of a pool, or of some of its classes in the order given.
+
+        Raises
+        ------
+        PoolError
+            If the pool has no templates, or lacks one of the classes.
+        """
+        names = tuple(pool.class_names if class_names is None else class_names)
+        if not pool.templates:
+            raise PoolError("the pool has no templates: boosting starts each round from one")
+        filled = dict(zip(pool.class_names, pool.template_texts(), strict=True))
+        prompts = tuple(pool.texts(name) for name in names)  # refuses an unknown class
+        return cls(names, pool.templates, tuple(tuple(filled[name]) for name in names), prompts)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes with a name, a template, a prompt or their order, as that of a PromptPool does."""
+        return words_fingerprint(self.class_names, self.templates, self.prompt_texts)
+
+    def n_bytes(self, dim: int) -> int:
+        """Return the room that the rows take, in memory or on disk, with so many dimensions."""
+        rows = sum(len(self.templates) + len(own) for own in self.prompt_texts)
+        return rows * dim * np.dtype(np.int16).itemsize
+
+    def embed(self, encode: Encode) -> GridPool:
+        """Embed the texts, one class at a time, each text of a class once.
+
+        Rows are put on the grid class by class, so that a large pool is never held as floats.
+
+        Parameters
+        ----------
+        encode : callable
+            Gives one unit row for each text: an encoder's ``encode_texts``.
+        """
+        blocks = list(self.blocks(encode))
+        return GridPool.from_rows(
+            np.stack([rows for rows, _ in blocks]), [own for _, own in blocks]
+        )
+
+    def embed_to(
+        self,
+        folder: str | Path,
+        encode: Encode,
+        *,
+        encoder_fingerprint: str,
+        progress: Callable[[int], None] | None = None,
+    ) -> GridPool:
+        """Embed the texts into a folder, and give prompts that are read from there when needed.
+
+        For pools larger than memory: only one class is held at a time. Work that is interrupted
+        goes on with the class it was in; work that is done is not done again.
+
+        Parameters
+        ----------
+        folder : path-like
+            Made if it does not exist; one for each pool and encoder.
+        encode : callable
+            Gives one unit row for each text: an encoder's ``encode_texts``.
+        encoder_fingerprint : str
+            Of what `encode` computes with: rows of another encoder are not gone on with.
+        progress : callable, optional
+            Called with the number of further prompts that are done, such as ``tqdm(...).update``.
+
+        Raises
+        ------
+        PoolError
+            If the folder holds the rows of another pool or encoder.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from promptboost.pool import build_pool
+        >>> from promptboost.encoders.fake import FakeEncoder
+        >>> texts, fake = PoolTexts.of(build_pool(["owl", "bat"])), FakeEncoder()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     grid = texts.embed_to(
+        ...         folder, fake.encode_texts, encoder_fingerprint=fake.fingerprint
+        ...     )
+        ...     same = (grid.prompts[1] == texts.embed(fake.encode_texts).prompts[1]).all()
+        >>> bool(same)
+        True
+        """
+        sizes = [len(self.templates) + len(own) for own in self.prompt_texts]
+        rows = RowsFolder(Path(folder), self.fingerprint, encoder_fingerprint, sizes)
+        tell = progress or (lambda done: None)
+        tell(sum(map(len, self.prompt_texts[: rows.done])))
+        for filled, own in self.blocks(encode, start=rows.done):
+            rows.add(np.concatenate([filled, own]))
+            tell(len(own))
+        both = rows.blocks()
+        count = len(self.templates)
+        templates = np.stack([block[:count] for block in both])
+        return GridPool.from_rows(templates, [block[count:] for block in both])
+
+    def blocks(self, encode: Encode, start: int = 0) -> Iterator[tuple[GridRows, GridRows]]:
+        """Return the rows of templates and of prompts, one class after the other.
+
+        Only one class is held at a time, and each text of it is embedded once. All that embeds a
+        pool goes this way, so that the rows are the same wherever they end up: the last bit of a
+        row can depend on which texts are embedded together.
+
+        Parameters
+        ----------
+        encode : callable
+            Gives one unit row for each text: an encoder's ``encode_texts``.
+        start : int, default=0
+            The class to begin with.
+        """
+        for k in range(start, len(self.class_names)):
+            filled, own = self.template_texts[k], self.prompt_texts[k]
+            position = {text: i for i, text in enumerate(dict.fromkeys([*filled, *own]))}
+            rows = to_grid(encode(list(position)), name=f"texts of {self.class_names[k]!r}")
+            if len(rows) != len(position):
+                raise EmbeddingError(f"{len(rows)} rows came back for {len(position)} texts")
+            yield rows[[position[text] for text in filled]], rows[[position[t] for t in own]]
+
+    def check_against(self, pool: GridPool) -> None:
+        """Refuse rows that these texts cannot be about."""
+        for what, rows, texts in (
+            ("templates", pool.templates, self.template_texts),
+            ("prompts", pool.prompts, self.prompt_texts),
+        ):
+            sizes, said = [len(block) for block in rows], [len(block) for block in texts]
+            if sizes != said:
+                odd = [k for k, (a, b) in enumerate(zip(sizes, said, strict=False)) if a != b]
+                where = (
+                    f"class {odd[0]} has {sizes[odd[0]]} rows and {said[odd[0]]} texts"
+                    if odd
+                    else (f"{len(sizes)} classes have rows and {len(said)} texts")
+                )
+                raise PoolError(f"{what}: rows and texts do not belong together: {where}")
+        if len(self.class_names) != len(self.template_texts):
+            raise PoolError(
+                f"{len(self.class_names)} class names for the texts of {len(self.template_texts)}"
+            )
+        if any(len(texts) != len(self.templates) for texts in self.template_texts):
+            raise PoolError(f"each class needs {len(self.templates)} filled templates")
+
+
+#: Most bytes that the rows of a pool take in memory; those of a larger one are kept on disk. A
+#: quarter of a gibibyte is what any machine has to spare, and a file of that size is written in a
+#: second or two. A mapped file is as quick as memory while there is memory to spare, and needs
+#: none otherwise, so nothing is gained by asking for more.
+MOST_IN_MEMORY = 256 * 2**20
+
+# Texts embedded at a time: how often the bar moves. The store is written to as often.
+_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class PoolRows:
+    """The rows of a pool, and where they are.
+
+    Attributes
+    ----------
+    texts : PoolTexts
+        What they say.
+    grid : GridPool
+        The rows, as boosting reads them.
+    folder : Path or None
+        What holds them on disk; None if they are in memory.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> embedder = Embedder.open("fake:16-0", cache=False, progress=False)
+    >>> rows = PoolRows.embed(PoolTexts.of(build_pool(["owl", "bat"])), embedder)
+    >>> rows.grid.templates.shape, rows.folder
+    ((2, 80, 16), None)
+    """
+
+    texts: PoolTexts
+    grid: GridPool
+    folder: Path | None = None
+
+    @classmethod
+    def embed(cls, texts: PoolTexts, embedder: Embedder, folder: Path | None = None) -> "PoolRows":
+        """Embed a pool; the rows are the same wherever they are kept.
+
+        Parameters
+        ----------
+        texts : PoolTexts
+            The words.
+        embedder : Embedder
+            What embeds them.
+        folder : Path, optional
+            A place for this alone. Rows of the same pool and encoder that an interrupted call left
+            there are gone on with, and others are deleted. None for a place that does not outlive
+            this process.
+        """
+        if texts.n_bytes(embedder.encoder.dim) <= MOST_IN_MEMORY:
+            if folder is not None:
+                _remove(folder)  # a larger pool of an earlier fit may have left something there
+            with encoding(texts, embedder) as encode:
+                return cls(texts, texts.embed(encode))
+        if folder is not None:
+            return cls._on_disk(texts, embedder, folder)
+        passing = Path(tempfile.mkdtemp(prefix="promptboost-"))
+        try:
+            rows = cls._on_disk(texts, embedder, passing)
+        except BaseException:
+            _remove(passing)
+            raise
+        weakref.finalize(rows, _remove, passing)
+        return rows
+
+    @classmethod
+    def _on_disk(cls, texts: PoolTexts, embedder: Embedder, folder: Path) -> "PoolRows":
+        fingerprint = embedder.encoder.fingerprint
+        own = folder / f"{texts.fingerprint[:16]}-{fingerprint[:16]}"
+        for other in folder.iterdir() if folder.exists() else ():
+            if other != own:
+                _remove(other)
+        with encoding(texts, embedder) as encode:
+            grid = texts.embed_to(own, encode, encoder_fingerprint=fingerprint)
+        return cls(texts, grid, folder)
+
+    def release(self) -> None:
+        """Delete what is on disk, once nobody will go on with it."""
+        if self.folder is not None:
+            _remove(self.folder)
+
+
+@contextmanager
+def encoding(texts: PoolTexts, embedder: Embedder) -> Iterator[Encode]:
+    """Return what embeds the texts of a pool a class at a time, with one bar for all classes.
+
+    Examples
+    --------
+    >>> from promptboost.pool import build_pool
+    >>> embedder = Embedder.open("fake:16-0", cache=False, progress=False)
+    >>> with encoding(PoolTexts.of(build_pool(["owl", "bat"])), embedder) as encode:
+    ...     encode(["an owl", "a bat"]).shape
+    (2, 16)
+    """
+    from tqdm import tqdm
+
+    quiet = replace(embedder, progress=False)  # it would draw a bar for every call
+    total = sum(map(len, texts.prompt_texts))
+    hidden = None if embedder.progress else True
+    with tqdm(total=total, desc="texts", unit=" texts", disable=hidden, leave=False) as bar:
+
+        def encode(wanted: list[str]) -> UnitRows:
+            rows = np.empty((len(wanted), embedder.encoder.dim), dtype=np.float32)
+            for start in range(0, len(wanted), _AT_ONCE):
+                some = wanted[start : start + _AT_ONCE]
+                rows[start : start + len(some)] = quiet.texts(some)(some)
+                # Templates that are no prompts are embedded too, and not counted before.
+                bar.update(min(len(some), total - bar.n))
+            return rows
+
+        yield encode
+
+
+def _remove(place: Path) -> None:
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        place.unlink(missing_ok=True)

@@ -1,0 +1,203 @@
+import numpy as np
+import pytest
+
+from promptboost.boosting import GridPool, Shots
+from promptboost.boosting.composition import scores_of, template_hits
+from promptboost.boosting.gradient import scale as scale_module
+from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
+from promptboost.boosting.gradient.scale import FACTORS, choose_scale
+from promptboost.testing import clip_like
+
+ASKED = GradientSettings(logit_scale=1.0, sweeps=5, copies=16)
+
+
+def task_of(shots=4, *, seed=0, n_classes=3, confusion=2.0, views=3, prompts=20):
+    task = clip_like(
+        n_classes, shots, views=views, prompts=prompts, dim=16, confusion=confusion, seed=seed
+    )
+    pool = GridPool.from_rows(task.templates, task.prompts)
+    return Shots.from_rows(task.images, task.labels, task.views), pool
+
+
+def plain_losses(shots, pool, scale, folds, views):
+    """Every image's log loss by a classifier that has not seen it, at one loudness for all."""
+    fold, seen = [], {}
+    for label in shots.labels.tolist():
+        fold.append(seen.get(label, 0) % folds)
+        seen[label] = seen.get(label, 0) + 1
+    logits = np.empty((len(fold), len(pool.prompts)))
+    for i in range(len(fold)):
+        others = [j for j in range(len(fold)) if fold[j] != fold[i]]
+        if views:
+            rows = np.array([shots.views[j, a] for j in others for a in range(views)])
+        else:
+            rows = shots.originals[others]
+        y = shots.labels[others].repeat(max(views, 1))
+        asked = GradientSettings(**{**vars(ASKED), "logit_scale": scale})
+        weak = compose_by_gradient(
+            rows, y, np.ones(len(y)), pool, asked, rng=np.random.default_rng(0)
+        )
+        for k, bank in enumerate(weak.banks):
+            mean = weak.template_copies[k] * pool.templates[k, weak.template].astype(float)
+            for j, copies in bank.items():
+                mean = mean + copies * pool.prompts[k][j].astype(float)
+            logits[i, k] = scale * (shots.originals[i] @ mean) / 16 / 32767**2
+    best = None
+    for loud in np.geomspace(0.1, 10, 41):
+        loss = np.logaddexp.reduce(loud * logits, axis=1)
+        loss -= loud * logits[range(len(fold)), shots.labels]
+        if best is None or loss.mean() < best.mean():
+            best = loss
+    return best
+
+
+@pytest.mark.parametrize("views", [0, 2])
+@pytest.mark.parametrize("shots", [2, 3, 6])
+def test_losses_and_choice_are_those_of_plain_cross_validation(shots, views):
+    images, pool = task_of(shots, seed=shots + views)
+    factors = (3.0, 1.0, 12.0)
+    choice = choose_scale(images, pool, ASKED, 10.0, views=views, factors=factors)
+    assert choice.folds == min(shots, 4)
+    losses = [plain_losses(images, pool, 10 * f, choice.folds, views) for f in factors]
+    assert list(choice.losses) == [30.0, 10.0, 120.0]
+    assert np.allclose(list(choice.losses.values()), [loss.mean() for loss in losses], rtol=1e-9)
+    best = min(losses, key=np.mean)
+    for factor, loss in zip(factors, losses, strict=True):
+        behind = loss - best
+        if behind.mean() <= behind.std(ddof=1) / np.sqrt(len(behind)):
+            assert choice.logit_scale == 10 * factor
+            break
+
+
+@pytest.mark.parametrize("views", [0, 3])
+def test_no_image_stands_on_both_sides(monkeypatch, views):
+    shots, pool = task_of(5, seed=1)
+    assert shots.views is not None
+    # A row, a view or the image itself, tells of which image it is.
+    owner = {row.tobytes(): i for i, row in enumerate(shots.originals)}
+    owner |= {row.tobytes(): i for i, some in enumerate(shots.views) for row in some}
+    assert len(owner) == 15 * 4
+    composed, scored = [], []
+    real_compose, real_scores = compose_by_gradient, scores_of
+
+    def compose(X, y, weights, *rest, hits, **others):
+        composed.append([owner[row.tobytes()] for row in X])
+        assert (y == shots.labels[composed[-1]]).all()
+        expected = template_hits(X, y, pool.templates)
+        assert (hits == expected).all(), "hits are those of the rows that are composed on"
+        return real_compose(X, y, weights, *rest, hits=hits, **others)
+
+    def scores(weak, X, pool):
+        scored.append([owner[row.tobytes()] for row in X])
+        return real_scores(weak, X, pool)
+
+    monkeypatch.setattr(scale_module, "compose_by_gradient", compose)
+    monkeypatch.setattr(scale_module, "scores_of", scores)
+    choose_scale(shots, pool, ASKED, 10.0, views=views, factors=(3.0, 1.0))
+    assert len(composed) == len(scored) == 2 * 4
+    for kept, aside in zip(composed, scored, strict=True):
+        assert not set(kept) & set(aside)
+        assert set(kept) | set(aside) == set(range(15))
+        assert len(kept) == len(set(kept)) * max(views, 1)
+        assert set(shots.labels[kept]) == {0, 1, 2}
+    for scale in (scored[:4], scored[4:]):
+        assert sorted(i for aside in scale for i in aside) == list(range(15)), (
+            "each image is set aside once"
+        )
+
+
+def test_what_cannot_be_learned_is_not_learned():
+    """Images, labels and prompts have nothing to do with each other.
+
+    So many prompts fit any labels seen, and an honest loss is no better than that of guessing.
+    """
+    rng = np.random.default_rng(0)
+
+    def rows(*shape):
+        values = rng.standard_normal((*shape, 20))
+        return values / np.linalg.norm(values, axis=-1, keepdims=True)
+
+    labels = np.arange(24) % 2
+    shots = Shots.from_rows(rows(24), labels)
+    pool = GridPool.from_rows(rows(2, 1), [rows(300), rows(300)])
+    asked = GradientSettings(logit_scale=60.0, spread=0.0)
+    seen = (shots.originals, labels, np.ones(24), pool, asked)
+    weak = compose_by_gradient(*seen, rng=np.random.default_rng(0))
+    assert weak.trace.objectives[-1] < 0.1, "a leak would show"
+    choice = choose_scale(shots, pool, asked, 30.0)
+    assert min(choice.losses.values()) > 0.65, "log 2 is guessing"
+
+
+def test_one_image_of_a_class_leaves_nothing_to_choose_by():
+    shots, pool = task_of(1)
+    choice = choose_scale(shots, pool, ASKED, 10.0)
+    assert choice.logit_scale == FACTORS[0] * 10
+    assert choice.folds == 0
+    assert choice.losses == {}
+    assert "one image" in str(choice)
+    assert f"logit scale {FACTORS[0] * 10:g}" in str(choice)
+
+    shots, pool = task_of(3)
+    alone = Shots(shots.originals[:7], shots.labels[:7])
+    assert choose_scale(alone, pool, ASKED, 10.0).folds == 0
+    two = Shots(shots.originals[:8], shots.labels[:8])
+    assert choose_scale(two, pool, ASKED, 10.0).folds == 2
+
+
+@pytest.mark.parametrize("factors", [(3.0, 3.01), (3.01, 3.0), (2.99, 3.0, 3.01)])
+def test_of_scales_that_are_as_good_the_first_is_taken(factors):
+    shots, pool = task_of(4, confusion=3.0)
+    choice = choose_scale(shots, pool, ASKED, 10.0, factors=factors)
+    assert choice.logit_scale == factors[0] * 10
+
+
+@pytest.mark.parametrize("factors", [(0.001, 3.0), (0.001, 0.002, 3.0)])
+def test_a_scale_that_is_clearly_better_is_taken(factors):
+    """At a scale of almost nothing all classes are equally likely, however loud."""
+    shots, pool = task_of(6, confusion=1.0)
+    choice = choose_scale(shots, pool, ASKED, 10.0, factors=factors)
+    assert choice.logit_scale == 30
+    assert choice.losses[30.0] < 0.5 * choice.losses[factors[0] * 10]
+
+
+def test_same_input_same_choice_and_the_open_scale_plays_no_part():
+    shots, pool = task_of(4)
+    first = choose_scale(shots, pool, ASKED, 10.0, views=2)
+    assert choose_scale(shots, pool, ASKED, 10.0, views=2) == first
+    other = GradientSettings(**{**vars(ASKED), "logit_scale": 77.0})
+    assert choose_scale(shots, pool, other, 10.0, views=2) == first
+    assert set(first.losses) <= {10 * factor for factor in FACTORS}
+
+
+@pytest.mark.parametrize(
+    ("means", "tried"),
+    [
+        ({3.0: 0.5, 2.0: 0.6, 4.0: 0.7}, [3.0, 2.0, 4.0]),
+        ({3.0: 0.5, 2.0: 0.6, 4.0: 0.4, 6.0: 0.45}, [3.0, 2.0, 4.0, 6.0]),
+        ({3.0: 0.5, 2.0: 0.3, 4.0: 0.4, 1.0: 0.35}, [3.0, 2.0, 4.0, 1.0]),
+    ],
+)
+def test_factors_far_from_the_best_are_left_out(means, tried):
+    known: dict[float, np.ndarray] = {}
+    while (factor := scale_module._next(known, FACTORS)) is not None:
+        known[factor] = np.array([means[factor]])
+    assert list(known) == tried
+
+
+def test_the_choice_is_explained():
+    shots, pool = task_of(4)
+    choice = choose_scale(shots, pool, ASKED, 10.0)
+    text = str(choice)
+    assert text.startswith(f"logit scale {choice.logit_scale:g}, ")
+    assert "4 folds" in text
+    for scale, loss in choice.losses.items():
+        assert f"{scale:g}: {loss:.3f}" in text
+
+
+def test_views_that_were_not_made_are_not_missed():
+    shots, pool = task_of(3)
+    plain = Shots(shots.originals, shots.labels)
+    on_originals = choose_scale(shots, pool, ASKED, 10.0)
+    assert choose_scale(plain, pool, ASKED, 10.0) == on_originals
+    assert choose_scale(plain, pool, ASKED, 10.0, views=2) == on_originals
+    assert choose_scale(shots, pool, ASKED, 10.0, views=2) != on_originals

@@ -1,0 +1,108 @@
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptboost.data import Dataset, LabelledImage, draw_shots
+from promptboost.data.benchmarks import BENCHMARKS, Item, read_split
+from promptboost.data.shots import coop_draw, coop_few_shot
+from promptboost.errors import DataError, SettingError
+from tests.data.benchmarks.benchmark_tools import RELEASED, SPLITS, needs_released
+
+
+@needs_released
+@pytest.mark.parametrize("name", SPLITS)
+def test_draws_are_the_released_ones(name):
+    folder, file = SPLITS[name]
+    items = read_split(RELEASED / folder / file)
+    benchmark = BENCHMARKS[name]
+    assert {split: len(listed) for split, listed in items.items()} == benchmark.sizes
+    assert len({item.label for item in items["test"]}) == benchmark.classes
+    for seed in (1, 2, 3):
+        for shots in (1, 2, 4, 8, 16):
+            list_file = f"seed_{seed}_num_shots_{shots}.json"
+            released = json.loads((RELEASED / folder / "fewshot_dataset" / list_file).read_text())
+            drawn = coop_draw(items, shots, seed)
+            assert set(released) == {"train", "val"} == set(drawn)
+            for split, listed in released.items():
+                assert [item.path for item in drawn[split]] == list(listed), (seed, shots, split)
+
+
+@needs_released
+def test_the_exceptions_are_as_documented():
+    shots = "fewshot_dataset/seed_1_num_shots_1.json"
+    resplit = read_split(RELEASED / "fgvc_aircraft" / "split.json")
+    aircraft = read_split(RELEASED / "fgvc_aircraft" / shots)
+    # By the same rule, but from another split than the protocol's.
+    assert {split: len(listed) for split, listed in resplit.items()} != BENCHMARKS[
+        "fgvc_aircraft"
+    ].sizes
+    assert [item.path for item in coop_draw(resplit, 1, 1)["train"]] == [
+        item.path for item in aircraft["train"]
+    ]
+    official = set((RELEASED / "food101" / "meta" / "train.txt").read_text().split())
+    food = read_split(RELEASED / "food101" / shots)
+    assert all(item.path.removesuffix(".jpg") in official for item in food["train"])
+    imagenet = read_split(RELEASED / "imagenet" / shots)
+    assert len({item.label for item in imagenet["train"]}) == 998
+
+
+def _items(labels):
+    return [Item(f"{number}.jpg", label, str(label)) for number, label in enumerate(labels)]
+
+
+@given(
+    train=st.lists(st.integers(0, 5), min_size=1, max_size=60),
+    val=st.lists(st.integers(0, 5), max_size=40),
+    shots=st.integers(1, 20),
+    seed=st.integers(0, 2**40),
+)
+def test_the_draw_step_by_step(train, val, shots, seed):
+    drawn = coop_draw({"train": _items(train), "val": _items(val)}, shots, seed)
+    random.seed(seed)
+    for split, labels, most in (("train", train, shots), ("val", val, min(shots, 4))):
+        plainly = []
+        for label in dict.fromkeys(labels):
+            members = [item for item in _items(labels) if item.label == label]
+            plainly += random.sample(members, most) if len(members) >= most else members
+        assert drawn[split] == plainly
+
+
+def test_the_generator_of_others_is_left_alone():
+    random.seed(5)
+    expected = random.random()
+    random.seed(5)
+    coop_draw({"train": _items([0, 0, 1])}, 1, 1)
+    assert random.random() == expected
+
+
+def test_a_dataset_is_divided_by_the_same_draw():
+    labels = [3, 1, 3, 1, 2, 2, 3, 1, 2, 3]
+    images = [LabelledImage(f"{i}.jpg", str(label), b"", "train") for i, label in enumerate(labels)]
+    others = [LabelledImage("v.jpg", "1", b"", "val"), LabelledImage("t.jpg", "2", b"", "test")]
+    data = Dataset.of([*others, *images])
+    for seed in range(10):
+        learn, held_out = coop_few_shot(data, 2, seed)
+        drawn = coop_draw({"train": _items(labels)}, 2, seed)["train"]
+        assert [image.id for image in learn.images] == [item.path for item in drawn]
+        assert [image.id for image in held_out.images] == ["t.jpg"]
+        assert learn.class_names == ("1", "2", "3")
+    assert len(coop_few_shot(data, None, 1)[0]) == 10
+
+
+def test_other_data_keeps_its_own_draw():
+    assert draw_shots([0, 0, 0, 1, 1, 1], 1, seed=5).tolist() == [2, 5]
+
+
+@pytest.mark.parametrize(("shots", "seed"), [(0, 1), (-1, 1), (1, -1)])
+def test_impossible_numbers(shots, seed):
+    with pytest.raises(SettingError, match="try shots 1 or more"):
+        coop_draw({"train": _items([0, 1])}, shots, seed)
+
+
+@pytest.mark.parametrize("items", [{}, {"train": []}, {"val": _items([1])}])
+def test_nothing_to_draw_from(items):
+    with pytest.raises(DataError, match="no images in the split train"):
+        coop_draw(items, 1, 1)

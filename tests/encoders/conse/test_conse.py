@@ -1,0 +1,200 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from promptboost.data.emoji import load_emoji
+from promptboost.encoders import Encoder, TruncatedPromptWarning, load_encoder
+from promptboost.encoders.conse.imagenet import square_pixels
+from promptboost.encoders.conse.parts import imagenet_class_names
+from promptboost.errors import MissingExtraError, SettingError
+
+try:
+    load_encoder("conse:lite0")
+    load_encoder("conse:lite2")
+except MissingExtraError as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+NAMES = ["conse:lite0", "conse:lite2"]
+
+
+@pytest.fixture(scope="module")
+def encoders():
+    return {name: load_encoder(name, device="cpu") for name in NAMES}
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def encoder(request, encoders):
+    return encoders[request.param]
+
+
+def waves():
+    rows, columns = np.mgrid[0:120, 0:160]
+    return Image.fromarray(
+        np.stack([(2 * rows + columns) % 256, columns, rows], axis=2).astype(np.uint8)
+    )
+
+
+TEXT_ROWS = {
+    "conse:lite0": [0.02091, 0.10912, 0.00404, 0.01458, 0.05717],
+    "conse:lite2": [0.05134, 0.00930, 0.07311, -0.00468, 0.07720],
+}
+PICTURE_ROWS = {
+    "conse:lite0": [-0.04608, 0.00886, -0.03081, -0.06060, 0.03072],
+    "conse:lite2": [-0.03177, 0.03397, -0.04617, 0.00394, 0.02937],
+}
+
+
+def test_an_encoder_is_what_the_protocol_says(encoder):
+    assert isinstance(encoder, Encoder)
+    assert encoder.dim == 384
+    assert encoder.context_length == {"conse:lite0": 256, "conse:lite2": 128}[encoder.id]
+    assert not encoder.causal_text
+    assert encoder.logit_scale == 10.0
+    for rows in (encoder.encode_texts(["a", "b"]), encoder.encode_images(iter([waves()] * 2))):
+        assert rows.shape == (2, 384)
+        assert rows.dtype == np.float32
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0, atol=1e-6)
+    assert encoder.encode_texts([]).shape == encoder.encode_images([]).shape == (0, 384)
+
+
+def test_a_text_has_the_row_it_always_had(encoder):
+    row = encoder.encode_texts(["a photo of a bird."])[0]
+    np.testing.assert_allclose(row[:5], TEXT_ROWS[encoder.id], atol=1e-3)
+
+
+def test_a_image_has_the_row_it_always_had(encoder):
+    row = encoder.encode_images([waves()])[0]
+    np.testing.assert_allclose(row[:5], PICTURE_ROWS[encoder.id], atol=1e-3)
+
+
+def test_birds_are_birds_and_cars_are_cars(encoder):
+    emoji = [image for image in load_emoji().images if image.id.startswith("FB/")]
+    birds = encoder.encode_images(p.open() for p in emoji if p.label == "bird")
+    cars = encoder.encode_images(p.open() for p in emoji if p.label == "car or truck")
+    texts = encoder.encode_texts(["a bird with feathers and a beak", "a car with four wheels"])
+    about_birds, about_cars = texts
+    assert (birds @ about_birds).mean() > (cars @ about_birds).mean() + 0.3
+    assert (cars @ about_cars).mean() > (birds @ about_cars).mean() + 0.3
+    assert (np.argmax(birds @ texts.T, axis=1) == 0).mean() > 0.6
+    assert (np.argmax(cars @ texts.T, axis=1) == 1).mean() > 0.9
+
+
+def test_a_row_does_not_depend_on_its_neighbours(encoder):
+    texts = ["a bird", "a ship on the sea " * 9, "", "the clock of an old town hall"]
+    alone = np.concatenate([encoder.encode_texts([text]) for text in texts])
+    np.testing.assert_allclose(encoder.encode_texts(texts), alone, atol=1e-5)
+    images = [waves(), waves().rotate(90, expand=True), *[Image.new("RGB", (5, 9))] * 4]
+    alone = np.concatenate([encoder.encode_images([image]) for image in images])
+    np.testing.assert_allclose(encoder.encode_images(images), alone, atol=1e-5)
+
+
+def test_the_folded_network_is_the_published_one(encoder):
+    import torch
+    from efficientnet_lite_pytorch import EfficientNet
+
+    name = encoder.id.removeprefix("conse:")
+    network = EfficientNet.from_name(f"efficientnet-{name}").eval()
+    network.load_state_dict(torch.load(encoder._image_file, weights_only=True))
+    pixels = square_pixels(waves(), encoder._classifier.size).transpose(2, 0, 1)[None]
+    with torch.inference_mode():
+        expected = network((torch.from_numpy(pixels.copy()).float() - 127) / 128).numpy()
+    np.testing.assert_allclose(encoder._classifier.logits([waves()]), expected, atol=1e-4)
+
+
+def test_the_sentence_encoder_is_the_published_one(encoders):
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    import torch
+
+    encoder = encoders["conse:lite0"]
+    model = transformers.AutoModel.from_pretrained(encoder._text_file.parent).eval()
+    tokens = torch.tensor(encoder._sentences.tokens(["a small brown bird"]))
+    with torch.inference_mode():
+        mean = model(tokens).last_hidden_state.mean(dim=1)
+    expected = (mean / mean.norm()).numpy()
+    np.testing.assert_allclose(encoder.encode_texts(["a small brown bird"]), expected, atol=1e-5)
+
+
+def test_the_two_are_different_models(encoders):
+    lite0, lite2 = encoders.values()
+    assert lite0.fingerprint != lite2.fingerprint
+    texts = ["a bird", "a parrot", "a lorry", "a cup of tea"]
+    first, second = lite0.encode_texts(texts), lite2.encode_texts(texts)
+    assert np.abs(first @ first.T - second @ second.T).max() > 0.05
+
+
+def test_the_mixed_one_reads_like_lite0_and_sees_like_lite2(encoders):
+    lite0, mixed = encoders["conse:lite0"], load_encoder("conse:lite2-l6")
+    texts = ["a bird", "a cup of tea"]
+    np.testing.assert_array_equal(mixed.encode_texts(texts), lite0.encode_texts(texts))
+    assert mixed._image_file == encoders["conse:lite2"]._image_file
+    assert len({mixed.fingerprint, *(e.fingerprint for e in encoders.values())}) == 3
+
+
+def test_parameters_change_the_rows_the_id_and_the_fingerprint(encoders):
+    default = encoders["conse:lite0"]
+    warm = load_encoder("conse:lite0", temperature=4)
+    named = load_encoder("conse:lite0", template="the {}, 50% & more")
+    assert warm.id == "conse:lite0?temperature=4.0"
+    assert len({default.fingerprint, warm.fingerprint, named.fingerprint}) == 3
+    images = [waves()]
+    assert np.abs(warm.encode_images(images) - default.encode_images(images)).max() > 1e-3
+    for encoder in (warm, named):
+        again = load_encoder(encoder.id)
+        assert (again.id, again.fingerprint) == (encoder.id, encoder.fingerprint)
+        assert (again.temperature, again.template) == (encoder.temperature, encoder.template)
+    assert load_encoder("conse:lite0", temperature=2.0).fingerprint == default.fingerprint
+
+
+@pytest.mark.parametrize("temperature", [0, -1, float("nan"), float("inf"), "warm"])
+def test_a_temperature_must_be_above_zero(temperature):
+    with pytest.raises(SettingError, match="temperature must be a number above zero"):
+        load_encoder("conse:lite0", temperature=temperature)
+
+
+@pytest.mark.parametrize("template", ["", "a bird", "{} {}", "{name}", "{} {", "{0}"])
+def test_a_template_must_have_one_place_for_the_name(template):
+    with pytest.raises(SettingError, match=r"template must have one \{\}"):
+        load_encoder("conse:lite0", template=template)
+
+
+def test_a_text_longer_than_the_context_is_reported(encoder):
+    length = encoder.context_length
+    fits, long = "bird " * (length - 2), "bird " * (length - 1)
+    assert encoder.count_tokens([fits, long, ""]).tolist() == [length, length + 1, 2]
+    encoder.encode_texts([fits])
+    with pytest.warns(TruncatedPromptWarning, match=rf"1 of 2 .* number 2 has {length + 1} tokens"):
+        encoder.encode_texts([fits, long])
+
+
+def test_the_central_square_is_looked_at():
+    image = Image.new("RGB", (300, 100), "white")
+    image.paste("red", (100, 0, 200, 100))
+    assert (square_pixels(image, 16) == [255, 0, 0]).all()
+    assert square_pixels(Image.new("L", (1, 500)), 16).shape == (16, 16, 3)
+
+
+def test_names_are_those_of_open_clip():
+    from open_clip import IMAGENET_CLASSNAMES
+
+    assert imagenet_class_names() == tuple(IMAGENET_CLASSNAMES)
+    assert len(imagenet_class_names()) == 1000
+
+
+def test_nothing_heavy_is_imported_until_something_is_encoded():
+    code = (
+        "import sys; from promptboost.encoders import load_encoder;"
+        "load_encoder('conse:lite0').fingerprint; load_encoder('conse:lite2');"
+        "heavy = {'torch', 'open_clip', 'onnxruntime', 'tokenizers'} & set(sys.modules);"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_device_that_is_not_there_is_refused_at_once():
+    from promptboost.errors import EncoderError
+
+    with pytest.raises(EncoderError, match="no device 'abacus'"):
+        load_encoder("conse:lite0", device="abacus")

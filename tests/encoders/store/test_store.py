@@ -1,0 +1,286 @@
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptboost.encoders import Encoder
+from promptboost.encoders.fake import FakeEncoder
+from promptboost.encoders.store import (
+    EmbeddingStore,
+    StoredEncoder,
+    default_root,
+    image_key,
+    text_key,
+)
+from promptboost.encoders.store.segment import as_pairs, first_positions
+from promptboost.errors import EmbeddingError, SettingError, StoreError
+from tests.encoders.store.store_tools import (
+    FINGERPRINT,
+    rows_of,
+    run_python,
+    segments,
+    text_keys,
+    use,
+)
+
+# Few distinct values in each half, so that keys often share one half and not the other.
+half = st.sampled_from(
+    [bytes(8), b"\xff" * 8, b"\x00" * 7 + b"\x01", b"\x80" + bytes(7), b"abcdefgh"]
+)
+key = st.builds(lambda a, b: a + b, half, half)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    calls=st.lists(st.lists(key, max_size=12), min_size=1, max_size=12),
+    dim=st.integers(1, 9),
+    batch=st.integers(1, 5),
+    dtype=st.sampled_from(["float32", "float16"]),
+)
+def test_every_key_is_computed_once_and_always_gives_the_same_row(
+    tmp_path_factory, calls, dim, batch, dtype
+):
+    root = tmp_path_factory.mktemp("store")
+    known = {}
+    kept_open = EmbeddingStore(root)
+    for number, keys in enumerate(calls):
+        store = kept_open if number % 2 else EmbeddingStore(root)
+        rows, computed = use(store, keys, dim=dim, batch=batch, dtype=dtype)
+        assert computed == [i for i, k in enumerate(keys) if k not in known and k not in keys[:i]]
+        assert rows.shape == (len(keys), dim)
+        assert rows.dtype == np.float32
+        for k, row in zip(keys, rows, strict=True):
+            assert known.setdefault(k, row.tobytes()) == row.tobytes()
+        if dtype == "float32":
+            assert np.array_equal(rows, rows_of(keys, dim))
+        else:
+            np.testing.assert_allclose(rows, rows_of(keys, dim), atol=1e-3)
+            np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0, atol=1e-6)
+    assert EmbeddingStore(root).report().rows == len(known)
+    assert EmbeddingStore(root).verify().ok
+
+
+@given(st.lists(key, max_size=30))
+def test_first_positions_agree_with_a_plain_search(keys):
+    assert first_positions(as_pairs(keys)).tolist() == [keys.index(k) for k in keys]
+
+
+def test_each_batch_is_on_disk_before_the_next_begins(tmp_path):
+    keys = text_keys(10)
+
+    def fail_in_third_batch(positions):
+        if 8 in positions:
+            raise KeyboardInterrupt
+        return rows_of([keys[i] for i in positions], 8)
+
+    with pytest.raises(KeyboardInterrupt):
+        EmbeddingStore(tmp_path).get_or_compute(
+            FINGERPRINT, keys, fail_in_third_batch, dim=8, batch=4
+        )
+    rows, computed = use(tmp_path, keys)
+    assert computed == [8, 9]
+    assert np.array_equal(rows, rows_of(keys, 8))
+
+
+def test_many_small_additions_stay_in_few_files(tmp_path):
+    keys = text_keys(300)
+    store = EmbeddingStore(tmp_path)
+    for i in range(0, 300, 2):
+        use(store, keys[i : i + 2])
+    assert len(segments(tmp_path)) < 30
+    rows, computed = use(tmp_path, keys)
+    assert computed == []
+    assert np.array_equal(rows, rows_of(keys, 8))
+    assert store.report().rows == 300
+
+
+def test_fingerprints_dimensions_and_number_types_are_kept_apart(tmp_path):
+    keys = text_keys(3)
+    store = EmbeddingStore(tmp_path / "deep" / "store")
+    for fingerprint in ["a", "A", "../../a", "a/b", "", "é" * 300, "con "]:
+        calls = []
+
+        def compute(positions, calls=calls):
+            calls.append(positions)
+            return rows_of(keys, 8)
+
+        for _ in range(2):
+            store.get_or_compute(fingerprint, keys, compute, dim=8, name="some encoder")
+        assert calls == [[0, 1, 2]]
+    names = {shelf.fingerprint for shelf in store.report().shelves}
+    assert names == {"a", "A", "../../a", "a/b", "", "é" * 300, "con "}
+    assert list(tmp_path.iterdir()) == [tmp_path / "deep"]
+    assert list((tmp_path / "deep").iterdir()) == [tmp_path / "deep" / "store"]
+    use(store, keys, dim=8)
+    assert use(store, keys, dim=4)[1] == [0, 1, 2]
+    assert use(store, keys, dim=8, dtype="float16")[1] == [0, 1, 2]
+    assert use(store, keys, dim=8)[1] == []
+
+
+def test_progress_adds_up_to_all_keys(tmp_path):
+    keys = text_keys(10)
+    use(tmp_path, keys[:3])
+    seen = []
+    use(tmp_path, [*keys, keys[0]], batch=4, progress=seen.append)
+    assert seen == [4, 4, 3]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_rows_that_are_not_finite_are_refused_and_not_stored(tmp_path, bad):
+    store = EmbeddingStore(tmp_path)
+    with pytest.raises(EmbeddingError, match="1 of 3 computed vectors are not finite"):
+        store.get_or_compute(
+            FINGERPRINT, text_keys(3), lambda p: np.array([[1, 0], [bad, 0], [0, 1]]), dim=2
+        )
+    assert store.report().rows == 0
+
+
+def test_rows_of_the_wrong_shape_are_refused(tmp_path):
+    with pytest.raises(EmbeddingError, match=r"gave an array of shape \(2, 2\)"):
+        EmbeddingStore(tmp_path).get_or_compute(
+            FINGERPRINT, text_keys(3), lambda p: np.ones((2, 2)), dim=2
+        )
+    with pytest.raises(EmbeddingError, match="not finite in float16"):
+        EmbeddingStore(tmp_path).get_or_compute(
+            FINGERPRINT, text_keys(1), lambda p: np.full((1, 2), 1e6), dim=2, dtype="float16"
+        )
+
+
+@pytest.mark.parametrize("setting", [{"dim": 0}, {"batch": 0}, {"dtype": "float64"}])
+def test_impossible_settings_are_refused(tmp_path, setting):
+    with pytest.raises(SettingError, match=next(iter(setting))):
+        use(tmp_path, text_keys(1), **setting)
+    with pytest.raises(SettingError, match="max_bytes"):
+        EmbeddingStore(tmp_path, max_bytes=0)
+    with pytest.raises(StoreError, match="Key 1 has 3 bytes"):
+        use(tmp_path, [text_key("a"), b"abc"])
+
+
+def test_looking_into_a_store_that_does_not_exist_makes_nothing(tmp_path):
+    store = EmbeddingStore(tmp_path / "none")
+    assert store.report().rows == 0
+    assert store.verify().ok
+    assert store.clear() == 0
+    assert use(store, [])[0].shape == (0, 8)
+    assert not (tmp_path / "none").exists()
+
+
+def test_report_has_names_and_totals(tmp_path):
+    store = EmbeddingStore(tmp_path, max_bytes=10**9)
+    use(store, text_keys(5), name="some encoder")
+    use(store, text_keys(7))  # without a name: the one known is kept
+    report = store.report()
+    (shelf,) = report.shelves
+    assert (shelf.name, shelf.fingerprint, shelf.rows, shelf.segments) == (
+        "some encoder",
+        FINGERPRINT,
+        7,
+        2,
+    )
+    assert report.bytes == sum(path.stat().st_size for path in segments(tmp_path))
+    assert "some encoder (encoder-a)" in str(report)
+    assert "of at most 1.0 GB" in str(report)
+    assert report.to_dict()["shelves"][0]["rows"] == report.to_dict()["rows"] == 7
+
+
+def test_clear_deletes_one_encoder_or_all_but_nobody_elses_files(tmp_path):
+    store = EmbeddingStore(tmp_path)
+    use(store, text_keys(5))
+    store.get_or_compute("other", text_keys(5), lambda p: rows_of(text_keys(5), 8), dim=8)
+    mine = segments(tmp_path)[0].with_name("mine.txt")
+    mine.write_text("keep")
+    (tmp_path / "v1" / "photos").mkdir()
+    freed = store.clear(FINGERPRINT)
+    assert freed > 0
+    assert [shelf.fingerprint for shelf in store.report().shelves if shelf.rows] == ["other"]
+    assert store.clear() > 0
+    assert store.report().rows == store.report().bytes == 0
+    assert mine.read_text() == "keep"
+    assert (tmp_path / "v1" / "photos").exists()
+    assert len(use(store, text_keys(5))[1]) == 5
+
+
+def test_keys_tell_contents_apart():
+    assert text_key("a") != text_key("A")
+    assert text_key("\ud800") != text_key("?")
+    assert image_key(b"ab", "c") != image_key(b"a", "bc")
+    assert image_key(b"", "a") != text_key("a")
+    assert len(image_key(b"a", "b")) == len(text_key("")) == 16
+
+
+def test_keys_do_not_change_between_versions():
+    assert text_key("a photo of a cat").hex() == "1f541a37bbc66ff06822a0a34833b207"
+    assert image_key(b"0123", "crop 1").hex() == "fae484ac9223e2865d4bad3c2d88e4e2"
+
+
+def test_root_follows_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path))
+    assert default_root() == tmp_path / "store"
+    use(EmbeddingStore(), text_keys(1))
+    assert len(segments(tmp_path / "store")) == 1
+    monkeypatch.delenv("PROMPTBOOST_CACHE")
+    assert default_root().name == "store"
+    assert "promptboost" in str(default_root())
+
+
+class CountingEncoder(FakeEncoder):
+    def __init__(self, dim=32):
+        super().__init__(dim)
+        self.encoded = []
+
+    def encode_texts(self, texts):
+        self.encoded.extend(texts)
+        return super().encode_texts(texts)
+
+
+def test_stored_encoder_encodes_each_text_once_across_runs(tmp_path):
+    texts = ["a cat", "a dog", "a cat", "a bird"]
+    first, second = CountingEncoder(), CountingEncoder()
+    stored = StoredEncoder(first, EmbeddingStore(tmp_path), batch=2)
+    assert isinstance(stored, Encoder)
+    assert np.array_equal(stored.encode_texts(texts), FakeEncoder().encode_texts(texts))
+    assert first.encoded == ["a cat", "a dog", "a bird"]
+    again = StoredEncoder(second, EmbeddingStore(tmp_path)).encode_texts([*texts, "a fox"])
+    assert second.encoded == ["a fox"]
+    assert np.array_equal(again, FakeEncoder().encode_texts([*texts, "a fox"]))
+    assert stored.store.report().shelves[0].name == first.id
+
+
+def test_stored_encoder_forwards_the_rest():
+    from PIL import Image
+
+    plain = FakeEncoder()
+    stored = StoredEncoder(plain, EmbeddingStore("unused"))
+    for attribute in ["id", "fingerprint", "dim", "context_length", "causal_text", "logit_scale"]:
+        assert getattr(stored, attribute) == getattr(plain, attribute)
+    image = Image.new("RGB", (8, 8), "red")
+    assert np.array_equal(stored.encode_images([image]), plain.encode_images([image]))
+    assert stored.count_tokens(["a b"]).tolist() == plain.count_tokens(["a b"]).tolist()
+
+
+def test_threads_share_a_store(tmp_path):
+    store = EmbeddingStore(tmp_path)
+    keys = text_keys(200)
+    results = {}
+
+    def work(start):
+        mine = keys[start:] + keys[:start]
+        results[start] = np.array_equal(use(store, mine, batch=8)[0], rows_of(mine, 8))
+
+    threads = [threading.Thread(target=work, args=(start,)) for start in (0, 50, 100, 150)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == dict.fromkeys((0, 50, 100, 150), True)
+    assert store.report().rows == 200
+
+
+def test_importing_the_store_loads_nothing_heavy():
+    script = (
+        "import sys, promptboost.encoders.store\n"
+        "print([m for m in ('torch', 'PIL', 'sklearn', 'platformdirs') if m in sys.modules])"
+    )
+    assert run_python(script).strip() == "[]"

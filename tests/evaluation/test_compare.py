@@ -1,0 +1,329 @@
+import dataclasses
+import errno
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from benchmarks.word_mixer import serving
+from promptboost.config import FitSettings
+from promptboost.errors import PromptBoostError, RunError, SettingError
+from promptboost.evaluation.cells import CompareRequest, Notebook
+from promptboost.evaluation.compare import compare, write_results
+from promptboost.evaluation.world import World
+from promptboost.methods.promptboost import Boosting
+from tests.runs.run_tools import write_images, write_sentences
+
+QUICK = ("zero-shot", "logistic", "promptboost")
+OTHER = "fake:32-1"
+
+
+@pytest.fixture
+def task(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "store"))
+    write_images(tmp_path / "images", noise=60)
+    write_sentences(tmp_path / "sentences.json")
+    return tmp_path
+
+
+def request(task, out="out", **changes):
+    options = {
+        "methods": QUICK,
+        "shots": (1, 2),
+        "seeds": (1, 2),
+        "encoder": "fake:32-0",
+        "words": FitSettings(prompts=str(task / "sentences.json"), views=2),
+        "progress": False,
+        **changes,
+    }
+    return CompareRequest(str(task / "images"), task / out, **options)
+
+
+def figures(lines):
+    return {
+        (line["method"], line["on"], line["shots"], line["seed"]): line["accuracy"]
+        for line in lines
+    }
+
+
+def test_every_method_on_every_draw_and_encoder(task):
+    found = compare(request(task, transfers=(OTHER,)))
+    assert not found.failed
+    got = figures(found.lines)
+    assert len(got) == 3 * 2 * 2 * 2
+    assert all(0 <= value <= 1 for value in got.values())
+    via = {(line["method"], line["on"]): line["via"] for line in found.lines}
+    assert via["promptboost", "fake:32-0"] == ""
+    assert via["promptboost", OTHER] == "text"
+    assert via["logistic", OTHER] == "refit"
+    assert got["promptboost", "fake:32-0", 2, 1] > 0.4  # chance is a quarter
+
+
+def test_the_figures_are_those_of_the_method_itself(task):
+    asked = request(task, methods=("promptboost",), shots=(2,), seeds=(2,), transfers=(OTHER,))
+    found = compare(asked)
+    world = World(asked)
+    draw = world.draw(2, 2)
+    fitted = Boosting(seed=2).fit(draw.learn, world.pool, world.encoder)
+    for on, there in (
+        (world.encoder, fitted),
+        (world.targets[0], fitted.transfer(world.targets[0])),
+    ):
+        right = float(np.mean(there.predict(draw.held_out) == draw.labels))
+        assert figures(found.lines)["promptboost", on.id, 2, 2] == right
+
+
+def test_what_is_learnt_from_is_never_measured_on(task):
+    world = World(request(task))
+    draw = world.draw(2, 1)
+    learnt = {row.tobytes() for row in draw.learn.images.rows(world.encoder)}
+    measured = {row.tobytes() for row in draw.held_out.rows(world.encoder)}
+    assert len(learnt) == 8
+    assert len(measured) == 24
+    assert not learnt & measured
+    assert not np.array_equal(
+        draw.learn.images.rows(world.encoder),
+        world.draw(2, 2).learn.images.rows(world.encoder),
+    )
+
+
+def test_only_what_is_new_is_done(task, monkeypatch):
+    first = compare(request(task, shots=(1,)))
+    fits = []
+    plain = Boosting.fit
+    monkeypatch.setattr(
+        Boosting, "fit", lambda self, *parts: fits.append(self.seed) or plain(self, *parts)
+    )
+    more = compare(request(task, shots=(1, 2), transfers=(OTHER,)))
+    # Two draws of two shots are new; those of one shot go to the other encoder from their files.
+    assert fits == [1, 2]
+    assert figures(first.lines).items() <= figures(more.lines).items()
+    shutil.rmtree(task / "out" / "fitted")
+    fits.clear()
+    again = compare(request(task, shots=(1, 2), transfers=(OTHER,)))
+    assert figures(again.lines) == figures(more.lines)
+    assert fits == []
+
+
+def test_an_interrupted_comparison_loses_only_the_unfinished_cell(task, monkeypatch):
+    plain = Boosting.fit
+    calls = []
+
+    def stops(self, *parts):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return plain(self, *parts)
+
+    monkeypatch.setattr(Boosting, "fit", stops)
+    with pytest.raises(KeyboardInterrupt):
+        compare(request(task))
+    kept = (task / "out" / "cells.jsonl").read_text().strip().splitlines()
+    assert len(kept) == 4 + 4 + 2
+    monkeypatch.setattr(Boosting, "fit", plain)
+    whole = compare(request(task))
+    assert figures(whole.lines) == figures(compare(request(task, "other")).lines)
+    assert len(calls) == 3
+
+
+def test_a_cell_that_fails_is_named_and_the_others_are_done(task, monkeypatch):
+    plain = Boosting.fit
+
+    def breaks(self, shots, pool, encoder):
+        if self.seed == 2:
+            raise SettingError("no luck")
+        return plain(self, shots, pool, encoder)
+
+    monkeypatch.setattr(Boosting, "fit", breaks)
+    found = compare(request(task))
+    assert [line.partition(":")[0] for line in found.failed] == [
+        "promptboost, 1 shots, seed 2",
+        "promptboost, 2 shots, seed 2",
+    ]
+    assert len(found.lines) == 4 + 4 + 2
+
+
+@pytest.mark.parametrize("change", ["pictures", "words", "views"])
+def test_results_of_other_inputs_are_not_mixed(task, change):
+    compare(request(task, methods=("zero-shot",)))
+    changed = request(task, methods=("zero-shot",))
+    if change == "pictures":
+        (task / "images" / "sea" / "0.png").unlink()
+    elif change == "words":
+        (task / "sentences.json").write_text(json.dumps({"sea": ["wet"]}))
+    else:
+        words = FitSettings(prompts=str(task / "sentences.json"), views=3)
+        changed = request(task, methods=("zero-shot",), words=words)
+    with pytest.raises(RunError, match=f"other {change}"):
+        compare(changed)
+
+
+def test_a_folder_of_something_else_is_left_alone(task):
+    (task / "out").mkdir()
+    (task / "out" / "diary.txt").write_text("mine")
+    with pytest.raises(RunError, match="choose another folder"):
+        compare(request(task))
+    assert [file.name for file in (task / "out").iterdir()] == ["diary.txt"]
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        ("zero-shot-dataset", "only a benchmark has a template"),
+        ("cupl", "has no sentences from 'cupl'"),
+        ("promptsrc", "promptsrc cannot be used here"),
+        ("llmbo", "llmbo cannot be used here"),
+        ("eft", "--transfer"),
+        ("coopp", "did you mean coop"),
+        ("tpb?round=3", "has no setting 'round'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_any_work(task, method, says, monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(PromptBoostError, match=re.escape(says)):
+        compare(request(task, methods=("zero-shot", method)))
+    assert not (task / "out").exists()
+
+
+def test_too_many_shots_leave_nothing_to_measure(task):
+    with pytest.raises(PromptBoostError, match="fewer shots"):
+        compare(request(task, shots=(1, 8)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"shots": (0,)}, "shots is 0"),
+        ({"seeds": ()}, "seeds is empty"),
+        ({"methods": ("tpb", "tpb")}, "twice"),
+        ({"transfers": ("fake:32-0",)}, "another one"),
+        ({"transfers": (OTHER, OTHER)}, "twice"),
+    ],
+)
+def test_requests_that_make_no_sense(task, changes, says):
+    with pytest.raises(SettingError, match=says):
+        request(task, **changes)
+
+
+def test_the_files(task):
+    asked = request(task, transfers=(OTHER,))
+    files = write_results(asked, compare(asked))
+    assert [file.name for file in files] == ["results.csv", "results.md", "accuracy.svg"]
+    assert len((task / "out" / "results.csv").read_text().splitlines()) == 1 + 24
+    page = (task / "out" / "results.md").read_text()
+    assert "carried from fake:32-0 to fake:32-1" in page
+    assert "its text is embedded again" in page
+    assert "learnt again from the images with this encoder" in page
+    assert "over the draws 1, 2" in page
+    assert "Left out" not in page
+
+
+def test_the_page_says_what_is_missing_and_that_one_draw_is_one(task, monkeypatch):
+    def breaks(self, shots, pool, encoder):
+        raise SettingError("no luck")
+
+    monkeypatch.setattr(Boosting, "fit", breaks)
+    asked = request(task, seeds=(2,))
+    write_results(asked, compare(asked))
+    page = (task / "out" / "results.md").read_text()
+    assert "- promptboost, 1 shots, seed 2: no luck" in page
+    assert "of the draw 2 alone" in page
+    assert "±" not in page
+
+
+def test_a_seed_that_is_spelled_is_used_for_every_draw(task, monkeypatch):
+    seeds = []
+    plain = Boosting.fit
+    monkeypatch.setattr(
+        Boosting, "fit", lambda self, *parts: seeds.append(self.seed) or plain(self, *parts)
+    )
+    compare(request(task, methods=("promptboost?seed=7", "promptboost"), shots=(1,)))
+    assert seeds == [7, 7, 1, 2]
+
+
+def test_what_is_there_is_shown_though_its_server_is_gone(task):
+    words = str(task / "replies.jsonl")
+    with serving() as url:
+        asked = request(
+            task,
+            methods=(f"llmbo?model=word-mixer&base_url={url}&iterations=1&replies={words}",),
+            shots=(1,),
+        )
+        first = compare(asked)
+    assert len(first.lines) == 2
+    assert figures(compare(asked).lines) == figures(first.lines)
+    with pytest.raises(SettingError, match="nothing answers"):
+        compare(dataclasses.replace(asked, shots=(1, 2)))
+
+
+def test_the_time_of_a_image_is_shown_for_later_shots_too(task):
+    compare(request(task, methods=("zero-shot",), shots=(1,)))
+    later = compare(request(task, methods=("zero-shot",), shots=(2,)))
+    assert any(line["predict_ms"] is not None for line in later.lines)
+
+
+def test_images_are_read_one_at_a_time(task):
+    world = World(request(task))
+    held_out = world.draw(2, 1).held_out
+    rows = world.encoder.encode_images(list(held_out.images()))
+    np.testing.assert_allclose(rows, held_out.rows(world.encoder), atol=1e-6)
+    images = held_out.images()
+    next(images)
+    for file in (task / "images").rglob("*.png"):
+        file.unlink()
+    with pytest.raises(PromptBoostError):
+        next(images)
+
+
+def test_a_full_disk_ends_it_and_says_how_to_go_on(task, monkeypatch):
+    kept = []
+    plain = Notebook.keep
+
+    def keep(self, *parts):
+        if len(kept) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        kept.append(parts)
+        plain(self, *parts)
+
+    monkeypatch.setattr(Notebook, "keep", keep)
+    with pytest.raises(RunError, match=r"No space left on device, in .* make room"):
+        compare(request(task))
+    monkeypatch.setattr(Notebook, "keep", plain)
+    assert len(compare(request(task)).lines) == 3 * 4
+
+
+def test_all_may_stand_beside_settings_of_one(task):
+    named = ("tpb?rounds=2", "logistic", "all")
+    found = compare(request(task, methods=named, shots=(1,), seeds=(1,)))
+    methods = [line["method"] for line in found.lines]
+    assert methods[-3:] == ["promptboost", "tpb", "tpb?rounds=2"]
+    assert len(methods) == len(set(methods))
+    with pytest.raises(PromptBoostError, match="promptsrc cannot be used here"):
+        compare(request(task, methods=("all", "promptsrc"), shots=(1,), seeds=(1,)))
+
+
+def test_what_is_wrong_with_the_images_is_not_said_of_a_method(task):
+    lost = dataclasses.replace(request(task, methods=("all",)), source=str(task / "nowhere"))
+    notes = []
+    with pytest.raises(PromptBoostError, match=r"^[^:]*nowhere does not exist"):
+        compare(lost, notes.append)
+    assert notes == []
+
+
+def test_classes_with_fewer_images_than_shots_are_told(task):
+    for number in range(1, 8):
+        (task / "images" / "sea" / f"{number}.png").rename(task / f"{number}.png")
+    for name in ("ember", "leaf", "sea", "night"):
+        (task / "split" / "test" / name).mkdir(parents=True)
+        shutil.copy(task / "1.png", task / "split" / "test" / name / "1.png")
+    (task / "images").rename(task / "split" / "train")
+    notes = []
+    asked = request(task, methods=("zero-shot", "logistic", "coop?epochs=2"), seeds=(1,))
+    compare(dataclasses.replace(asked, source=str(task / "split")), notes.append)
+    assert notes == [
+        "at 2 shots 1 of 4 classes have fewer images to learn from, 1 at least: all that they have "
+        "are taken"
+    ]

@@ -1,0 +1,53 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptboost.errors import PoolError, SettingError
+from promptboost.llm.questions import Pair, confused_pairs, grow_pool, pair_questions
+
+
+def line(true, predicted, count):
+    return {"true": true, "predicted": predicted, "count": count, "pictures": []}
+
+
+def test_both_directions_are_one_pair():
+    found = [line("a", "b", 3), line("c", "a", 4), line("b", "a", 2)]
+    assert confused_pairs(found, 10) == [Pair("a", "b", 5), Pair("c", "a", 4)]
+    assert confused_pairs([], 3) == []
+    with pytest.raises(SettingError):
+        confused_pairs(found, 0)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("abcd"), st.integers(1, 9))),
+    st.integers(1, 12),
+)
+def test_no_image_is_lost_and_the_most_frequent_come_first(lines, most):
+    found = confused_pairs([line(*one) for one in lines if one[0] != one[1]], 12)
+    assert sum(pair.count for pair in found) == sum(n for a, b, n in lines if a != b)
+    assert [p.count for p in found] == sorted((p.count for p in found), reverse=True)
+    assert len({frozenset((pair.one, pair.other)) for pair in found}) == len(found)
+    assert confused_pairs([line(*one) for one in lines if one[0] != one[1]], most) == found[:most]
+
+
+def test_both_classes_of_a_pair_are_asked_about():
+    asked = pair_questions([Pair("owl", "bat", 3), Pair("owl", "elk", 1)], 4)
+    assert [(question.class_name, question.rival) for question in asked] == [
+        ("owl", "bat"),
+        ("bat", "owl"),
+        ("owl", "elk"),
+        ("elk", "owl"),
+    ]
+    with pytest.raises(SettingError):
+        pair_questions([], 0)
+
+
+def test_what_was_there_stays_first():
+    grown = grow_pool(
+        ["barn_owl", "bat", "elk"],
+        {"Barn owl": ["Round eyes."], "sushi": ["Rice."]},
+        {"barn_owl": ["A beak.", "round  eyes."], "bat": ["Wings."]},
+    )
+    assert grown == {"barn_owl": ["Round eyes.", "A beak."], "bat": ["Wings."]}
+    with pytest.raises(PoolError, match="no class"):
+        grow_pool(["owl"], {}, {"bat": ["Wings."]})

@@ -1,0 +1,113 @@
+"""Boosting as one method among others."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from promptboost.errors import LabelError, PoolError, PromptBoostError, SettingError
+from promptboost.methods import (
+    FewShotSet,
+    RowImages,
+    TextClassifier,
+    load_fitted,
+    make_method,
+    save_fitted,
+)
+from promptboost.model import PromptEnsemble
+from promptboost.pool import build_pool
+from tests.methods.small_task import ENCODER, NAMES, OTHER, PICTURES, POOL, SAID, SHOTS, rows_of
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "promptboost",
+        "tpb?rounds=3",
+        "tpb?rounds=3&max_copies=1",
+        "tpb?rounds=3&views_per_round=0",
+        "promptboost?logit_scale=50&temperature=2",
+        "tpb?rounds=2&sources=cupl",
+    ],
+)
+def test_it_classifies_as_its_ensemble_does(name: str) -> None:
+    views = np.concatenate([PICTURES.views(ENCODER), PICTURES.views(ENCODER)[:, ::-1]], axis=1)
+    shots = FewShotSet(RowImages({ENCODER.id: views}), SHOTS.labels, NAMES)
+    fitted = make_method(name).fit(shots, POOL, ENCODER)
+    assert isinstance(fitted, TextClassifier)
+    ensemble = PromptEnsemble.from_json(fitted.details["ensemble"])
+    head = ensemble.embed(ENCODER)
+    unseen = RowImages({ENCODER.id: rows_of(ENCODER, "pale red", "ice", "fire", "blue dark")})
+    index = head.predict_index(unseen.rows(ENCODER))
+    assert fitted.predict(unseen).tolist() == index.tolist()
+    assert fitted.predict(shots.images).tolist() == [0, 0, 1, 1]
+    # Not the predictions only: scores are in proportion.
+    ours = fitted.logits(unseen)
+    theirs = head.scores(unseen.rows(ENCODER))
+    assert np.corrcoef(ours[:, 0] - ours[:, 1], theirs[:, 0] - theirs[:, 1])[0, 1] > 0.9999
+
+
+def test_the_ablations_do_what_they_say() -> None:
+    def ensemble(name: str) -> PromptEnsemble:
+        fitted = make_method(name).fit(SHOTS, POOL, ENCODER)
+        assert isinstance(fitted, TextClassifier)
+        return PromptEnsemble.from_json(fitted.details["ensemble"])
+
+    assert len(ensemble("tpb?rounds=3")) == 3
+    once = ensemble("tpb?rounds=3&max_copies=1")
+    copies = [c for r in once.rounds for bank in r.banks.values() for c in bank.values()]
+    assert set(copies) == {1}
+    described = {"it is red", "it is blue", "it is old"}
+    assert described & set(ensemble("promptboost").texts())
+    assert not described & set(ensemble("promptboost?sources=mine").texts())
+
+
+def test_sources_that_are_not_there_are_refused_before_any_work() -> None:
+    with pytest.raises(PoolError, match="no sentences from 'awt'"):
+        make_method("tpb?sources=awt").check(SHOTS, POOL, ENCODER)
+
+
+def test_a_pool_of_other_classes_is_refused() -> None:
+    turned = build_pool(NAMES[::-1], descriptions=SAID)
+    with pytest.raises(PoolError, match="in the same order"):
+        make_method("promptboost").fit(SHOTS, turned, ENCODER)
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    for spelling in (
+        "tpb?rounds=0",
+        "tpb?temperature=0",
+        "tpb?max_copies=0",
+        "tpb?views_per_round=-1",
+        "promptboost?logit_scale=-1",
+        "tpb?seed=-1",
+    ):
+        with pytest.raises(PromptBoostError):
+            make_method(spelling)  # before any image is read
+
+
+def test_settings_of_the_other_composer_are_refused() -> None:
+    with pytest.raises(SettingError, match="greedy composer"):
+        make_method("promptboost?max_copies=1")
+    with pytest.raises(SettingError, match="gradient composer"):
+        make_method("tpb?logit_scale=50")
+
+
+def test_what_cannot_be_boosted_is_refused_before_any_work() -> None:
+    method = make_method("promptboost")
+    with pytest.raises(PoolError, match="the pool has none; build one with templates"):
+        method.check(SHOTS, build_pool(NAMES, templates=[], descriptions=SAID), ENCODER)
+    one_class = FewShotSet(PICTURES, np.zeros(4, dtype=np.int64), NAMES)
+    with pytest.raises(LabelError, match="the class 'ice' has no image"):
+        method.check(one_class, POOL, ENCODER)
+    alone = FewShotSet(PICTURES, np.zeros(4, dtype=np.int64), NAMES[:1])
+    with pytest.raises(LabelError, match="two classes"):
+        method.check(alone, build_pool(NAMES[:1]), ENCODER)
+
+
+def test_it_is_saved_and_carried_over(tmp_path: Path) -> None:
+    fitted = make_method("promptboost").fit(SHOTS, POOL, ENCODER)
+    save_fitted(fitted, tmp_path)
+    again = load_fitted(tmp_path, ENCODER)
+    np.testing.assert_allclose(again.logits(PICTURES), fitted.logits(PICTURES), rtol=1e-6)
+    assert fitted.transfer(OTHER).predict(PICTURES).tolist() == [0, 0, 1, 1]

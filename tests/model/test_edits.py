@@ -1,0 +1,248 @@
+import dataclasses
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from promptboost.encoders.fake import FakeEncoder
+from promptboost.errors import InputError, LabelError, PoolError, SettingError
+from promptboost.model import PromptEnsemble, Round
+from tests.model.ensembles import PATIENT, ensembles, pets
+
+NAMES = ("cat", "dog", "cow")
+SAME_KIND = ensembles(class_names=NAMES, algorithm="samme.r", temperature=1.0)
+
+
+def without_history(ensemble):
+    return dataclasses.replace(ensemble, history=()).to_json()
+
+
+@given(SAME_KIND, SAME_KIND, SAME_KIND)
+@PATIENT
+def test_merging_is_associative(a, b, c):
+    left, right, flat = a.merge(b).merge(c), a.merge(b.merge(c)), a.merge(b, c)
+    assert without_history(left) == without_history(right) == without_history(flat)
+    assert len(flat) == len(a) + len(b) + len(c)
+
+
+@given(SAME_KIND, SAME_KIND, st.permutations(NAMES))
+@PATIENT
+def test_merging_looks_classes_up_by_name(a, b, order):
+    permuted = dataclasses.replace(b, class_names=tuple(order))
+    assert a.merge(permuted).to_json() == a.merge(b).to_json()
+    merged = a.merge(permuted)
+    assert merged.class_names == NAMES
+    encoder = FakeEncoder(dim=8)
+    found = merged.embed(encoder)
+    np.testing.assert_allclose(
+        found.weights, a.embed(encoder).weights + b.embed(encoder).weights, atol=1e-5
+    )
+    assert found.rounds == len(a) + len(b)
+
+
+def test_merging_keeps_what_is_true_of_all():
+    one = pets(settings={"rounds": 3, "seed": 0, "flag": 1}, pool_fingerprint="p")
+    other = pets(settings={"rounds": 3, "seed": 1, "flag": True}, encoder_id="other")
+    merged = one.merge(other)
+    assert merged.settings == {"rounds": 3}
+    assert merged.versions == {"promptboost": "0.1.0"}
+    assert merged.encoder_id is None
+    assert merged.pool_fingerprint is None
+    assert merged.sample_weights == one.sample_weights
+    assert one.merge(pets(sample_weights={"cat/1.png": 1.0})).sample_weights == {}
+    assert pets().merge(pets()).encoder_id == "fake:32-0"
+
+
+def test_merging_keeps_both_histories():
+    merged = pets(history=("one",)).merge(pets(history=("two",)), pets())
+    assert merged.history == ("one", "two", "merged ensembles of 3, 3 and 3 rounds")
+    assert pets().merge() == pets()
+
+
+def test_refuses_to_merge_what_does_not_fit():
+    with pytest.raises(LabelError, match=r"Only one of two.*'cat', 'lynx'"):
+        pets().merge(pets().rename_class("cat", "lynx"))
+    with pytest.raises(SettingError, match=r"one temperature; got 1.0 and 2.0"):
+        pets().merge(pets(temperature=2.0))
+    with pytest.raises(SettingError, match="one algorithm"):
+        pets().merge(pets(), pets(algorithm="samme"))
+
+
+@given(ensembles())
+@PATIENT
+def test_truncating_to_all_rounds_changes_nothing(ensemble):
+    assert ensemble.truncate(len(ensemble)).to_json() == ensemble.to_json()
+
+
+@given(ensembles(), st.data())
+@PATIENT
+def test_truncating_keeps_the_first_rounds(ensemble, data):
+    rounds = data.draw(st.integers(1, len(ensemble)))
+    short = ensemble.truncate(rounds)
+    assert short.rounds == ensemble.rounds[:rounds]
+    assert short.sample_weights == ensemble.sample_weights
+    again = data.draw(st.integers(1, rounds))
+    assert short.truncate(again).rounds == ensemble.truncate(again).rounds
+
+
+def test_truncating_is_told_and_checked():
+    assert pets().truncate(np.int64(1)).history == ("truncated from 3 to 1 rounds",)
+    for rounds in (0, 4, -1, 1.5, "2"):
+        with pytest.raises(SettingError, match="from 1 to 3"):
+            pets().truncate(rounds)
+
+
+@given(SAME_KIND, st.data())
+@PATIENT
+def test_removing_is_embedding_without(ensemble, data):
+    name = data.draw(st.sampled_from(NAMES))
+    prompt = data.draw(st.sampled_from(list(ensemble.prompts(name))))
+    rows = dict(zip(ensemble.texts(), FakeEncoder().encode_texts(ensemble.texts()), strict=True))
+    if any(set(item.banks[name]) == {prompt} for item in ensemble.rounds):
+        with pytest.raises(PoolError, match="nothing else is in"):
+            ensemble.remove(prompt, name)
+        return
+    edited = ensemble.remove(prompt, name)
+    assert prompt not in edited.prompts(name)
+    expected = np.zeros((3, 32))
+    for item in ensemble.rounds:
+        for k, other in enumerate(NAMES):
+            left = {t: c for t, c in item.banks[other].items() if (other, t) != (name, prompt)}
+            copies = [rows[text] for text, count in left.items() for _ in range(count)]
+            expected[k] += np.mean(copies, axis=0, dtype=np.float64)
+    np.testing.assert_allclose(edited.embed_texts(rows).weights, expected, atol=1e-5)
+    assert len(edited.history) == len(ensemble.history) + 1
+
+
+def test_removing_counts_what_it_took():
+    edited = pets().remove("a red cat")
+    assert edited.history == ("removed 'a red cat' from cat (4 copies in 2 rounds)",)
+    assert [item.banks["cat"] for item in edited.rounds] == [
+        {"a cat.": 1},
+        {"a cat.": 2},
+        {"my cat": 1},
+    ]
+    assert [item.banks["dog"] for item in edited.rounds] == [r.banks["dog"] for r in pets().rounds]
+
+
+def two_pets():
+    banks = {"cat": {"a pet": 1, "a cat": 1}, "dog": {"a pet": 2, "a dog": 1}}
+    return PromptEnsemble(("cat", "dog"), (Round("{}", banks, 0, 0),))
+
+
+def test_removing_can_be_for_one_class():
+    assert two_pets().remove("a pet").history == (
+        "removed 'a pet' from cat (1 copy in 1 round)",
+        "removed 'a pet' from dog (2 copies in 1 round)",
+    )
+    edited = two_pets().remove("a pet", "cat")
+    assert edited.rounds[0].banks == {"cat": {"a cat": 1}, "dog": {"a pet": 2, "a dog": 1}}
+
+
+def test_removing_refuses_to_empty_a_bank():
+    with pytest.raises(PoolError, match=r'in rounds\[1\]\.banks\["cat"\]\. Put another.*replace'):
+        pets().remove("a cat.")
+    many = pets().merge(pets(), pets(), pets(), pets())
+    with pytest.raises(PoolError, match="and 2 more"):
+        many.remove("a cat.")
+
+
+def test_unknown_names_are_refused_with_a_guess():
+    with pytest.raises(PoolError, match=r"has no prompt 'a red caat'. Near it: 'a red cat'"):
+        pets().remove("a red caat")
+    with pytest.raises(PoolError, match="The class 'dog' has no prompt 'a red cat'"):
+        pets().remove("a red cat", "dog")
+    with pytest.raises(PoolError):
+        pets().replace("a cow", "a cat")
+    for edit in (
+        lambda e: e.remove("a cat.", "cta"),
+        lambda e: e.rename_class("cta", "x"),
+        lambda e: e.drop_class("cta"),
+        lambda e: e.prompts("cta"),
+    ):
+        with pytest.raises(LabelError, match=r"no class 'cta'. Near it: 'cat'"):
+            edit(pets())
+
+
+def test_replacing_moves_the_copies():
+    edited = pets().replace("a cat.", "a red cat")
+    assert [item.banks["cat"] for item in edited.rounds] == [
+        {"a red cat": 4},
+        {"a red cat": 2},
+        {"my cat": 1, "a red cat": 1},
+    ]
+    assert edited.history == ("replaced 'a cat.' by 'a red cat' in cat (3 copies in 2 rounds)",)
+    assert two_pets().replace("a pet", "x", "dog").texts() == ["a pet", "a cat", "x", "a dog"]
+    with pytest.raises(InputError, match="blank"):
+        pets().replace("a cat.", " ")
+
+
+def test_renaming_changes_the_label_only():
+    encoder = FakeEncoder()
+    edited = pets().rename_class("dog", "hound")
+    assert edited.class_names == ("cat", "hound")
+    assert edited.texts() == pets().texts()
+    assert edited.sample_weights == pets().sample_weights
+    assert edited.history == ("renamed dog to hound",)
+    np.testing.assert_array_equal(edited.embed(encoder).weights, pets().embed(encoder).weights)
+    back = edited.rename_class("hound", "dog")
+    assert without_history(back) == without_history(pets())
+    assert pets().rename_class("dog", "dog") == pets()
+
+
+def test_renaming_in_prompts_changes_whole_words_of_that_class():
+    banks = {
+        "cat": {"a cat, a category": 1, "cat's cat": 1, "a feline": 2, "Cat": 1},
+        "dog": {"not a cat": 1},
+    }
+    ensemble = PromptEnsemble(("cat", "dog"), (Round("{}", banks, 0, 0),))
+    edited = ensemble.rename_class("cat", r"\1 lynx", in_prompts=True)
+    assert edited.rounds[0].banks == {
+        r"\1 lynx": {r"a \1 lynx, a category": 1, r"\1 lynx's \1 lynx": 1, "a feline": 2, "Cat": 1},
+        "dog": {"not a cat": 1},
+    }
+    assert edited.history == (r"renamed cat to \1 lynx, also in its prompts",)
+
+
+def test_renaming_in_prompts_adds_up_what_becomes_the_same():
+    banks = {"cat": {"a cat": 1, "a lynx": 2}, "dog": {"a dog": 1}}
+    ensemble = PromptEnsemble(("cat", "dog"), (Round("{}", banks, 0, 0),))
+    assert ensemble.rename_class("cat", "lynx", in_prompts=True).rounds[0].banks["lynx"] == {
+        "a lynx": 3
+    }
+
+
+def test_renaming_refuses_a_name_that_is_taken_or_blank():
+    with pytest.raises(LabelError, match="a class 'dog' already"):
+        pets().rename_class("cat", "dog")
+    with pytest.raises(InputError, match="blank"):
+        pets().rename_class("cat", "")
+
+
+@given(SAME_KIND, st.sampled_from(NAMES))
+@PATIENT
+def test_dropping_a_class_keeps_the_others(ensemble, name):
+    edited = ensemble.drop_class(name)
+    kept = [k for k, other in enumerate(NAMES) if other != name]
+    encoder = FakeEncoder(dim=8)
+    np.testing.assert_array_equal(
+        edited.embed(encoder).weights, ensemble.embed(encoder).weights[kept]
+    )
+    assert edited.sample_weights == ensemble.sample_weights
+    assert edited.history == (*ensemble.history, f"dropped {name}")
+
+
+def test_dropping_refuses_to_leave_one_class():
+    with pytest.raises(LabelError, match="needs two classes"):
+        pets().drop_class("cat")
+
+
+@given(SAME_KIND)
+@PATIENT
+def test_edits_leave_the_original_alone(ensemble):
+    before = ensemble.to_json()
+    ensemble.rename_class("cat", "lynx", in_prompts=True).drop_class("dog").truncate(1)
+    ensemble.merge(ensemble)
+    ensemble.replace(ensemble.texts()[0], "x")
+    assert ensemble.to_json() == before

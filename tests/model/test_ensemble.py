@@ -1,0 +1,275 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from promptboost.encoders.fake import FakeEncoder
+from promptboost.errors import (
+    EmbeddingError,
+    FileFormatError,
+    InputError,
+    LabelError,
+    PoolError,
+    SettingError,
+)
+from promptboost.model import LinearHead, PromptEnsemble, Round
+from promptboost.model.voting import VotingHead
+from tests.model.ensembles import PATIENT, ensembles, pets, random_ensemble
+
+BANKS = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
+
+
+def test_texts_are_distinct_and_in_reading_order():
+    assert pets().texts() == ["a cat.", "a red cat", "my cat", "a dog.", "a red dog", "my dog"]
+
+
+def test_a_missing_file_is_named_with_what_to_give(tmp_path):
+    path = tmp_path / "missing.json"
+    with pytest.raises(InputError, match=r"missing\.json: there is no such file; give") as caught:
+        PromptEnsemble.load(path)
+    assert str(path) in str(caught.value)
+    assert not isinstance(caught.value, FileFormatError)
+    assert isinstance(caught.value, FileNotFoundError)
+
+
+def test_a_text_of_two_classes_is_embedded_once():
+    banks = {"cat": {"a pet": 1, "a cat": 1}, "dog": {"a pet": 1}}
+    ensemble = PromptEnsemble(("cat", "dog"), (Round("{}", banks, 0, 0),))
+    assert ensemble.texts() == ["a pet", "a cat"]
+    assert ensemble.n_prompts == 3
+    asked = []
+
+    def rows(texts):
+        asked.extend(texts)
+        return FakeEncoder().encode_texts(texts)
+
+    ensemble.embed_texts(rows)
+    assert asked == ["a pet", "a cat"]
+
+
+def test_prompts_are_weighed_by_their_part_in_the_score():
+    weights = pets().prompts("cat")
+    assert list(weights) == ["a cat.", "a red cat", "my cat"]
+    expected = [(1 / 4 + 1) / 3, (3 / 4 + 1 / 2) / 3, (1 / 2) / 3]
+    assert list(weights.values()) == pytest.approx(expected)
+
+
+def test_prompts_of_a_vote_are_weighed_by_it():
+    rounds = (Round("{}", BANKS, 0, 0, vote=3.0), Round("{}", BANKS | {"cat": {"x": 2}}, 0, 0))
+    ensemble = PromptEnsemble(("cat", "dog"), rounds, algorithm="samme")
+    assert ensemble.prompts("cat") == pytest.approx({"a cat": 0.75, "x": 0.25})
+
+
+@given(ensembles())
+@PATIENT
+def test_weights_of_prompts_sum_to_one(ensemble):
+    for name in ensemble.class_names:
+        weights = list(ensemble.prompts(name).values())
+        assert math.isclose(sum(weights), 1)
+        assert weights == sorted(weights, reverse=True)
+        assert set(ensemble.prompts(name)) <= set(ensemble.texts())
+
+
+def test_embedding_is_the_sum_of_the_banks_means():
+    ensemble, rows = random_ensemble(np.random.default_rng(0), n_classes=5, n_rounds=7)
+    head = ensemble.embed_texts(rows)
+    for name, found in zip(ensemble.class_names, head.weights, strict=True):
+        total = np.zeros(16)
+        for item in ensemble.rounds:
+            copies = [rows[t] for t, count in item.banks[name].items() for _ in range(count)]
+            total += np.mean(copies, axis=0)
+        np.testing.assert_allclose(found, total, rtol=1e-6, atol=1e-6)
+        weighted = sum(w * rows[t] for t, w in ensemble.prompts(name).items())
+        np.testing.assert_allclose(found, 7 * weighted, rtol=1e-6, atol=1e-6)
+
+
+def test_head_knows_where_it_comes_from():
+    encoder = FakeEncoder(dim=8, seed=3)
+    head = pets(temperature=0.5).embed(encoder)
+    assert isinstance(head, LinearHead)
+    assert head.weights.shape == (2, 8)
+    assert (head.encoder_id, head.encoder_fingerprint) == (encoder.id, encoder.fingerprint)
+    assert (head.rounds, head.temperature) == (3, 0.5)
+    assert head.ensemble_fingerprint == pets(temperature=0.5).fingerprint
+    assert pets().embed_texts(encoder.encode_texts).encoder_id is None
+
+
+def test_another_encoder_is_all_there_is_to_transfer():
+    here, there = FakeEncoder(seed=0), FakeEncoder(dim=24, seed=1)
+    ensemble = pets()
+    for encoder in (here, there):
+        images = encoder.encode_texts(["cat", "dog"])
+        assert ensemble.embed(encoder).predict(images).tolist() == ["cat", "dog"]
+
+
+def test_weak_heads_add_up_to_the_head():
+    encoder = FakeEncoder()
+    heads = pets().weak_heads(encoder)
+    assert [head.rounds for head in heads] == [1, 1, 1]
+    total = np.sum([head.weights for head in heads], axis=0)
+    np.testing.assert_allclose(pets().embed(encoder).weights, total, atol=1e-6)
+    for i, head in enumerate(heads):
+        alone = PromptEnsemble(("cat", "dog"), pets().rounds[i : i + 1])
+        np.testing.assert_array_equal(head.weights, alone.embed(encoder).weights)
+
+
+def test_hard_votes_are_embedded_as_a_voting_head():
+    ensemble = PromptEnsemble(
+        ("cat", "dog"),
+        (Round("{}", BANKS, 0, 0, vote=0.5), Round("{}", BANKS, 0, 0, vote=2.0)),
+        algorithm="samme",
+    )
+    encoder = FakeEncoder()
+    head = ensemble.embed(encoder)
+    assert isinstance(head, VotingHead)
+    assert head.votes.tolist() == [0.5, 2.0]
+    assert head.weights.shape == (2, 2, 32)
+    assert head.encoder_id == encoder.id
+    assert head.ensemble_fingerprint == ensemble.fingerprint
+
+
+def test_copies_too_many_for_a_float_still_have_a_mean():
+    banks = {"cat": {"a": 3 * 10**400, "b": 10**400}, "dog": {"b": 1}}
+    ensemble = PromptEnsemble(("cat", "dog"), (Round("{}", banks, 0, 0),))
+    head = ensemble.embed_texts({"a": [1.0, 0.0], "b": [0.0, 1.0]})
+    assert head.weights.tolist() == [[0.75, 0.25], [0.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("vectors", "message"),
+    [
+        ({}, "no row for 6 of 6 prompts"),
+        (lambda texts: np.ones((2, 4)), r"shape \(2, 4\) for 6 prompts"),
+        (lambda texts: np.ones(4), "one a prompt"),
+        (lambda texts: np.float64(1), "one a prompt"),
+        (lambda texts: np.ones((6, 1), dtype=int), "floating-point"),
+        (lambda texts: np.full((6, 4), 0.6), "length one.*1.2.*'a cat.'"),
+        (lambda texts: np.full((6, 4), np.nan), "length one"),
+        (lambda texts: np.zeros((6, 4)), "length one"),
+        (dict(zip(pets().texts(), map(np.ones, [1, 1, 1, 1, 1, 2]), strict=True)), "one length"),
+    ],
+)
+def test_refuses_vectors_that_cannot_be(vectors, message):
+    with pytest.raises(EmbeddingError, match=message):
+        pets().embed_texts(vectors)
+
+
+def test_refuses_an_encoder_that_breaks_its_word():
+    class Short(FakeEncoder):
+        def encode_texts(self, texts):
+            return super().encode_texts(texts)[:, :-1]
+
+    with pytest.raises(EmbeddingError, match=r"encoder fake:8-0 gave float32 of shape \(6, 7\)"):
+        pets().embed(Short(dim=8))
+    with pytest.raises(InputError, match=r"object cannot embed texts.*lacks id"):
+        pets().embed(object())
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"class_names": ("cat", "dog", "cat")}, LabelError, "'cat' occurs more than once"),
+        ({"class_names": ("cat",)}, LabelError, "needs two"),
+        ({"class_names": "cd"}, LabelError, "list of strings"),
+        ({"class_names": ("cat", "")}, InputError, r"class_names\[1\]: is blank"),
+        ({"class_names": ("cat", "dog", "cow")}, LabelError, r"rounds\[0\].banks: has no.*'cow'"),
+        ({"class_names": ("cat", "cow")}, LabelError, "no bank for 'cow'"),
+        ({"rounds": ()}, SettingError, "at least one round"),
+        ({"rounds": [BANKS]}, InputError, "list of Round"),
+        ({"rounds": 3}, InputError, "must be a list"),
+        ({"temperature": 0.0}, SettingError, "temperature: must be positive"),
+        ({"temperature": math.inf}, InputError, "temperature: must be a finite"),
+        ({"algorithm": "adaboost"}, SettingError, "adaboost"),
+        ({"settings": {"a": [1]}}, InputError, r'settings\["a"\]: must be a number, not a list'),
+        ({"settings": {"a": math.nan}}, InputError, r'settings\["a"\]'),
+        ({"settings": {1: 1}}, InputError, "key 1 must be a string"),
+        ({"sample_weights": {"a": math.nan}}, InputError, r'sample_weights\["a"\]'),
+        ({"versions": {"numpy": 2}}, InputError, r'versions\["numpy"\]: must be a string'),
+        ({"history": "once"}, InputError, "history: must be a list"),
+        ({"encoder_id": 3}, InputError, "encoder_id"),
+    ],
+)
+def test_refuses_fields_that_cannot_be(fields, error, message):
+    base = {"class_names": ("cat", "dog"), "rounds": (Round("{}", BANKS, 0, 0),)}
+    with pytest.raises(error, match=message):
+        PromptEnsemble(**(base | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"banks": BANKS | {"cow": {"a cow": 1}}}, LabelError, r"rounds\[1\].banks.*'cow'"),
+        ({"banks": BANKS | {"cat": {}}}, PoolError, r'rounds\[1\].banks\["cat"\]: is empty'),
+        ({"banks": BANKS | {"cat": {"x": 0}}}, PoolError, r'banks\["cat"\]\["x"\].*not 0'),
+        ({"banks": BANKS | {"cat": {"x": -1}}}, PoolError, "whole number"),
+        ({"banks": BANKS | {"cat": {"x": 1.0}}}, PoolError, "whole number"),
+        ({"banks": BANKS | {"cat": {"x": True}}}, PoolError, "whole number"),
+        ({"banks": BANKS | {"cat": {" ": 1}}}, InputError, "is blank"),
+        ({"banks": BANKS | {"cat": {"\ud800": 1}}}, InputError, "not valid Unicode"),
+        ({"banks": BANKS | {"cat": ["x"]}}, InputError, "must be an object, not a list"),
+        ({"error": math.nan}, InputError, r"rounds\[1\].error: must be a finite"),
+        ({"error": 10**400}, InputError, r"rounds\[1\].error: must be a finite"),
+        ({"template_error": None}, InputError, r"rounds\[1\].template_error.*null"),
+        ({"vote": 2.0}, SettingError, "every vote is 1"),
+        ({"vote": True}, InputError, "must be a number, not true or false"),
+        ({"template": 3}, InputError, r"rounds\[1\].template: must be a string"),
+    ],
+)
+def test_refuses_rounds_that_cannot_be(fields, error, message):
+    good = Round("{}", BANKS, 0, 0)
+    bad = Round(**({"template": "{}", "banks": BANKS, "error": 0, "template_error": 0} | fields))
+    with pytest.raises(error, match=message):
+        PromptEnsemble(("cat", "dog"), (good, bad))
+
+
+def votes(*values):
+    rounds = [
+        Round("{}", BANKS | {"cat": {f"cat {i}": 1}}, 0, 0, vote=vote)
+        for i, vote in enumerate(values)
+    ]
+    return PromptEnsemble(("cat", "dog"), tuple(rounds), algorithm="samme")
+
+
+def test_a_round_no_better_than_chance_has_no_vote():
+    assert votes(2.0, 0.0).prompts("cat") == {"cat 0": 1.0, "cat 1": 0.0}
+    assert votes(2.0, 0.0).embed(FakeEncoder()).votes.tolist() == [2.0, 0.0]
+    with pytest.raises(SettingError, match=r"rounds\[1\].vote: must not be negative"):
+        votes(1.0, -0.5)
+
+
+def test_where_no_round_has_a_vote_all_count_the_same():
+    assert votes(0.0, 0.0).prompts("cat") == {"cat 0": 0.5, "cat 1": 0.5}
+    assert votes(0.0, 0.0).embed(FakeEncoder()).votes.tolist() == [0.5, 0.5]
+    again = PromptEnsemble.from_json(votes(0.0, 0.0).to_json())
+    assert again == votes(0.0, 0.0)
+
+
+def test_numpy_values_become_plain_ones():
+    banks = {np.str_("cat"): {np.str_("a cat"): np.int64(2)}, "dog": {"a dog": np.uint8(1)}}
+    ensemble = PromptEnsemble(
+        list(np.array(["cat", "dog"])),
+        [Round("{}", banks, np.float32(0.5), np.int64(1))],
+        settings={"a": np.int64(3), "b": np.float32(0.5), "c": np.bool_(True), "d": np.str_("x")},
+        sample_weights={"i": np.float64(0.5)},
+    )
+    plain = PromptEnsemble(
+        ("cat", "dog"),
+        (Round("{}", {"cat": {"a cat": 2}, "dog": {"a dog": 1}}, 0.5, 1.0),),
+        settings={"a": 3, "b": 0.5, "c": True, "d": "x"},
+        sample_weights={"i": 0.5},
+    )
+    assert ensemble == plain
+    assert ensemble.to_json() == plain.to_json()
+
+
+def test_later_changes_of_what_was_given_do_not_reach_it():
+    banks = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
+    ensemble = PromptEnsemble(("cat", "dog"), (Round("{}", banks, 0, 0),))
+    banks["cat"]["a dog"] = 5
+    assert ensemble.texts() == ["a cat", "a dog"]
+    assert ensemble.rounds[0].banks["cat"] == {"a cat": 1}
+
+
+def test_length_is_the_number_of_rounds():
+    assert len(pets()) == 3

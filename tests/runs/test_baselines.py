@@ -1,0 +1,105 @@
+import json
+
+import numpy as np
+import pytest
+
+import promptboost.runs.baselines as words_module
+from promptboost.config import FitSettings
+from promptboost.encoders.embedder import Embedder
+from promptboost.errors import PoolError, SettingError
+from promptboost.pool import build_pool, save_pool
+from promptboost.runs.baselines import Words, pool_for
+
+
+def words(settings=None, names=("owl", "bat")):
+    pool = pool_for(settings or FitSettings(), "images", names)
+    return Words.embed(pool, Embedder.open("fake:32-0", cache=False, progress=False))
+
+
+def test_emoji_bring_their_own_sentences_unless_others_are_given(tmp_path):
+    emoji = pool_for(FitSettings(), "emoji", ["bird", "fruit"])
+    assert len(emoji.texts("bird")) >= 120
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"bird": ["wings"], "fruit": ["sweet"]}))
+    mine = pool_for(FitSettings(prompts=str(file)), "emoji", ["bird", "fruit"])
+    assert mine.prompts("bird")[-1].source == "mine.json"
+    assert len(mine.texts("bird")) == 81
+
+
+def test_a_missing_sentence_file_is_an_error():
+    with pytest.raises(PoolError, match=r"cannot read the descriptions none\.json"):
+        pool_for(FitSettings(prompts="none.json"), "images", ["owl", "bat"])
+
+
+def test_baselines_are_unit_rows_and_differ():
+    found = words()
+    for rows in (found.zero_shot(), found.template_mean(), found.pool_mean()):
+        assert rows.shape == (2, 32)
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
+    # Without sentences the pool is the templates.
+    np.testing.assert_allclose(found.template_mean(), found.pool_mean(), atol=1e-6)
+    assert not np.allclose(found.zero_shot(), found.template_mean())
+
+
+@pytest.mark.parametrize("at_once", [7, 4096])
+def test_means_are_those_of_the_encoders_rows(monkeypatch, at_once):
+    monkeypatch.setattr(words_module, "_AT_ONCE", at_once)
+    pool = build_pool(["owl", "bat"], descriptions={"owl": ["round eyes", "a beak"]})
+    encoder = Embedder.open("fake:32-0", cache=False).encoder
+    found = Words.embed(pool, Embedder(encoder, progress=False))
+    expected = {
+        "template_mean": pool.template_texts(),
+        "pool_mean": map(pool.texts, ["owl", "bat"]),
+    }
+    for name, texts in expected.items():
+        means = np.stack([encoder.encode_texts(list(own)).mean(axis=0) for own in texts])
+        means /= np.linalg.norm(means, axis=1, keepdims=True)
+        # Rows are on the grid, which moves each entry by 2e-5 at most.
+        np.testing.assert_allclose(getattr(found, name)(), means, atol=5e-5)
+
+
+def test_zero_shot_is_the_plain_template_whatever_the_templates():
+    found = words()
+    encoder = Embedder.open("fake:32-0", cache=False).encoder
+    expected = encoder.encode_texts(["a photo of an owl.", "a photo of a bat."])
+    np.testing.assert_array_equal(found.zero_shot(), expected)
+
+
+def test_any_format_will_do_and_prompts_know_their_source(tmp_path):
+    file = tmp_path / "descriptors_birds.json"
+    file.write_text(json.dumps({"Owl": ["round eyes"], "cow": ["horns"]}))
+    settings = FitSettings(prompts=str(file), concatenate="one")
+    pool = pool_for(settings, "images", ["owl", "bat"])
+    sentence, joined = pool.prompts("owl")[-2:]
+    assert (sentence.text, sentence.source) == ("owl, which has round eyes.", "dclip")
+    assert (joined.source, joined.origin) == ("concat", "dclip")
+    assert (pool.missing, pool.unused) == (("bat",), ("cow",))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    words = {"cupl": {"Owl": ["eyes"]}, "mine": {"Bat": ["wings"]}}
+    pool = build_pool(["Owl", "Bat"], templates=["a {}."], descriptions=words, concatenate="all")
+    save_pool(pool, tmp_path / "pool.jsonl")
+    return str(tmp_path / "pool.jsonl")
+
+
+def test_a_saved_pool_is_the_pool(saved):
+    for source in ("images", "emoji"):
+        pool = pool_for(FitSettings(prompts=saved), source, ["bat", "owl"])
+        assert pool.texts("owl") == ["an Owl.", "eyes", "an Owl. eyes"]
+        assert pool.templates == ("a {}.",)
+        assert pool.prompts_by_source == {"template": 2, "mine": 1, "concat": 2, "cupl": 1}
+
+
+@pytest.mark.parametrize("changes", [{"templates": "clip"}, {"concatenate": "one"}])
+def test_a_saved_pool_leaves_nothing_open(saved, changes):
+    settings = FitSettings(prompts=saved, **changes)
+    (name,) = changes
+    with pytest.raises(SettingError, match=rf"{name} is .* is a saved pool.*pool build .*--{name}"):
+        pool_for(settings, "images", ["owl", "bat"])
+
+
+def test_a_saved_pool_must_have_all_classes(saved):
+    with pytest.raises(PoolError, match="no prompts for the class 'elk'; it has 'Owl', 'Bat'"):
+        pool_for(FitSettings(prompts=saved), "images", ["owl", "bat", "elk"])

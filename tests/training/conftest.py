@@ -1,0 +1,1 @@
+from tests.runs.conftest import fitted, task  # noqa: F401

@@ -1,0 +1,551 @@
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots, boost
+from promptboost.boosting.composition import scores_of
+from promptboost.boosting.gradient.scale import calibrated_scale, choose_scale
+from promptboost.data.memory import holds_images
+from promptboost.encoders.fake import FakeEncoder
+from promptboost.errors import InputError, LabelError, PoolError, SettingError
+from promptboost.model import PromptEnsemble, Round
+from promptboost.model.vectors import EmbeddedRounds
+from promptboost.pool import build_pool
+from promptboost.testing import clip_like
+from promptboost.training import PoolTexts, fit_ensemble
+from promptboost.training.examples import RowSpace
+from promptboost.training.learner import settle_scale
+
+NAMES = ("ant", "bee", "cow", "dog", "eel")
+
+
+class Problem:
+    """A made-up task with made-up words for its rows."""
+
+    def __init__(self, seed=2, confusion=2.5):
+        task = clip_like(
+            5, 4, views=8, prompts=30, templates=6, dim=32, confusion=confusion, seed=seed
+        )
+        self.shots = Shots.from_rows(task.images, task.labels, task.views)
+        self.pool = GridPool.from_rows(task.templates, task.prompts)
+        self.texts = PoolTexts(
+            NAMES,
+            tuple(f"template {j} of {{}}" for j in range(6)),
+            tuple(tuple(f"template {j} of {name}" for j in range(6)) for name in NAMES),
+            tuple(tuple(f"prompt {j} on {name}" for j in range(30)) for name in NAMES),
+        )
+        self.ids = [f"{i}.png" for i in range(20)]
+        self.vectors = {
+            text: row
+            for said, rows in (
+                (self.texts.template_texts, task.templates),
+                (self.texts.prompt_texts, task.prompts),
+            )
+            for own, block in zip(said, rows, strict=True)
+            for text, row in zip(own, block, strict=True)
+        }
+
+    def fit(self, rounds=6, texts=None, ids=None, shots=None, resume=None, on_round=None, **more):
+        keys = ("weights", "encoder_id", "encoder_fingerprint", "encoder_scale", "notes")
+        other = {key: more.pop(key) for key in keys if key in more}
+        return fit_ensemble(
+            shots or self.shots,
+            self.pool,
+            texts or self.texts,
+            BoostSettings(rounds=rounds, **{"seed": 3, **more}),
+            image_ids=ids or self.ids,
+            resume=resume,
+            on_round=on_round,
+            **other,
+        )
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Problem()
+
+
+def test_the_text_says_what_was_chosen(problem):
+    ensemble = problem.fit(rounds=3)
+    rounds = list(boost(problem.shots, problem.pool, BoostSettings(rounds=3, seed=3)))
+    assert any(done.composition.trace.steps for done in rounds)
+    for said, done in zip(ensemble.rounds, rounds, strict=True):
+        weak = done.composition
+        assert said.template == f"template {weak.template} of {{}}"
+        assert (said.error, said.template_error) == (weak.error, weak.template_error)
+        for k, name in enumerate(NAMES):
+            expected = {f"template {weak.template} of {name}": 1}
+            expected |= {f"prompt {j} on {name}": d for j, d in weak.banks[k].items()}
+            assert said.banks[name] == expected
+    weights = [ensemble.sample_weights[name] for name in problem.ids]
+    assert weights == rounds[-1].state.weights.tolist()
+
+
+def test_embedded_text_scores_as_the_rounds_do(problem):
+    done = next(boost(problem.shots, problem.pool, BoostSettings(rounds=1, seed=3)))
+    head = problem.fit(rounds=1).embed_texts(problem.vectors)
+    grid = scores_of(done.composition, problem.shots.originals, problem.pool)
+    rows = (problem.shots.originals / 32767).astype(np.float32)
+    assert np.allclose(head.scores(rows), grid, atol=1e-4)
+
+
+def test_ensemble_records_what_the_fit_was(problem):
+    ensemble = problem.fit(
+        rounds=1, encoder_id="e", encoder_fingerprint="f", notes={"scale": 0.5}, max_copies=2
+    )
+    assert ensemble.class_names == NAMES
+    assert (ensemble.encoder_id, ensemble.encoder_fingerprint) == ("e", "f")
+    assert ensemble.pool_fingerprint == problem.texts.fingerprint
+    assert set(ensemble.versions) == {"promptboost", "numpy", "python"}
+    expected = {"rounds": 1, "seed": 3, "max_copies": 2, "views": 8, "scale": 0.5}
+    assert expected.items() <= ensemble.settings.items()
+    assert ensemble.settings["start_weights"] == "uniform"
+    with pytest.raises(SettingError, match="seed"):
+        problem.fit(notes={"seed": 1})
+
+
+def test_copies_of_one_text_are_added_up():
+    problem = Problem()
+    first = problem.texts.template_texts
+    texts = PoolTexts(NAMES, problem.texts.templates, first, tuple((own[0],) * 30 for own in first))
+    ensemble = problem.fit(rounds=2, texts=texts)
+    plain = problem.fit(rounds=2)
+    for said, other in zip(ensemble.rounds, plain.rounds, strict=True):
+        for name in NAMES:
+            assert sum(said.banks[name].values()) == sum(other.banks[name].values())
+            assert len(said.banks[name]) <= 2
+    assert any(max(bank.values()) > 1 for item in ensemble.rounds for bank in item.banks.values())
+
+
+# --- continuing ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
+@pytest.mark.parametrize("views_per_round", [0, 3])
+def test_an_interrupted_fit_ends_with_the_same_text(problem, stop, algorithm, views_per_round):
+    options = {"algorithm": algorithm, "views_per_round": views_per_round}
+    whole = problem.fit(**options)
+    part = problem.fit(on_round=lambda so_far, done: len(so_far) == stop, **options)
+    again = PromptEnsemble.from_json(part.to_json())
+    assert problem.fit(resume=again, **options).to_json() == whole.to_json()
+    shorter = problem.fit(rounds=stop, **options)
+    assert problem.fit(resume=shorter, **options).to_json() == whole.to_json()
+
+
+@examples(max_examples=15)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([None, 1, 2]))
+def test_continuing_with_start_weights_and_patience(seed, stop, patience):
+    problem = Problem(seed=seed % 50, confusion=0.8)
+    weights = np.random.default_rng(seed).random(20) + 0.01
+    options = {"rounds": 5, "seed": seed, "weights": weights, "patience": patience}
+    for algorithm in ("samme", "samme.r"):
+        whole = problem.fit(algorithm=algorithm, **options)
+        part = problem.fit(
+            algorithm=algorithm, on_round=lambda so_far, done: len(so_far) == stop, **options
+        )
+        again = PromptEnsemble.from_json(part.to_json())
+        resumed = problem.fit(algorithm=algorithm, resume=again, **options)
+        assert resumed.to_json() == whole.to_json()
+
+
+def test_a_finished_samme_is_not_continued():
+    easy = Problem(confusion=0.1)
+    part = easy.fit(rounds=1, algorithm="samme", views_per_round=0)
+    assert (
+        easy.fit(rounds=4, algorithm="samme", resume=part, views_per_round=0).rounds == part.rounds
+    )
+
+
+def test_every_round_reports_the_ensemble_so_far(problem):
+    seen = []
+    whole = problem.fit(rounds=3, on_round=lambda so_far, done: seen.append((so_far, done)))
+    assert [len(so_far) for so_far, _ in seen] == [1, 2, 3]
+    assert [done.state.rounds_done for _, done in seen] == [1, 2, 3]
+    assert seen[-1][0] == whole
+    assert seen[0][0].rounds == whole.rounds[:1]
+    with pytest.raises(SettingError, match="callback"):
+        problem.fit(rounds=3, on_round=lambda so_far, done: "stop")
+
+
+def other_labels(problem):
+    labels = problem.shots.labels[::-1].copy()
+    return Shots(problem.shots.originals, labels, problem.shots.views)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"seed": 4}, "'seed': 3 then, 4 now"),
+        ({"views_per_round": 2}, "'views_per_round'"),
+        ({"max_copies": 1}, "'max_copies'"),
+        ({"penalty": False}, "'penalty'"),
+        ({"temperature": 2.0}, "temperature"),
+        ({"algorithm": "samme"}, "algorithm"),
+        ({"encoder_id": "other"}, "the encoder: None then"),
+        ({"encoder_fingerprint": "other"}, "encoder's fingerprint"),
+        ({"weights": np.arange(1, 21)}, "'start_weights'"),
+        ({"notes": {"scale": 0.5}}, "'scale'"),
+        ({"ids": [f"{i}.jpg" for i in range(20)]}, "'0.jpg', '0.png', '1.jpg' and 37 more"),
+        ({"ids": [f"{i}.png" for i in reversed(range(20))]}, "'pictures'"),
+        ({"shots": other_labels(Problem())}, "'pictures'"),
+        ({"rounds": 1}, "2 rounds, more than the 1"),
+    ],
+)
+def test_another_fit_is_not_continued(problem, change, named):
+    part = problem.fit(rounds=2)
+    with pytest.raises(SettingError, match=f"cannot continue.*{named}"):
+        problem.fit(resume=part, **change)
+
+
+def test_another_pool_other_classes_or_edited_text_is_not_continued(problem):
+    part = problem.fit(rounds=2)
+    texts = problem.texts
+    renamed = PoolTexts(
+        ("cat", *NAMES[1:]), texts.templates, texts.template_texts, texts.prompt_texts
+    )
+    with pytest.raises(SettingError, match=r"the classes: .*'cat'"):
+        problem.fit(resume=part, texts=renamed)
+    prompts = (("another", *texts.prompt_texts[0][1:]), *texts.prompt_texts[1:])
+    with pytest.raises(SettingError, match="pool's fingerprint"):
+        problem.fit(
+            resume=part,
+            texts=PoolTexts(NAMES, texts.templates, texts.template_texts, prompts),
+        )
+    with pytest.raises(SettingError, match=r"edited.*truncated"):
+        problem.fit(resume=part.truncate(1))
+
+
+# --- the gradient composer and its scale --------------------------------------------------------
+
+OPEN = {"gradient": GradientSettings(sweeps=8), "views_per_round": 3, "encoder_scale": 20.0}
+
+
+def test_an_open_scale_is_chosen_and_explained(problem):
+    ensemble = problem.fit(rounds=1, **OPEN)
+    choice = choose_scale(problem.shots, problem.pool, OPEN["gradient"], 20.0, views=3)
+    assert ensemble.settings["logit_scale"] == choice.logit_scale
+    assert ensemble.settings["scale_choice"] == str(choice)
+    expected = {"composer": "gradient", "sweeps": 8, "copies": 32, "spread": 2.0, "caution": 0.3}
+    assert expected.items() <= ensemble.settings.items()
+    given = problem.fit(rounds=1, views_per_round=3, gradient=GradientSettings(33.0))
+    assert given.settings["logit_scale"] == 33
+    assert "scale_choice" not in given.settings
+    assert "logit_scale" not in problem.fit(rounds=1).settings
+
+
+def test_the_text_of_a_gradient_round_has_its_certificate(problem):
+    asked = BoostSettings(rounds=1, seed=3, views_per_round=8, gradient=GradientSettings(30.0))
+    trace = next(boost(problem.shots, problem.pool, asked)).composition.trace
+    [said] = problem.fit(rounds=1, views_per_round=8, gradient=asked.gradient).rounds
+    assert (said.composer, said.objective, said.gap) == (
+        "gradient",
+        trace.objectives[-1],
+        trace.gaps[-1],
+    )
+    [greedy] = problem.fit(rounds=1).rounds
+    assert (greedy.composer, greedy.objective, greedy.gap) == ("greedy", None, None)
+
+
+@pytest.mark.parametrize("stop", [1, 2])
+def test_an_interrupted_gradient_fit_keeps_its_scale(problem, stop):
+    whole = problem.fit(rounds=3, **OPEN)
+    part = problem.fit(rounds=3, on_round=lambda so_far, done: len(so_far) == stop, **OPEN)
+    again = PromptEnsemble.from_json(part.to_json())
+    assert problem.fit(rounds=3, resume=again, **OPEN).to_json() == whole.to_json()
+    # Whatever would be chosen now, the scale of the earlier rounds stays.
+    other = problem.fit(rounds=3, resume=again, **OPEN | {"encoder_scale": 500.0})
+    assert other.to_json() == whole.to_json()
+    chosen = float(whole.settings["logit_scale"])
+    typed = OPEN | {"gradient": GradientSettings(chosen, sweeps=8)}
+    assert problem.fit(rounds=3, resume=again, **typed).rounds == whole.rounds
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"gradient": GradientSettings(7.0, sweeps=8)}, "'logit_scale': .* then, 7.0 now"),
+        ({"gradient": GradientSettings(sweeps=9)}, "'sweeps': 8 then, 9 now"),
+        ({"gradient": None}, "'composer': 'gradient' then, 'greedy' now"),
+    ],
+)
+def test_another_gradient_fit_is_not_continued(problem, change, named):
+    part = problem.fit(rounds=1, **OPEN)
+    with pytest.raises(SettingError, match=f"cannot continue.*{named}"):
+        problem.fit(rounds=2, resume=part, **OPEN | change)
+
+
+def test_greedy_settings_and_given_scales_are_left_alone(problem):
+    for asked in (BoostSettings(), BoostSettings(gradient=GradientSettings(9.0))):
+        assert settle_scale(problem.shots, problem.pool, asked, 20.0) == (asked, None)
+
+
+def test_without_an_encoder_the_images_give_the_scale(problem):
+    asked = BoostSettings(views_per_round=0, gradient=GradientSettings(sweeps=4))
+    settled, why = settle_scale(problem.shots, problem.pool, asked, None)
+    stand_in = calibrated_scale(problem.shots, problem.pool)
+    chosen, plain = settle_scale(problem.shots, problem.pool, asked, stand_in)
+    assert settled == chosen
+    assert why.startswith(plain)
+    assert f"{stand_in:.3g} stands for it" in why
+
+
+def test_the_calibrated_scale_is_about_the_best_template_and_grows_as_scores_shrink():
+    # Class 0 is picked rightly three times of four by the second template only: log-odds of 3.
+    rows = np.array([[0.6, 0.8, 0.0], [0.8, 0.6, 0.0]])
+    near, far = np.array([1.0, 0.0, 0.0]), np.array([0.0, 1.0, 0.0])
+    shots = Shots.from_rows(rows[[1, 1, 1, 0, 0, 0, 0, 1]], [0, 0, 0, 0, 1, 1, 1, 1])
+    pool = GridPool.from_rows([[far, near], [near, far]], [[near], [far]])
+    assert calibrated_scale(shots, pool) == pytest.approx(np.log(3) / 0.2, rel=0.15)
+    # The same with scores that lie half as far apart.
+    blunt = np.array([[1.0, 0.0, 0.0], [0.5, np.sqrt(0.75), 0.0]])
+    closer = GridPool.from_rows([[far, near], [near, blunt[1]]], [[near], [far]])
+    assert calibrated_scale(shots, closer) != calibrated_scale(shots, pool)
+
+
+def test_a_template_that_is_always_right_does_not_run_off_to_the_highest_scale():
+    rows = np.array([[1.0, 0.0], [0.0, 1.0]])
+    pool = GridPool.from_rows(rows[:, None], [rows[:1], rows[1:]])
+    assert 5 < calibrated_scale(Shots.from_rows(rows, [0, 1]), pool) < 10
+
+
+# --- what does not belong together --------------------------------------------------------------
+
+
+def test_texts_must_fit_the_rows(problem):
+    texts = problem.texts
+    short = (texts.prompt_texts[0][1:], *texts.prompt_texts[1:])
+    with pytest.raises(PoolError, match="class 0 has 30 rows and 29 texts"):
+        problem.fit(texts=PoolTexts(NAMES, texts.templates, texts.template_texts, short))
+    with pytest.raises(PoolError, match="5 classes have rows and 4 texts"):
+        problem.fit(
+            texts=PoolTexts(NAMES, texts.templates, texts.template_texts, texts.prompt_texts[1:])
+        )
+    with pytest.raises(PoolError, match="4 class names"):
+        problem.fit(
+            texts=PoolTexts(NAMES[1:], texts.templates, texts.template_texts, texts.prompt_texts)
+        )
+    with pytest.raises(PoolError, match="5 filled templates"):
+        problem.fit(
+            texts=PoolTexts(NAMES, texts.templates[1:], texts.template_texts, texts.prompt_texts)
+        )
+
+
+def test_image_ids_must_be_distinct_and_as_many_as_images(problem):
+    with pytest.raises(LabelError, match="19 image ids for 20"):
+        problem.fit(ids=problem.ids[1:])
+    with pytest.raises(LabelError, match=r"'1\.png' occurs twice"):
+        problem.fit(ids=["1.png", *problem.ids[1:]])
+    with pytest.raises(LabelError, match="0 is not a text"):
+        problem.fit(ids=[0, *problem.ids[1:]])
+
+
+# --- texts, spaces, stages ----------------------------------------------------------------------
+
+
+def test_texts_of_a_pool_have_its_fingerprint_and_its_rows():
+    pool = build_pool(["owl", "bat"], descriptions={"owl": ["round eyes"]})
+    texts = PoolTexts.of(pool)
+    assert texts.fingerprint == pool.fingerprint
+    grid = texts.embed(FakeEncoder().encode_texts)
+    assert grid.templates.shape == (2, 80, 32)
+    assert [len(rows) for rows in grid.prompts] == [81, 80]
+    assert (grid.templates[1] == grid.prompts[1]).all()
+    swapped = PoolTexts.of(pool, ["bat", "owl"])
+    assert swapped.prompt_texts == texts.prompt_texts[::-1]
+    assert swapped.fingerprint != texts.fingerprint
+    with pytest.raises(PoolError, match="no class 'cow'"):
+        PoolTexts.of(pool, ["cow"])
+    bare = build_pool(["owl", "bat"], templates=[], descriptions={"owl": ["a"], "bat": ["b"]})
+    with pytest.raises(PoolError, match="no templates"):
+        PoolTexts.of(bare)
+
+
+def test_each_text_of_a_class_is_embedded_once():
+    asked = []
+
+    def encode(texts):
+        asked.append(texts)
+        return FakeEncoder().encode_texts(texts)
+
+    PoolTexts.of(build_pool(["owl", "bat"], templates=["a {}", "the {}"])).embed(encode)
+    assert asked == [["an owl", "the owl"], ["a bat", "the bat"]]
+
+
+@given(
+    arrays(np.float64, (4, 3), elements=st.floats(-1e100, 1e100)),
+    st.sampled_from([1e-30, 0.5, 3.0, 1e30]),
+)
+def test_spaces_give_unit_rows_whatever_the_numbers(rows, factor):
+    weights = np.ones(4)
+    space = RowSpace.around(rows, weights)
+    unit = space.unit(rows)
+    assert np.allclose(np.linalg.norm(unit, axis=1), 1)
+    if np.abs(rows[rows != 0]).min(initial=1) > 1e-100:
+        scaled = RowSpace.around(rows * factor, weights).unit(rows * factor)
+        assert np.allclose(unit, scaled, atol=1e-9)
+    plain = RowSpace().unit(rows)
+    assert np.allclose(np.linalg.norm(plain, axis=1), rows.any(axis=1))
+
+
+@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
+def test_stages_are_the_truncated_ensembles(problem, algorithm):
+    ensemble = problem.fit(rounds=4, algorithm=algorithm)
+    embedded = EmbeddedRounds.of(ensemble, problem.vectors)
+    rows = (problem.shots.originals / 32767).astype(np.float32)
+    stages = list(embedded.stages())
+    for number, stage in enumerate(stages, start=1):
+        head = ensemble.truncate(number).embed_texts(problem.vectors)
+        assert np.allclose(stage.decision_function(rows), head.decision_function(rows), atol=1e-4)
+        assert np.allclose(stage.predict_proba(rows), head.predict_proba(rows), atol=1e-5)
+    last = stages[-1].decision_function(rows)
+    assert (last == embedded.final().decision_function(rows)).all()
+
+
+def test_rounds_without_a_vote_count_until_one_has_some():
+    one = {"cat": {"a": 1}, "dog": {"b": 1}}
+    two = {"cat": {"b": 1}, "dog": {"a": 1}}
+    rounds = (Round("{}", one, 0.5, 0.5, vote=0.0), Round("{}", two, 0.1, 0.5, vote=2.0))
+    ensemble = PromptEnsemble(("cat", "dog"), rounds, algorithm="samme")
+    embedded = EmbeddedRounds.of(ensemble, {"a": np.array([1.0, 0.0]), "b": np.array([0.0, 1.0])})
+    stages = [stage.predict(np.eye(2)).tolist() for stage in embedded.stages()]
+    assert stages == [["cat", "dog"], ["dog", "cat"]]
+
+
+@pytest.mark.parametrize("X", [[], "a.jpg", np.zeros((2, 3)), [[1, 2]], [1, 2], np.array([1.0])])
+def test_what_are_no_images(X):
+    assert not holds_images(X)
+
+
+@pytest.mark.parametrize(
+    "X", [["a.jpg"], np.array(["a.jpg"]), [b"..."], np.zeros((2, 3, 3)), [np.zeros((4, 4, 3))]]
+)
+def test_what_are_images(X):
+    assert holds_images(X)
+
+
+def test_errors_are_value_errors(problem):
+    with pytest.raises(ValueError, match="cannot continue"):
+        problem.fit(resume=problem.fit(rounds=1), seed=9)
+    assert issubclass(SettingError, InputError)
+
+
+# --- pools on disk ------------------------------------------------------------------------------
+
+
+def birds(**more):
+    return PoolTexts.of(
+        build_pool(
+            ["owl", "bat", "eel"],
+            templates=["a {}.", "the {}.", "A {}."],
+            descriptions={"owl": ["eyes", "beak"], "bat": ["wings"]},
+            concatenate="all",
+            **more,
+        )
+    )
+
+
+class Interrupted:
+    """An encoder that is stopped after some calls."""
+
+    def __init__(self, calls=10**9):
+        self.calls = calls
+        self.asked = []
+
+    def __call__(self, texts):
+        if len(self.asked) == self.calls:
+            raise KeyboardInterrupt
+        self.asked.append(texts)
+        return FakeEncoder().encode_texts(texts)
+
+
+def embed_to(texts, folder, encode=None, encoder="fake", **more):
+    return texts.embed_to(folder, encode or Interrupted(), encoder_fingerprint=encoder, **more)
+
+
+def same_grid(one, other):
+    return (one.templates == other.templates).all() and all(
+        (a == b).all() for a, b in zip(one.prompts, other.prompts, strict=True)
+    )
+
+
+def test_rows_on_disk_are_those_in_memory(tmp_path):
+    texts, told = birds(), []
+    grid = embed_to(texts, tmp_path / "rows", progress=told.append)
+    assert same_grid(grid, texts.embed(FakeEncoder().encode_texts))
+    assert told == [0, *map(len, texts.prompt_texts)]
+    texts.check_against(grid)
+    # Mapped, not loaded: what the file says is what boosting sees.
+    owner = grid.prompts[0]
+    while owner.base is not None and not isinstance(owner, np.memmap):
+        owner = owner.base
+    assert isinstance(owner, np.memmap)
+    again, known = embed_to(texts, tmp_path / "rows", Interrupted(calls=0)), texts.prompt_texts
+    assert same_grid(again, grid)
+    assert [len(rows) for rows in again.prompts] == [len(own) for own in known]
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2])
+@pytest.mark.parametrize("torn", ["", "rows", "line", "lost rows"])
+def test_interrupted_rows_are_gone_on_with(tmp_path, calls, torn):
+    texts = birds()
+    with pytest.raises(KeyboardInterrupt):
+        embed_to(texts, tmp_path, Interrupted(calls))
+    rows, blocks = tmp_path / "rows.int16", tmp_path / "blocks.jsonl"
+    if calls and torn == "rows":
+        rows.write_bytes(rows.read_bytes() + b"half a block")
+    if calls and torn == "line":
+        blocks.write_bytes(blocks.read_bytes() + b'{"block": 1')
+    lost = calls and torn == "lost rows"
+    if lost:
+        rows.write_bytes(rows.read_bytes()[:-1])
+    rest = Interrupted()
+    grid = embed_to(texts, tmp_path, rest)
+    assert len(rest.asked) == 3 - calls + bool(lost)
+    assert same_grid(grid, texts.embed(FakeEncoder().encode_texts))
+    assert same_grid(embed_to(texts, tmp_path, Interrupted(calls=0)), grid)
+
+
+def test_rows_of_another_pool_or_encoder_are_not_gone_on_with(tmp_path):
+    embed_to(birds(), tmp_path)
+    before = (tmp_path / "rows.int16").read_bytes()
+    with pytest.raises(PoolError, match=r"another encoder \(fake, not other\): give another"):
+        embed_to(birds(), tmp_path, encoder="other")
+    with pytest.raises(PoolError, match="rows of another pool"):
+        embed_to(PoolTexts.of(build_pool(["owl", "bat", "eel"])), tmp_path)
+    assert (tmp_path / "rows.int16").read_bytes() == before
+    (tmp_path / "blocks.jsonl").unlink()
+    with pytest.raises(PoolError, match=r"is there without blocks\.jsonl"):
+        embed_to(birds(), tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PoolError, match=r"cannot keep the rows of the pool in .*file"):
+        embed_to(birds(), tmp_path / "file")
+
+
+def test_two_writers_of_one_folder_are_noticed(tmp_path):
+    def meanwhile(texts):
+        with suppress(KeyboardInterrupt):
+            embed_to(birds(), tmp_path, Interrupted(calls=1))
+        return FakeEncoder().encode_texts(texts)
+
+    with pytest.raises(PoolError, match="another process is writing"):
+        embed_to(birds(), tmp_path, meanwhile)
+    grid = embed_to(birds(), tmp_path)
+    assert same_grid(grid, birds().embed(FakeEncoder().encode_texts))
+
+
+def test_a_fit_from_disk_has_the_same_text(problem, tmp_path):
+    def encode(texts):
+        return np.stack([problem.vectors[text] for text in texts])
+
+    whole = problem.fit(rounds=3)
+    problem.pool = embed_to(problem.texts, tmp_path, encode)
+    assert problem.fit(rounds=3).to_json() == whole.to_json()
+    gradient = problem.fit(rounds=1, **OPEN)
+    problem.pool = problem.texts.embed(encode)
+    assert problem.fit(rounds=1, **OPEN).to_json() == gradient.to_json()
