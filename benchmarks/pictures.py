@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from promptboost.config import FitSettings
+from promptboost.config import FitConfig
 from promptboost.data import load_data
 from promptboost.pool import match_descriptions
 from promptboost.runs.demo import COLUMNS, run_demo
@@ -51,7 +51,7 @@ def main() -> None:
             data=options.data,
             shots=options.shots,
             seeds=options.seeds,
-            settings=FitSettings(prompts=prompts),
+            settings=FitConfig(prompts=prompts),
             say=print,
         )
     print("| shots | " + " | ".join(column.replace("_", " ") for column in COLUMNS) + " |")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.config import PRESETS, FitSettings, read_config
+from promptboost.config import PRESETS, FitConfig, read_config
 from promptboost.errors import FileFormatError, SettingError
 from promptboost.runs.folder import write_toml
 
@@ -14,7 +14,7 @@ composers = st.fixed_dictionaries(
     {"composer": st.just("gradient"), "logit_scale": st.none() | st.floats(1e-3, 1e6)}
 )
 settings = st.builds(
-    lambda composer, **others: FitSettings(**composer, **others),
+    lambda composer, **others: FitConfig(**composer, **others),
     composer=composers,
     encoder=st.text(min_size=1),
     shots=st.none() | st.integers(1, 10**6),
@@ -35,7 +35,7 @@ settings = st.builds(
 @given(settings)
 def test_settings_survive_their_file(chosen):
     text = write_toml({"fit": chosen.to_table()})
-    assert FitSettings.from_table(tomllib.loads(text)["fit"]) == chosen
+    assert FitConfig.from_table(tomllib.loads(text)["fit"]) == chosen
 
 
 @given(
@@ -80,36 +80,36 @@ def test_names_that_are_not_utf8_can_be_written():
 )
 def test_bad_settings_are_named(changes, part):
     with pytest.raises(SettingError, match=None) as caught:
-        FitSettings().merged(changes)
+        FitConfig().merged(changes)
     assert part in str(caught.value)
 
 
 def test_shots_may_be_all():
-    assert FitSettings().merged({"shots": "all"}).shots is None
-    assert FitSettings(shots=None).to_table()["shots"] == "all"
+    assert FitConfig().merged({"shots": "all"}).shots is None
+    assert FitConfig(shots=None).to_table()["shots"] == "all"
 
 
 def test_a_run_file_is_a_config(tmp_path):
     file = tmp_path / "run.toml"
-    file.write_text(write_toml({"fit": FitSettings(rounds=7).to_table(), "data": {"source": "x"}}))
-    assert FitSettings().merged(read_config(file)).rounds == 7
+    file.write_text(write_toml({"fit": FitConfig(rounds=7).to_table(), "data": {"source": "x"}}))
+    assert FitConfig().merged(read_config(file)).rounds == 7
 
 
 def test_a_run_file_from_before_the_gradient_composer_is_greedy(tmp_path):
     file = tmp_path / "run.toml"
     old = {"rounds": 50, "views_per_round": 4, "max_copies": 3}
     file.write_text(write_toml({"fit": old, "versions": {"promptboost": "0.1.0"}}))
-    assert FitSettings().merged(read_config(file)).composer == "greedy"
-    assert FitSettings.from_table(old).composer == "greedy"
+    assert FitConfig().merged(read_config(file)).composer == "greedy"
+    assert FitConfig.from_table(old).composer == "greedy"
     file.write_text(write_toml({"fit": {"rounds": 2}}))
-    assert FitSettings().merged(read_config(file)).composer == "gradient"
+    assert FitConfig().merged(read_config(file)).composer == "gradient"
 
 
 def test_presets_are_about_the_same_settings():
     default, paper = PRESETS["default"], PRESETS["paper"]
     assert set(default) == set(paper)
-    assert FitSettings().merged(default) == FitSettings()
-    assert FitSettings().merged(paper).merged(default) == FitSettings()
+    assert FitConfig().merged(default) == FitConfig()
+    assert FitConfig().merged(paper).merged(default) == FitConfig()
     assert dict(paper) == {
         "composer": "greedy",
         "rounds": 50,

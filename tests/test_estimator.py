@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from promptboost.boosting import BoostSettings
 from promptboost.boosting.gradient.scale import FACTORS
-from promptboost.config import FitSettings
+from promptboost.config import FitConfig
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import (
     DataError,
@@ -60,7 +60,7 @@ both_composers = pytest.mark.parametrize("composer", ["gradient", "greedy"])
 
 
 def test_defaults_are_those_of_the_command_line():
-    ours, theirs = PromptBoostClassifier().get_params(), FitSettings()
+    ours, theirs = PromptBoostClassifier().get_params(), FitConfig()
     named = {"n_rounds": "rounds", "n_views": "views"}
     same = ("composer", "logit_scale", "views_per_round", "temperature", "max_copies", "patience")
     for name, field in {**named, **{name: name for name in same}}.items():

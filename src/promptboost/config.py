@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from promptboost.errors import FileFormatError, SettingError
 
-__all__ = ["DEFAULT_ENCODER", "PRESETS", "FitSettings", "read_config"]
+__all__ = ["DEFAULT_ENCODER", "PRESETS", "FitConfig", "read_config"]
 
 #: Works on a machine that reaches no model hub. A CLIP model is better where one can be had.
 DEFAULT_ENCODER = "conse:lite0"
@@ -21,7 +21,7 @@ Composer = Literal["gradient", "greedy"]
 
 
 @dataclass(frozen=True)
-class FitSettings:
+class FitConfig:
     """Everything that decides what a fit gives, but for the images.
 
     Attributes
@@ -65,10 +65,10 @@ class FitSettings:
 
     Examples
     --------
-    >>> settings = FitSettings(shots=4)
+    >>> settings = FitConfig(shots=4)
     >>> settings.rounds, settings.merged({"rounds": 5}).rounds
     (1, 5)
-    >>> FitSettings(rounds=0)
+    >>> FitConfig(rounds=0)
     Traceback (most recent call last):
     promptboost.errors.SettingError: rounds is 0, but must be 1 or more
     """
@@ -123,9 +123,9 @@ class FitSettings:
         """How many views of an image a round sees."""
         return self.views if self.views_per_round is None else self.views_per_round
 
-    def merged(self, changes: Mapping[str, Any]) -> "FitSettings":
+    def merged(self, changes: Mapping[str, Any]) -> "FitConfig":
         """Take some settings from elsewhere; an unknown name is an error."""
-        return FitSettings(**{**asdict(self), **_known(changes)})
+        return FitConfig(**{**asdict(self), **_known(changes)})
 
     def to_table(self) -> dict[str, Any]:
         """Return the settings as values that TOML can hold; what is not set is left out."""
@@ -134,7 +134,7 @@ class FitSettings:
         return {name: value for name, value in table.items() if value is not None}
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> "FitSettings":
+    def from_table(cls, table: Mapping[str, Any]) -> "FitConfig":
         """Read what :meth:`to_table` gives, or gave when there was no other composer."""
         return cls(**_known({"composer": "greedy", **table}))
 
@@ -210,7 +210,7 @@ def _checked_number(name: str, value: object) -> float | None:
 
 
 def _known(table: Mapping[str, Any]) -> dict[str, Any]:
-    names = [field.name for field in fields(FitSettings)]
+    names = [field.name for field in fields(FitConfig)]
     if strange := sorted(set(table) - set(names)):
         raise SettingError(f"there is no setting {strange[0]!r}; there are {', '.join(names)}")
     values = dict(table)
@@ -229,6 +229,6 @@ _PAPER: dict[str, Any] = {
 
 #: Settings that go together, by name; each says something about the same ones.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "default": {name: getattr(FitSettings(), name) for name in _PAPER},
+    "default": {name: getattr(FitConfig(), name) for name in _PAPER},
     "paper": _PAPER,
 }

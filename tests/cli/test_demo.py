@@ -2,7 +2,7 @@
 
 import pytest
 
-from promptboost.config import FitSettings
+from promptboost.config import FitConfig
 from promptboost.runs.demo import COLUMNS, SOURCE, TARGET, run_demo
 from tests.cli.cli_tools import call
 
@@ -32,7 +32,7 @@ def test_real_encoders_on_real_images(capsys, tmp_path):
         shots=(1, 2),
         seeds=(1,),
         encoders=(SOURCE, TARGET),
-        settings=FitSettings(rounds=3, views=2, views_per_round=1),
+        settings=FitConfig(rounds=3, views=2, views_per_round=1),
         progress=False,
     )
     assert all(row[name] > 0.4 for row in found["rows"] for name in ("zero_shot", "boosted"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.word_mixer import serving
-from promptboost.config import FitSettings
+from promptboost.config import FitConfig
 from promptboost.errors import PromptBoostError, RunError, SettingError
 from promptboost.evaluation.cells import CompareRequest, Notebook
 from promptboost.evaluation.compare import compare, write_results
@@ -34,7 +34,7 @@ def request(task, out="out", **changes):
         "shots": (1, 2),
         "seeds": (1, 2),
         "encoder": "fake:32-0",
-        "words": FitSettings(prompts=str(task / "sentences.json"), views=2),
+        "words": FitConfig(prompts=str(task / "sentences.json"), views=2),
         "progress": False,
         **changes,
     }
@@ -154,7 +154,7 @@ def test_results_of_other_inputs_are_not_mixed(task, change):
     elif change == "words":
         (task / "sentences.json").write_text(json.dumps({"sea": ["wet"]}))
     else:
-        words = FitSettings(prompts=str(task / "sentences.json"), views=3)
+        words = FitConfig(prompts=str(task / "sentences.json"), views=3)
         changed = request(task, methods=("zero-shot",), words=words)
     with pytest.raises(RunError, match=f"other {change}"):
         compare(changed)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from promptboost.config import FitSettings
+from promptboost.config import FitConfig
 from promptboost.runs.fit import FitRequest
 
 ENCODER = "fake:32-0"
@@ -52,7 +52,7 @@ def request(root: Path, run: str = "run", **options) -> FitRequest:
         for name in ("overwrite", "resume", "cache", "source")
         if name in options
     }
-    settings = FitSettings(
+    settings = FitConfig(
         **{
             "encoder": ENCODER,
             "shots": 4,

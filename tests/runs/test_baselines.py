@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import promptboost.runs.baselines as words_module
-from promptboost.config import FitSettings
+from promptboost.config import FitConfig
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, SettingError
 from promptboost.pool import build_pool, save_pool
@@ -12,23 +12,23 @@ from promptboost.runs.baselines import Words, pool_for
 
 
 def words(settings=None, names=("owl", "bat")):
-    pool = pool_for(settings or FitSettings(), "images", names)
+    pool = pool_for(settings or FitConfig(), "images", names)
     return Words.embed(pool, Embedder.open("fake:32-0", cache=False, progress=False))
 
 
 def test_emoji_bring_their_own_sentences_unless_others_are_given(tmp_path):
-    emoji = pool_for(FitSettings(), "emoji", ["bird", "fruit"])
+    emoji = pool_for(FitConfig(), "emoji", ["bird", "fruit"])
     assert len(emoji.texts("bird")) >= 120
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"bird": ["wings"], "fruit": ["sweet"]}))
-    mine = pool_for(FitSettings(prompts=str(file)), "emoji", ["bird", "fruit"])
+    mine = pool_for(FitConfig(prompts=str(file)), "emoji", ["bird", "fruit"])
     assert mine.prompts("bird")[-1].source == "mine.json"
     assert len(mine.texts("bird")) == 81
 
 
 def test_a_missing_sentence_file_is_an_error():
     with pytest.raises(PoolError, match=r"cannot read the descriptions none\.json"):
-        pool_for(FitSettings(prompts="none.json"), "images", ["owl", "bat"])
+        pool_for(FitConfig(prompts="none.json"), "images", ["owl", "bat"])
 
 
 def test_baselines_are_unit_rows_and_differ():
@@ -68,7 +68,7 @@ def test_zero_shot_is_the_plain_template_whatever_the_templates():
 def test_any_format_will_do_and_prompts_know_their_source(tmp_path):
     file = tmp_path / "descriptors_birds.json"
     file.write_text(json.dumps({"Owl": ["round eyes"], "cow": ["horns"]}))
-    settings = FitSettings(prompts=str(file), concatenate="one")
+    settings = FitConfig(prompts=str(file), concatenate="one")
     pool = pool_for(settings, "images", ["owl", "bat"])
     sentence, joined = pool.prompts("owl")[-2:]
     assert (sentence.text, sentence.source) == ("owl, which has round eyes.", "dclip")
@@ -86,7 +86,7 @@ def saved(tmp_path):
 
 def test_a_saved_pool_is_the_pool(saved):
     for source in ("images", "emoji"):
-        pool = pool_for(FitSettings(prompts=saved), source, ["bat", "owl"])
+        pool = pool_for(FitConfig(prompts=saved), source, ["bat", "owl"])
         assert pool.texts("owl") == ["an Owl.", "eyes", "an Owl. eyes"]
         assert pool.templates == ("a {}.",)
         assert pool.prompts_by_source == {"template": 2, "mine": 1, "concat": 2, "cupl": 1}
@@ -94,7 +94,7 @@ def test_a_saved_pool_is_the_pool(saved):
 
 @pytest.mark.parametrize("changes", [{"templates": "clip"}, {"concatenate": "one"}])
 def test_a_saved_pool_leaves_nothing_open(saved, changes):
-    settings = FitSettings(prompts=saved, **changes)
+    settings = FitConfig(prompts=saved, **changes)
     (name,) = changes
     with pytest.raises(SettingError, match=rf"{name} is .* is a saved pool.*pool build .*--{name}"):
         pool_for(settings, "images", ["owl", "bat"])
@@ -102,4 +102,4 @@ def test_a_saved_pool_leaves_nothing_open(saved, changes):
 
 def test_a_saved_pool_must_have_all_classes(saved):
     with pytest.raises(PoolError, match="no prompts for the class 'elk'; it has 'Owl', 'Bat'"):
-        pool_for(FitSettings(prompts=saved), "images", ["owl", "bat", "elk"])
+        pool_for(FitConfig(prompts=saved), "images", ["owl", "bat", "elk"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from promptboost.config import FitSettings
+from promptboost.config import FitConfig
 from promptboost.data import load_data
 from promptboost.data.benchmarks import BENCHMARKS
 from promptboost.data.shots import coop_few_shot
@@ -14,7 +14,7 @@ from promptboost.runs.fit import FitRequest, fit_run
 from promptboost.runs.folder import RunFolder
 from tests.data.benchmarks.benchmark_tools import tiny, write_tree
 
-SETTINGS = FitSettings(encoder="fake:16-0", shots=2, seed=1, views=1)
+SETTINGS = FitConfig(encoder="fake:16-0", shots=2, seed=1, views=1)
 
 
 @pytest.fixture

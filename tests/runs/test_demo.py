@@ -1,12 +1,12 @@
 import pytest
 
 from promptboost.cli.demo import _summary
-from promptboost.config import FitSettings
+from promptboost.config import FitConfig
 from promptboost.errors import RunError
 from promptboost.runs.demo import COLUMNS, run_demo
 from promptboost.runs.folder import RunFolder
 
-QUICK = FitSettings(rounds=2, views=2, views_per_round=1)
+QUICK = FitConfig(rounds=2, views=2, views_per_round=1)
 FAKES = ("fake:32-0", "fake:16-1")
 
 

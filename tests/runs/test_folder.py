@@ -1,13 +1,13 @@
 import pytest
 
-from promptboost.config import FitSettings
+from promptboost.config import FitConfig
 from promptboost.errors import RunError
 from promptboost.runs.folder import RunFolder, encoder_slug
 
 
 def started(path):
     run = RunFolder(path)
-    run.begin(FitSettings(), {"data": {"source": "my images"}})
+    run.begin(FitConfig(), {"data": {"source": "my images"}})
     return run
 
 

@@ -1,13 +1,13 @@
 import pytest
 
-from promptboost.config import FitSettings
+from promptboost.config import FitConfig
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.pool import Prompt, PromptPool, build_pool, save_pool
 from promptboost.runs.preflight import check_inputs
 
 
 def check(file):
-    check_inputs("emoji", FitSettings(prompts=str(file)))
+    check_inputs("emoji", FitConfig(prompts=str(file)))
 
 
 def test_sentences_and_pools_are_looked_at_before_images(tmp_path):

@@ -7,7 +7,7 @@ import click
 
 from promptboost.cli.failure import Interrupted
 from promptboost.cli.output import Output, device_option, no_cache_option, plain, speaks, table
-from promptboost.config import DEFAULT_ENCODER, FitSettings
+from promptboost.config import DEFAULT_ENCODER, FitConfig
 from promptboost.errors import command_name
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def command(
         seeds,
         encoder,
         transfer,
-        FitSettings().merged({name: value for name, value in words.items() if value is not None}),
+        FitConfig().merged({name: value for name, value in words.items() if value is not None}),
         not no_cache,
         out.progress,
         device,

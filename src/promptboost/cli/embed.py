@@ -3,7 +3,7 @@
 import click
 
 from promptboost.cli.output import Output, device_option, speaks
-from promptboost.config import DEFAULT_ENCODER, FitSettings
+from promptboost.config import DEFAULT_ENCODER, FitConfig
 
 
 @click.command(name="embed")
@@ -14,7 +14,7 @@ from promptboost.config import DEFAULT_ENCODER, FitSettings
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help=f"Crops of each image; fit uses {FitSettings().views} of those it learns from.",
+    help=f"Crops of each image; fit uses {FitConfig().views} of those it learns from.",
 )
 @device_option
 @speaks

@@ -16,10 +16,10 @@ from promptboost.cli.output import (
     speaks,
     table,
 )
-from promptboost.config import DEFAULT_ENCODER, PRESETS, FitSettings
+from promptboost.config import DEFAULT_ENCODER, PRESETS, FitConfig
 from promptboost.errors import command_name
 
-_DEFAULT = FitSettings()
+_DEFAULT = FitConfig()
 _PAPER = _DEFAULT.merged(PRESETS["paper"])
 
 

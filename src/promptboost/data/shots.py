@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.config import FitSettings, OnBad
+from promptboost.config import FitConfig, OnBad
 from promptboost.data.benchmarks.splits import Item
 from promptboost.data.benchmarks.survey import benchmark_source
 from promptboost.data.dataset import Dataset
@@ -301,7 +301,7 @@ class Task:
         }
 
 
-def load_task(source: str, settings: FitSettings, *, progress: bool = True) -> Task:
+def load_task(source: str, settings: FitConfig, *, progress: bool = True) -> Task:
     """Read images and divide them as settings ask; a benchmark as its protocol does.
 
     Raises

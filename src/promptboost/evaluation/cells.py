@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from promptboost.config import DEFAULT_ENCODER, FitSettings
+from promptboost.config import DEFAULT_ENCODER, FitConfig
 from promptboost.errors import FileFormatError, RunError, SettingError
 from promptboost.files import write_text
 
@@ -124,7 +124,7 @@ class CompareRequest:
         The model to learn with.
     transfers : tuple of str
         Models to carry what was learnt to.
-    words : FitSettings
+    words : FitConfig
         Of these settings, those about words and views count.
     cache, progress, device
         As for a fit.
@@ -145,7 +145,7 @@ class CompareRequest:
     seeds: tuple[int, ...] = (1, 2, 3)
     encoder: str = DEFAULT_ENCODER
     transfers: tuple[str, ...] = ()
-    words: FitSettings = field(default_factory=FitSettings)
+    words: FitConfig = field(default_factory=FitConfig)
     cache: bool = True
     progress: bool = True
     device: str | None = None

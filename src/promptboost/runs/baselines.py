@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots
 from promptboost.boosting.grid import GridRows, from_grid
-from promptboost.config import FitSettings
+from promptboost.config import FitConfig
 from promptboost.data.shots import Task, image_ids
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-def pool_for(settings: FitSettings, source: str, class_names: Sequence[str]) -> PromptPool:
+def pool_for(settings: FitConfig, source: str, class_names: Sequence[str]) -> PromptPool:
     """Make the pool that settings ask for; the emoji come with sentences of their own.
 
     The file of sentences may be of any format that :func:`promptboost.pool.read_sources` knows. A
@@ -59,7 +59,7 @@ def pool_for(settings: FitSettings, source: str, class_names: Sequence[str]) -> 
 
     Examples
     --------
-    >>> pool_for(FitSettings(), "my-images", ["owl", "bat"])
+    >>> pool_for(FitConfig(), "my-images", ["owl", "bat"])
     <PromptPool: 2 classes, 160 prompts>
     """
     if settings.prompts is not None and is_saved_pool(settings.prompts):
@@ -79,7 +79,7 @@ def pool_for(settings: FitSettings, source: str, class_names: Sequence[str]) -> 
     )
 
 
-def _check_left_open(settings: FitSettings) -> None:
+def _check_left_open(settings: FitConfig) -> None:
     """Refuse settings that a saved pool has settled already."""
     for name, usual in (("templates", "own"), ("concatenate", "none")):
         if (asked := getattr(settings, name)) != usual:
@@ -245,7 +245,7 @@ class Learned:
 def embed_task(
     task: Task,
     pool: PromptPool,
-    settings: FitSettings,
+    settings: FitConfig,
     embedder: Embedder,
     folder: Path | None = None,
 ) -> Rows:
@@ -268,7 +268,7 @@ def embed_task(
 def learn(
     task: Task,
     rows: Rows,
-    settings: FitSettings,
+    settings: FitConfig,
     embedder: Embedder,
     *,
     resume: PromptEnsemble | None = None,
@@ -310,7 +310,7 @@ def learn(
     return Learned(ensemble, embed_ensemble(ensemble, embedder), np.stack(stages), seconds)
 
 
-def _boost_settings(settings: FitSettings) -> BoostSettings:
+def _boost_settings(settings: FitConfig) -> BoostSettings:
     by_gradient = settings.composer == "gradient"
     return BoostSettings(
         rounds=settings.rounds,

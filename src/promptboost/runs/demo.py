@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from promptboost.config import FitSettings
+from promptboost.config import FitConfig
 from promptboost.data.shots import load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.runs.baselines import compare, embed_task, learn, pool_for
@@ -36,7 +36,7 @@ def run_demo(
     shots: Sequence[int] = SHOTS,
     seeds: Sequence[int] = SEEDS,
     encoders: tuple[str, str] = (SOURCE, TARGET),
-    settings: FitSettings | None = None,
+    settings: FitConfig | None = None,
     cache: bool = True,
     progress: bool = True,
     say: Callable[[str], None] = lambda _: None,
@@ -58,7 +58,7 @@ def run_demo(
         ``rows``, one for each number of shots, with mean accuracies over the seeds; and where the
         run and its report are.
     """
-    base = (settings or FitSettings()).merged({"encoder": encoders[0]})
+    base = (settings or FitConfig()).merged({"encoder": encoders[0]})
     run = RunFolder(folder)
     run.check_free(overwrite=True, resume=False)
     check_place(run)
@@ -92,7 +92,7 @@ def run_demo(
 
 
 def _one_fit(
-    data: str, settings: FitSettings, source: Embedder, target: Embedder
+    data: str, settings: FitConfig, source: Embedder, target: Embedder
 ) -> dict[str, float | None]:
     """Fit in memory, and give the accuracies on both encoders."""
     task = load_task(data, settings, progress=source.progress)

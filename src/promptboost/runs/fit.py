@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import promptboost
-from promptboost.config import FitSettings
+from promptboost.config import FitConfig
 from promptboost.data import load_data
 from promptboost.data.benchmarks import benchmark_source
 from promptboost.data.shots import Task, load_task
@@ -50,7 +50,7 @@ class FitRequest:
         Images: a folder, a manifest, or the word ``emoji``.
     run : Path
         Folder to write.
-    settings : FitSettings
+    settings : FitConfig
         What to do. To resume, they must be those of the run.
     overwrite, resume : bool
         What to do about a run that is there already.
@@ -64,7 +64,7 @@ class FitRequest:
 
     source: str
     run: Path
-    settings: FitSettings
+    settings: FitConfig
     overwrite: bool = False
     resume: bool = False
     cache: bool = True
@@ -125,7 +125,7 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     return metrics
 
 
-def _prepare(request: FitRequest, run: RunFolder, settings: FitSettings) -> Embedder:
+def _prepare(request: FitRequest, run: RunFolder, settings: FitConfig) -> Embedder:
     """Find what is wrong while it is cheap: reading all images can take minutes."""
     check_place(run)
     check_inputs(request.source, settings)
@@ -140,7 +140,7 @@ def _learn(
     run: RunFolder,
     task: Task,
     rows: Rows,
-    settings: FitSettings,
+    settings: FitConfig,
     embedder: Embedder,
     say: Callable[[str], None],
 ) -> Learned:
@@ -178,7 +178,7 @@ def _learn(
 
 
 def _measure(
-    task: Task, rows: Rows, learned: Learned, settings: FitSettings, embedder: Embedder
+    task: Task, rows: Rows, learned: Learned, settings: FitConfig, embedder: Embedder
 ) -> dict[str, Any]:
     guesses = compare(task, rows, learned, seed=settings.seed)
     return make_metrics(task, rows, learned, guesses, settings, embedder)

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from promptboost.config import FitSettings
+from promptboost.config import FitConfig
 from promptboost.data.benchmarks import benchmark_source
 from promptboost.errors import FileFormatError, RunError, command_name, place
 from promptboost.files import write_text
@@ -210,7 +210,7 @@ class RunFolder:
         for file in self.path.glob(_TEMPORARY):
             file.unlink(missing_ok=True)
 
-    def begin(self, settings: FitSettings, about: dict[str, dict[str, Any]]) -> None:
+    def begin(self, settings: FitConfig, about: dict[str, dict[str, Any]]) -> None:
         """Clear the folder and write ``run.toml``: the settings, data, encoder and versions."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.clear()
@@ -227,9 +227,9 @@ class RunFolder:
             raise FileFormatError(f"{self.settings_path} is not TOML: {error}") from error
 
     @property
-    def settings(self) -> FitSettings:
+    def settings(self) -> FitConfig:
         """What the fit was asked to do."""
-        return FitSettings.from_table(self.tables.get("fit", {}))
+        return FitConfig.from_table(self.tables.get("fit", {}))
 
     @property
     def source(self) -> str:

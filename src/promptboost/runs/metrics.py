@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from promptboost.config import FitSettings
+from promptboost.config import FitConfig
 from promptboost.data.shots import Task, image_ids
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import FileFormatError, RunError
@@ -29,7 +29,7 @@ def make_metrics(
     rows: Rows,
     learned: Learned,
     guesses: list[Guesses],
-    settings: FitSettings,
+    settings: FitConfig,
     embedder: Embedder,
 ) -> dict[str, Any]:
     """Collect the figures of a fit; timing is added by whoever timed it."""
@@ -104,7 +104,7 @@ def read_metrics(path: str | Path) -> dict[str, Any]:
     return metrics
 
 
-def _task_facts(task: Task, settings: FitSettings) -> dict[str, Any]:
+def _task_facts(task: Task, settings: FitConfig) -> dict[str, Any]:
     return {
         "data": task.source,
         "classes": len(task.class_names),

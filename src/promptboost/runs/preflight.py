@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from promptboost.config import PRESETS, FitSettings
+from promptboost.config import PRESETS, FitConfig
 from promptboost.data import load_data
 from promptboost.data.benchmarks import benchmark_source, read_benchmark
 from promptboost.data.shots import Task
@@ -90,7 +90,7 @@ def check_place(run: RunFolder) -> None:
         ) from error
 
 
-def check_inputs(source: str, settings: FitSettings) -> None:
+def check_inputs(source: str, settings: FitConfig) -> None:
     """Raise if the images or the sentences are not where they are said to be."""
     if (benchmark := benchmark_source(source)) is not None:
         read_benchmark(*benchmark)  # lists, but decodes no image
@@ -135,14 +135,14 @@ def lasting_source(source: str) -> str:
     )
 
 
-def lasting_settings(settings: FitSettings) -> FitSettings:
+def lasting_settings(settings: FitConfig) -> FitConfig:
     """Return settings whose file of sentences is found from any folder."""
     if settings.prompts is None or not Path(settings.prompts).exists():
         return settings
     return settings.merged({"prompts": str(Path(settings.prompts).absolute())})
 
 
-def check_same_request(run: RunFolder, source: str, settings: FitSettings) -> None:
+def check_same_request(run: RunFolder, source: str, settings: FitConfig) -> None:
     """Refuse to go on with other settings or another source, and say which."""
     now, before = settings.to_table(), run.settings.to_table()
     for name in (*now, *(name for name in before if name not in now)):
@@ -214,7 +214,7 @@ def _way_out(task: Task) -> str:
     return f"--shots {shots} would leave some to measure on"
 
 
-def prompts_remarks(settings: FitSettings) -> list[str]:
+def prompts_remarks(settings: FitConfig) -> list[str]:
     """Say which sentences of the file nobody can use; a saved pool has none of them."""
     if settings.prompts is None or is_saved_pool(settings.prompts):
         return []
