@@ -30,7 +30,7 @@ __all__ = ["BULLET", "message", "read_templates", "Conversation", "check_server"
 BULLET = "- "
 
 _MESSAGE = """\
-A model looks at an image and picks the sentence that fits it best. The sentences are all made from \
+A model looks at a picture and picks the sentence that fits it best. The sentences are all made from \
 one template: the name of each kind of thing is put where the template has {{}}. Which template is \
 used decides how often the model is right.
 
