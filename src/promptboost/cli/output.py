@@ -47,7 +47,7 @@ class Output:
         return not (self.quiet or self.json)
 
     def note(self, text: str) -> None:
-        """Say something by the way, on stderr."""
+        """Write a remark to stderr."""
         if not self.quiet:
             click.echo(plain(text), err=True)
 

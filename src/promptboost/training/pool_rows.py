@@ -1,4 +1,8 @@
-"""The rows of a run's pool: in memory where they are few, else mapped from a folder."""
+"""The pool of a fit as boosting reads it: its texts, and their rows in memory or mapped from a folder.
+
+:class:`PoolTexts` says what the rows mean, :class:`PoolRows` holds them, and a pool too large for memory
+is written class by class into a :class:`RowsFolder`, which an interrupted fit goes on with.
+"""
 
 import json
 import os
@@ -171,7 +175,7 @@ def _append(path: Path, data: bytes | memoryview) -> None:
 
 @contextmanager
 def _explained(folder: Path) -> Iterator[None]:
-    """Say what an error of the operating system means for the folder."""
+    """Explain what an error of the operating system means for the folder."""
     try:
         yield
     except OSError as error:
@@ -336,7 +340,7 @@ class PoolTexts:
             yield rows[[position[text] for text in filled]], rows[[position[t] for t in own]]
 
     def check_against(self, pool: GridPool) -> None:
-        """Refuse rows that these texts cannot be about."""
+        """Raise PoolError if the rows cannot be those of these texts."""
         for what, rows, texts in (
             ("templates", pool.templates, self.template_texts),
             ("prompts", pool.prompts, self.prompt_texts),

@@ -1,0 +1,145 @@
+"""The house stands as CONTRIBUTING draws it: arrows one way, one name for one thing."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import promptboost
+
+HOUSE = Path(promptboost.__file__).parent
+# In the order of the walk. A room imports the rooms before it, never one after it.
+ROOMS = (
+    *(
+        "errors",
+        "files",
+        "plugins",
+        "config",
+        "data",
+        "pool",
+        "llm",
+        "encoders",
+        "boosting",
+        "model",
+    ),
+    *("training", "estimator", "methods", "testing", "evaluation", "runs", "report", "cli"),
+)
+# Parts of the package itself, which any room may ask for.
+EVERYWHERE = {"__version__"}
+# Names of roles: a file of each may stand in every room.
+ROLES = {"__init__", "__main__", "base", "registry"}
+
+
+def files():
+    return sorted(HOUSE.rglob("*.py"))
+
+
+def room_of(path):
+    parts = path.relative_to(HOUSE).with_suffix("").parts
+    return parts[0]
+
+
+def imported_rooms(path):
+    """Each room that a file imports anywhere in it, with the line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            parts = node.module.split(".")
+            if parts[0] == "promptboost":
+                names = [parts[1]] if len(parts) > 1 else [alias.name for alias in node.names]
+                yield from ((name, node.lineno) for name in names)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                parts = alias.name.split(".")
+                if parts[0] == "promptboost" and len(parts) > 1:
+                    yield parts[1], node.lineno
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(HOUSE)))
+def test_arrows_point_one_way(path):
+    room = room_of(path)
+    if room == "__init__":
+        return  # the front door, which imports nothing until it is asked
+    assert room in ROOMS, (
+        f"{room} is a new room: give it a place in the walk, here and in CONTRIBUTING"
+    )
+    place = ROOMS.index(room)
+    for target, line in imported_rooms(path):
+        if target == room or target in EVERYWHERE:
+            continue
+        assert target in ROOMS, f"{path}:{line} imports {target}, which is no room of the house"
+        assert ROOMS.index(target) < place, (
+            f"{path}:{line}: {room} imports {target}, which comes after it in the walk "
+            f"({' → '.join(ROOMS)}). Move what is needed to {room} or before it."
+        )
+
+
+def test_the_algorithm_stands_on_arrays_alone():
+    allowed = {"numpy", "numba", "promptboost", *sys.stdlib_module_names}
+    for path in (HOUSE / "boosting").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+            assert {name.split(".")[0] for name in names} <= allowed, (path, node.lineno)
+        assert {room for room, _ in imported_rooms(path)} <= {"boosting", "errors"}, path
+
+
+def test_one_name_for_one_thing():
+    stems, classes = defaultdict(list), defaultdict(list)
+    for path in files():
+        place = path.relative_to(HOUSE)
+        # A command bears the name of what it calls, a reader that of its source.
+        if place.stem not in ROLES and place.parts[0] != "cli" and "readers" not in place.parts:
+            stems[place.stem].append(str(place))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes[node.name].append(str(place))
+    assert {name: places for name, places in stems.items() if len(places) > 1} == {}
+    assert {name: places for name, places in classes.items() if len(places) > 1} == {}
+
+
+def test_files_are_named_after_things():
+    doing = [path.name for path in files() if path.stem.endswith("ing") and path.stem != "testing"]
+    assert doing == []
+
+
+def test_docstrings_open_as_the_fields_do():
+    odd = []
+    for path in files():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                text = ast.get_docstring(node) or ""
+                if re.match(r"(Give|Say|Refuse)\b", text):
+                    odd.append(f"{path.relative_to(HOUSE)}:{node.lineno} {text.splitlines()[0]}")
+    assert odd == []
+
+
+def test_the_walk_in_contributing_names_files_that_are_there():
+    text = (HOUSE.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    walk = text.split("## The walk of one image")[1].split("\n## ")[0]
+    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*\.py)`", walk)
+    assert named
+    assert len(set(named)) <= 30
+    assert [name for name in named if not (HOUSE / name).is_file()] == []
+
+
+def test_help_is_instant_and_imports_nothing_heavy():
+    code = (
+        "import sys; from promptboost.cli import promptboost\n"
+        "try: promptboost(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'PIL', 'torch', 'sklearn', 'numba', 'msgspec'} & set(sys.modules)\n"
+        "print(sorted(heavy), file=sys.stderr)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert answer.stderr.strip() == "[]"
