@@ -50,7 +50,7 @@ class CoOp(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = CoOp(epochs=3).fit(shots, build_pool(["red", "blue"]), encoder)

@@ -29,7 +29,7 @@ class CuPL(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("fire", "ice")
     >>> said = {"fire": ["fire is red"], "ice": ["ice is blue"]}
@@ -83,7 +83,7 @@ class PoolMean(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = PoolMean().fit(shots, build_pool(["red", "blue"]), encoder)

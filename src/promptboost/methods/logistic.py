@@ -45,7 +45,7 @@ class Logistic(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("fire", "ice")
     >>> fitted = Logistic().fit(shots, build_pool(["fire", "ice"]), encoder)
@@ -54,7 +54,7 @@ class Logistic(Method):
     """
 
     name: ClassVar[str] = "logistic"
-    group: ClassVar[Group] = Group.PICTURES
+    group: ClassVar[Group] = Group.IMAGES
     carries_over: ClassVar[Transfer] = Transfer.REFIT
 
     seed: int = 0

@@ -50,7 +50,7 @@ class PEZ(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = PEZ(tokens=2, steps=5).fit(shots, build_pool(["red", "blue"]), encoder)

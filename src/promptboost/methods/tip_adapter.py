@@ -349,7 +349,7 @@ class TipAdapter(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = TipAdapter().fit(shots, build_pool(["red", "blue"]), encoder)
@@ -358,7 +358,7 @@ class TipAdapter(Method):
     """
 
     name: ClassVar[str] = "tip-adapter"
-    group: ClassVar[Group] = Group.PICTURES
+    group: ClassVar[Group] = Group.IMAGES
     carries_over: ClassVar[Transfer] = Transfer.REFIT
 
     tuned: bool = False

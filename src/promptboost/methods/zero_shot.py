@@ -25,7 +25,7 @@ class ZeroShot(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = ZeroShot().fit(shots, build_pool(["red", "blue"]), encoder)

@@ -79,7 +79,7 @@ class ProAPO(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("fire", "ice")
     >>> said = {"fire": ["it is red", "it is hot"], "ice": ["it is blue", "it is cold"]}
