@@ -357,12 +357,10 @@ def check_numbers(
     positive: Sequence[str] = (),
     from_zero: Sequence[str] = (),
 ) -> None:
-    """Check number settings, given by their names; one that is None is left out.
+    """Check settings by their names; one that is None is left out.
 
-    Raises
-    ------
-    SettingError
-        If one of `counts` is below 1, of `positive` not above 0, or of `from_zero` below 0.
+    Raises a SettingError if one of `counts` is below 1, of `positive` not above 0, or of `from_zero`
+    below 0.
     """
     rules: tuple[tuple[Sequence[str], Callable[[float], bool], str], ...] = (
         (counts, lambda number: number >= 1, "1 or more"),

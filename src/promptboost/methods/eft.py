@@ -25,26 +25,11 @@ _INSIDE = "tuned."
 
 @dataclass(frozen=True)
 class EmulatedClassifier(Fitted):
-    """A classifier of one encoder (the source), emulated on another (the target).
+    """A classifier of one encoder (the source), emulated on another (the target); see :func:`emulate`.
 
     An image's logits are those of the target's zero-shot classifier, plus `strength` times what
     tuning changed on the source: tuned minus zero-shot. Whatever is added to all classes of an
     image, such as SigLIP's bias, cancels. Every logit has the scale of its own encoder.
-
-    Parameters
-    ----------
-    origin : Origin
-        Method, classes and the target encoder.
-    tuned : Fitted
-        What was learnt, on the source.
-    template : str
-        What both zero-shot classifiers say: the same text.
-    strength : float, default=1.0
-        How much of the change is added.
-
-    Examples
-    --------
-    See :func:`emulate`.
     """
 
     kind: ClassVar[str] = "eft"
@@ -161,10 +146,9 @@ def load_emulated(
     ----------
     folder : path-like
         The folder.
-    source : Encoder
-        The encoder the classifier was learnt on.
-    target : Encoder
-        The one it is emulated on. For another see :meth:`EmulatedClassifier.transfer`.
+    source, target : Encoder
+        The encoder it was learnt on, and the one it is emulated on. For another target see
+        :meth:`EmulatedClassifier.transfer`.
 
     Raises
     ------

@@ -84,24 +84,11 @@ class Logistic(Method):
 def fit_probe(
     rows: NDArray[np.float32], labels: NDArray[np.int64], *, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Fit logistic regression on images and their crops.
+    """Fit logistic regression on images and their crops, (n, 1 + V, D); every class has one at least.
 
     The crops of an image share the weight of one. The strength of regularisation is chosen by
-    cross-validation over images: crops never stand on both sides.
-
-    Parameters
-    ----------
-    rows : array of shape (n, 1 + V, D)
-        Each image and its crops.
-    labels : array of int, shape (n,)
-        Class indices from 0 to K − 1, each at least once.
-    seed : int, default=0
-        Divides the images into folds.
-
-    Returns
-    -------
-    tuple
-        Weights (K, D), intercepts (K,), and the C that was used.
+    cross-validation over images: crops never stand on both sides. Returns weights (K, D), intercepts
+    (K,), and the C that was used.
     """
     fewest = int(np.bincount(labels).min())
     C = FIXED_C if fewest < 2 else _choose(rows[:, 0], labels, min(fewest, _FOLDS), seed)

@@ -34,19 +34,10 @@ Factory = Callable[..., Method]
 
 @dataclass(frozen=True)
 class MethodRecord:
-    """A method that can be asked for by name.
+    """A method that can be asked for by name, its label in a few words, and what makes it.
 
-    Attributes
-    ----------
-    name : str
-        What a user types.
-    label : str
-        What it is, in a few words.
-    factory : str or callable
-        ``package.module:Class``, imported when it is asked for; or the class itself, or a function
-        without arguments that makes the method.
-    preset : dict
-        Settings that make this name of it.
+    The factory is ``package.module:Class``, imported when it is asked for; or the class itself, or a
+    function without arguments that makes the method. The preset are settings of this name.
     """
 
     name: str
@@ -65,54 +56,51 @@ class MethodRecord:
         return made
 
 
-def _built_in() -> Iterator[MethodRecord]:
-    here = "promptboost.methods"
-    zero, cupl = f"{here}.zero_shot:ZeroShot", f"{here}.cupl:CuPL"
-    yield MethodRecord("zero-shot", "zero-shot, “a photo of a {}.”", zero)
-    yield MethodRecord(
+# Name, what it is, where it is in this package, and the settings that make this name of it.
+_BUILT_IN: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+    ("zero-shot", "zero-shot, “a photo of a {}.”", "zero_shot:ZeroShot", {}),
+    (
         "zero-shot-dataset",
         "zero-shot, the benchmark's own template",
-        zero,
+        "zero_shot:ZeroShot",
         {"template": "dataset"},
-    )
-    yield MethodRecord(
-        "zero-shot-80", "zero-shot, mean of the templates", zero, {"template": "all"}
-    )
-    yield MethodRecord("dclip", "DCLIP descriptors, re-implemented", f"{here}.dclip:DCLIP")
-    yield MethodRecord("cupl", "CuPL sentences, re-implemented", cupl)
-    yield MethodRecord(
+    ),
+    ("zero-shot-80", "zero-shot, mean of the templates", "zero_shot:ZeroShot", {"template": "all"}),
+    ("dclip", "DCLIP descriptors, re-implemented", "dclip:DCLIP", {}),
+    ("cupl", "CuPL sentences, re-implemented", "cupl:CuPL", {}),
+    (
         "cupl+templates",
         "CuPL sentences and the templates, re-implemented",
-        cupl,
+        "cupl:CuPL",
         {"templates": True},
-    )
-    yield MethodRecord("pool-mean", "mean of the whole pool", f"{here}.cupl:PoolMean")
-    yield MethodRecord("proapo", "ProAPO, re-implemented", f"{here}.proapo.proapo:ProAPO")
-    yield MethodRecord("llmbo", "LLMbo, re-implemented", f"{here}.llmbo.llmbo:LLMbo")
-    yield MethodRecord("pez", "PEZ, re-implemented", f"{here}.pez:PEZ")
-    yield MethodRecord("coop", "CoOp, re-implemented", f"{here}.coop:CoOp")
-    yield MethodRecord(
-        "promptsrc", "PromptSRC, re-implemented", f"{here}.promptsrc.promptsrc:PromptSRC"
-    )
-    yield MethodRecord("logistic", "logistic regression on the images", f"{here}.logistic:Logistic")
-    tip = f"{here}.tip_adapter:TipAdapter"
-    yield MethodRecord("tip-adapter", "Tip-Adapter, re-implemented", tip)
-    yield MethodRecord("tip-adapter-f", "Tip-Adapter-F, re-implemented", tip, {"tuned": True})
-    boosting = f"{here}.promptboost:Boosting"
-    yield MethodRecord("promptboost", "promptboost, its default", boosting)
-    yield MethodRecord(
+    ),
+    ("pool-mean", "mean of the whole pool", "cupl:PoolMean", {}),
+    ("proapo", "ProAPO, re-implemented", "proapo.proapo:ProAPO", {}),
+    ("llmbo", "LLMbo, re-implemented", "llmbo.llmbo:LLMbo", {}),
+    ("pez", "PEZ, re-implemented", "pez:PEZ", {}),
+    ("coop", "CoOp, re-implemented", "coop:CoOp", {}),
+    ("promptsrc", "PromptSRC, re-implemented", "promptsrc.promptsrc:PromptSRC", {}),
+    ("logistic", "logistic regression on the images", "logistic:Logistic", {}),
+    ("tip-adapter", "Tip-Adapter, re-implemented", "tip_adapter:TipAdapter", {}),
+    ("tip-adapter-f", "Tip-Adapter-F, re-implemented", "tip_adapter:TipAdapter", {"tuned": True}),
+    ("promptboost", "promptboost, its default", "promptboost:Boosting", {}),
+    (
         "tpb",
         "text prompt boosting with the paper's settings, re-implemented",
-        boosting,
+        "promptboost:Boosting",
         {"composer": "greedy", "rounds": 50, "views_per_round": 4},
-    )
+    ),
+)
 
 
 class _Methods(Mapping[str, MethodRecord]):
     """The methods by name. Installed packages are looked at when a name is not built in."""
 
     def __init__(self) -> None:
-        self._records = {record.name: record for record in _built_in()}
+        self._records = {
+            name: MethodRecord(name, label, f"promptboost.methods.{place}", preset)
+            for name, label, place, preset in _BUILT_IN
+        }
         self._plugins: dict[str, MethodRecord] = {}
         self._loaded: dict[str, object] | None = None
 

@@ -202,28 +202,7 @@ class _AdamW:
 
 @dataclass(frozen=True)
 class CacheClassifier(Fitted):
-    """Class rows made of text, and a cache of images that corrects them.
-
-    Parameters
-    ----------
-    origin : Origin
-        Method, classes and encoder.
-    rows : array of float32, shape (K, D)
-        Mean row of the texts of each class, of length one.
-    cache : Cache
-        The images.
-
-    Examples
-    --------
-    >>> from promptboost.methods.base import RowImages
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> encoder = FakeEncoder(dim=8)
-    >>> text, seen = encoder.encode_texts(["fire", "ice"]), encoder.encode_texts(["red", "blue"])
-    >>> cache = Cache(seen, np.array([0, 1]), 2, alpha=50.0)
-    >>> fitted = CacheClassifier(Origin("x", ("fire", "ice"), encoder), text, cache)
-    >>> fitted.predict(RowImages({encoder.id: seen[:, None]})).tolist()
-    [0, 1]
-    """
+    """Class rows made of text, of length one, and a cache of images that corrects them."""
 
     kind: ClassVar[str] = "tip-adapter"
     origin: Origin

@@ -43,20 +43,10 @@ _ARRAYS = ("class_rows", "text_prompts", "vision_prompts")
 
 @dataclass(frozen=True)
 class PromptedClassifier(Fitted):
-    """Prompts of both towers of one encoder.
+    """Prompts of both towers of one encoder, (layers, tokens, width), and the class rows they make.
 
-    It looks at the images themselves: rows that were embedded without the prompts are of no use.
-
-    Parameters
-    ----------
-    origin : Origin
-        Method, classes and encoder.
-    class_rows : array of float32, shape (K, D)
-        The classes as the prompted text tower embeds them; the tower is not needed again.
-    text_prompts, vision_prompts : array of float32, shape (layers, tokens, width)
-        The prompts.
-    details : mapping, optional
-        What else the method wants to remember; ready for JSON.
+    It looks at the images themselves: rows that were embedded without the prompts are of no use. The
+    text tower is not needed again.
     """
 
     kind: ClassVar[str] = "promptsrc"
