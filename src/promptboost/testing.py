@@ -2,6 +2,7 @@
 
 import dataclasses
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -287,16 +288,22 @@ def _check_first(
     findings.expect(
         not shots.images.asked, "check() looks at the images: leave that to fit(), it takes long"
     )
+    problem = ""
     try:
-        method.check(_few(()), pool, encoder)
-        method.fit(_few(()), pool, encoder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of divisions by zero
+            method.check(_few(()), pool, encoder)
+            logits = method.fit(_few(()), pool, encoder).logits(_few().images)
+        problem = "" if np.isfinite(logits).all() else "logits() are not finite"
     except PromptBoostError:
         pass
     except Exception as error:
-        findings.problems.append(
-            f"without images it raises {type(error).__name__}: {error}; raise an error of "
-            "promptboost.errors that says what is missing, from check() if it can be known there"
-        )
+        problem = f"it raises {type(error).__name__}: {error}"
+    findings.expect(
+        not problem,
+        f"without images {problem}; have check() raise an error of promptboost.errors that says what "
+        "is missing",
+    )
     return True
 
 
