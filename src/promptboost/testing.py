@@ -1,13 +1,27 @@
-"""Helpers for tests: an encoder that needs no weights, and embeddings that behave like CLIP's."""
+"""For tests: made-up tasks, and checks that tell the author of a plugin what it lacks."""
 
+import dataclasses
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.encoders.base import UnitRows, unit_rows
+from promptboost.encoders.base import Encoder, UnitRows, unit_rows
 
-__all__ = ["SyntheticTask", "clip_like"]
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from promptboost.encoders.fake import FakeEncoder
+    from promptboost.methods import FewShotSet, Fitted, Method
+    from promptboost.pool import PromptPool
+
+__all__ = ["SyntheticTask", "check_method", "clip_like", "colour_shots"]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -86,3 +100,317 @@ def clip_like(
             for k in range(n_classes)
         ],
     )
+
+
+def colour_shots(red: str, blue: str) -> "tuple[FewShotSet, FakeEncoder]":
+    """Make a few-shot set of four images, and the encoder that sees them.
+
+    Parameters
+    ----------
+    red, blue : str
+        Names of the two classes. Images of the first are red and dark red, those of the second
+        blue and light blue.
+
+    Examples
+    --------
+    >>> shots, encoder = colour_shots("fire", "ice")
+    >>> shots.class_names, shots.labels.tolist(), shots.images.rows(encoder).shape
+    (('fire', 'ice'), [0, 0, 1, 1], (4, 32))
+    """
+    from promptboost.encoders.fake import FakeEncoder
+    from promptboost.methods import FewShotSet, RowImages
+
+    encoder = FakeEncoder()
+    rows = encoder.encode_texts(["red", "dark red", "blue", "light blue"])[:, None]
+    images = RowImages({encoder.id: rows})
+    return FewShotSet(images, np.array([0, 0, 1, 1]), (red, blue)), encoder
+
+
+class _Colours:
+    """Images of one colour each, which any encoder can embed; knows whether it was asked."""
+
+    def __init__(self, colours: Sequence[str]) -> None:
+        self.colours = colours
+        self.asked = False
+
+    def __len__(self) -> int:
+        return len(self.colours)
+
+    def rows(self, encoder: Encoder) -> UnitRows:
+        return self.views(encoder)[:, 0]
+
+    def views(self, encoder: Encoder) -> UnitRows:
+        self.asked = True
+        images = list(self.images())
+        crops = [image.crop((0, 0, 16, 16)) for image in images]
+        rows = encoder.encode_images([*images, *crops])
+        return np.ascontiguousarray(rows.reshape(2, len(images), encoder.dim).transpose(1, 0, 2))
+
+    def images(self) -> "Iterator[Image]":
+        from PIL import Image
+
+        for colour in self.colours:
+            self.asked = True
+            yield Image.new("RGB", (32, 32), colour)
+
+
+class _Findings:
+    """The problems so far."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def expect(self, right: bool, problem: str) -> None:
+        if not right:
+            self.problems.append(problem)
+
+    def attempt(self, what: str, work: Callable[[], _T]) -> _T | None:
+        try:
+            return work()
+        except Exception as error:  # whatever is wrong is a finding, not the end
+            self.problems.append(f"{what} raises {type(error).__name__}: {error}")
+            return None
+
+
+def check_method(
+    method: "Method",
+    *,
+    encoder: Encoder | None = None,
+    other: Encoder | None = None,
+    pool: "PromptPool | None" = None,
+) -> list[str]:
+    """Return what a method lacks to be used like those that are built in.
+
+    It is fitted on four images of two classes, ``fire`` and ``ice``: its declarations, that it checks
+    before it works, shapes, repeatability, saving and loading, and the transfer it declares.
+
+    Parameters
+    ----------
+    method : Method
+        With settings that keep a fit short.
+    encoder, other : Encoder, optional
+        To learn with, and to transfer to; by default two that need no weights.
+    pool : PromptPool, optional
+        Words about the classes ``fire`` and ``ice``; by default templates and a few sentences of the
+        sources ``CuPL`` and ``DCLIP``.
+
+    Returns
+    -------
+    list of str
+        One sentence for each problem; empty if there is none.
+
+    Examples
+    --------
+    >>> from promptboost.methods import make_method
+    >>> check_method(make_method("zero-shot"))
+    []
+    >>> check_method(make_method("cupl?sources=mine"))[0]  # doctest: +ELLIPSIS
+    "check() raises PoolError: ..."
+    """
+    from promptboost.encoders.fake import FakeEncoder
+
+    findings = _Findings()
+    _check_declarations(method, findings)
+    if findings.problems:  # everything else builds on them
+        return findings.problems
+    _check_spelling(method, findings)
+    encoder = FakeEncoder() if encoder is None else encoder
+    other = FakeEncoder(seed=1) if other is None else other
+    pool = _fire_and_ice() if pool is None else pool
+    if _check_first(method, pool, encoder, findings):
+        fitted = findings.attempt("fit()", lambda: method.fit(_few(), pool, encoder))
+        if fitted is not None and _check_answers(fitted, encoder, findings):
+            _check_repeats(method, fitted, pool, encoder, findings)
+            _check_archive(fitted, encoder, findings)
+            _check_transfer(method, fitted, other, findings)
+    return findings.problems
+
+
+def _few(colours: Sequence[str] = ("red", "darkred", "blue", "lightblue")) -> "FewShotSet":
+    from promptboost.methods import FewShotSet
+
+    labels = np.array([int("blue" in colour) for colour in colours], dtype=np.int64)
+    return FewShotSet(_Colours(colours), labels, ("fire", "ice"), "a photo of {}.")
+
+
+def _fire_and_ice() -> "PromptPool":
+    from promptboost.pool import build_pool
+
+    sentences = {"fire": ["fire is red", "fire is hot"], "ice": ["ice is blue", "ice is cold"]}
+    parts = {"fire": ["a red colour"], "ice": ["a blue colour"]}
+    return build_pool(["fire", "ice"], descriptions={"CuPL": sentences, "DCLIP": parts})
+
+
+def _check_declarations(method: "Method", findings: _Findings) -> None:
+    from promptboost.methods import Group, Method, Transfer
+
+    kind = type(method)
+    if not isinstance(method, Method):
+        findings.problems.append(f"{kind.__name__} does not derive from promptboost.methods.Method")
+        return
+    frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen
+    findings.expect(
+        frozen, f"{kind.__name__} is not a frozen dataclass: add @dataclass(frozen=True)"
+    )
+    wanted = {"name": str, "group": Group, "carries_over": Transfer, "learns": bool}
+    for attribute, of in wanted.items():
+        right = isinstance(getattr(kind, attribute, None), of)
+        findings.expect(
+            right, f"{attribute} is missing: {attribute}: ClassVar[{of.__name__}] = … in the class"
+        )
+
+
+def _check_spelling(method: "Method", findings: _Findings) -> None:
+    from promptboost.methods import make_method, spelled
+
+    spelling = spelled(method)
+    again = findings.attempt(
+        f"make_method({spelling!r}), which its files name it by,", lambda: make_method(spelling)
+    )
+    if again is not None:
+        findings.expect(
+            again == method,
+            f"{spelling!r} makes another method: settings are texts, numbers, true and false, or None",
+        )
+
+
+def _check_first(
+    method: "Method", pool: "PromptPool", encoder: Encoder, findings: _Findings
+) -> bool:
+    """Check what happens before any work; tell whether the method can be fitted."""
+    from promptboost.errors import PromptBoostError
+
+    shots, before = _few(), len(findings.problems)
+    findings.attempt("check()", lambda: method.check(shots, pool, encoder))
+    if len(findings.problems) > before:
+        return False
+    assert isinstance(shots.images, _Colours)
+    findings.expect(
+        not shots.images.asked, "check() looks at the images: leave that to fit(), it takes long"
+    )
+    problem = ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of divisions by zero
+            method.check(_few(()), pool, encoder)
+            logits = method.fit(_few(()), pool, encoder).logits(_few().images)
+        problem = "" if np.isfinite(logits).all() else "logits() are not finite"
+    except PromptBoostError:
+        pass
+    except Exception as error:
+        problem = f"it raises {type(error).__name__}: {error}"
+    findings.expect(
+        not problem,
+        f"without images {problem}; have check() raise an error of promptboost.errors that says what "
+        "is missing",
+    )
+    return True
+
+
+def _check_answers(fitted: "Fitted", encoder: Encoder, findings: _Findings) -> bool:
+    """Check one fitted classifier; tell whether it answers."""
+    from promptboost.methods import Fitted
+
+    if not isinstance(fitted, Fitted):
+        findings.problems.append(f"fit() returns {type(fitted).__name__}, not a Fitted")
+        return False
+    images = _few().images
+    origin = findings.attempt("origin", lambda: fitted.origin)
+    if origin is not None:
+        right = tuple(origin.class_names) == ("fire", "ice") and origin.encoder is encoder
+        findings.expect(right, "origin is not that of the fit: use self.origin(shots, encoder)")
+    logits = findings.attempt("logits()", lambda: fitted.logits(images))
+    if logits is None or getattr(logits, "shape", None) != (4, 2) or logits.dtype != np.float32:
+        shape, dtype = getattr(logits, "shape", None), getattr(logits, "dtype", None)
+        findings.expect(
+            logits is None,
+            f"logits() returns {dtype} of shape {shape} for 4 images and 2 classes, not float32 (4, 2)",
+        )
+        return False
+    findings.expect(bool(np.isfinite(logits).all()), "logits() are not finite")
+    guesses = findings.attempt("predict()", lambda: fitted.predict(images))
+    if guesses is not None:
+        right = np.array_equal(guesses, logits.argmax(axis=1))
+        findings.expect(right, "predict() does not return the class of the highest logit")
+    words = findings.attempt("words()", fitted.words)
+    findings.expect(words is None or len(words) == 2, "words() has not one bank for each class")
+    return True
+
+
+def _check_repeats(
+    method: "Method", fitted: "Fitted", pool: "PromptPool", encoder: Encoder, findings: _Findings
+) -> None:
+    images = _few().images
+    again = findings.attempt("a second fit()", lambda: method.fit(_few(), pool, encoder))
+    if again is not None:
+        findings.expect(
+            np.array_equal(again.logits(images), fitted.logits(images)),
+            "two fits with the same settings differ: draw from np.random.default_rng(self.seed)",
+        )
+    if not method.learns:
+        fewer = findings.attempt("fit()", lambda: method.fit(_few(("red", "blue")), pool, encoder))
+        findings.expect(
+            fewer is not None and np.array_equal(fewer.logits(images), fitted.logits(images)),
+            "learns is False, but other images give another classifier",
+        )
+
+
+def _check_archive(fitted: "Fitted", encoder: Encoder, findings: _Findings) -> None:
+    from promptboost.methods import load_fitted, save_fitted
+
+    def saved_and_loaded() -> "Fitted":
+        with tempfile.TemporaryDirectory() as folder:
+            save_fitted(fitted, folder)
+            return load_fitted(folder, encoder)
+
+    again = findings.attempt("saving and loading", saved_and_loaded)
+    if again is not None:
+        images = _few().images
+        findings.expect(
+            type(again) is type(fitted),
+            f"what is loaded is a {type(again).__name__}: check its kind",
+        )
+        findings.expect(
+            np.array_equal(again.logits(images), fitted.logits(images)),
+            "a classifier that was saved and loaded answers differently: state() leaves something out",
+        )
+
+
+def _check_transfer(
+    method: "Method", fitted: "Fitted", other: Encoder, findings: _Findings
+) -> None:
+    from promptboost.errors import EncoderError
+    from promptboost.methods import Transfer
+    from promptboost.methods.eft import emulate
+
+    declared = f"carries_over is Transfer.{method.carries_over.name}"
+    if method.carries_over is Transfer.REFIT:
+        try:
+            fitted.transfer(other)
+        except EncoderError:
+            return
+        except Exception as error:
+            findings.problems.append(
+                f"{declared}: transfer() must raise EncoderError, not {error!r}"
+            )
+        else:
+            findings.problems.append(f"{declared}, but transfer() returns a classifier")
+        return
+    by_text = method.carries_over is Transfer.TEXT
+    moved = findings.attempt(
+        f"{declared}: moving it",
+        lambda: fitted.transfer(other) if by_text else emulate(fitted, other),
+    )
+    if moved is None:
+        return
+    if by_text:
+        findings.expect(
+            fitted.words() is not None and moved.words() == fitted.words(),
+            f"{declared}, but words() are not the same on the other encoder, or are None",
+        )
+    logits = findings.attempt("logits() after the transfer", lambda: moved.logits(_few().images))
+    if logits is not None:
+        findings.expect(
+            logits.shape == (4, 2) and bool(np.isfinite(logits).all()),
+            "logits() after the transfer are not finite numbers of shape (4, 2)",
+        )

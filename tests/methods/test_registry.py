@@ -59,7 +59,7 @@ def test_settings_of_every_type_can_be_spelled_and_read(
 def test_every_name_makes_a_method_that_spells_itself(name: str) -> None:
     method = make_method(name)
     assert make_method(spelled(method)) == method
-    assert METHODS[method.name].place == METHODS[name].place
+    assert METHODS[method.name].factory == METHODS[name].factory
     assert name == method.name or METHODS[name].preset
 
 

@@ -1,9 +1,14 @@
-"""Choice: the algorithm, on arrays alone.
+"""Choice: which prompts enter which bank, on arrays alone.
 
-Read :mod:`~promptboost.boosting.grid` (what the numbers are), then
-:mod:`~promptboost.boosting.greedy.insertion` and :mod:`~promptboost.boosting.boost` beside the paper, then
-:mod:`~promptboost.boosting.greedy.search` (how the greedy search is fast), and
-:mod:`~promptboost.boosting.gradient.compose` (the other composer).
+Read it in this order, beside the paper. First the numbers: :mod:`~promptboost.boosting.grid` (why they
+are integers) and :mod:`~promptboost.boosting.problem` (images and prompts as checked rows). Then the
+outer loop: :mod:`~promptboost.boosting.boost`, and what one of its rounds returns,
+:mod:`~promptboost.boosting.composition`. Then the two composers. The paper's:
+:mod:`~promptboost.boosting.greedy.insertion`, :mod:`~promptboost.boosting.greedy.search` (why it is fast)
+and :mod:`~promptboost.boosting.greedy.flips` (its compiled loops). The default:
+:mod:`~promptboost.boosting.gradient.scale`, :mod:`~promptboost.boosting.gradient.compose`,
+:mod:`~promptboost.boosting.gradient.banks` and :mod:`~promptboost.boosting.gradient.linesearch`. Both
+multiply rows with :mod:`~promptboost.boosting.compiled`.
 """
 
 from promptboost.boosting.boost import BoostRound, BoostSettings, BoostState, boost

@@ -26,7 +26,7 @@ Algorithm = Literal["samme.r", "samme"]
 
 @dataclass(frozen=True)
 class BoostSettings:
-    """What a fit is asked.
+    """Settings of a fit.
 
     Attributes
     ----------
@@ -41,11 +41,11 @@ class BoostSettings:
     seed : int
         Decides which views are drawn and how ties between templates are broken.
     max_copies, penalty
-        See :func:`promptboost.boosting.greedy.insertion.compose_greedily`.
+        See :func:`~promptboost.boosting.greedy.insertion.compose_greedily`.
     patience : int, optional
         Stop after this many rounds in a row that leave no error. Never by default.
     gradient : GradientSettings, optional
-        Compose by gradient, and so; by default, greedily as in the paper.
+        Compose by gradient, with these; by default greedily, as in the paper.
     """
 
     rounds: int = 50
@@ -83,12 +83,10 @@ class BoostState:
 
     Attributes
     ----------
-    rounds_done : int
-        Number of finished rounds.
+    rounds_done, quiet_rounds : int
+        Finished rounds, and how many of the last ones in a row left no error.
     weights : array of float64, shape (n,)
         Sample weights for the next round, adding up to one.
-    quiet_rounds : int
-        How many rounds in a row left no error.
     finished : bool
         Whether there is nothing more to do, whatever the number of rounds asked.
     """
@@ -110,7 +108,7 @@ class BoostRound:
     vote : float
         Its weight in the strong classifier: 1 for SAMME.R.
     original_error : float
-        Its weighted error on the original images, under the weights it was composed with.
+        Its error on the original images, under the weights it was composed with.
     state : BoostState
         Where the fit stands after the round.
     """
@@ -171,7 +169,7 @@ def boost(
         n = len(shots.labels)
         state = BoostState(0, _normalised(np.ones(n) if weights is None else weights, n))
     elif weights is not None:
-        raise WeightError("give start weights or a state to continue from, not both")
+        raise WeightError("pass start weights or a state to continue from, not both")
     else:
         weights_to_grid(state.weights, len(shots.labels))  # checked, but kept to the last bit
     return _rounds(shots, pool, settings, state, callback)
@@ -255,23 +253,23 @@ def updated_weights(
     labels: NDArray[np.int64],
     temperature: float,
 ) -> NDArray[np.float64]:
-    """SAMME.R: ``w ← w · exp(−(K−1)/K · ỹᵀ log p)``, normalised.
+    """Return the weights after a round of SAMME.R: ``w · exp(−(K−1)/K · ỹᵀ log p)``, normalised.
 
     The log-partition of the softmax cancels in ``ỹᵀ log p = (s_y − mean of the other s)/τ``, so the
     scores are enough, and no probability has to be clipped.
     """
     n, K = scores.shape
-    own = scores[np.arange(n), labels]
-    others = (scores.sum(axis=1) - own) / (K - 1)
-    exponent = -(K - 1) / K * (own - others) / temperature
+    true = scores[np.arange(n), labels]
+    others = (scores.sum(axis=1) - true) / (K - 1)
+    exponent = -(K - 1) / K * (true - others) / temperature
     return _normalised(weights * np.exp(exponent - exponent.max()), n)
 
 
 class _ViewDraws:
-    """Which views a round sees.
+    """The views that each round sees.
 
-    Views of an image are dealt like cards: a a round, none twice before all have been seen, so a
-    bank of V >= M·a views gives fresh ones in every round.
+    Views of an image are dealt like cards: a in each round, none twice before all have been seen, so a
+    bank of V >= M·a views has fresh ones in every round.
     """
 
     def __init__(self, shots: Shots, pool: GridPool, settings: BoostSettings) -> None:
@@ -287,7 +285,7 @@ class _ViewDraws:
         return self._settings.views_per_round in (0, self._bank().shape[1])
 
     def rows(self, round_index: int) -> GridRows:
-        """Rows of one round."""
+        """Return the rows of one round."""
         views = self._views_of(round_index)
         return np.ascontiguousarray(self._bank()[np.arange(len(views))[:, None], views]).reshape(
             views.size, -1
@@ -296,7 +294,7 @@ class _ViewDraws:
     def draw(
         self, round_index: int
     ) -> tuple[GridRows, NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Rows, labels, owning images, and template hits of one round."""
+        """Return the rows, labels, owning images, and template hits of one round."""
         views = self._views_of(round_index)
         owners = np.repeat(np.arange(len(views)), views.shape[1])
         flat = views.ravel()

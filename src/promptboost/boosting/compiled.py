@@ -1,4 +1,4 @@
-"""What both composers compile: products of rows on the grid, and threads to run them in."""
+"""Products of rows on the grid, compiled, and the threads they run in: what both composers use."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ def compiled_any_order(function: Function) -> Function:
 
 @compiled
 def dot(a: GridRows, b: GridRows) -> int:
-    """Multiply two rows; int32 throughout, which compiles to multiply-adds of 16-bit lanes."""
+    """Return the product of two rows; int32 throughout, which compiles to multiply-adds of 16-bit lanes."""
     total = np.int32(0)
     for j in range(a.shape[0]):
         total = np.int32(total + np.int32(a[j]) * np.int32(b[j]))
@@ -55,7 +55,7 @@ def column(X: GridRows, t: GridRows, out: Cosines) -> None:
 
 @compiled
 def nearest(X: GridRows, T: GridRows, out: Cosines) -> None:
-    """For each row, find the class whose single prompt ``T[k]`` is nearest (ties: lowest k)."""
+    """Fill ``out[i]`` with the class whose single prompt ``T[k]`` is nearest to row i (ties: lowest k)."""
     best = np.empty(64, np.int64)
     for start in range(0, X.shape[0], 64):
         stop = min(start + 64, X.shape[0])

@@ -1,4 +1,4 @@
-"""What a composer gives: one bank of prompts for every class, and how it came about."""
+"""One weak classifier: a bank of prompts for every class, how it was composed, and its scores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Step:
-    """``copies`` of prompt ``prompt`` appended to the bank of one class, and the error after that."""
+    """Copies of one prompt appended to the bank of one class, and the error after that."""
 
     class_index: int
     prompt: int
@@ -111,10 +111,7 @@ class Composition:
 
 
 def scores_of(weak: Composition, X: GridRows, pool: GridPool) -> NDArray[np.float64]:
-    """Scores of a weak classifier: mean cosine with each bank, shape (n, K).
-
-    Sums are exact; only the final division rounds.
-    """
+    """Return the mean cosine with each bank, shape (n, K); sums are exact, the division rounds."""
     K = len(pool.prompts)
     scores = np.empty((len(X), K), dtype=np.float64)
     for k in range(K):
@@ -129,26 +126,16 @@ def scores_of(weak: Composition, X: GridRows, pool: GridPool) -> NDArray[np.floa
 
 
 def log_losses(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return each row's log loss: minus the logarithm of the probability of its own class.
-
-    Examples
-    --------
-    >>> log_losses(np.array([[0.0, 0.0], [1000.0, 0.0]]), np.array([0, 1])).round(3)
-    array([6.93e-01, 1.00e+03])
-    """
+    """Return each row's log loss: minus the logarithm of the probability of its label."""
     highest = logits.max(axis=1)
     total = highest + np.log(np.exp(logits - highest[:, None]).sum(axis=1))
     return np.asarray(total - logits[np.arange(len(labels)), labels], dtype=np.float64)
 
 
 def template_hits(X: GridRows, y: NDArray[np.int64], templates: GridRows) -> NDArray[np.bool_]:
-    """Which template alone classifies which row rightly.
+    """Return which template alone classifies which row rightly, shape (n, number of templates).
 
     This does not depend on the weights, so rows that return in later rounds need it only once.
-
-    Returns
-    -------
-    array of bool, shape (n, number of templates)
     """
     number = templates.shape[1]
     winners = np.empty((number, len(X)), dtype=np.int32)

@@ -43,18 +43,7 @@ _LENGTH_TOLERANCE = 1e-2
 
 
 def to_grid(rows: ArrayLike, *, name: str = "rows") -> GridRows:
-    """Round unit rows to the grid.
-
-    Parameters
-    ----------
-    rows : array of float, shape (..., D)
-        Rows of length one.
-    name : str
-        What the rows are, for the error message.
-
-    Returns
-    -------
-    array of int16, shape (..., D)
+    """Round unit rows, shape (..., D), to the grid; `name` says in an error what they are.
 
     Examples
     --------
@@ -87,25 +76,12 @@ def to_grid(rows: ArrayLike, *, name: str = "rows") -> GridRows:
 
 
 def from_grid(rows: GridRows) -> NDArray[np.float32]:
-    """Return rows on the grid as floats again.
-
-    Examples
-    --------
-    >>> from_grid(to_grid([[0.6, 0.8], [1.0, 0.0]])).round(3)
-    array([[0.6, 0.8],
-           [1. , 0. ]], dtype=float32)
-    """
+    """Return rows on the grid as floats again."""
     return np.asarray(rows.astype(np.float32) * np.float32(1 / ROW_UNIT))
 
 
 def weights_to_grid(weights: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Round sample weights to integers that add up to about ``WEIGHT_UNIT``.
-
-    Examples
-    --------
-    >>> weights_to_grid([1.0, 1.0, 2.0], 3) / WEIGHT_UNIT
-    array([0.25, 0.25, 0.5 ])
-    """
+    """Round sample weights to integers that add up to about ``WEIGHT_UNIT``."""
     values = np.asarray(weights, dtype=np.float64)
     if values.shape != (count,):
         raise WeightError(

@@ -1,4 +1,4 @@
-"""What boosting works on: few-shot images and a prompt pool, as checked rows on the grid."""
+"""Few-shot images and a prompt pool as checked rows on the grid: what boosting works on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -102,7 +102,7 @@ class GridPool:
         return cls(grid, rows)
 
     def check_against(self, shots: Shots) -> None:
-        """Refuse images of classes that have no prompts, and rows of another encoder."""
+        """Check that images and prompts have the same classes and the same encoder."""
         K, dim = len(self.prompts), self.templates.shape[2]
         if shots.originals.shape[1] != dim:
             raise EmbeddingError(

@@ -36,12 +36,12 @@ class _Methods(_Names):
     name = "A,B?SETTING=VALUE,…"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        from promptboost.methods.registry import METHODS
+        from promptboost.methods.registry import names_method
 
         found: list[str] = []
         for part in super().convert(value, param, ctx):
             # A setting may hold commas, such as a template: what names no method belongs to it.
-            if found and "?" in found[-1] and part.partition("?")[0] not in (*METHODS, "all"):
+            if found and "?" in found[-1] and part != "all" and not names_method(part):
                 found[-1] += f", {part}" if "{}" in found[-1] else f",{part}"
             else:
                 found.append(part)
@@ -71,7 +71,8 @@ class _Numbers(_Names):
 @click.option(
     "--methods",
     type=_Methods(),
-    help="Names, perhaps with settings as in tpb?rounds=5; or all. Default: those that take seconds.",
+    help="Names, perhaps with settings as in tpb?rounds=5; package.module:Class for your own; or all. "
+    "Default: those that take seconds.",
 )
 @click.option(
     "--shots",

@@ -1,6 +1,6 @@
 """Peers: every method promptboost is compared with, and promptboost itself, under one contract."""
 
-from promptboost.methods.archive import load_fitted, save_fitted
+from promptboost.methods.archive import load_fitted, register_fitted, save_fitted
 from promptboost.methods.base import (
     Bank,
     FewShotSet,
@@ -14,7 +14,13 @@ from promptboost.methods.base import (
     Transfer,
 )
 from promptboost.methods.fitted import LinearClassifier, TextClassifier
-from promptboost.methods.registry import METHODS, MethodRecord, make_method, spelled
+from promptboost.methods.registry import (
+    METHODS,
+    MethodRecord,
+    make_method,
+    register_method,
+    spelled,
+)
 
 __all__ = [
     "Method",
@@ -26,6 +32,7 @@ __all__ = [
     "METHODS",
     "MethodRecord",
     "make_method",
+    "register_method",
     "spelled",
     "Images",
     "FileImages",
@@ -35,4 +42,5 @@ __all__ = [
     "LinearClassifier",
     "save_fitted",
     "load_fitted",
+    "register_fitted",
 ]

@@ -1,34 +1,86 @@
-"""Fitted classifiers as files: JSON for words and settings, safetensors for vectors, no pickle."""
+"""Fitted classifiers as files: JSON for words and settings, safetensors for vectors, no pickle.
+
+A file names the kind of its classifier. Only kinds that are built in or registered are read, so
+that no file can have code imported.
+"""
 
 import hashlib
 import json
 import os
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from promptboost.encoders.base import Encoder
-from promptboost.errors import FileFormatError
+from promptboost.errors import FileFormatError, SettingError
 from promptboost.files import write_text
 from promptboost.methods.base import Arrays, Fitted, Origin
+from promptboost.methods.registry import METHODS
 from promptboost.model.head import read_tensors, write_tensors
+from promptboost.plugins import import_object
 
-__all__ = ["from_record", "load_fitted", "read_record", "save_fitted", "to_record"]
+__all__ = [
+    "from_record",
+    "load_fitted",
+    "read_record",
+    "register_fitted",
+    "save_fitted",
+    "to_record",
+]
 
 _FORMAT = "promptboost-method"
 _ARRAYS = "promptboost-method-arrays"
 _ARRAYS_FILE = "arrays.safetensors"
 _VERSION = 1
 
-# By kind, where the classifier is. A file can name one of these and nothing else.
-_KINDS = {
-    "text": "fitted:TextClassifier",
-    "linear": "fitted:LinearClassifier",
-    "tip-adapter": "tip_adapter:CacheClassifier",
-    "promptsrc": "promptsrc.promptsrc:PromptedClassifier",
-    "eft": "eft:EmulatedClassifier",
+# By kind, the class or where it is. A file can name one of these and nothing else.
+_KINDS: dict[str, str | type[Fitted]] = {
+    "text": "promptboost.methods.fitted:TextClassifier",
+    "linear": "promptboost.methods.fitted:LinearClassifier",
+    "tip-adapter": "promptboost.methods.tip_adapter:CacheClassifier",
+    "promptsrc": "promptboost.methods.promptsrc.promptsrc:PromptedClassifier",
+    "eft": "promptboost.methods.eft:EmulatedClassifier",
 }
+
+
+def register_fitted(classifier: type[Fitted]) -> type[Fitted]:
+    """Let the classifiers of another package be saved and loaded; also as a decorator.
+
+    Call it where the class is defined: importing the method then registers its classifier. A
+    method that returns a :class:`TextClassifier` or a :class:`LinearClassifier` needs no such call.
+
+    Parameters
+    ----------
+    classifier : type
+        A subclass of :class:`Fitted`. Its `kind` tells its files apart and must be new.
+
+    Raises
+    ------
+    SettingError
+        If it has no `kind`, or another class has the same.
+
+    Examples
+    --------
+    >>> from promptboost.methods import LinearClassifier
+    >>> @register_fitted
+    ... class Mine(LinearClassifier):
+    ...     pass
+    Traceback (most recent call last):
+    promptboost.errors.SettingError: the kind 'linear' of Mine belongs to another classifier; \
+choose another
+    """
+    kind = getattr(classifier, "kind", None)
+    if not isinstance(kind, str) or not kind:
+        raise SettingError(f"{classifier.__name__} has no kind: give it a text of its own")
+    place = f"{classifier.__module__}:{classifier.__qualname__}"
+    there = _KINDS.get(kind, classifier)
+    # A module that is imported anew defines its classes anew.
+    if place != (there if isinstance(there, str) else f"{there.__module__}:{there.__qualname__}"):
+        raise SettingError(
+            f"the kind {kind!r} of {classifier.__name__} belongs to another classifier; choose another"
+        )
+    _KINDS[kind] = classifier
+    return classifier
 
 
 def save_fitted(fitted: Fitted, folder: str | os.PathLike[str]) -> None:
@@ -37,9 +89,14 @@ def save_fitted(fitted: Fitted, folder: str | os.PathLike[str]) -> None:
     Parameters
     ----------
     fitted : Fitted
-        What :meth:`Method.fit` gave.
+        What :meth:`Method.fit` returned.
     folder : path-like
         Made if it is not there.
+
+    Raises
+    ------
+    SettingError
+        If the classifier is of another package and not registered: it could not be loaded.
 
     Examples
     --------
@@ -90,6 +147,11 @@ def to_record(fitted: Fitted) -> tuple[dict[str, Any], Arrays]:
 
     One classifier can so be kept inside another.
     """
+    if fitted.kind not in _KINDS:
+        raise SettingError(
+            f"a {type(fitted).__name__} cannot be saved: its kind {fitted.kind!r} is not registered; "
+            f"call promptboost.methods.register_fitted({type(fitted).__name__})"
+        )
     fields, arrays = fitted.state()
     encoder = fitted.origin.encoder
     record = {
@@ -123,21 +185,36 @@ def from_record(record: Mapping[str, Any], arrays: Arrays, encoder: Encoder, pat
         origin = Origin(str(record["method"]), tuple(map(str, record["class_names"])), encoder)
     except (KeyError, TypeError) as error:
         raise FileFormatError(f"{path}: {error!r} is missing or not as it should be") from error
-    module, name = _KINDS[_kind(record, path)].split(":")
+    kind = _KINDS[_kind(record, path)]
     if made_with != encoder.fingerprint:
         raise FileFormatError(
             f"{path}: was fitted on {record['encoder'].get('id')!r}, and {encoder.id} is another "
             "encoder; load it with its own, then transfer it"
         )
-    made: type[Fitted] = getattr(import_module(f"promptboost.methods.{module}"), name)
+    made: type[Fitted] = import_object(kind) if isinstance(kind, str) else kind
     return made.from_state(origin, record, arrays)
 
 
 def _kind(record: Mapping[str, Any], path: Path) -> str:
     kind = str(record.get("kind"))
     if kind not in _KINDS:
-        raise FileFormatError(f"{path}: holds a {kind!r}; there are {', '.join(_KINDS)}")
+        _import_methods()
+    if kind not in _KINDS:
+        raise FileFormatError(
+            f"{path}: holds a {kind!r}; there are {', '.join(_KINDS)}. A classifier of another package "
+            "is known when that package is imported"
+        )
     return kind
+
+
+def _import_methods() -> None:
+    """Import the methods that others have registered: their modules register classifiers."""
+    for record in METHODS.values():
+        if isinstance(record.factory, str) and not record.factory.startswith("promptboost."):
+            try:
+                record.load()
+            except SettingError:
+                continue  # what cannot be imported registers nothing
 
 
 def _arrays(folder: Path, record: Mapping[str, Any], kind: str, names: frozenset[str]) -> Arrays:

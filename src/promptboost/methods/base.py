@@ -1,7 +1,11 @@
-"""A task so small that it can be read: what the examples of all methods learn."""
+"""The contract of all methods: what they learn from, what they return, and how that moves.
+
+A :class:`Method` learns from a :class:`FewShotSet` and returns a :class:`Fitted`. Other packages
+bring their own through :func:`~promptboost.methods.register_method`.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -10,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.base import Encoder, UnitRows
-from promptboost.encoders.fake import FakeEncoder
-from promptboost.errors import DataError, EncoderError, LabelError
+from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.pool import PromptPool
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ __all__ = [
     "Method",
     "Origin",
     "Transfer",
-    "colour_shots",
+    "check_numbers",
 ]
 
 # Crops of an image are the same for all methods and seeds, so that each is embedded once.
@@ -108,7 +111,7 @@ class RowImages:
         return self.views(encoder)[:, 0]
 
     def images(self) -> Iterator["Image"]:
-        """Refuse: there are no images."""
+        """Raise a DataError: there are no images."""
         raise DataError("only embeddings of these images are known; give the images themselves")
 
 
@@ -230,7 +233,7 @@ class Group(Enum):
 
     TEXT = "text only"
     GRADIENT = "gradients through the model"
-    PICTURES = "the images' embeddings"
+    IMAGES = "the images' embeddings"
     BOOSTING = "boosting"
 
 
@@ -275,7 +278,7 @@ class Fitted(ABC):
         return np.asarray(self.logits(images).argmax(axis=1))
 
     def words(self) -> Sequence[Bank] | None:
-        """Say what was learnt in words, {text: weight} for each class; None if it is no text."""
+        """Return what was learnt in words, {text: weight} for each class; None if it is no text."""
         return None
 
     def transfer(self, encoder: Encoder) -> "Fitted":
@@ -304,7 +307,7 @@ class Fitted(ABC):
     @classmethod
     @abstractmethod
     def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
-        """Make the classifier again from what :meth:`state` gave."""
+        """Make the classifier again from what :meth:`state` returned."""
 
 
 class Method(ABC):
@@ -320,17 +323,10 @@ class Method(ABC):
     def check(  # noqa: B027
         self, shots: FewShotSet, pool: PromptPool, encoder: Encoder
     ) -> None:
-        """Refuse what cannot be done, before any work: no image is read and nothing is learnt.
+        """Raise a PromptBoostError if :meth:`fit` could not work with this.
 
-        Parameters
-        ----------
-        shots, pool, encoder
-            What :meth:`fit` would get.
-
-        Raises
-        ------
-        PromptBoostError
-            Says what is missing and what to do instead.
+        Called before any work: it embeds and reads no image, and learns nothing. The message says
+        what is missing and what to do instead.
         """
 
     @abstractmethod
@@ -347,23 +343,32 @@ class Method(ABC):
             The model. Where texts are kept in a store it is a ``StoredEncoder``.
         """
 
+    def origin(self, shots: FewShotSet, encoder: Encoder) -> Origin:
+        """Return where a classifier of this method comes from."""
+        from promptboost.methods.registry import spelled
 
-def colour_shots(red: str, blue: str) -> tuple[FewShotSet, FakeEncoder]:
-    """Make a few-shot set of four images, and the encoder that sees them.
+        return Origin(spelled(self), shots.class_names, encoder)
 
-    Parameters
-    ----------
-    red, blue : str
-        Names of the two classes. Images of the first are red and dark red, those of the second
-        blue and light blue.
 
-    Examples
-    --------
-    >>> shots, encoder = colour_shots("fire", "ice")
-    >>> shots.class_names, shots.labels.tolist(), shots.images.rows(encoder).shape
-    (('fire', 'ice'), [0, 0, 1, 1], (4, 32))
+def check_numbers(
+    settings: object,
+    *,
+    counts: Sequence[str] = (),
+    positive: Sequence[str] = (),
+    from_zero: Sequence[str] = (),
+) -> None:
+    """Check settings by their names; one that is None is left out.
+
+    Raises a SettingError if one of `counts` is below 1, of `positive` not above 0, or of `from_zero`
+    below 0.
     """
-    encoder = FakeEncoder()
-    rows = encoder.encode_texts(["red", "dark red", "blue", "light blue"])[:, None]
-    images = RowImages({encoder.id: rows})
-    return FewShotSet(images, np.array([0, 0, 1, 1]), (red, blue)), encoder
+    rules: tuple[tuple[Sequence[str], Callable[[float], bool], str], ...] = (
+        (counts, lambda number: number >= 1, "1 or more"),
+        (positive, lambda number: 0 < number < np.inf, "above 0"),
+        (from_zero, lambda number: 0 <= number < np.inf, "0 or more"),
+    )
+    for names, allows, wanted in rules:
+        for name in names:
+            value = getattr(settings, name)
+            if value is not None and not allows(value):
+                raise SettingError(f"{name} is {value}, but must be {wanted}")

@@ -8,10 +8,9 @@ import numpy as np
 from promptboost.encoders import DifferentiableText, open_tower
 from promptboost.encoders.base import Encoder
 from promptboost.errors import SettingError
-from promptboost.methods.base import FewShotSet, Group, Method, Origin, Transfer
+from promptboost.methods.base import FewShotSet, Group, Method, Transfer, check_numbers
 from promptboost.methods.fitted import LinearClassifier
 from promptboost.methods.learnt_tokens import PromptedClasses, TrainingRows, cosine_rate, nearest
-from promptboost.methods.registry import spelled
 from promptboost.pool import PromptPool
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class CoOp(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = CoOp(epochs=3).fit(shots, build_pool(["red", "blue"]), encoder)
@@ -69,15 +68,11 @@ class CoOp(Method):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        counts = {"context_tokens": self.context_tokens, "batch": self.batch, "epochs": self.epochs}
-        for field, value in counts.items():
-            if value is not None and value < 1:
-                raise SettingError(f"{field} is {value}, but must be 1 or more")
-        if not 0 < self.learning_rate < np.inf:
-            raise SettingError(f"learning_rate is {self.learning_rate}, but must be above 0")
+        counts = ("context_tokens", "batch", "epochs")
+        check_numbers(self, counts=counts, positive=("learning_rate",))
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Refuse encoders that gradients do not go through, and more tokens than they read."""
+        """Check that gradients go through the encoder, and that it reads so many tokens."""
         PromptedClasses.of(open_tower(encoder), shots.class_names, self.context_tokens)
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> LinearClassifier:
@@ -91,7 +86,7 @@ class CoOp(Method):
         with torch.no_grad():
             rows = encoder.logit_scale * classes.rows(context)
         return LinearClassifier(
-            Origin(spelled(self), shots.class_names, encoder),
+            self.origin(shots, encoder),
             rows.cpu().numpy(),
             np.zeros(len(rows), dtype=np.float32),
             details={"loss_by_epoch": losses, "nearest_words": _nearest_words(context, tower)},
@@ -108,7 +103,7 @@ class CoOp(Method):
     def _learn(
         self, classes: PromptedClasses, data: TrainingRows, epochs: int
     ) -> tuple["Tensor", list[float]]:
-        """Descend; give the vectors and the mean loss of each epoch."""
+        """Descend; return the vectors and the mean loss of each epoch."""
         import torch
         from tqdm import trange
 

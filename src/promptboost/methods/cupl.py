@@ -5,9 +5,8 @@ from typing import ClassVar
 
 from promptboost.encoders.base import Encoder
 from promptboost.errors import PoolError
-from promptboost.methods.base import Bank, FewShotSet, Group, Method, Origin, Transfer
+from promptboost.methods.base import Bank, FewShotSet, Group, Method, Transfer
 from promptboost.methods.fitted import TextClassifier
-from promptboost.methods.registry import spelled
 from promptboost.pool import PromptPool, fill
 from promptboost.pool.combination import sentences
 
@@ -29,11 +28,11 @@ class CuPL(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("fire", "ice")
-    >>> said = {"fire": ["fire is red"], "ice": ["ice is blue"]}
-    >>> pool = build_pool(["fire", "ice"], templates=["a {}."], descriptions={"CuPL": said})
+    >>> sentences = {"fire": ["fire is red"], "ice": ["ice is blue"]}
+    >>> pool = build_pool(["fire", "ice"], templates=["a {}."], descriptions={"CuPL": sentences})
     >>> CuPL(templates=True).fit(shots, pool, encoder).words()[1]
     {'an ice.': 1.0, 'ice is blue': 1.0}
     """
@@ -47,16 +46,15 @@ class CuPL(Method):
     sources: str = "cupl"
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Refuse a class about which nothing is said."""
+        """Check that every class has sentences."""
         self._banks(shots, pool)
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
         """Gather the sentences."""
-        origin = Origin(spelled(self), shots.class_names, encoder)
-        return TextClassifier(origin, self._banks(shots, pool))
+        return TextClassifier(self.origin(shots, encoder), self._banks(shots, pool))
 
     def _banks(self, shots: FewShotSet, pool: PromptPool) -> tuple[Bank, ...]:
-        found = dict(zip(pool.class_names, sentences(pool, self.sources), strict=True))
+        by_class = dict(zip(pool.class_names, sentences(pool, self.sources), strict=True))
         templates = pool.templates if self.templates else ()
         if self.templates and not templates:
             raise PoolError(
@@ -65,7 +63,7 @@ class CuPL(Method):
             )
         banks: list[Bank] = []
         for name in shots.class_names:
-            texts = [fill(t, name) for t in templates] + [p.text for p in found[name]]
+            texts = [fill(t, name) for t in templates] + [p.text for p in by_class[name]]
             if not texts:
                 raise PoolError(
                     f"the class {name!r} has no sentences from {self.sources!r}: add some to the "
@@ -83,7 +81,7 @@ class PoolMean(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = PoolMean().fit(shots, build_pool(["red", "blue"]), encoder)
@@ -98,6 +96,5 @@ class PoolMean(Method):
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
         """Take all texts."""
-        banks: list[Bank] = [dict.fromkeys(pool.texts(name), 1.0) for name in shots.class_names]
-        origin = Origin(spelled(self), shots.class_names, encoder)
-        return TextClassifier(origin, tuple(banks))
+        banks = (dict.fromkeys(pool.texts(name), 1.0) for name in shots.class_names)
+        return TextClassifier(self.origin(shots, encoder), tuple(banks))

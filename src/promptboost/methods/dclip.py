@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from promptboost.encoders.base import Encoder
-from promptboost.methods.base import Bank, FewShotSet, Group, Method, Origin, Transfer
+from promptboost.methods.base import Bank, FewShotSet, Group, Method, Transfer
 from promptboost.methods.fitted import TextClassifier
-from promptboost.methods.registry import spelled
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import sentences
 from promptboost.pool.readers.dclip import connect
@@ -31,13 +30,9 @@ class DCLIP(Method):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from promptboost.methods import FewShotSet, RowImages
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> encoder = FakeEncoder()
-    >>> rows = encoder.encode_texts(["owl", "bat"])[:, None]
-    >>> shots = FewShotSet(RowImages({encoder.id: rows}), np.array([0, 1]), ("owl", "bat"))
+    >>> shots, encoder = colour_shots("owl", "bat")
     >>> pool = build_pool(["owl", "bat"], descriptions={"DCLIP": {"owl": ["large eyes"]}})
     >>> DCLIP().fit(shots, pool, encoder).words()
     ({'owl, which has large eyes.': 1.0}, {'bat': 1.0})
@@ -51,19 +46,18 @@ class DCLIP(Method):
     sources: str = "dclip"
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Refuse a pool without descriptors."""
+        """Check that the pool has descriptors."""
         sentences(pool, self.sources)
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
         """Write the prompts."""
-        found = dict(zip(pool.class_names, sentences(pool, self.sources), strict=True))
+        by_class = dict(zip(pool.class_names, sentences(pool, self.sources), strict=True))
         banks: list[Bank] = []
         for name in shots.class_names:
-            said = name.replace("_", " ")
-            texts = [_prompt(said, prompt.text) for prompt in found[name]] or [said]
+            plain = name.replace("_", " ")
+            texts = [_prompt(plain, prompt.text) for prompt in by_class[name]] or [plain]
             banks.append(dict.fromkeys(texts, 1.0))
-        origin = Origin(spelled(self), shots.class_names, encoder)
-        return TextClassifier(origin, tuple(banks), unit=False)
+        return TextClassifier(self.origin(shots, encoder), tuple(banks), unit=False)
 
 
 def _prompt(class_name: str, descriptor: str) -> str:

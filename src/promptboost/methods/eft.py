@@ -14,8 +14,8 @@ from promptboost.encoders.base import Encoder
 from promptboost.errors import EncoderError, FileFormatError, SettingError
 from promptboost.methods.archive import from_record, read_record, to_record
 from promptboost.methods.base import Arrays, Fitted, Images, Logits, Origin
-from promptboost.methods.fitted import TextClassifier
-from promptboost.pool import PLAIN_TEMPLATE, fill
+from promptboost.methods.fitted import TextClassifier, filled
+from promptboost.pool import PLAIN_TEMPLATE
 
 __all__ = ["EmulatedClassifier", "emulate", "load_emulated"]
 
@@ -25,26 +25,11 @@ _INSIDE = "tuned."
 
 @dataclass(frozen=True)
 class EmulatedClassifier(Fitted):
-    """A classifier of one encoder (the source), emulated on another (the target).
+    """A classifier of one encoder (the source), emulated on another (the target); see :func:`emulate`.
 
     An image's logits are those of the target's zero-shot classifier, plus `strength` times what
-    tuning changed on the source: tuned minus zero-shot. Whatever is added to all classes of a
+    tuning changed on the source: tuned minus zero-shot. Whatever is added to all classes of an
     image, such as SigLIP's bias, cancels. Every logit has the scale of its own encoder.
-
-    Parameters
-    ----------
-    origin : Origin
-        Method, classes and the target encoder.
-    tuned : Fitted
-        What was learnt, on the source.
-    template : str
-        What both zero-shot classifiers say: the same text.
-    strength : float, default=1.0
-        How much of the change is added.
-
-    Examples
-    --------
-    See :func:`emulate`.
     """
 
     kind: ClassVar[str] = "eft"
@@ -68,8 +53,7 @@ class EmulatedClassifier(Fitted):
 
     @cached_property
     def _target_plain(self) -> TextClassifier:
-        banks = ({fill(self.template, name): 1.0} for name in self.origin.class_names)
-        return TextClassifier(self.origin, tuple(banks))
+        return TextClassifier(self.origin, filled([self.template], self.origin.class_names))
 
     @cached_property
     def _source_plain(self) -> TextClassifier:
@@ -92,14 +76,14 @@ class EmulatedClassifier(Fitted):
         return tuple(dict.fromkeys(passes))
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
-        """Keep the tuned classifier inside."""
+        """Return the tuned classifier, inside."""
         record, arrays = to_record(self.tuned)
         fields = {"template": self.template, "strength": self.strength, "tuned": record}
         return fields, {_INSIDE + name: array for name, array in arrays.items()}
 
     @classmethod
     def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
-        """Refuse: the target alone is not enough."""
+        """Raise an EncoderError: the target alone is not enough."""
         raise EncoderError(
             f"{origin.method} is emulated and needs two encoders: the one it was learnt on "
             f"({_source_id(fields)}) and {origin.encoder.id}. Load it with "
@@ -162,10 +146,9 @@ def load_emulated(
     ----------
     folder : path-like
         The folder.
-    source : Encoder
-        The encoder the classifier was learnt on.
-    target : Encoder
-        The one it is emulated on. For another see :meth:`EmulatedClassifier.transfer`.
+    source, target : Encoder
+        The encoder it was learnt on, and the one it is emulated on. For another target see
+        :meth:`EmulatedClassifier.transfer`.
 
     Raises
     ------

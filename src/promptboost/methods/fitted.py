@@ -1,4 +1,7 @@
-"""Classifiers made of text: each class is the weighted mean of the rows of its prompts."""
+"""The two classifiers that most methods return: rows of text, and rows of numbers.
+
+Both are linear: one row a class, multiplied with the image's row.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,8 +14,38 @@ from numpy.typing import NDArray
 from promptboost.encoders.base import Encoder
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.methods.base import Arrays, Bank, Fitted, Images, Logits, Origin
+from promptboost.pool import fill
 
-__all__ = ["LinearClassifier", "TextClassifier", "class_rows"]
+__all__ = [
+    "LinearClassifier",
+    "TextClassifier",
+    "class_rows",
+    "embed_distinct",
+    "filled",
+    "linear_logits",
+]
+
+
+def linear_logits(
+    embeddings: NDArray[np.float32],
+    rows: NDArray[np.floating],
+    *,
+    scale: float = 1.0,
+    intercepts: NDArray[np.floating] | float = 0.0,
+) -> NDArray[np.floating]:
+    """Return what every linear classifier computes: cosines, scaled, plus an intercept a class."""
+    return np.asarray(embeddings @ rows.T * scale + intercepts)
+
+
+def embed_distinct(texts: Sequence[str], encoder: Encoder) -> NDArray[np.float32]:
+    """Embed texts, each distinct one once: one row a text."""
+    position = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    return encoder.encode_texts(list(position))[[position[text] for text in texts]]
+
+
+def filled(templates: Sequence[str], class_names: Sequence[str]) -> tuple[Bank, ...]:
+    """Return for each class the bank of its name in all templates, with equal weights."""
+    return tuple({fill(t, name): 1.0 for t in templates} for name in class_names)
 
 
 @dataclass(frozen=True)
@@ -52,11 +85,11 @@ class LinearClassifier(Fitted):
 
     def logits(self, images: Images) -> Logits:
         """Multiply and add."""
-        scores = images.rows(self.origin.encoder) @ self.rows.T + self.intercepts
-        return np.asarray(scores, dtype=np.float32)
+        seen = images.rows(self.origin.encoder)
+        return linear_logits(seen, self.rows, intercepts=self.intercepts).astype(np.float32)
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
-        """Keep everything."""
+        """Return everything."""
         arrays = {"rows": self.rows, "intercepts": self.intercepts, **self.arrays}
         return {"details": dict(self.details)}, {
             name: np.ascontiguousarray(array, dtype=np.float32) for name, array in arrays.items()
@@ -64,7 +97,7 @@ class LinearClassifier(Fitted):
 
     @classmethod
     def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
-        """Read everything."""
+        """Make it again."""
         others = {name: a for name, a in arrays.items() if name not in ("rows", "intercepts")}
         try:
             rows, intercepts = arrays["rows"], arrays["intercepts"]
@@ -85,24 +118,10 @@ class LinearClassifier(Fitted):
 
 
 def class_rows(banks: Sequence[Bank], encoder: Encoder, *, unit: bool) -> NDArray[np.float32]:
-    """Return the weighted mean row of each bank of texts.
+    """Return the weighted mean row of each bank of texts; each distinct text is embedded once.
 
-    Parameters
-    ----------
-    banks : sequence of mapping of str to float
-        The texts of each class and their weights.
-    encoder : Encoder
-        What embeds them; each distinct text once.
-    unit : bool
-        Scale the means to length one: a mean of embeddings. Otherwise a product with one is the
-        mean of cosines.
-
-    Examples
-    --------
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> rows = class_rows([{"a red one": 2, "a dark one": 1}], FakeEncoder(dim=8), unit=True)
-    >>> rows.shape, float((rows**2).sum().round(4))
-    ((1, 8), 1.0)
+    With `unit` the means are scaled to length one: a mean of embeddings. Otherwise a product with
+    one is the mean of cosines.
     """
     texts = list(dict.fromkeys(text for bank in banks for text in bank))
     position = {text: i for i, text in enumerate(texts)}
@@ -172,8 +191,8 @@ class TextClassifier(Fitted):
     def logits(self, images: Images) -> Logits:
         """Score images by their cosines, on the encoder's own scale."""
         encoder = self.origin.encoder
-        scores = images.rows(encoder) @ self.rows.T * encoder.logit_scale
-        return np.asarray(scores, dtype=np.float32)
+        logits = linear_logits(images.rows(encoder), self.rows, scale=encoder.logit_scale)
+        return logits.astype(np.float32)
 
     def words(self) -> Sequence[Bank]:
         """Return the banks."""
@@ -184,7 +203,7 @@ class TextClassifier(Fitted):
         return replace(self, origin=replace(self.origin, encoder=encoder))
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
-        """Text is all there is to keep."""
+        """Return the text: all there is to keep."""
         banks = {
             name: dict(bank) for name, bank in zip(self.origin.class_names, self.banks, strict=True)
         }
@@ -192,7 +211,7 @@ class TextClassifier(Fitted):
 
     @classmethod
     def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
-        """Read the banks."""
+        """Make it again from the text."""
         try:
             banks = tuple(
                 {str(text): float(weight) for text, weight in fields["banks"][name].items()}

@@ -1,4 +1,4 @@
-"""Class names behind learnt tokens: from a prefix of token embeddings to one row a class."""
+"""What CoOp and PEZ share: class names behind learnt tokens, and the images they learn from."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,17 +21,7 @@ __all__ = ["TrainingRows", "cosine_rate", "PromptedClasses", "ending", "nearest"
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """The rows of the images and their crops, ready for torch.
-
-    Attributes
-    ----------
-    views : tensor, shape (n, 1 + V, D)
-        Rows of length one.
-    labels : tensor of int, shape (n,)
-        Class of each image.
-    scale : float
-        The encoder's own factor on cosines.
-    """
+    """The rows of the images and their crops, (n, 1 + V, D), as tensors, and the encoder's scale."""
 
     views: "Tensor"
     labels: "Tensor"
@@ -85,24 +75,12 @@ class TrainingRows:
 
 
 def cosine_rate(epoch: int, epochs: int, rate: float, first: float) -> float:
-    """Return the learning rate of an epoch: `first` in the first one, then half a cosine down to 0.
-
-    Examples
-    --------
-    >>> [round(cosine_rate(e, 4, 1.0, 0.01), 3) for e in range(4)]
-    [0.01, 1.0, 0.854, 0.5]
-    """
+    """Return the learning rate of an epoch: `first` in the first one, then half a cosine down to 0."""
     return first if epoch == 0 else rate * (1 + float(np.cos(np.pi * (epoch - 1) / epochs))) / 2
 
 
 def ending(name: str) -> str:
-    """Return what follows the learnt tokens of a class: its name and a full stop.
-
-    Examples
-    --------
-    >>> ending("basset_hound")
-    'basset hound.'
-    """
+    """Return what follows the learnt tokens of a class: its name and a full stop."""
     return fill("{}.", name)
 
 
@@ -110,27 +88,8 @@ def ending(name: str) -> str:
 class PromptedClasses:
     """The prompts ``[start] [learnt tokens] [class name] [.] [end]`` of all classes.
 
-    Attributes
-    ----------
-    tower : DifferentiableText
-        What reads them.
-    start : tensor, shape (s, d)
-        Embeddings of the start tokens.
-    endings : tensor, shape (U, S, d)
-        Embeddings of each distinct class name and what follows, padded to the longest.
-    lengths : tensor of int, shape (U,)
-        How many of these tokens count.
-    which : tensor of int, shape (K,)
-        The ending of each class: classes of the same name are read once.
-
-    Examples
-    --------
-    >>> from promptboost.encoders import open_tower
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> tower = open_tower(FakeEncoder(dim=8))
-    >>> classes = PromptedClasses.of(tower, ["red bird", "ship", "ship"], tokens=2)
-    >>> classes.endings.shape[0], tuple(classes.rows(tower.vocabulary[1:3]).shape)
-    (2, (3, 8))
+    `endings` are the token embeddings of each distinct class name and what follows, (U, S, d), padded
+    to the longest; `lengths` says how many count, and `which` which one a class has.
     """
 
     tower: DifferentiableText
@@ -141,27 +100,14 @@ class PromptedClasses:
 
     @classmethod
     def of(cls, tower: DifferentiableText, class_names: Sequence[str], tokens: int) -> Self:
-        """Tokenise the class names.
-
-        Parameters
-        ----------
-        tower : DifferentiableText
-            What reads the prompts.
-        class_names : sequence of str
-            The classes.
-        tokens : int
-            How many learnt tokens there will be.
-
-        Raises
-        ------
-        SettingError
-            If the tower does not read that many tokens.
-        """
+        """Tokenise the class names; raise a SettingError if the tower does not read so many tokens."""
         import torch
 
         texts = list(dict.fromkeys(map(ending, class_names)))
-        own = [torch.tensor([*tower.tokenize(t), *tower.end], dtype=torch.long) for t in texts]
-        lengths = torch.tensor([len(ids) for ids in own])
+        tokens_of = [
+            torch.tensor([*tower.tokenize(t), *tower.end], dtype=torch.long) for t in texts
+        ]
+        lengths = torch.tensor([len(ids) for ids in tokens_of])
         room = tower.context_length - len(tower.start) - int(lengths.max())
         if tokens > room:
             longest = texts[int(lengths.argmax())]
@@ -170,7 +116,7 @@ class PromptedClasses:
                 f"tokens this encoder reads; at most {room} can be learnt"
             )
         vocabulary = tower.vocabulary.float()
-        ids = torch.nn.utils.rnn.pad_sequence(own, batch_first=True).to(vocabulary.device)
+        ids = torch.nn.utils.rnn.pad_sequence(tokens_of, batch_first=True).to(vocabulary.device)
         which = torch.tensor([texts.index(ending(name)) for name in class_names])
         return cls(
             tower,
@@ -181,13 +127,7 @@ class PromptedClasses:
         )
 
     def rows(self, learnt: "Tensor") -> "Tensor":
-        """Return one row of length one for each class, (K, D), differentiable in the learnt tokens.
-
-        Parameters
-        ----------
-        learnt : tensor, shape (M, d)
-            Embeddings that stand between the start tokens and the class names.
-        """
+        """Return one row of length one a class, (K, D), differentiable in the learnt tokens (M, d)."""
         import torch
 
         beginning = torch.cat([self.start, learnt])
@@ -195,20 +135,7 @@ class PromptedClasses:
 
 
 def nearest(vectors: "Tensor", vocabulary: "Tensor") -> tuple["Tensor", "Tensor"]:
-    """Find the row of a vocabulary with the highest cosine to each vector.
-
-    Parameters
-    ----------
-    vectors : tensor, shape (n, d)
-        Of any length.
-    vocabulary : tensor, shape (V, d)
-        Rows of length one.
-
-    Returns
-    -------
-    positions, cosines : tensor, shape (n,)
-        Which row, and how near.
-    """
+    """Return for each vector the row of a vocabulary, of length one, with the highest cosine, and that."""
     import torch
 
     with torch.no_grad():

@@ -1,8 +1,6 @@
 """Logistic regression on the same embeddings: what the same images teach without any text.
 
-From scikit-learn, so that the comparison is with the real thing. This file and the estimator are the
-only ones that import it, and this one only when it is asked for: the import takes longer than many
-fits.
+It is scikit-learn's, imported when it is asked for: the import takes longer than many fits.
 """
 
 import warnings
@@ -15,9 +13,8 @@ from numpy.typing import NDArray
 from promptboost.boosting.composition import log_losses
 from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError
-from promptboost.methods.base import FewShotSet, Group, Method, Origin, Transfer
-from promptboost.methods.fitted import LinearClassifier
-from promptboost.methods.registry import spelled
+from promptboost.methods.base import FewShotSet, Group, Method, Transfer
+from promptboost.methods.fitted import LinearClassifier, linear_logits
 from promptboost.pool import PromptPool
 
 __all__ = ["FIXED_C", "STRENGTHS", "Logistic", "fit_probe"]
@@ -45,7 +42,7 @@ class Logistic(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("fire", "ice")
     >>> fitted = Logistic().fit(shots, build_pool(["fire", "ice"]), encoder)
@@ -54,13 +51,13 @@ class Logistic(Method):
     """
 
     name: ClassVar[str] = "logistic"
-    group: ClassVar[Group] = Group.PICTURES
+    group: ClassVar[Group] = Group.IMAGES
     carries_over: ClassVar[Transfer] = Transfer.REFIT
 
     seed: int = 0
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Refuse classes without images."""
+        """Check that every class has images."""
         if shots.n_classes < 2:
             raise LabelError("logistic regression needs two classes or more")
         missing = sorted(set(range(shots.n_classes)) - set(shots.labels.tolist()))
@@ -77,7 +74,7 @@ class Logistic(Method):
             shots.images.views(encoder), shots.labels, seed=self.seed
         )
         return LinearClassifier(
-            Origin(spelled(self), shots.class_names, encoder),
+            self.origin(shots, encoder),
             weights.astype(np.float32),
             intercepts.astype(np.float32),
             details={"C": C},
@@ -87,32 +84,11 @@ class Logistic(Method):
 def fit_probe(
     rows: NDArray[np.float32], labels: NDArray[np.int64], *, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Fit logistic regression on images and their crops.
+    """Fit logistic regression on images and their crops, (n, 1 + V, D); every class has one at least.
 
     The crops of an image share the weight of one. The strength of regularisation is chosen by
-    cross-validation over images: crops never stand on both sides.
-
-    Parameters
-    ----------
-    rows : array of shape (n, 1 + V, D)
-        Each image and its crops.
-    labels : array of int, shape (n,)
-        Class indices from 0 to K − 1, each at least once.
-    seed : int, default=0
-        Divides the images into folds.
-
-    Returns
-    -------
-    tuple
-        Weights (K, D), intercepts (K,), and the C that was used.
-
-    Examples
-    --------
-    >>> from promptboost.testing import clip_like
-    >>> task = clip_like(n_classes=3, shots=1, dim=16)
-    >>> weights, intercepts, C = fit_probe(task.images[:, None], task.labels)
-    >>> weights.shape, intercepts.shape, C
-    ((3, 16), (3,), 10.0)
+    cross-validation over images: crops never stand on both sides. Returns weights (K, D), intercepts
+    (K,), and the C that was used.
     """
     fewest = int(np.bincount(labels).min())
     C = FIXED_C if fewest < 2 else _choose(rows[:, 0], labels, min(fewest, _FOLDS), seed)
@@ -131,7 +107,7 @@ def _choose(rows: NDArray[np.float32], labels: NDArray[np.int64], folds: int, se
         loss = 0.0
         for part in range(folds):
             weights, intercepts = _fit(rows[fold != part], labels[fold != part], C)
-            logits = rows[fold == part] @ weights.T + intercepts
+            logits = linear_logits(rows[fold == part], weights, intercepts=intercepts)
             loss += float(log_losses(logits, labels[fold == part]).sum())
         losses.append(loss)
     return STRENGTHS[int(np.argmin(losses))]

@@ -8,10 +8,9 @@ import numpy as np
 from promptboost.encoders import DifferentiableText, open_tower
 from promptboost.encoders.base import Encoder
 from promptboost.errors import SettingError
-from promptboost.methods.base import Bank, FewShotSet, Group, Method, Origin, Transfer
+from promptboost.methods.base import Bank, FewShotSet, Group, Method, Transfer, check_numbers
 from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.learnt_tokens import PromptedClasses, TrainingRows, ending, nearest
-from promptboost.methods.registry import spelled
 from promptboost.pool import PromptPool
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class PEZ(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = PEZ(tokens=2, steps=5).fit(shots, build_pool(["red", "blue"]), encoder)
@@ -70,17 +69,11 @@ class PEZ(Method):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        counts = {"tokens": self.tokens, "steps": self.steps, "batch": self.batch}
-        for field, value in counts.items():
-            if value < 1:
-                raise SettingError(f"{field} is {value}, but must be 1 or more")
-        if not 0 < self.learning_rate < np.inf:
-            raise SettingError(f"learning_rate is {self.learning_rate}, but must be above 0")
-        if not 0 <= self.weight_decay < np.inf:
-            raise SettingError(f"weight_decay is {self.weight_decay}, but must be 0 or more")
+        counts = ("tokens", "steps", "batch")
+        check_numbers(self, counts=counts, positive=("learning_rate",), from_zero=("weight_decay",))
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Refuse encoders that gradients do not go through, and more tokens than they read."""
+        """Check that gradients go through the encoder, and that it reads so many tokens."""
         PromptedClasses.of(open_tower(encoder), shots.class_names, self.tokens)
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
@@ -105,9 +98,7 @@ class PEZ(Method):
             "best_step": best["step"],
         }
         banks: tuple[Bank, ...] = tuple({prompt: 1.0} for prompt in prompts)
-        return TextClassifier(
-            Origin(spelled(self), shots.class_names, encoder), banks, details=details
-        )
+        return TextClassifier(self.origin(shots, encoder), banks, details=details)
 
     def _search(
         self, classes: PromptedClasses, data: TrainingRows
@@ -144,23 +135,7 @@ class PEZ(Method):
 class HardTokens:
     """Vectors that stand for the tokens nearest to them, and learn from gradients taken there.
 
-    Parameters
-    ----------
-    tower : DifferentiableText
-        Whose tokens.
-    count : int
-        How many vectors. They begin at random tokens.
-    learning_rate, weight_decay : float
-        Of AdamW.
-    seed : int
-        Decides the first tokens.
-
-    Attributes
-    ----------
-    vectors : tensor, shape (count, d)
-        What is learnt.
-    tokens : list of int
-        The tokens of the last projection.
+    They begin at random tokens. `tokens` are those of the last projection.
     """
 
     def __init__(

@@ -1,80 +1,90 @@
-"""From the name a user types to a method."""
+"""From the name a user types to a method: built in, registered, or of an installed package."""
 
 import dataclasses
+import inspect
 import math
+import re
 import types
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
 
 from promptboost.errors import SettingError
 from promptboost.methods.base import Method
+from promptboost.plugins import PluginWarning, import_object, load_plugins
 
-__all__ = ["METHODS", "MethodRecord", "make_method", "spelled"]
+__all__ = [
+    "METHODS",
+    "MethodRecord",
+    "make_method",
+    "names_method",
+    "register_method",
+    "spelled",
+]
+
+ENTRY_POINTS = "promptboost.methods"
+
+#: The class of a method, or a function that makes one.
+Factory = Callable[..., Method]
 
 
 @dataclass(frozen=True)
 class MethodRecord:
-    """A method that can be asked for by name.
+    """A method that can be asked for by name, its label in a few words, and what makes it.
 
-    Attributes
-    ----------
-    name : str
-        What a user types.
-    label : str
-        What it is, in a few words.
-    place : str
-        ``module:class`` inside this package; imported when it is asked for.
-    preset : dict
-        Settings that make this name of it.
+    The factory is ``package.module:Class``, imported when it is asked for; or the class itself, or a
+    function without arguments that makes the method. The preset are settings of this name.
     """
 
     name: str
     label: str
-    place: str
-    preset: dict[str, Any] = dataclasses.field(default_factory=dict)
+    factory: str | Factory
+    preset: dict[str, Any] = field(default_factory=dict)
+
+    def load(self) -> Factory:
+        """Return the factory, imported."""
+        made = import_object(self.factory) if isinstance(self.factory, str) else self.factory
+        if not _is_factory(made):
+            raise SettingError(
+                f"{self.name}: {self.factory} is not a method; it must be a class that derives from "
+                "promptboost.methods.Method, or a function that makes one"
+            )
+        return made
 
 
-_RECORDS = (
-    MethodRecord("zero-shot", "zero-shot, “a photo of a {}.”", "zero_shot:ZeroShot"),
-    MethodRecord(
+# Name, what it is, where it is in this package, and the settings that make this name of it.
+_BUILT_IN: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+    ("zero-shot", "zero-shot, “a photo of a {}.”", "zero_shot:ZeroShot", {}),
+    (
         "zero-shot-dataset",
         "zero-shot, the benchmark's own template",
         "zero_shot:ZeroShot",
         {"template": "dataset"},
     ),
-    MethodRecord(
-        "zero-shot-80",
-        "zero-shot, mean of the templates",
-        "zero_shot:ZeroShot",
-        {"template": "all"},
-    ),
-    MethodRecord("dclip", "DCLIP descriptors, re-implemented", "dclip:DCLIP"),
-    MethodRecord("cupl", "CuPL sentences, re-implemented", "cupl:CuPL"),
-    MethodRecord(
+    ("zero-shot-80", "zero-shot, mean of the templates", "zero_shot:ZeroShot", {"template": "all"}),
+    ("dclip", "DCLIP descriptors, re-implemented", "dclip:DCLIP", {}),
+    ("cupl", "CuPL sentences, re-implemented", "cupl:CuPL", {}),
+    (
         "cupl+templates",
         "CuPL sentences and the templates, re-implemented",
         "cupl:CuPL",
         {"templates": True},
     ),
-    MethodRecord("pool-mean", "mean of the whole pool", "cupl:PoolMean"),
-    MethodRecord("proapo", "ProAPO, re-implemented", "proapo.proapo:ProAPO"),
-    MethodRecord("llmbo", "LLMbo, re-implemented", "llmbo.llmbo:LLMbo"),
-    MethodRecord("pez", "PEZ, re-implemented", "pez:PEZ"),
-    MethodRecord("coop", "CoOp, re-implemented", "coop:CoOp"),
-    MethodRecord("promptsrc", "PromptSRC, re-implemented", "promptsrc.promptsrc:PromptSRC"),
-    MethodRecord("logistic", "logistic regression on the images", "logistic:Logistic"),
-    MethodRecord("tip-adapter", "Tip-Adapter, re-implemented", "tip_adapter:TipAdapter"),
-    MethodRecord(
-        "tip-adapter-f",
-        "Tip-Adapter-F, re-implemented",
-        "tip_adapter:TipAdapter",
-        {"tuned": True},
-    ),
-    MethodRecord("promptboost", "promptboost, its default", "promptboost:Boosting"),
-    MethodRecord(
+    ("pool-mean", "mean of the whole pool", "cupl:PoolMean", {}),
+    ("proapo", "ProAPO, re-implemented", "proapo.proapo:ProAPO", {}),
+    ("llmbo", "LLMbo, re-implemented", "llmbo.llmbo:LLMbo", {}),
+    ("pez", "PEZ, re-implemented", "pez:PEZ", {}),
+    ("coop", "CoOp, re-implemented", "coop:CoOp", {}),
+    ("promptsrc", "PromptSRC, re-implemented", "promptsrc.promptsrc:PromptSRC", {}),
+    ("logistic", "logistic regression on the images", "logistic:Logistic", {}),
+    ("tip-adapter", "Tip-Adapter, re-implemented", "tip_adapter:TipAdapter", {}),
+    ("tip-adapter-f", "Tip-Adapter-F, re-implemented", "tip_adapter:TipAdapter", {"tuned": True}),
+    ("promptboost", "promptboost, its default", "promptboost:Boosting", {}),
+    (
         "tpb",
         "text prompt boosting with the paper's settings, re-implemented",
         "promptboost:Boosting",
@@ -82,8 +92,101 @@ _RECORDS = (
     ),
 )
 
+
+class _Methods(Mapping[str, MethodRecord]):
+    """The methods by name. Installed packages are looked at when a name is not built in."""
+
+    def __init__(self) -> None:
+        self._records = {
+            name: MethodRecord(name, label, f"promptboost.methods.{place}", preset)
+            for name, label, place, preset in _BUILT_IN
+        }
+        self._plugins: dict[str, MethodRecord] = {}
+        self._loaded: dict[str, object] | None = None
+
+    def __getitem__(self, name: str) -> MethodRecord:
+        return self._records[name] if name in self._records else self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def add(self, record: MethodRecord) -> None:
+        """Add a method, if its name can be typed and is not taken by another."""
+        self._check(record)
+        self._records[record.name] = record
+
+    def _check(self, record: MethodRecord) -> None:
+        if not record.name or re.search(r"[?&,:\s]", record.name) or record.name == "all":
+            raise SettingError(
+                f"a method cannot be called {record.name!r}: write a name without spaces, commas, "
+                "colons, ? and &, other than all"
+            )
+        there = self._records.get(record.name)
+        if there is not None and there.factory != record.factory:
+            raise SettingError(f"there is a method {record.name!r} already; choose another name")
+
+    def _all(self) -> dict[str, MethodRecord]:
+        loaded = load_plugins(ENTRY_POINTS)
+        if loaded is not self._loaded:
+            self._loaded, self._plugins = loaded, {}
+            for name, factory in loaded.items():
+                self._add_plugin(name, factory)
+        return {**self._records, **self._plugins}
+
+    def _add_plugin(self, name: str, factory: object) -> None:
+        try:
+            if not _is_factory(factory):
+                raise SettingError(f"{factory!r} is neither a subclass of Method nor a function")
+            record = MethodRecord(name, _label(factory, name), factory)  # type: ignore[arg-type]
+            self._check(record)
+            self._plugins[name] = record
+        except SettingError as error:
+            warnings.warn(
+                f"The plugin {name} of the group {ENTRY_POINTS} is left out: {error}.",
+                PluginWarning,
+                stacklevel=2,
+            )
+
+
 #: Every method by its name, in the order in which tables show them.
-METHODS: dict[str, MethodRecord] = {record.name: record for record in _RECORDS}
+METHODS = _Methods()
+
+
+def register_method(name: str, factory: str | Factory, *, label: str = "") -> None:
+    """Make a method known by a name: ``compare``, :func:`make_method` and :data:`METHODS` have it.
+
+    A package does the same for all its users with an entry point in the group
+    ``promptboost.methods``: ``name = "package.module:Class"``.
+
+    Parameters
+    ----------
+    name : str
+        What a user types.
+    factory : str or callable
+        A subclass of :class:`Method`, where it is (``"package.module:Class"``, imported when the
+        method is asked for), or a function without arguments that makes the method.
+    label : str, optional
+        What it is, in a few words; by default the first line of its docstring.
+
+    Raises
+    ------
+    SettingError
+        If the name is taken, or cannot be typed.
+
+    See Also
+    --------
+    promptboost.testing.check_method : tells what a method still lacks.
+
+    Examples
+    --------
+    >>> register_method("tpb", "my_package.boosting:Boosting")
+    Traceback (most recent call last):
+    promptboost.errors.SettingError: there is a method 'tpb' already; choose another name
+    """
+    METHODS.add(MethodRecord(name, label or _label(factory, name), factory))
 
 
 def make_method(spelling: str) -> Method:
@@ -92,8 +195,9 @@ def make_method(spelling: str) -> Method:
     Parameters
     ----------
     spelling : str
-        A name in :data:`METHODS`, and perhaps settings: ``tpb?rounds=5&views_per_round=0``. All
-        characters stand for themselves, but ``%26`` is a ``&`` and ``%25`` a ``%``.
+        A name in :data:`METHODS`, or ``package.module:Class`` for a class of another package; and
+        perhaps settings: ``tpb?rounds=5&views_per_round=0``. All characters stand for themselves,
+        but ``%26`` is a ``&`` and ``%25`` a ``%``.
 
     Raises
     ------
@@ -109,25 +213,32 @@ def make_method(spelling: str) -> Method:
     promptboost.errors.SettingError: there is no method 'pezz'; did you mean pez?
     """
     name, _, query = spelling.partition("?")
-    record = METHODS.get(name)
-    if record is None:
+    if ":" in name:
+        record = MethodRecord(name, name, name)
+    elif name in METHODS:
+        record = METHODS[name]
+    else:
         raise SettingError(f"there is no method {name!r}; {_offer(name)}")
-    module, _, class_name = record.place.partition(":")
-    kind: type[Method] = getattr(import_module(f"promptboost.methods.{module}"), class_name)
-    types_by_name = get_type_hints(kind)
-    known = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    settings = dict(record.preset)
-    given: set[str] = set()
-    for part in filter(None, query.split("&")):
-        key, _, text = part.partition("=")
-        if key in given:
-            raise SettingError(f"{name}: {key} is given twice; give it once")
-        given.add(key)
-        if key not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise SettingError(f"{name} has no setting {key!r}; {has}")
-        settings[key] = _value(name, key, unquote(text), types_by_name[key])
-    return kind(**settings)
+    factory = record.load()
+    if isinstance(factory, type):
+        return _construct(name, factory, {**record.preset, **_settings(name, factory, query)})
+    made = factory()
+    return dataclasses.replace(made, **_settings(name, type(made), query))  # type: ignore[type-var]
+
+
+def names_method(text: str) -> bool:
+    """Tell whether a text names a method, with or without settings; nothing is made.
+
+    Examples
+    --------
+    >>> names_method("tpb?rounds=5"), names_method("package.of.nobody:Method"), names_method("a {}")
+    (True, False, False)
+    """
+    name = text.partition("?")[0]
+    if re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", name):
+        # Names of description sources have colons too; no package has their name.
+        return find_spec(name.partition(":")[0].partition(".")[0]) is not None
+    return name in METHODS
 
 
 def spelled(method: Method) -> str:
@@ -143,12 +254,64 @@ def spelled(method: Method) -> str:
         for item in dataclasses.fields(method)  # type: ignore[arg-type]
         if getattr(method, item.name) != item.default
     ]
-    return "?".join([method.name, "&".join(settings)] if settings else [method.name])
+    name = _name_of(type(method))
+    return "?".join([name, "&".join(settings)] if settings else [name])
+
+
+def _name_of(kind: type[Method]) -> str:
+    """Return the name under which a class is registered, else where it is."""
+    place = f"{kind.__module__}:{kind.__qualname__}"
+    record = METHODS.get(getattr(kind, "name", ""))
+    return kind.name if record is not None and record.factory in (kind, place) else place
 
 
 def _spelled_value(value: Any) -> str:
     text = str(value).lower() if value is None or isinstance(value, bool) else str(value)
     return text.replace("%", "%25").replace("&", "%26")
+
+
+def _is_factory(made: object) -> bool:
+    return issubclass(made, Method) if isinstance(made, type) else callable(made)
+
+
+def _label(factory: object, name: str) -> str:
+    described = factory if isinstance(factory, type) else None
+    lines = (inspect.getdoc(described) or "").splitlines() if described else []
+    return lines[0].rstrip(".") if lines else name
+
+
+def _construct(name: str, kind: type[Method], settings: dict[str, Any]) -> Method:
+    needed = [f.name for f in _fields(name, kind) if _is_required(f) and f.name not in settings]
+    if needed:
+        raise SettingError(f"{name} needs {needed[0]}: type {name}?{needed[0]}=…")
+    return kind(**settings)
+
+
+def _is_required(item: "dataclasses.Field[Any]") -> bool:
+    missing = dataclasses.MISSING
+    return item.init and item.default is missing and item.default_factory is missing
+
+
+def _fields(name: str, kind: type[Method]) -> tuple["dataclasses.Field[Any]", ...]:
+    if not dataclasses.is_dataclass(kind):
+        raise SettingError(f"{name} is not a dataclass; a method's settings are its fields")
+    return dataclasses.fields(kind)
+
+
+def _settings(name: str, kind: type[Method], query: str) -> dict[str, Any]:
+    """Read the settings that follow a name."""
+    known = [item.name for item in _fields(name, kind)]
+    hints = get_type_hints(kind)
+    settings: dict[str, Any] = {}
+    for part in filter(None, query.split("&")):
+        key, _, text = part.partition("=")
+        if key in settings:
+            raise SettingError(f"{name}: {key} is given twice; give it once")
+        if key not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise SettingError(f"{name} has no setting {key!r}; {has}")
+        settings[key] = _value(name, key, unquote(text), hints[key])
+    return settings
 
 
 def _value(method: str, key: str, text: str, hint: Any) -> Any:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from promptboost.boosting.composition import log_losses
 from promptboost.boosting.gradient.scale import dealt
 from promptboost.encoders.base import Encoder, unit_rows
-from promptboost.errors import FileFormatError, LabelError, SettingError
+from promptboost.errors import FileFormatError, LabelError
 from promptboost.methods.base import (
     Arrays,
     FewShotSet,
@@ -21,8 +21,9 @@ from promptboost.methods.base import (
     Method,
     Origin,
     Transfer,
+    check_numbers,
 )
-from promptboost.methods.registry import spelled
+from promptboost.methods.fitted import linear_logits
 from promptboost.methods.zero_shot import ZeroShot
 from promptboost.pool import PromptPool
 
@@ -53,26 +54,9 @@ _LOUDNESS = np.geomspace(0.1, 10.0, 9, dtype=np.float32)
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys, their classes, and the two numbers of the formula.
+    """Keys (rows of images), the classes they speak for, and the two numbers of the formula.
 
-    Attributes
-    ----------
-    keys : array of float32, shape (n, D)
-        Rows of images; of length one until they are tuned.
-    labels : array of int, shape (n,)
-        The class each key speaks for.
-    n_classes : int
-        K.
-    alpha : float
-        Weight of the cache beside the text.
-    beta : float
-        How fast a key's say falls off with its distance.
-
-    Examples
-    --------
-    >>> cache = Cache(np.eye(2, dtype=np.float32), np.array([0, 1]), 2, alpha=1.0, beta=1.0)
-    >>> cache.scores(np.array([[1.0, 0.0]], dtype=np.float32)).round(3)
-    array([[1.   , 0.368]], dtype=float32)
+    α is the weight of the cache beside the text, β how fast a key's say falls off with its distance.
     """
 
     keys: Floats
@@ -104,52 +88,32 @@ def choose_weights(
     *,
     by_loss: bool = False,
 ) -> Cache:
-    """Choose α and β by cross-validation over the images of the cache.
+    """Choose α and β by cross-validation over the images of the cache; its own where a class has one.
 
-    Each fold takes images of all classes out of the cache, so that no class speaks louder because
-    an image of another is missing. What is left is weighed up to what the whole would weigh.
+    Each fold takes images of all classes out of the cache, so that no class speaks louder because an
+    image of another is missing. What is left is weighed up to what the whole would weigh. `rows` are
+    the images in the order of the keys, `text` the class rows with the logit scale in them.
 
-    Parameters
-    ----------
-    cache : Cache
-        The keys; its own α and β are kept where a class has one image only.
-    rows : array of float32, shape (n, D)
-        The images themselves, in the order of the keys.
-    text : array of float32, shape (K, D)
-        Class rows of the text, with the logit scale in them.
-    alphas, betas : sequence of float
-        What may be chosen.
-    by_loss : bool, default=False
-        Choose by the log loss. Otherwise by how many are right, the log loss deciding between equals.
-        Log losses are compared at the loudness that suits each: else the choice would be about the
-        encoder's logit scale.
-
-    Examples
-    --------
-    >>> from promptboost.testing import clip_like
-    >>> task = clip_like(n_classes=3, shots=4, confusion=0.5)
-    >>> cache = Cache(task.images, task.labels, 3)
-    >>> misleading = task.images[[4, 8, 0]] * np.float32(20)
-    >>> choose_weights(cache, task.images, misleading, (0.125, 64.0), (5.5,)).alpha
-    64.0
+    Without `by_loss` the number of right answers decides, and the log loss between equals. Log losses
+    are compared at the loudness that suits each: else the choice would be about the logit scale.
     """
     counts = np.bincount(cache.labels, minlength=cache.n_classes)
     folds = int(counts[counts > 0].min())
     if folds < 2:
         return cache
     fold = dealt(cache.labels, folds)
-    said, cosines = rows @ text.T, rows @ cache.keys.T
-    best, found = (np.inf, np.inf), cache
+    by_text, cosines = rows @ text.T, rows @ cache.keys.T
+    best, chosen = (np.inf, np.inf), cache
     for beta in betas:
         sums = _set_aside(cosines, beta, cache.values, fold)
         for alpha in alphas:
-            logits = said + alpha * sums
+            logits = by_text + alpha * sums
             wrong = 0.0 if by_loss else float(np.mean(logits.argmax(axis=1) != cache.labels))
             if wrong > best[0]:
                 continue  # what its loss is does not matter
             if (cost := (wrong, _loss(logits, cache.labels))) < best:
-                best, found = cost, replace(cache, alpha=alpha, beta=beta)
-    return found
+                best, chosen = cost, replace(cache, alpha=alpha, beta=beta)
+    return chosen
 
 
 def _nearness(cosines: Floats, beta: float) -> Floats:
@@ -174,17 +138,7 @@ def _loss(logits: Floats, labels: NDArray[np.int64]) -> float:
 
 @dataclass(frozen=True)
 class Tuning:
-    """How keys are tuned: AdamW, the step falling to zero along a cosine.
-
-    Attributes
-    ----------
-    epochs, batch : int
-        How often each image is seen, and how many at a time.
-    step : float
-        The first step.
-    seed : int
-        Decides the order of the images and which view of each is seen.
-    """
+    """How keys are tuned: AdamW, the step falling to zero along a cosine."""
 
     epochs: int = 20
     batch: int = 256
@@ -193,18 +147,10 @@ class Tuning:
 
 
 def tune(cache: Cache, views: Floats, text: Floats, tuning: Tuning) -> Cache:
-    """Move the keys so that the images are classified better: the log loss falls.
+    """Move the keys so that the log loss of the images falls; α and β stay.
 
-    Parameters
-    ----------
-    cache : Cache
-        Where to begin. α and β stay.
-    views : array of float32, shape (n, 1 + V, D)
-        The images and their views, in the order of the keys; an epoch sees one of each.
-    text : array of float32, shape (K, D)
-        Class rows of the text, with the logit scale in them.
-    tuning : Tuning
-        How.
+    `views` are the images and their crops, (n, 1 + V, D), in the order of the keys; an epoch sees one
+    of each. `text` are the class rows with the logit scale in them.
     """
     rng = np.random.default_rng(tuning.seed)
     count, n_views = views.shape[:2]
@@ -221,7 +167,7 @@ def tune(cache: Cache, views: Floats, text: Floats, tuning: Tuning) -> Cache:
 
 
 def gradient(cache: Cache, rows: Floats, text: Floats, labels: NDArray[np.int64]) -> Floats:
-    """Return the slope of the mean log loss of some rows, for each number in the keys: shape (n, D)."""
+    """Return the slope of the mean log loss of some rows for each number in the keys: (n, D)."""
     near = cache.nearness(rows)
     logits = rows @ text.T + cache.alpha * (near @ cache.values)
     chances = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -256,28 +202,7 @@ class _AdamW:
 
 @dataclass(frozen=True)
 class CacheClassifier(Fitted):
-    """Class rows made of text, and a cache of images that corrects them.
-
-    Parameters
-    ----------
-    origin : Origin
-        Method, classes and encoder.
-    rows : array of float32, shape (K, D)
-        Mean row of the texts of each class, of length one.
-    cache : Cache
-        The images.
-
-    Examples
-    --------
-    >>> from promptboost.methods.base import RowImages
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> encoder = FakeEncoder(dim=8)
-    >>> text, seen = encoder.encode_texts(["fire", "ice"]), encoder.encode_texts(["red", "blue"])
-    >>> cache = Cache(seen, np.array([0, 1]), 2, alpha=50.0)
-    >>> fitted = CacheClassifier(Origin("x", ("fire", "ice"), encoder), text, cache)
-    >>> fitted.predict(RowImages({encoder.id: seen[:, None]})).tolist()
-    [0, 1]
-    """
+    """Class rows made of text, of length one, and a cache of images that corrects them."""
 
     kind: ClassVar[str] = "tip-adapter"
     origin: Origin
@@ -285,13 +210,13 @@ class CacheClassifier(Fitted):
     cache: Cache
 
     def logits(self, images: Images) -> Logits:
-        """Add what the text says and what the cache says."""
+        """Return what the text says plus what the cache says."""
         seen = images.rows(self.origin.encoder)
-        text = seen @ self.rows.T * self.origin.encoder.logit_scale
+        text = linear_logits(seen, self.rows, scale=self.origin.encoder.logit_scale)
         return np.asarray(text + self.cache.scores(seen), dtype=np.float32)
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
-        """Keep everything."""
+        """Return everything."""
         cache = self.cache
         arrays: Arrays = {
             "rows": np.ascontiguousarray(self.rows, dtype=np.float32),
@@ -302,7 +227,7 @@ class CacheClassifier(Fitted):
 
     @classmethod
     def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
-        """Read everything."""
+        """Make it again."""
         K, D = len(origin.class_names), origin.encoder.dim
         try:
             rows, keys, labels = arrays["rows"], arrays["keys"], arrays["key_labels"]
@@ -349,7 +274,7 @@ class TipAdapter(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = TipAdapter().fit(shots, build_pool(["red", "blue"]), encoder)
@@ -358,7 +283,7 @@ class TipAdapter(Method):
     """
 
     name: ClassVar[str] = "tip-adapter"
-    group: ClassVar[Group] = Group.PICTURES
+    group: ClassVar[Group] = Group.IMAGES
     carries_over: ClassVar[Transfer] = Transfer.REFIT
 
     tuned: bool = False
@@ -371,15 +296,10 @@ class TipAdapter(Method):
 
     def __post_init__(self) -> None:
         ZeroShot(self.template)  # says what is wrong with a template
-        for name in ("alpha", "beta", "learning_rate"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < np.inf:
-                raise SettingError(f"{name} is {value}, but must be above 0")
-        if self.epochs < 1:
-            raise SettingError(f"epochs is {self.epochs}, but must be 1 or more")
+        check_numbers(self, counts=("epochs",), positive=("alpha", "beta", "learning_rate"))
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Refuse an empty cache, and a text that cannot be made."""
+        """Check that there are images, and that the text can be made."""
         if len(shots.labels) == 0:
             raise LabelError("tip-adapter keeps images, and there is none; give one at least")
         ZeroShot(self.template).check(shots, pool, encoder)
@@ -396,10 +316,10 @@ class TipAdapter(Method):
         if self.tuned:
             tuning = Tuning(self.epochs, step=self.learning_rate, seed=self.seed)
             cache = tune(cache, views, text, tuning)
-        return CacheClassifier(Origin(spelled(self), shots.class_names, encoder), rows, cache)
+        return CacheClassifier(self.origin(shots, encoder), rows, cache)
 
     def _weighed(self, cache: Cache, rows: NDArray[np.float32], text: NDArray[np.float32]) -> Cache:
-        """Choose what is not given."""
+        """Choose what is not set."""
         given = replace(
             cache,
             alpha=cache.alpha if self.alpha is None else self.alpha,

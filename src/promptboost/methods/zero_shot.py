@@ -5,10 +5,9 @@ from typing import ClassVar
 
 from promptboost.encoders.base import Encoder
 from promptboost.errors import SettingError
-from promptboost.methods.base import Bank, FewShotSet, Group, Method, Origin, Transfer
-from promptboost.methods.fitted import TextClassifier
-from promptboost.methods.registry import spelled
-from promptboost.pool import PLAIN_TEMPLATE, PromptPool, fill
+from promptboost.methods.base import FewShotSet, Group, Method, Transfer
+from promptboost.methods.fitted import TextClassifier, filled
+from promptboost.pool import PLAIN_TEMPLATE, PromptPool
 
 __all__ = ["ZeroShot"]
 
@@ -25,7 +24,7 @@ class ZeroShot(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("red", "blue")
     >>> fitted = ZeroShot().fit(shots, build_pool(["red", "blue"]), encoder)
@@ -48,7 +47,7 @@ class ZeroShot(Method):
             )
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Refuse where there is no such template."""
+        """Check that there is such a template."""
         if self.template == "all" and not pool.templates:
             raise SettingError(
                 "its text is the mean of the pool's templates, and the pool has none; build a pool "
@@ -65,5 +64,4 @@ class ZeroShot(Method):
         self.check(shots, pool, encoder)
         one = shots.template if self.template == "dataset" else self.template
         templates = pool.templates if self.template == "all" else (str(one),)
-        banks: list[Bank] = [{fill(t, name): 1.0 for t in templates} for name in shots.class_names]
-        return TextClassifier(Origin(spelled(self), shots.class_names, encoder), tuple(banks))
+        return TextClassifier(self.origin(shots, encoder), filled(templates, shots.class_names))

@@ -10,7 +10,7 @@ from promptboost.encoders.base import UnitRows
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.methods.proapo import class_search
 from promptboost.methods.proapo.class_search import ClassSearch, ClassUnits, units_of
-from promptboost.methods.proapo.evolution import Effort
+from promptboost.methods.proapo.evolution import EvolutionEffort
 from promptboost.methods.proapo.template_search import Fitness
 
 COLOURS = ("red", "blue", "green", "yellow", "black", "white")
@@ -34,7 +34,7 @@ def search_of(said: Sequence[Sequence[str]], **settings: Any) -> ClassSearch:
     usual = {"epochs": 2, "weighted": False, "importance": False, "exact": False}
     rng = np.random.default_rng(0)
     units = ClassUnits(own, TEMPLATES, encoder)
-    return ClassSearch(units, fitness, rng, effort=Effort(), **(usual | settings))
+    return ClassSearch(units, fitness, rng, effort=EvolutionEffort(), **(usual | settings))
 
 
 HELPFUL = [[f"it is {colour} {colour}", "everybody knows it"] for colour in COLOURS]

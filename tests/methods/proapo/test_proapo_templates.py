@@ -7,7 +7,7 @@ import pytest
 
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.methods.proapo.evolution import Effort
+from promptboost.methods.proapo.evolution import EvolutionEffort
 from promptboost.methods.proapo.template_search import (
     Chosen,
     Fitness,
@@ -36,7 +36,7 @@ def choose(
         encoder,
         fitness(),
         epochs=4,
-        effort=Effort(),
+        effort=EvolutionEffort(),
         most=most,
         weighted=False,
         rng=np.random.default_rng(0),

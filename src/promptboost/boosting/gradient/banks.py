@@ -24,7 +24,7 @@ REREAD = 0.3
 
 @dataclass(frozen=True)
 class Move:
-    """Copies should go from one prompt of a bank to another prompt of the pool."""
+    """Copies that should go from one prompt of a bank to another prompt of the pool."""
 
     source: int
     target: int
@@ -51,8 +51,7 @@ class _Class:
         products = np.empty(len(self.prompts), dtype=np.int32)
         column(self.prompts, direction, products)
         if len(products) > CANDIDATES:
-            found = np.argpartition(products, CANDIDATES)[:CANDIDATES]
-            self.candidates = np.sort(found)
+            self.candidates = np.sort(np.argpartition(products, CANDIDATES)[:CANDIDATES])
         elif not len(self.candidates):
             self.candidates = np.arange(len(products))
         self.candidate_rows = from_grid(self.prompts[self.candidates])
@@ -62,18 +61,9 @@ class _Class:
 class Banks:
     """One bank a class, of a fixed number of copies.
 
-    Attributes
-    ----------
-    members : list of dict of int to int
-        For each class, prompt → copies; the template is prompt −1.
-    means : array of float32, shape (K, D)
-        The mean row of each bank.
-    moves : list of Move or None
-        What :meth:`find_moves` found last.
-    directions : array of float32, shape (K, D)
-        For each move, target row minus source row.
-    pool_reads : int
-        How often the whole pool was looked at.
+    `members` are prompt → copies for each class, the template being prompt −1; `means` the mean row of
+    each bank, (K, D). `moves` is what :meth:`find_moves` chose last, and `directions` the target row minus
+    the source row of each, (K, D). `pool_reads` counts how often the whole pool was looked at.
     """
 
     def __init__(self, pool: GridPool, template: int, copies: int, penalty: float) -> None:
@@ -95,17 +85,8 @@ class Banks:
     def find_moves(self, gradient: Floats, *, whole_pool: bool = False) -> float:
         """Choose for every class which prompt should lose copies and which should gain them.
 
-        Parameters
-        ----------
-        gradient : array of float32, shape (K, D)
-            The loss's gradient by the means.
-        whole_pool : bool
-            Look at all prompts, not only at those that came first when all were looked at.
-
-        Returns
-        -------
-        float
-            The Frank-Wolfe gap; infinite where not the whole pool was looked at.
+        `gradient` is the loss's, by the means. Unless `whole_pool`, it may look only at the prompts that
+        came first when all were looked at. Returns the Frank-Wolfe gap; infinite where it did so.
         """
         if not whole_pool and self.pool_reads and not self._small:
             gap = self._choose(gradient, read=False)
@@ -118,7 +99,7 @@ class Banks:
         return self._full_gap
 
     def widen(self) -> bool:
-        """Have the whole pool looked at next time; tell whether that can bring anything new."""
+        """Have the whole pool looked at next time; return whether that can bring anything new."""
         self._full_gap = np.inf
         return not self._read_last
 

@@ -43,7 +43,7 @@ _CLASSES = 64
 
 @dataclass(frozen=True)
 class GradientSettings:
-    """What the gradient composer is asked.
+    """Settings of the gradient composer.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class GradientSettings:
         """The logit scale, where one must be known."""
         if self.logit_scale is None:
             raise SettingError(
-                "logit_scale is not set: give one, the encoder's own times 3 for example, or choose it "
+                "logit_scale is not set: pass one, the encoder's own times 3 for example, or choose it "
                 "with promptboost.boosting.gradient.scale.choose_scale"
             )
         return self.logit_scale
@@ -111,22 +111,12 @@ def compose_by_gradient(
 
     Parameters
     ----------
-    X : array of int16, shape (n, D)
-        Views of the images, on the grid.
-    y : array of int64, shape (n,)
-        Class index of each row.
-    weights : array of float, shape (n,)
-        Sample weights; only their ratios matter.
-    pool : GridPool
-        Templates and prompts.
+    X, y, weights, pool, rng, hits
+        As for :func:`~promptboost.boosting.greedy.insertion.compose_greedily`.
     settings : GradientSettings
-        What is asked.
-    rng : numpy.random.Generator
-        Breaks ties between templates.
-    hits : array of bool, shape (n, number of templates), optional
-        Which template classifies which row rightly, if known.
+        Its logit scale must be known.
     fresh : callable, optional
-        Gives other rows of the same images for each sweep after the first, by its number.
+        Returns other rows of the same images for each sweep after the first, by its number.
     earlier : array of float32, shape (K, D), optional
         Class rows of what is there already: the banks are then composed to be added to it.
 
@@ -201,25 +191,26 @@ class _Rows:
 
         A block of rows at a time, so that the probabilities of all never stand in memory.
         """
-        own = np.empty(len(self._y))
+        log_chances = np.empty(len(self._y))
         for rows in _blocks(len(self._y), _ROWS):
             part = self.logits[:, rows].astype(np.float64)
             highest = part.max(axis=0)
             self.totals[rows] = highest + np.log(np.exp(part - highest).sum(axis=0))
-            own[rows] = part[self._y[rows], np.arange(part.shape[1])] - self.totals[rows]
-        counted = self._share * np.exp(self._caution * own)
+            true = part[self._y[rows], np.arange(part.shape[1])]
+            log_chances[rows] = true - self.totals[rows]
+        counted = self._share * np.exp(self._caution * log_chances)
         self.counted = counted / counted.sum()
-        self.loss = -float(self.counted @ own)
-        found = np.zeros((len(self.logits), self.X.shape[1]), dtype=np.float32)
+        self.loss = -float(self.counted @ log_chances)
+        gradient = np.zeros((len(self.logits), self.X.shape[1]), dtype=np.float32)
         for rows in _blocks(len(self._y), _ROWS):
             missing = np.exp(self.logits[:, rows] - self.totals[rows].astype(np.float32))
             missing[self._y[rows], np.arange(missing.shape[1])] -= 1
             missing *= self.counted[rows].astype(np.float32)
-            found += missing @ self.X[rows]
-        return np.asarray(found * self.scale)
+            gradient += missing @ self.X[rows]
+        return np.asarray(gradient * self.scale)
 
-    def own(self, k: int) -> NDArray[np.bool_]:
-        """Tell which rows are of a class."""
+    def in_class(self, k: int) -> NDArray[np.bool_]:
+        """Return which rows are of a class."""
         return np.asarray(self._y == k)
 
     def error(self) -> float:
@@ -228,7 +219,7 @@ class _Rows:
 
 
 def _sweep(rows: _Rows, banks: Banks) -> bool:
-    """Move copies in every class; tell whether any were moved."""
+    """Move copies in every class; return whether any were moved."""
     moved = False
     for block in _blocks(len(banks.moves), _CLASSES):
         changes = (banks.directions[block] * rows.scale) @ rows.X.T
@@ -242,7 +233,7 @@ def _sweep(rows: _Rows, banks: Banks) -> bool:
                 change,
                 rows.totals,
                 rows.counted,
-                rows.own(k),
+                rows.in_class(k),
                 banks.penalty_of(k),
                 banks.copies,
                 banks.members[k][move.source],

@@ -25,14 +25,14 @@ _SMALLEST_REST = 1e-6
 
 @compiled_any_order
 def slopes(
-    z: Column, delta: Column, other: Values, weights: Values, own: Flags, gamma: float
+    z: Column, delta: Column, other: Values, weights: Values, in_class: Flags, gamma: float
 ) -> tuple[float, float]:
     """Return the first and second derivative of the loss by the share that is moved."""
     first, second = 0.0, 0.0
     for i in range(len(z)):
         step = float(delta[i])
         chance = 1.0 / (1.0 + np.exp(other[i] - z[i] - gamma * step))
-        first += weights[i] * step * (chance - (1.0 if own[i] else 0.0))
+        first += weights[i] * step * (chance - (1.0 if in_class[i] else 0.0))
         second += weights[i] * step * step * chance * (1.0 - chance)
     return first, second
 
@@ -43,7 +43,7 @@ def loss_change(
     delta: Column,
     other: Values,
     weights: Values,
-    own: Flags,
+    in_class: Flags,
     start: float,
     stop: float,
 ) -> float:
@@ -55,7 +55,7 @@ def loss_change(
         # log(1 + exp(u)) is written so that nothing overflows.
         change = max(after, 0.0) - max(before, 0.0)
         change += np.log1p(np.exp(-abs(after))) - np.log1p(np.exp(-abs(before)))
-        total += weights[i] * (change - ((stop - start) * delta[i] if own[i] else 0.0))
+        total += weights[i] * (change - ((stop - start) * delta[i] if in_class[i] else 0.0))
     return total
 
 
@@ -65,30 +65,20 @@ def best_copies(
     delta: Column,
     other: Values,
     weights: Values,
-    own: Flags,
+    in_class: Flags,
     penalty: tuple[float, float],
     copies: int,
     limit: int,
 ) -> int:
-    """Find the number of copies, from 0 to ``limit``, that lowers the objective most.
+    """Return the number of copies, from 0 to ``limit``, that lowers the objective most.
 
-    Parameters
-    ----------
-    z, delta : arrays of float32
-        Logits of the class, and how they change with the share that is moved.
-    other : array of float64
-        Logarithm of the summed exponentials of the other classes' logits.
-    weights : array of float64
-        Weight of each row.
-    own : array of bool
-        Which rows are of this class.
-    penalty : tuple of two floats
-        The penalty changes by γ times the first plus γ² times the second.
-    copies, limit : int
-        Copies in the bank, and how many of them can be moved.
+    ``z`` are the logits of the class, ``delta`` how they change with the share that is moved, ``other``
+    the logarithm of the summed exponentials of the other classes' logits; ``in_class`` says which rows
+    are of the class. The penalty changes by γ times its first number plus γ² times its second. The bank
+    has ``copies``, of which ``limit`` can be moved.
     """
     tries = 0
-    first, second = slopes(z, delta, other, weights, own, 0.0)
+    first, second = slopes(z, delta, other, weights, in_class, 0.0)
     slope, bend = first + penalty[0], second + 2.0 * penalty[1]
     if slope >= 0.0:
         return 0
@@ -101,7 +91,7 @@ def best_copies(
         d = min(max(aim, low + 1), high - 1) if tries < _NEWTON else (low + high) // 2
         tries += 1
         share = d / copies
-        first, second = slopes(z, delta, other, weights, own, share)
+        first, second = slopes(z, delta, other, weights, in_class, share)
         slope = first + penalty[0] + 2.0 * penalty[1] * share
         bend = second + 2.0 * penalty[1]
         if slope < 0.0:
@@ -112,7 +102,7 @@ def best_copies(
         return limit
     # One copy more passes the lowest point; it may still be lower than one copy fewer.
     share, more = low / copies, 1.0 / copies
-    change = loss_change(z, delta, other, weights, own, share, share + more)
+    change = loss_change(z, delta, other, weights, in_class, share, share + more)
     change += more * (penalty[0] + (2.0 * share + more) * penalty[1])
     return high if change < 0.0 else low
 
@@ -147,18 +137,18 @@ def move_copies(
     delta: Column,
     total: Values,
     weights: Values,
-    own: Flags,
+    in_class: Flags,
     penalty: tuple[float, float],
     copies: int,
     limit: int,
 ) -> int:
-    """Find the best number of copies to move in class ``k``, and move them.
+    """Move the best number of copies in class ``k``, and return it.
 
     ``logits`` has one row a class; ``total`` is the logarithm of their summed exponentials. Both are
     changed in place. See :func:`best_copies` for the rest.
     """
     z, other = logits[k], others_of(logits, k, total)
-    d = best_copies(z, delta, other, weights, own, penalty, copies, limit)
+    d = best_copies(z, delta, other, weights, in_class, penalty, copies, limit)
     if d > 0:
         share = np.float32(d / copies)
         for i in range(len(z)):

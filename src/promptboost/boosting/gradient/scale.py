@@ -1,4 +1,4 @@
-"""The logit scale of a fit by gradient, where none is asked for."""
+"""The scales that are chosen by the images: the composer's logit scale, and that of probabilities."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ class ScaleChoice:
         The choice.
     folds : int
         Into how many parts the images were dealt; 0 if there were too few.
-    losses : mapping of float to float
+    losses : dict of float to float
         Scale → log loss on the images set aside; empty if there were too few.
     """
 
@@ -68,10 +68,8 @@ def choose_scale(
 
     Parameters
     ----------
-    shots : Shots
-        Labelled images and their views.
-    pool : GridPool
-        Templates and prompts.
+    shots, pool
+        As for :func:`~promptboost.boosting.boost.boost`.
     settings : GradientSettings
         Those of the fit; only the logit scale is open.
     encoder_scale : float
@@ -110,7 +108,7 @@ def choose_scale(
 
 
 def _next(tried: Mapping[float, NDArray[np.float64]], factors: Sequence[float]) -> float | None:
-    """Name the factor to try next: the first, its neighbours, then those of the best so far."""
+    """Return the factor to try next: the first, its neighbours, then those of the best so far."""
     if not tried:
         return factors[0]
     order = sorted(factors)
@@ -161,13 +159,7 @@ class _Parts:
 
 
 def dealt(labels: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
-    """Deal the images of each class to folds in turn, in the order they have.
-
-    Examples
-    --------
-    >>> dealt(np.array([0, 0, 0, 1, 1]), 2)
-    array([0, 1, 0, 0, 1])
-    """
+    """Return the fold of each image: those of a class are dealt in turn, in the order they have."""
     fold = np.empty(len(labels), dtype=np.int64)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)

@@ -80,13 +80,13 @@ class Events(NamedTuple):
 
 @compiled
 def total(s: Scores, i: int, k: int) -> int:
-    """Sum of cosines of row i with all copies in bank k."""
+    """Return the sum of cosines of row i with all copies in bank k."""
     return s.sums[i // TILE, k, i % TILE]  # type: ignore[no-any-return]
 
 
 @compiled
 def beats(s: Scores, i: int, a: int, b: int) -> bool:
-    """Whether class a is ahead of class b on row i."""
+    """Return whether class a is ahead of class b on row i."""
     left = total(s, i, a) * s.sizes[b]
     right = total(s, i, b) * s.sizes[a]
     return bool(left > right or (left == right and a < b))
@@ -94,7 +94,7 @@ def beats(s: Scores, i: int, a: int, b: int) -> bool:
 
 @compiled
 def score_ceiling(s: Scores, i: int, k: int) -> int:
-    """Score of class k on row i, rounded up."""
+    """Return the score of class k on row i, rounded up."""
     return -(-total(s, i, k) // s.sizes[k])  # type: ignore[no-any-return]
 
 
@@ -173,7 +173,7 @@ def append(s: Scores, k: int, c: Cosines, d: int) -> None:
 
 @compiled
 def pays(s: Scores, i: int, k: int) -> bool:
-    """Whether a flip of row i by class k would make it right."""
+    """Return whether a flip of row i by class k would make it right."""
     return bool(s.runner[i] == s.y[i] if s.winner[i] == k else s.y[i] == k)
 
 
@@ -190,7 +190,7 @@ def find_gain_rows(s: Scores, k: int, rows: Integers) -> int:
 
 @compiled
 def flip_terms(s: Scores, i: int, k: int) -> tuple[int, int, int, bool]:
-    """(gap, scale, offset, tie) of row i: d copies flip it iff ``d·(scale·c − offset) > gap``.
+    """Return (gap, scale, offset, tie) of row i: d copies flip it iff ``d·(scale·c − offset) > gap``.
 
     With ``tie``, drawing level is enough: the class that moves ahead has the lower index.
     """
@@ -205,7 +205,7 @@ def flip_terms(s: Scores, i: int, k: int) -> tuple[int, int, int, bool]:
 
 @compiled
 def fewest_copies(gap: int, step: int, tie: bool, limit: int) -> int:
-    """Fewest copies that flip a row, where each makes up ``step`` of ``gap``; 0 if never.
+    """Return the fewest copies that flip a row, where each makes up ``step`` of ``gap``; 0 if never.
 
     This is ``floor(gap / step) + 1``, or ``ceil(gap / step)`` where a tie is enough.
     """
@@ -230,14 +230,14 @@ def fill_slots(s: Scores, slots: Integers, k: int, kept: Kept) -> None:
 
 @compiled
 def copies_in_slot(kept: Kept, p: int, j: int, limit: int) -> int:
-    """Fewest copies of candidate p that flip the row in slot j; 0 if never."""
+    """Return the fewest copies of candidate p that flip the row in slot j; 0 if never."""
     step = kept.terms[j, 1] * np.int64(kept.products[p, j]) - kept.terms[j, 2]
     return fewest_copies(kept.terms[j, 0], step, kept.terms[j, 3] == 1, limit)
 
 
 @compiled_any_order
 def bound_candidates(kept: Kept, penalty: bool, bounds: NDArray[np.float64]) -> None:
-    """Upper bound on ``−Δε/d`` (``−Δε`` without penalty) of every candidate, from the kept rows.
+    """Bound ``−Δε/d`` (``−Δε`` without penalty) of every candidate from above, by the kept rows.
 
     With thresholds d_i, ``gain(d)/d <= Σ w_i / max(d_i, 2)`` for all d >= 2, and
     ``1/d_i <= step/gap``; rows harmed by one copy are harmed by more. In floating point: steps and
@@ -267,7 +267,7 @@ def bound_candidates(kept: Kept, penalty: bool, bounds: NDArray[np.float64]) -> 
 
 @compiled
 def comes_before(bounds: NDArray[np.float64], a: int, b: int) -> bool:
-    """Largest bound first, then lowest index."""
+    """Order by the largest bound, then by the lowest index."""
     return bool(bounds[a] > bounds[b] or (bounds[a] == bounds[b] and a < b))
 
 
@@ -307,26 +307,26 @@ def make_heap(bounds: NDArray[np.float64], heap: Integers) -> int:
 @compiled
 def collect_gains(kept: Kept, p: int, limit: int, events: Events) -> int:
     """List what candidate p can win, by number of copies; return how many rows."""
-    found = 0
+    n_gains = 0
     for j in range(kept.roles.shape[0]):
         d = copies_in_slot(kept, p, j, limit) if kept.roles[j] > 0 else 0
         if d == 0:
             continue
-        at = found
+        at = n_gains
         while at > 0 and events.copies[at - 1] > d:
             events.copies[at] = events.copies[at - 1]
             events.gain[at] = events.gain[at - 1]
             at -= 1
         events.copies[at], events.gain[at] = d, kept.roles[j]
-        found += 1
-    events.harm[:found] = 0
-    return found
+        n_gains += 1
+    events.harm[:n_gains] = 0
+    return n_gains
 
 
 @compiled
-def book_harm(events: Events, found: int, d: int, weight: int) -> bool:
+def book_harm(events: Events, n_gains: int, d: int, weight: int) -> bool:
     """Book a harmful flip at the first gain that it spoils; return whether there is one."""
-    if d == 0 or d > events.copies[found - 1]:
+    if d == 0 or d > events.copies[n_gains - 1]:
         return False
     at = 0
     while events.copies[at] < d:
@@ -336,15 +336,15 @@ def book_harm(events: Events, found: int, d: int, weight: int) -> bool:
 
 
 @compiled
-def best_copies(events: Events, found: int, penalty: bool) -> tuple[int, int]:
-    """``(gain, d)`` for the best number of copies (ties: fewer); gain 0 if none pays.
+def best_copies(events: Events, n_gains: int, penalty: bool) -> tuple[int, int]:
+    """Return ``(gain, d)`` for the best number of copies (ties: fewer); gain 0 if none pays.
 
     Only thresholds of gains need be tried: between them Δε/d can only get worse.
     """
     best, best_d, total = 0, 1, 0
-    for j in range(found):
+    for j in range(n_gains):
         total += events.gain[j] - events.harm[j]
-        if j + 1 < found and events.copies[j + 1] == events.copies[j]:
+        if j + 1 < n_gains and events.copies[j + 1] == events.copies[j]:
             continue
         d = events.copies[j]
         if total * best_d > best * d if penalty else total > best:
@@ -354,7 +354,7 @@ def best_copies(events: Events, found: int, penalty: bool) -> tuple[int, int]:
 
 @compiled
 def surpasses(gain: int, d: int, p: int, best: Value, penalty: bool) -> bool:
-    """Whether candidate p with (gain, d) comes before the best so far (ties: lowest index)."""
+    """Return whether candidate p with (gain, d) comes before the best so far (ties: lowest index)."""
     best_gain, best_d, best_p = best
     if gain <= 0 or best_p < 0:
         return gain > 0
@@ -371,27 +371,27 @@ def worth_of(gain: int, d: int, penalty: bool) -> float:
 
 @compiled
 def copies_to_flip(s: Scores, i: int, k: int, c: int, limit: int) -> int:
-    """Fewest copies of a prompt with cosine c that flip row i; 0 if never."""
+    """Return the fewest copies of a prompt with cosine c that flip row i; 0 if never."""
     gap, scale, offset, tie = flip_terms(s, i, k)
     return fewest_copies(gap, scale * c - offset, tie, limit)
 
 
 @compiled
 def book_known_harm(
-    s: Scores, kept: Kept, memory: Memory, p: int, k: int, found: int, events: Events
+    s: Scores, kept: Kept, memory: Memory, p: int, k: int, n_gains: int, events: Events
 ) -> None:
     """Book the harm of candidate p to kept rows and remembered killers: no product is needed."""
-    if found == 0:
+    if n_gains == 0:
         return
-    limit = events.copies[found - 1]
+    limit = events.copies[n_gains - 1]
     for j in range(kept.roles.shape[0]):
         if kept.roles[j] < 0:
-            book_harm(events, found, copies_in_slot(kept, p, j, limit), -kept.roles[j])
+            book_harm(events, n_gains, copies_in_slot(kept, p, j, limit), -kept.roles[j])
     for m in range(MEMORY):
         i = memory.killers[p, m]
         if i >= 0 and s.right[i] > 0 and not memory.is_kept[i]:
             d = copies_to_flip(s, i, k, memory.cosines[p, m], limit)
-            book_harm(events, found, d, s.right[i])
+            book_harm(events, n_gains, d, s.right[i])
 
 
 @compiled
@@ -406,17 +406,17 @@ def remember(memory: Memory, p: int, i: int, c: int) -> None:
 
 @compiled
 def flips(s: Scores, i: int, k: int, c: int) -> bool:
-    """Whether any number of copies of a prompt with cosine c can flip row i."""
+    """Return whether any number of copies of a prompt with cosine c can flip row i."""
     return bool(c < s.behind[i] if s.winner[i] == k else c > s.ahead[i])
 
 
 @compiled
 def harms_row(
-    s: Scores, p: int, i: int, k: int, c: int, memory: Memory, found: int, events: Events
+    s: Scores, p: int, i: int, k: int, c: int, memory: Memory, n_gains: int, events: Events
 ) -> bool:
     """Book the harm that candidate p with cosine c does to row i; return whether there is any."""
-    d = copies_to_flip(s, i, k, c, events.copies[found - 1])
-    if not book_harm(events, found, d, s.right[i]):
+    d = copies_to_flip(s, i, k, c, events.copies[n_gains - 1])
+    if not book_harm(events, n_gains, d, s.right[i]):
         return False
     remember(memory, p, i, c)
     return True
@@ -424,7 +424,7 @@ def harms_row(
 
 @compiled
 def contains(values: Cosines, i: int) -> bool:
-    """Whether i is one of the values."""
+    """Return whether i is one of the values."""
     for m in range(values.shape[0]):  # noqa: SIM110 (compiled code has no generators)
         if values[m] == i:
             return True
@@ -434,9 +434,9 @@ def contains(values: Cosines, i: int) -> bool:
 @compiled
 def survives_risky_rows(
     s: Scores, X: GridRows, t: GridRows, p: int, k: int, memory: Memory, booked: Cosines,
-    found: int, events: Events, best: Value, penalty: bool, looks: Integers,
+    n_gains: int, events: Events, best: Value, penalty: bool, looks: Integers,
 ) -> bool:  # fmt: skip
-    """Whether candidate p may still beat the best after the rows at greatest risk."""
+    """Return whether candidate p may still beat the best after the rows at greatest risk."""
     risky = memory.risky
     for j in range(risky.shape[0]):
         i = risky[j]
@@ -444,11 +444,11 @@ def survives_risky_rows(
             continue
         looks[0] += 1
         c = dot(X[i], t)
-        if not flips(s, i, k, c) or not harms_row(s, p, i, k, c, memory, found, events):
+        if not flips(s, i, k, c) or not harms_row(s, p, i, k, c, memory, n_gains, events):
             continue
         # A row that harms moves up: the next candidate meets it sooner.
         risky[j], risky[j // 2] = risky[j // 2], i
-        gain, d = best_copies(events, found, penalty)
+        gain, d = best_copies(events, n_gains, penalty)
         if not surpasses(gain, d, p, best, penalty):
             return False
     return True
@@ -468,9 +468,9 @@ def call_risky(memory: Memory, i: int) -> None:
 @compiled
 def value_over_all_rows(
     s: Scores, X: GridRows, t: GridRows, p: int, k: int, c: Cosines, memory: Memory,
-    booked: Cosines, found: int, events: Events, best: Value, penalty: bool, looks: Integers,
+    booked: Cosines, n_gains: int, events: Events, best: Value, penalty: bool, looks: Integers,
 ) -> tuple[int, int]:  # fmt: skip
-    """``(gain, d)`` of a candidate that survived, and its cosines with all rows in ``c``.
+    """Return ``(gain, d)`` of a candidate that survived; fill ``c`` with its cosines with all rows.
 
     Rows are multiplied block by block; gain 0 as soon as the candidate is beaten.
     """
@@ -483,13 +483,13 @@ def value_over_all_rows(
                 continue
             if memory.is_kept[i] or memory.is_risky[i] or contains(booked, i):
                 continue
-            if not harms_row(s, p, i, k, c[i], memory, found, events):
+            if not harms_row(s, p, i, k, c[i], memory, n_gains, events):
                 continue
-            gain, d = best_copies(events, found, penalty)
+            gain, d = best_copies(events, n_gains, penalty)
             if not surpasses(gain, d, p, best, penalty):
                 call_risky(memory, i)
                 return 0, 1
-    return best_copies(events, found, penalty)
+    return best_copies(events, n_gains, penalty)
 
 
 @compiled
@@ -497,7 +497,7 @@ def search_class(
     s: Scores, X: GridRows, T: GridRows, k: int, kept: Kept, memory: Memory, limit: int,
     penalty: bool, events: Events, columns: Cosines, looks: Integers,
 ) -> Value:  # fmt: skip
-    """Find the best (gain, d, p) of class k; p is -1 if nothing lowers the error.
+    """Return the best (gain, d, p) of class k; p is -1 if nothing lowers the error.
 
     On return ``columns[0]`` holds the cosines of the best prompt with all rows. ``looks`` counts
     products and candidates.
@@ -512,15 +512,15 @@ def search_class(
         p = heap[0]
         looks[1] += 1
         booked = memory.killers[p].copy()
-        found = collect_gains(kept, p, limit, events)
-        book_known_harm(s, kept, memory, p, k, found, events)
-        gain, d = best_copies(events, found, penalty)
+        n_gains = collect_gains(kept, p, limit, events)
+        book_known_harm(s, kept, memory, p, k, n_gains, events)
+        gain, d = best_copies(events, n_gains, penalty)
         promising = surpasses(gain, d, p, best, penalty)
         if promising and worth_of(gain, d, penalty) >= bounds[p]:
             promising = survives_risky_rows(
-                s, X, T[p], p, k, memory, booked, found, events, best, penalty, looks
+                s, X, T[p], p, k, memory, booked, n_gains, events, best, penalty, looks
             )
-            gain, d = best_copies(events, found, penalty)
+            gain, d = best_copies(events, n_gains, penalty)
         if promising and worth_of(gain, d, penalty) < bounds[p]:
             # Its bound was too high: it waits for its turn again, before more is spent on it.
             bounds[p] = worth_of(gain, d, penalty)
@@ -532,7 +532,7 @@ def search_class(
         if not promising:
             continue
         gain, d = value_over_all_rows(
-            s, X, T[p], p, k, columns[1], memory, booked, found, events, best, penalty, looks
+            s, X, T[p], p, k, columns[1], memory, booked, n_gains, events, best, penalty, looks
         )
         if surpasses(gain, d, p, best, penalty):
             best = (gain, d, p)
@@ -543,7 +543,7 @@ def search_class(
 
 @compiled
 def margins_to(s: Scores, k: int, out: NDArray[np.float64]) -> None:
-    """How far, about, each rightly classified row is from being flipped by class k."""
+    """Fill ``out`` with how far, about, each rightly classified row is from a flip by class k."""
     for i in range(out.shape[0]):
         rival = s.behind[i] if s.winner[i] == k else s.ahead[i]
         out[i] = abs(rival - total(s, i, k) / s.sizes[k]) if s.right[i] > 0 else 1e30

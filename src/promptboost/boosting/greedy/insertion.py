@@ -1,7 +1,7 @@
 """Greedy Prompt Composition: one weak classifier.
 
-Stage 1 gives every class the same template, the one of least weighted error. Stage 2 cycles through the
-classes and appends to each bank the copies of one prompt that lower the weighted error most per copy,
+Stage 1 starts every bank with the same template, the one of least weighted error. Stage 2 cycles through
+the classes and appends to each bank the copies of one prompt that lower the weighted error most per copy,
 until a full cycle changes nothing. Every step lowers the error, so the loop ends.
 """
 

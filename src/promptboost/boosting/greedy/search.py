@@ -7,7 +7,7 @@ only what can matter:
    pay. Without one, the class is skipped. Their products with the pool of the class, and those of the
    rows at greatest risk, are computed once a round and kept.
 2. They bound what each candidate can gain. Candidates are taken in the order of that bound, until it
-   falls below the best value found.
+   falls below the best value so far.
 3. A candidate is dropped as soon as the rows it would harm leave it no chance: first those that killed
    it on an earlier visit, then those with the smallest margins, then all others.
 4. One column of scores changes per step, so winners and runners-up are kept up to date, not recomputed.
@@ -72,22 +72,9 @@ class _ClassMemory:
 class PromptSearch:
     """The scores of one collection of banks, and the search for what to append next.
 
-    Parameters
-    ----------
-    X : array of int16, shape (n, D)
-        Views of the images, on the grid.
-    y : array of int64, shape (n,)
-        Class index of each row.
-    weights : array of int64, shape (n,)
-        Sample weights on the grid.
-    prompts : sequence of K arrays of int16, shape (P_k, D)
-        The pool.
-    first : array of int16, shape (K, D)
-        The prompt each bank starts with.
-    max_copies : int, optional
-        Largest number of copies appended in one step; 1 is "without duplication".
-    penalty : bool, default=True
-        Compare candidates by error change per copy (the paper), or by error change alone.
+    `X` are views of the images, on the grid, with their classes `y` and weights; `prompts` the pool of each
+    class, and `first`, (K, D), the prompt each bank starts with. For `max_copies` and `penalty` see
+    :func:`~promptboost.boosting.greedy.insertion.compose_greedily`.
 
     Examples
     --------
@@ -154,7 +141,7 @@ class PromptSearch:
         return self._effort
 
     def select(self, k: int) -> Choice | None:
-        """Find the (t, d) of class k that lowers the error most per copy, or None."""
+        """Return the (t, d) of class k that lowers the error most per copy, or None."""
         limit = min(self._max_copies, MAX_BANK_SIZE - int(self._scores.sizes[k]))
         count = flips.find_gain_rows(self._scores, k, self._gain_rows)
         if count == 0 or limit < 1:
@@ -224,7 +211,7 @@ class PromptSearch:
         return memory
 
     def _rows_at_risk(self, k: int) -> NDArray[np.int64]:
-        """Rightly classified rows, nearest to a flip first."""
+        """Return the rightly classified rows, nearest to a flip first."""
         margins = np.empty(len(self._X), dtype=np.float64)
         flips.margins_to(self._scores, k, margins)
         number = min(KEPT_RISKY_ROWS + RISKY_ROWS, len(margins))

@@ -1,1 +1,1 @@
-"""."""
+"""LLMbo: a language model proposes templates, and is shown how they fared."""

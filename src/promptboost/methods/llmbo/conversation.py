@@ -1,4 +1,4 @@
-"""A language model that is asked the same thing again and again, and remembered all the same."""
+"""What LLMbo says to a language model, how replies are read, and where they are kept."""
 
 import socket
 from collections.abc import Sequence
@@ -47,14 +47,7 @@ first ones, use {{}} exactly once, and use fewer than 15 words. Answer with noth
 
 
 def message(good: Sequence[str], bad: Sequence[str], count: int) -> str:
-    """Show the best and the worst templates so far and ask for better ones.
-
-    Examples
-    --------
-    >>> text = message(["a photo of a {}."], ["a huge {}.", "a tiny {}."], 1)
-    >>> [line for line in text.splitlines() if line.startswith(BULLET)]
-    ['- a photo of a {}.', '- a huge {}.', '- a tiny {}.']
-    """
+    """Show the best and the worst templates so far and ask for better ones."""
     return _MESSAGE.format(
         good="\n".join(BULLET + one for one in good),
         bad="\n".join(BULLET + one for one in bad),
@@ -65,42 +58,27 @@ def message(good: Sequence[str], bad: Sequence[str], count: int) -> str:
 
 
 def read_templates(reply: str, most: int, *, cut_off: bool = False) -> list[str] | None:
-    r"""Take the templates out of a reply; None if it is not as it should be.
+    """Take at most `most` templates out of a reply; None if it is not as it should be.
 
     A reply is text from outside: what is not to be read in it goes, as it does from replies for a
     pool. Beyond that the rule is the authors': a template is a line with a dash before it, and one
-    line that has not exactly one ``{}`` spoils the reply.
-
-    Parameters
-    ----------
-    reply : str
-        What the model said.
-    most : int
-        How many were asked for; more are left out.
-    cut_off : bool, default=False
-        The reply ended in the middle of its last line, which is left out.
-
-    Examples
-    --------
-    >>> read_templates("Here is one:\n- a **clear** photo of a {}.", 1)
-    ['a clear photo of a {}.']
-    >>> read_templates("- a clear photo.", 1) is None, read_templates("a photo of a {}.", 1) is None
-    (True, True)
+    line that has not exactly one ``{}`` spoils the reply. Of one that is `cut_off` the last line is
+    left out.
     """
     lines = reply.splitlines()
     if cut_off:
         lines = lines[:-1]
     # What a model thinks aloud has lines with dashes too; cleaning the whole takes it out.
-    said = set(clean_reply("\n".join(lines)).sentences)
-    found = [
+    sentences = set(clean_reply("\n".join(lines)).sentences)
+    templates = [
         sentence
         for line in lines
         if line.startswith(BULLET)
         for sentence in clean_reply(line).sentences
-        if sentence in said
+        if sentence in sentences
     ]
     try:
-        return [_checked(one) for one in found][:most] or None
+        return [_checked(one) for one in templates][:most] or None
     except PoolError:
         return None
 
@@ -125,15 +103,7 @@ def default_replies() -> Path:
 
 
 def check_server(settings: ModelSettings) -> None:
-    """Find out whether the model could be asked; nothing is asked.
-
-    Raises
-    ------
-    SettingError
-        If the key is missing, or nothing listens where a server on this machine should be.
-    MissingExtraError
-        If the provider's client is not installed.
-    """
+    """Raise a SettingError if the model cannot be asked, as far as can be known without asking."""
     try:
         with open_model(settings):
             pass
@@ -160,16 +130,8 @@ class Conversation:
     """Asks one question after another; every reply is kept, and found when a run is repeated.
 
     The same message sent twice should get two replies: models draw their words. So a reply is filed
-    under the message, the run it belongs to, and the number of the time it was sent.
-
-    Parameters
-    ----------
-    settings : ModelSettings
-        Which model.
-    replies : Path
-        The file of replies; its folder is made.
-    max_requests : int or None
-        Most requests; with 0 only replies in the file are used, and no server is needed.
+    under the message, the run it belongs to, and the number of the time it was sent. With
+    ``max_requests=0`` only replies in the file are used, and no server is needed.
     """
 
     def __init__(self, settings: ModelSettings, replies: Path, max_requests: int | None) -> None:
@@ -193,19 +155,9 @@ class Conversation:
         self._open.close()
 
     def say(self, message: str, run: str) -> Reply:
-        """Send a message, or find what was answered the same time it was sent before.
+        """Send a message, or find what was answered the same time it was sent before in the same `run`.
 
-        Parameters
-        ----------
-        message : str
-            What is sent.
-        run : str
-            Tells this run from others that may send the same messages, such as its seed.
-
-        Raises
-        ------
-        AskError
-            If there is no reply: says why, and that what was answered is kept.
+        Raises an AskError that says why there is no reply, and that what was answered is kept.
         """
         filed = f"{message}{_MARK}{run}"
         time = self._times[filed] = self._times.get(filed, 0) + 1

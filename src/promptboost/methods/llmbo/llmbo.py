@@ -10,8 +10,8 @@ import numpy as np
 from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError, PoolError, SettingError
 from promptboost.llm import ModelSettings
-from promptboost.methods.base import FewShotSet, Group, Method, Origin, Transfer
-from promptboost.methods.fitted import TextClassifier
+from promptboost.methods.base import FewShotSet, Group, Method, Transfer, check_numbers
+from promptboost.methods.fitted import TextClassifier, filled
 from promptboost.methods.llmbo.conversation import (
     Conversation,
     check_server,
@@ -19,7 +19,6 @@ from promptboost.methods.llmbo.conversation import (
     message,
     read_templates,
 )
-from promptboost.methods.registry import spelled
 from promptboost.pool import PromptPool, fill
 from promptboost.pool.text import text_key
 
@@ -75,8 +74,8 @@ class LLMbo(Method):
 
     Examples
     --------
-    >>> method = LLMbo(model="a-model", base_url="http://localhost:8123/v1", restarts=2)
-    >>> spelled(method)
+    >>> from promptboost.methods import spelled
+    >>> spelled(LLMbo(model="a-model", base_url="http://localhost:8123/v1", restarts=2))
     'llmbo?model=a-model&base_url=http://localhost:8123/v1&restarts=2'
     """
 
@@ -98,16 +97,13 @@ class LLMbo(Method):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "k", "n", "restarts", "initial"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name} is {getattr(self, name)}, but must be 1 or more")
-        if self.max_requests is not None and self.max_requests < 0:
-            raise SettingError(f"max_requests is {self.max_requests}, but must be 0 or more")
+        counts = ("iterations", "k", "n", "restarts", "initial")
+        check_numbers(self, counts=counts, from_zero=("max_requests",))
         if self.provider not in ("openai", "anthropic"):
             raise SettingError(f"provider must be openai or anthropic, not {self.provider!r}")
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Refuse to begin without a model to ask, or without templates."""
+        """Check that there is a model to ask, and templates to begin with."""
         if not self.model.strip():
             raise SettingError(
                 "llmbo asks a language model, and none is named. Type "
@@ -138,10 +134,10 @@ class LLMbo(Method):
                 searches.append(search)
         _check_any(searches, self.model)
         best = max(searches, key=lambda search: search.best[1])  # the first of equals
-        banks = tuple({fill(best.best[0], name): 1.0} for name in shots.class_names)
-        details = {"template": best.best[0], "restarts": [search.record() for search in searches]}
-        origin = Origin(spelled(self), shots.class_names, encoder)
-        return TextClassifier(origin, banks, details=details)
+        template = best.best[0]
+        details = {"template": template, "restarts": [search.record() for search in searches]}
+        banks = filled([template], shots.class_names)
+        return TextClassifier(self.origin(shots, encoder), banks, details=details)
 
     @property
     def _model(self) -> ModelSettings:
@@ -155,12 +151,12 @@ class LLMbo(Method):
 
 @dataclass
 class _Search:
-    """One restart: templates and their scores, in the order they were found."""
+    """One restart: templates and their scores, in the order they were met."""
 
     name: str
     score: Score
     initial: Sequence[str]
-    found: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)
     proposed: list[str] = field(default_factory=list)
     invalid: int = 0
     last_invalid: str = ""
@@ -169,7 +165,7 @@ class _Search:
         for template in self.initial:
             self._add(template)
         for _ in range(iterations):
-            ranked = sorted(self.found, key=lambda one: -self.found[one])  # stable
+            ranked = sorted(self.scores, key=lambda one: -self.scores[one])  # stable
             # With few templates none is shown on both sides.
             good, bad = ranked[:k], ranked[max(k, len(ranked) - k) :]
             for template in self._propose(model, message(good, bad, n), n):
@@ -179,15 +175,15 @@ class _Search:
     @property
     def best(self) -> tuple[str, float]:
         """The best template and its score; the first of equals."""
-        return max(self.found.items(), key=lambda item: item[1])
+        return max(self.scores.items(), key=lambda item: item[1])
 
     def record(self) -> dict[str, Any]:
-        """Say how it went, ready for JSON."""
+        """Return how it went, ready for JSON."""
         template, score = self.best
         return {
             "best": template,
             "score": score,
-            "initial_score": max(self.found[one] for one in self.initial),
+            "initial_score": max(self.scores[one] for one in self.initial),
             "proposed": [{"template": one, "score": self._score(one)} for one in self.proposed],
             "invalid_replies": self.invalid,
         }
@@ -204,12 +200,12 @@ class _Search:
         return []
 
     def _add(self, template: str) -> None:
-        if text_key(template) not in map(text_key, self.found):
-            self.found[template] = self.score(template)
+        if text_key(template) not in map(text_key, self.scores):
+            self.scores[template] = self.score(template)
 
     def _score(self, template: str) -> float:
         key = text_key(template)
-        return next(score for one, score in self.found.items() if text_key(one) == key)
+        return next(score for one, score in self.scores.items() if text_key(one) == key)
 
 
 def _drawn(templates: Sequence[str], count: int, seed: int, restart: int) -> list[str]:
@@ -230,11 +226,11 @@ def _scorer(shots: FewShotSet, encoder: Encoder) -> Score:
 
 
 def _check_any(searches: Sequence[_Search], model: str) -> None:
-    """Refuse to call it LLMbo if no reply could be used: it would be the best of the pool."""
+    """Raise a PoolError if no reply could be used: the result would be the best of the pool."""
     if any(search.proposed for search in searches):
         return
-    said = " ".join(searches[-1].last_invalid.split())[:80]
+    reply = " ".join(searches[-1].last_invalid.split())[:80]
     raise PoolError(
         f"llmbo: none of {model!r}'s {sum(s.invalid for s in searches)} replies had a template in it, "
-        f"a line such as '- a photo of a {{}}.'. The last one began: {said!r}. Try another model"
+        f"a line such as '- a photo of a {{}}.'. The last one began: {reply!r}. Try another model"
     )

@@ -1,1 +1,1 @@
-"""."""
+"""ProAPO: templates, then the sentences of each class, by evolution."""

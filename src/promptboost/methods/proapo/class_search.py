@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.base import Encoder
-from promptboost.methods.proapo.evolution import Candidate, Effort, Space, evolve
+from promptboost.methods.fitted import embed_distinct
+from promptboost.methods.proapo.evolution import Candidate, EvolutionEffort, Space, evolve
 from promptboost.methods.proapo.groups import confusion_groups, gain_groups, group_size
 from promptboost.methods.proapo.template_search import (
     Fitness,
@@ -23,54 +24,30 @@ __all__ = ["ClassUnits", "Unit", "units_of", "ClassSearch", "State"]
 
 @dataclass(frozen=True)
 class Unit:
-    """A name of a class, and perhaps a sentence that follows it.
-
-    Attributes
-    ----------
-    label : str
-        The name of the class, or another name that it has.
-    sentence : str or None
-        A description.
-    """
+    """A name of a class, and perhaps a sentence that follows it."""
 
     label: str
     sentence: str | None = None
 
     def text(self, template: str) -> str:
-        """Write the unit behind a template.
-
-        Examples
-        --------
-        >>> Unit("owl", "An owl has large eyes.").text("a photo of a {}.")
-        'a photo of an owl. an owl has large eyes.'
-        >>> Unit("owl", "owl, which has large eyes.").text("a photo of a {}.")
-        'a photo of an owl, which has large eyes.'
-        """
+        """Write the unit behind a template."""
         start = written(template, self.label)
         if self.sentence is None:
             return start
-        said, named = self.sentence.lower(), self.label.lower().replace("_", " ")
+        sentence, name = self.sentence.lower(), self.label.lower().replace("_", " ")
         # DCLIP's sentences repeat the name that the template has just said.
-        if said.startswith(f"{named}, which "):
-            return start.rstrip(".") + said[len(named) :]
-        return f"{start} {said}"
+        if sentence.startswith(f"{name}, which "):
+            return start.rstrip(".") + sentence[len(name) :]
+        return f"{start} {sentence}"
 
 
 def units_of(name: str, synonyms: Sequence[str], sentences: Sequence[str]) -> tuple[Unit, ...]:
-    """Return each name alone, and each name with each sentence, in which it stands for the class's.
-
-    Examples
-    --------
-    >>> units = units_of("owl", ["night bird"], ["An owl hoots."])
-    >>> [unit.sentence for unit in units if unit.label == "night bird"]
-    [None, 'An night bird hoots.']
-    """
-    said = name.replace("_", " ")
-    named = re.compile(rf"\b{re.escape(said)}\b", re.IGNORECASE)
-    units = [Unit(said)]
-    units += [Unit(said, sentence) for sentence in sentences]
+    """Return each name alone, and each name with each sentence, in which it stands for the class's."""
+    plain = name.replace("_", " ")
+    named = re.compile(rf"\b{re.escape(plain)}\b", re.IGNORECASE)
+    units = [Unit(plain), *(Unit(plain, sentence) for sentence in sentences)]
     for other in synonyms:
-        if other.lower() != said.lower():
+        if other.lower() != plain.lower():
             literal = other.replace("\\", r"\\")
             units.append(Unit(other))
             units += [Unit(other, named.sub(literal, sentence)) for sentence in sentences]
@@ -81,29 +58,8 @@ class ClassUnits:
     """The units of every class, and their rows: embedded when first looked at.
 
     A unit's row is the mean over the templates. With 10 templates and 60 sentences that is 600
-    texts a class, most of which no search ever looks at.
-
-    Parameters
-    ----------
-    units : sequence of sequences of Unit
-        For each class; the first is its name alone.
-    templates : sequence of str
-        What they are put behind.
-    encoder : Encoder
-        What embeds.
-
-    Attributes
-    ----------
-    texts_embedded : int
-        How many texts that took so far, those of the plain sentences not counted.
-
-    Examples
-    --------
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> own = units_of("owl", [], ["large eyes", "a beak"])
-    >>> units = ClassUnits([own], ["a photo of a {}.", "a drawing of a {}."], FakeEncoder(dim=8))
-    >>> units.rows(0, [0, 2]).shape, units.texts_embedded
-    ((2, 8), 4)
+    texts a class, most of which no search ever looks at. The first unit of a class is its name alone.
+    `texts_embedded` counts what was embedded, plain sentences left out.
     """
 
     def __init__(
@@ -113,8 +69,8 @@ class ClassUnits:
         self.templates = templates
         self.texts_embedded = 0
         self._encoder = encoder
-        self._rows = [np.zeros((len(own), encoder.dim), dtype=np.float32) for own in units]
-        self._known = [np.zeros(len(own), dtype=np.bool_) for own in units]
+        self._rows = [np.zeros((len(these), encoder.dim), dtype=np.float32) for these in units]
+        self._known = [np.zeros(len(these), dtype=np.bool_) for these in units]
         self._plain: dict[int, NDArray[np.float32]] = {}
 
     def embed(self, wanted: Iterable[tuple[int, int]]) -> None:
@@ -123,9 +79,8 @@ class ClassUnits:
         if not missing:
             return
         texts = [self.units[k][u].text(t) for k, u in missing for t in self.templates]
-        distinct = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        rows = self._encoder.encode_texts(list(distinct))[[distinct[text] for text in texts]]
-        self.texts_embedded += len(distinct)
+        rows = embed_distinct(texts, self._encoder)
+        self.texts_embedded += len(set(texts))
         means = rows.reshape(len(missing), len(self.templates), -1).mean(axis=1)
         for (k, u), mean in zip(missing, means, strict=True):
             self._rows[k][u] = mean
@@ -139,25 +94,22 @@ class ClassUnits:
     def previews(self, k: int, *, exact: bool) -> NDArray[np.float32]:
         """Return a row for each unit of a class before the search looks at any.
 
-        Parameters
-        ----------
-        k : int
-            The class.
-        exact : bool
-            Behind the templates; if not, sentences stand alone, as the pool has them, which needs
-            no new text.
+        They are exact behind the templates; if not, sentences stand alone, as the pool has them, which
+        needs no new text.
         """
-        own = self.units[k]
         if exact:
-            return self.rows(k, range(len(own)))
+            return self.rows(k, range(len(self.units[k])))
         if k not in self._plain:
-            named = [u for u, unit in enumerate(own) if unit.sentence is None]
-            said = [unit.sentence for unit in own if unit.sentence is not None]
+            sentences = {
+                u: unit.sentence
+                for u, unit in enumerate(self.units[k])
+                if unit.sentence is not None
+            }
+            names = [u for u in range(len(self.units[k])) if u not in sentences]
             rows = np.zeros_like(self._rows[k])
-            rows[named] = self.rows(k, named)
-            if said:
-                rest = [u for u in range(len(own)) if u not in named]
-                rows[rest] = self._encoder.encode_texts(said)
+            rows[names] = self.rows(k, names)
+            if sentences:
+                rows[list(sentences)] = self._encoder.encode_texts(list(sentences.values()))
             self._plain[k] = rows
         return self._plain[k]
 
@@ -179,32 +131,18 @@ _RANDOM_STARTS = 16
 
 @dataclass
 class ClassSearch:
-    """The search, group by group.
+    """The search, group by group, for the units that raise the fitness.
 
-    Parameters
-    ----------
-    units : ClassUnits
-        What there is.
-    fitness : Fitness
-        What is raised.
-    rng : Generator
-        For all draws.
-    effort : Effort
-        Sizes of a generation.
-    epochs : int
-        Generations for each group.
-    weighted : bool
-        Draw units by what they are worth when they are added.
-    importance : bool
-        Begin with classes that gain by their sentences, and leave those alone that lose most.
-    exact : bool
-        Try sentences behind the templates before the search too, not as they stand.
+    Each group gets `epochs` generations of the size of `effort`. If `weighted`, units are drawn by what
+    they are worth when they are added. With `importance` it begins with classes that gain by their
+    sentences, and leaves those alone that lose most. If `exact`, sentences are tried behind the
+    templates before the search too, not as they stand.
     """
 
     units: ClassUnits
     fitness: Fitness
     rng: np.random.Generator
-    effort: Effort
+    effort: EvolutionEffort
     epochs: int
     weighted: bool
     importance: bool
@@ -216,7 +154,7 @@ class ClassSearch:
 
     def sampled(self) -> State:
         """Return the best of 34 states: all sentences, names only, and random parts of them."""
-        sizes = np.array([len(own) for own in self.units.units])
+        sizes = np.array([len(units) for units in self.units.units])
         trials = [self.names_only(), [frozenset(range(size)) for size in sizes]]
         for _ in range(_RANDOM_STARTS):
             trials.append(self._some(self.rng.uniform(1 / 3, 1, size=len(sizes))))
@@ -227,12 +165,7 @@ class ClassSearch:
     def run(self, state: State, *, loops: int, groups: int) -> tuple[State, list[tuple[int, ...]]]:
         """Edit some groups in each of some loops, each from where the last one ended.
 
-        Returns
-        -------
-        State
-            The fittest.
-        list of tuple of int
-            The groups, in the order in which they were edited.
+        Returns the fittest state, and the groups in the order in which they were edited.
         """
         edited = []
         for _ in range(loops):
@@ -242,26 +175,26 @@ class ClassSearch:
         return state, edited
 
     def worth(self, state: State) -> float:
-        """Measure a state."""
+        """Return the fitness of a state."""
         return float(self.fitness.of(self.class_rows(state)).fitness[0])
 
     def class_rows(self, state: State) -> NDArray[np.float32]:
         """Return the mean row of each class."""
-        self.units.embed((k, u) for k, own in enumerate(state) for u in sorted(own))
-        return np.stack([self.units.rows(k, sorted(own)).mean(0) for k, own in enumerate(state)])
+        self.units.embed((k, u) for k, chosen in enumerate(state) for u in sorted(chosen))
+        return np.stack([self.units.rows(k, sorted(c)).mean(0) for k, c in enumerate(state)])
 
     def _some(self, shares: NDArray[np.float64]) -> State:
         state = []
-        for own, share in zip(self.units.units, shares, strict=True):
-            count = max(1, round(share * len(own)))
-            state.append(frozenset(self.rng.choice(len(own), count, replace=False).tolist()))
+        for units, share in zip(self.units.units, shares, strict=True):
+            count = max(1, round(share * len(units)))
+            state.append(frozenset(self.rng.choice(len(units), count, replace=False).tolist()))
         return state
 
     def _groups(self, state: State) -> list[tuple[int, ...]]:
         """Choose classes that have something to be edited with."""
         size = group_size(len(state))
         rows = self.class_rows(state)
-        editable = np.array([len(own) > 1 for own in self.units.units])
+        editable = np.array([len(units) > 1 for units in self.units.units])
         first: list[tuple[int, ...]] = []
         if self.importance and editable.any():
             first, allowed = gain_groups(self._gains(rows), size)
@@ -281,8 +214,8 @@ class ClassSearch:
         """Return what each class gains when it gets all of its units."""
         now = float(self.fitness.of(rows).fitness[0])
         gains = np.zeros(len(rows))
-        for k, own in enumerate(self.units.units):
-            if len(own) > 1:
+        for k, units in enumerate(self.units.units):
+            if len(units) > 1:
                 everything = self.units.previews(k, exact=self.exact).mean(axis=0)[None, None]
                 changed = self.fitness.of_changed(rows, np.array([k]), everything)
                 gains[k] = changed.fitness[0] - now
@@ -319,8 +252,8 @@ class ClassSearch:
         worth: list[float] = []
         for k in group:
             previews = self.units.previews(k, exact=self.exact)
-            own = len(state[k])
-            added = (rows[k] * own + previews) / np.float32(own + 1)
+            size = len(state[k])
+            added = (rows[k] * size + previews) / np.float32(size + 1)
             tried = self.fitness.of_changed(rows, np.array([k]), added[:, None])
             bad = falls_too_far(tried.top1, float(now.top1[0]), len(state))
             bad[sorted(state[k])] = False
@@ -344,8 +277,8 @@ def _group_means(
     looked_at = held.max(axis=0) > 0
     means = []
     for k in group:
-        own = [i for i, (owner, _) in enumerate(elements) if owner == k and looked_at[i]]
-        rows = units.rows(k, [elements[i][1] for i in own])
-        share = held[:, own]
+        of_class = [i for i, (owner, _) in enumerate(elements) if owner == k and looked_at[i]]
+        rows = units.rows(k, [elements[i][1] for i in of_class])
+        share = held[:, of_class]
         means.append(share @ rows / np.maximum(share.sum(axis=1, keepdims=True), 1.0))
     return np.stack(means, axis=1)

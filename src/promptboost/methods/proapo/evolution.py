@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Effort", "Space", "add", "cross", "evolve", "mutate", "remove", "replace_one"]
+__all__ = ["EvolutionEffort", "Space", "add", "cross", "evolve", "mutate", "remove", "replace_one"]
 
 Candidate = frozenset[int]
 Score = Callable[[Sequence[Candidate]], NDArray[np.float64]]
@@ -22,17 +22,11 @@ _FURTHER_TRIES = 64
 
 
 @dataclass(frozen=True)
-class Effort:
+class EvolutionEffort:
     """How many candidates each operator makes in a generation.
 
-    Attributes
-    ----------
-    top : int
-        Parents: the best of all that were ever scored.
-    adds, removes, replaces : int
-        From each parent.
-    mutations, crossovers : int
-        From all of them together.
+    `adds`, `removes` and `replaces` are children of each of the `top` parents, the best of all that
+    were ever scored; `mutations` and `crossovers` are of all of them together.
     """
 
     top: int = 4
@@ -47,14 +41,8 @@ class Effort:
 class Space:
     """What sets can be made of.
 
-    Attributes
-    ----------
-    owner : array of int, shape (U,)
-        To which class each element belongs. A set has something for each owner.
-    weights : array of float, shape (U,)
-        How likely an element is drawn; the inverse holds where one is taken out.
-    core : frozenset of int
-        What a mutation adds to.
+    An element belongs to its `owner`, a class; a set has something for each. `weights` say how likely
+    an element is drawn, their inverse how likely it is taken out. A mutation adds to the `core`.
     """
 
     owner: NDArray[np.intp]
@@ -62,7 +50,7 @@ class Space:
     core: Candidate = frozenset()
 
     def allows(self, candidate: Candidate) -> bool:
-        """Say whether every owner has an element."""
+        """Return whether every owner has an element."""
         return len({self._owners[i] for i in candidate}) == len(set(self._owners))
 
     def draw(
@@ -109,14 +97,7 @@ def mutate(size: int, space: Space, rng: np.random.Generator) -> Candidate | Non
 
 
 def cross(parents: Sequence[Candidate], rng: np.random.Generator) -> Candidate | None:
-    """Take what all parents have, and some of what only some have: the more have it, the likelier.
-
-    Examples
-    --------
-    >>> parents = [frozenset({1, 2}), frozenset({1, 3})]
-    >>> sorted(cross(parents, np.random.default_rng(0)) & {1})
-    [1]
-    """
+    """Take what all parents have, and some of what only some have: the more have it, the likelier."""
     having = Counter(element for parent in parents for element in parent)
     common = frozenset(element for element, count in having.items() if count == len(parents))
     others = sorted(having.keys() - common)
@@ -133,40 +114,12 @@ def evolve(
     score: Score,
     *,
     epochs: int,
-    effort: Effort,
+    effort: EvolutionEffort,
     rng: np.random.Generator,
 ) -> tuple[Candidate, float]:
     """Search: every candidate ever scored may be a parent, and the best of all is the result.
 
-    Parameters
-    ----------
-    space : Space
-        What sets are made of.
-    starts : sequence of frozenset of int
-        Scored first.
-    score : callable
-        From sets to what they are worth, one number each.
-    epochs : int
-        Generations.
-    effort : Effort
-        Sizes of a generation.
-    rng : Generator
-        All draws come from it.
-
-    Returns
-    -------
-    frozenset of int, float
-        The best set and what it is worth.
-
-    Examples
-    --------
-    >>> space = Space(np.zeros(6, dtype=np.intp), np.ones(6))
-    >>> def score(sets):  # two and four are good, everything else is not
-    ...     return np.array([len(s & {2, 4}) - 0.5 * len(s - {2, 4}) for s in sets])
-    >>> rng = np.random.default_rng(0)
-    >>> best, worth = evolve(space, [frozenset({0})], score, epochs=4, effort=Effort(), rng=rng)
-    >>> sorted(best), worth
-    ([2, 4], 2.0)
+    `starts` are scored first; then there are `epochs` generations. Returns the best set and its score.
     """
     known = dict(zip(starts, score(starts).tolist(), strict=True))
     for epoch in range(epochs):
@@ -190,7 +143,7 @@ def _generation(
     parents: Sequence[Candidate],
     known: Collection[Candidate],
     epoch: int,
-    effort: Effort,
+    effort: EvolutionEffort,
     rng: np.random.Generator,
 ) -> list[Candidate]:
     fresh: dict[Candidate, None] = {}

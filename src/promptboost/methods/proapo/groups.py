@@ -10,6 +10,8 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
+from promptboost.boosting.composition import log_losses
+
 __all__ = ["best_clusters", "silhouette", "confusion_groups", "gain_groups", "group_size"]
 
 Rows = NDArray[np.floating]
@@ -19,46 +21,21 @@ _ROUNDS = 30
 
 
 def best_clusters(rows: Rows, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Divide rows into an odd number of clusters, from 5 to a fifth of the rows.
+    """Return the cluster of each unit row, of the division with the highest silhouette.
 
-    Fewer than 25 rows are one cluster.
-
-    Parameters
-    ----------
-    rows : array of shape (K, D)
-        Unit rows.
-    rng : Generator
-        Draws where clusters begin.
-
-    Returns
-    -------
-    array of int, shape (K,)
-        The cluster of each row; the division with the highest silhouette.
-
-    Examples
-    --------
-    >>> rows = np.repeat(np.eye(5), 5, axis=0)
-    >>> np.unique(best_clusters(rows, np.random.default_rng(0)).reshape(5, 5), axis=1).shape
-    (5, 1)
+    There are an odd number of them, from 5 to a fifth of the rows; fewer than 25 rows are one cluster.
     """
     distances = np.sqrt(np.maximum(0.0, _squared(rows, rows)))
     best, worth = np.zeros(len(rows), dtype=np.intp), -np.inf
     for k in range(_LEAST_CLUSTERS, len(rows) // 5 + 1, 2):
         clusters = _k_means(rows, k, rng)
-        if (found := silhouette(distances, clusters)) > worth:
-            best, worth = clusters, found
+        if (value := silhouette(distances, clusters)) > worth:
+            best, worth = clusters, value
     return best
 
 
 def silhouette(distances: Rows, clusters: NDArray[np.intp]) -> float:
-    """Say how much nearer rows are to their own cluster than to the next: from -1 to 1.
-
-    Examples
-    --------
-    >>> distances = np.array([[0.0, 1.0, 4.0], [1.0, 0.0, 4.0], [4.0, 4.0, 0.0]])
-    >>> round(silhouette(distances, np.array([0, 0, 1])), 2)
-    0.5
-    """
+    """Return how much nearer rows are to their own cluster than to the next: from -1 to 1."""
     member = clusters[:, None] == np.unique(clusters)
     if member.shape[1] < 2:
         return -1.0
@@ -114,38 +91,15 @@ _BEST = 5
 
 
 def group_size(n_classes: int) -> int:
-    """Return how many classes a group has at most.
-
-    Examples
-    --------
-    >>> group_size(37), group_size(1000)
-    (9, 17)
-    """
+    """Return how many classes a group has at most."""
     return max(2, int(2.5 * log(n_classes))) if n_classes > 1 else 1
 
 
 def gain_groups(gains: NDArray[np.float64], size: int) -> tuple[list[Classes], NDArray[np.bool_]]:
     """Begin with the classes that gain most by all their sentences at once.
 
-    Parameters
-    ----------
-    gains : array of float, shape (K,)
-        By how much the fitness rises when a class gets all of its sentences.
-    size : int
-        Of a group.
-
-    Returns
-    -------
-    list of tuple of int
-        Groups, the highest gains first.
-    array of bool, shape (K,)
-        Classes that may be edited at all: all but the 40 % that gain least.
-
-    Examples
-    --------
-    >>> groups, allowed = gain_groups(np.array([0.5, -2.0, 0.0, 3.0, -1.0]), size=2)
-    >>> groups, allowed.tolist()
-    ([(3, 0)], [True, False, True, True, False])
+    Returns groups, the highest gains first, and which classes may be edited at all: all but the 40 %
+    that gain least.
     """
     order = np.argsort(-gains, kind="stable")
     left = order[: len(order) - int(_SHARE_LEFT_OUT * len(order))]
@@ -167,31 +121,9 @@ def confusion_groups(
 ) -> list[Classes]:
     """Put classes together with those they are taken for, the hardest first.
 
-    Parameters
-    ----------
-    scores : array of shape (n, K)
-        Of the training images, on the scale of a softmax.
-    labels : array of int, shape (n,)
-        Their classes.
-    rows : array of shape (K, D)
-        Unit rows of the classes: places left over go to a class's nearest in its cluster.
-    allowed : array of bool, shape (K,)
-        Which classes may be edited.
-    size : int
-        Of a group.
-    taken : sequence of tuple of int
-        Groups that there are already: none of their classes begins another one.
-    rng : Generator
-        For the clusters.
-
-    Examples
-    --------
-    >>> scores = np.array([[3, 0, 0], [0, 1, 2], [0, 2, 1]], dtype=np.float32)
-    >>> confusion_groups(
-    ...     scores, np.array([0, 1, 2]), np.eye(3, dtype=np.float32), np.ones(3, dtype=bool),
-    ...     size=2, taken=[], rng=np.random.default_rng(0),
-    ... )
-    [(1, 2), (0, 1)]
+    `scores` are those of the training images, on the scale of a softmax. Places left over go to a
+    class's nearest, by the unit `rows`, in its cluster. Only classes that are `allowed` are edited, and
+    none of a group in `taken` begins another one.
     """
     n_classes = scores.shape[1]
     confused, likely = _confused(scores, labels)
@@ -216,9 +148,7 @@ def confusion_groups(
 
 def _hardest_first(scores: NDArray[np.float32], labels: NDArray[np.int64]) -> list[int]:
     """Order the classes that have images by their cross-entropy."""
-    highest = scores.max(axis=1, keepdims=True)
-    losses = highest[:, 0] + np.log(np.exp(scores - highest).sum(axis=1))
-    losses = losses - scores[np.arange(len(labels)), labels]
+    losses = log_losses(scores, labels).astype(scores.dtype)
     there = np.unique(labels)
     means = np.array([losses[labels == k].mean() for k in there])
     return [int(k) for k in there[np.argsort(-means, kind="stable")]]
@@ -227,14 +157,11 @@ def _hardest_first(scores: NDArray[np.float32], labels: NDArray[np.int64]) -> li
 def _confused(
     scores: NDArray[np.float32], labels: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return how often and how much classes are taken for each other.
+    """Return how often and how much classes are taken for each other, as two arrays (K, K).
 
-    Returns
-    -------
-    array of shape (K, K)
-        Of the images of one class, the share that has the other among its best five; 0 if rare.
-    array of shape (K, K)
-        The mean score of the other: it decides between equal shares, of which small tasks are full.
+    The first is the share of the images of a class that has the other among its best five; 0 if rare.
+    The second is the mean score of the other: it decides between equal shares, of which small tasks
+    are full.
     """
     n, n_classes = scores.shape
     best = np.argsort(-scores, axis=1, kind="stable")[:, :_BEST]

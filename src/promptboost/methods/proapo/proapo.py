@@ -7,13 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from promptboost.encoders.base import Encoder
-from promptboost.errors import PoolError, SettingError
-from promptboost.methods.base import FewShotSet, Group, Method, Origin, Transfer
+from promptboost.errors import PoolError
+from promptboost.methods.base import FewShotSet, Group, Method, Transfer, check_numbers
 from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.proapo.class_search import ClassSearch, ClassUnits, units_of
-from promptboost.methods.proapo.evolution import Effort
+from promptboost.methods.proapo.evolution import EvolutionEffort
 from promptboost.methods.proapo.template_search import Chosen, Fitness, choose_templates, library
-from promptboost.methods.registry import spelled
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import sentence_sources, sentences
 
@@ -79,11 +78,11 @@ class ProAPO(Method):
 
     Examples
     --------
-    >>> from promptboost.methods.base import colour_shots
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
     >>> shots, encoder = colour_shots("fire", "ice")
-    >>> said = {"fire": ["it is red", "it is hot"], "ice": ["it is blue", "it is cold"]}
-    >>> pool = build_pool(["fire", "ice"], templates=["a {}.", "the {}."], descriptions=said)
+    >>> about = {"fire": ["it is red", "it is hot"], "ice": ["it is blue", "it is cold"]}
+    >>> pool = build_pool(["fire", "ice"], templates=["a {}.", "the {}."], descriptions=about)
     >>> fitted = ProAPO(epochs=2, group_epochs=2).fit(shots, pool, encoder)
     >>> fitted.predict(shots.images).tolist(), fitted.details["training_accuracy"]
     ([0, 0, 1, 1], 1.0)
@@ -115,17 +114,12 @@ class ProAPO(Method):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("top", "max_templates"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingError(f"{name} is {value}, but must be 1 or more")
         counts = ("epochs", "group_epochs", "adds", "removes", "replaces", "mutations")
-        for name in (*counts, "crossovers", "loops", "groups", "seed"):
-            if getattr(self, name) < 0:
-                raise SettingError(f"{name} is {getattr(self, name)}, but must be 0 or more")
+        others = ("crossovers", "loops", "groups", "seed")
+        check_numbers(self, counts=("top", "max_templates"), from_zero=(*counts, *others))
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Refuse a pool without templates, or without the sources asked for."""
+        """Check that the pool has templates, and the sources asked for."""
         if not pool.templates:
             raise PoolError(
                 "proapo begins with a search for templates, and the pool has none; build one with "
@@ -171,12 +165,12 @@ class ProAPO(Method):
             "sets_scored": fitness.measured,
             "texts_embedded": search.units.texts_embedded,
         }
-        banks = tuple(search.units.bank(k, own) for k, own in enumerate(state))
-        origin = Origin(spelled(self), shots.class_names, encoder)
-        return TextClassifier(origin, banks, details=details)
+        banks = tuple(search.units.bank(k, chosen) for k, chosen in enumerate(state))
+        return TextClassifier(self.origin(shots, encoder), banks, details=details)
 
-    def _effort(self, mutations: int) -> Effort:
-        return Effort(self.top, self.adds, self.removes, self.replaces, mutations, self.crossovers)
+    def _effort(self, mutations: int) -> EvolutionEffort:
+        of_each = self.adds, self.removes, self.replaces
+        return EvolutionEffort(self.top, *of_each, mutations, self.crossovers)
 
     def _search(
         self,
@@ -187,9 +181,9 @@ class ProAPO(Method):
         fitness: Fitness,
         rng: np.random.Generator,
     ) -> ClassSearch:
-        said = _texts(pool, self._sources(pool))
+        about = _texts(pool, self._sources(pool))
         names = _texts(pool, [s for s in sentence_sources(pool) if _has_names(s)])
-        units = [units_of(name, names[name], said[name]) for name in shots.class_names]
+        units = [units_of(name, names[name], about[name]) for name in shots.class_names]
         return ClassSearch(
             ClassUnits(units, chosen.templates, encoder),
             fitness,
@@ -204,12 +198,12 @@ class ProAPO(Method):
     def _sources(self, pool: PromptPool) -> list[str]:
         """Name the sources to take sentences from; all, if they are the usual and not there."""
         try:
-            found = sentence_sources(pool, self.sources)
+            sources = sentence_sources(pool, self.sources)
         except PoolError:
             if self.sources != _USUAL_SOURCE:
                 raise
-            found = sentence_sources(pool)
-        return [source for source in found if not _has_names(source)]
+            sources = sentence_sources(pool)
+        return [source for source in sources if not _has_names(source)]
 
 
 def _has_names(source: str) -> bool:
@@ -218,8 +212,7 @@ def _has_names(source: str) -> bool:
 
 def _texts(pool: PromptPool, sources: Sequence[str]) -> dict[str, list[str]]:
     """Return the sentences of each class that come from some sources."""
-    found = sentences(pool, "")
     return {
-        name: [prompt.text for prompt in own if prompt.source in sources]
-        for name, own in zip(pool.class_names, found, strict=True)
+        name: [prompt.text for prompt in prompts if prompt.source in sources]
+        for name, prompts in zip(pool.class_names, sentences(pool, ""), strict=True)
     }

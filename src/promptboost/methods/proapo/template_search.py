@@ -1,4 +1,4 @@
-"""ProAPO's first stage: which templates, for all classes alike."""
+"""ProAPO's first stage: which templates, for all classes alike; and the fitness of both stages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from promptboost.encoders.base import Encoder, UnitRows
 from promptboost.errors import LabelError
-from promptboost.methods.proapo.evolution import Candidate, Effort, Space, evolve
+from promptboost.methods.fitted import embed_distinct
+from promptboost.methods.proapo.evolution import Candidate, EvolutionEffort, Space, evolve
 from promptboost.pool import PLAIN_TEMPLATE, fill
 
 __all__ = [
@@ -33,17 +34,7 @@ _SCORES_AT_ONCE = 4_000_000
 
 @dataclass(frozen=True)
 class Measured:
-    """What classifiers achieve on the training images; one number each.
-
-    Attributes
-    ----------
-    fitness : array of float64
-        What the search raises.
-    top1, top5 : array of float64
-        Percent of the images.
-    loss : array of float64
-        Mean cross-entropy.
-    """
+    """What classifiers achieve on the training images, one number each; top1 and top5 in percent."""
 
     fitness: NDArray[np.float64]
     top1: NDArray[np.float64]
@@ -52,30 +43,9 @@ class Measured:
 
 
 class Fitness:
-    """The images, and what counts.
+    """The training images, and what counts: the weights are what a percent is worth.
 
-    Parameters
-    ----------
-    images : array of float32, shape (n, D)
-        Unit rows.
-    labels : array of int, shape (n,)
-        Their classes.
-    scale : float
-        The encoder's factor on cosines.
-    top1_weight, top5_weight : float
-        What a percent is worth, where a unit of cross-entropy is worth 10.
-
-    Attributes
-    ----------
-    measured : int
-        How many classifiers were measured so far.
-
-    Examples
-    --------
-    >>> images = np.eye(2, dtype=np.float32)
-    >>> fitness = Fitness(images, np.array([0, 1]), 1.0, top1_weight=0.1, top5_weight=0.1)
-    >>> fitness.of(np.eye(2, dtype=np.float32)).top1
-    array([100.])
+    A unit of cross-entropy is worth 10. `measured` counts the classifiers so far.
     """
 
     def __init__(
@@ -106,23 +76,16 @@ class Fitness:
         return self.of_changed(several[0], np.arange(several.shape[1]), several)
 
     def of_changed(self, base: Rows, classes: NDArray[np.intp], rows: Rows) -> Measured:
-        """Measure classifiers that differ from one in a few classes.
+        """Measure classifiers that differ from `base`, (K, D), in a few `classes`.
 
-        Parameters
-        ----------
-        base : array of shape (K, D)
-            The class rows that all have in common.
-        classes : array of int, shape (g,)
-            Where they differ.
-        rows : array of shape (B, g, D)
-            What each has there.
+        `rows`, (B, g, D), are what each has there.
         """
         common = self.scores(base)
         parts = max(1, -(-len(rows) * common.size // _SCORES_AT_ONCE))
         chunks = np.array_split(rows, parts) if len(rows) else []
-        found = [self._chunk(common, classes, chunk) for chunk in chunks if len(chunk)]
+        measured = [self._chunk(common, classes, chunk) for chunk in chunks if len(chunk)]
         loss, rank_below_1, rank_below_5 = (
-            np.concatenate([f[i] for f in found]) if found else np.zeros(0) for i in range(3)
+            np.concatenate([m[i] for m in measured]) if measured else np.zeros(0) for i in range(3)
         )
         self.measured += len(rows)
         top1, top5 = 100 * rank_below_1, 100 * rank_below_5
@@ -166,17 +129,7 @@ _LEAST_WEIGHT = 1e-3
 
 @dataclass(frozen=True)
 class Chosen:
-    """The templates of the first stage.
-
-    Attributes
-    ----------
-    templates : tuple of str
-        In the order of the library.
-    fitness : float
-        Of their mean, on the training images.
-    in_library : int
-        How many templates were left to choose from.
-    """
+    """The templates of the first stage, the fitness of their mean, and how many were searched."""
 
     templates: tuple[str, ...]
     fitness: float
@@ -184,25 +137,18 @@ class Chosen:
 
 
 def library(templates: Sequence[str], type_words: Sequence[str]) -> tuple[str, ...]:
-    """Write templates in small letters, and once more with each word for the type of the classes.
-
-    Examples
-    --------
-    >>> library(["A photo of a {}."], ["pet"])[1:]
-    ('a photo of a {}, a type of pet.', 'a photo of a pet: {}.', 'a pet of a {}.', \
-'a pet photo of a {}.')
-    """
+    """Write templates in small letters, and once more with each word for the type of the classes."""
     small = [template.lower() for template in templates]
-    found = list(small)
+    variants = list(small)
     for word in type_words:
         for template in small:
             if template.endswith("."):
-                found.append(f"{template[:-1]}, a type of {word}.")
-            found.append(template.replace(" {}", f" {word}: {{}}"))
-            found.append(template.replace("photo", word))
-            found.append(template.replace("photo", f"{word} photo"))
+                variants.append(f"{template[:-1]}, a type of {word}.")
+            variants.append(template.replace(" {}", f" {word}: {{}}"))
+            variants.append(template.replace("photo", word))
+            variants.append(template.replace("photo", f"{word} photo"))
     # A template without the word that is replaced comes out as it went in.
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(variants))
 
 
 def written(template: str, name: str) -> str:
@@ -211,13 +157,7 @@ def written(template: str, name: str) -> str:
 
 
 def falls_too_far(top1: NDArray[np.float64], base: float, n_classes: int) -> NDArray[np.bool_]:
-    """Say which candidates lose so much accuracy that they are left out of the search.
-
-    Examples
-    --------
-    >>> falls_too_far(np.array([75.0, 79.0]), 80.0, n_classes=50)
-    array([ True, False])
-    """
+    """Return which candidates lose so much accuracy that they are left out of the search."""
     return np.asarray(top1 <= base - (200 / n_classes + 0.1))
 
 
@@ -237,31 +177,15 @@ def choose_templates(
     fitness: Fitness,
     *,
     epochs: int,
-    effort: Effort,
+    effort: EvolutionEffort,
     most: int | None,
     weighted: bool,
     rng: np.random.Generator,
 ) -> Chosen:
     """Search for the templates whose mean is fittest.
 
-    Parameters
-    ----------
-    templates : sequence of str
-        The library.
-    class_names : sequence of str
-        Filled in.
-    encoder : Encoder
-        Embeds every template for every class, once.
-    fitness : Fitness
-        What is raised.
-    epochs, effort
-        As in :func:`~promptboost.methods.proapo.evolution.evolve`.
-    most : int or None
-        Keep only so many of the templates, those that are fittest alone.
-    weighted : bool
-        Draw templates by what they are worth alone.
-    rng : Generator
-        For all draws.
+    If `most` is given, only so many are searched, those that are fittest alone. If `weighted`,
+    templates are drawn by what they are worth alone.
     """
     rows = _embed([*templates, PLAIN_TEMPLATE], class_names, encoder)
     alone = fitness.of(rows)
@@ -286,9 +210,7 @@ def choose_templates(
 
 def _embed(templates: Sequence[str], class_names: Sequence[str], encoder: Encoder) -> UnitRows:
     texts = [written(template, name) for template in templates for name in class_names]
-    distinct = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    rows = encoder.encode_texts(list(distinct))[[distinct[text] for text in texts]]
-    return rows.reshape(len(templates), len(class_names), -1)
+    return embed_distinct(texts, encoder).reshape(len(templates), len(class_names), -1)
 
 
 def _prune(alone: Measured, n_classes: int, most: int | None) -> NDArray[np.intp]:

@@ -1,4 +1,4 @@
-"""The training of PromptSRC: augmented images in, averaged prompts out."""
+"""The training of PromptSRC: its loss, its images, and the prompts averaged over epochs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,15 +21,7 @@ __all__ = ["Seen", "SelfConsistency", "epoch_weights", "Schedule", "TrainingImag
 
 @dataclass(frozen=True)
 class Seen:
-    """A batch as one pair of towers sees it: all rows have length one.
-
-    Attributes
-    ----------
-    texts : torch.Tensor, shape (K, D)
-        The classes.
-    images : torch.Tensor, shape (n, D)
-        The batch.
-    """
+    """The classes (K, D) and a batch of images (n, D) as one pair of towers sees them; unit rows."""
 
     texts: "Tensor"
     images: "Tensor"
@@ -42,13 +34,6 @@ class SelfConsistency:
     The mean absolute difference of the text rows and that of the images' rows, each with a
     weight, and the divergence of the tuned from the frozen class probabilities, KL(frozen ‖ tuned),
     summed and divided by images × classes.
-
-    Parameters
-    ----------
-    scale : float
-        The encoder's factor on cosines.
-    text_weight, image_weight : float
-        Weights of the differences of rows.
     """
 
     scale: float
@@ -73,13 +58,7 @@ class SelfConsistency:
 
 
 def epoch_weights(epochs: int, mean: float, std: float) -> NDArray[np.float64]:
-    """Weigh the prompts at the end of each epoch by a Gaussian over the epochs 1, 2, …; sum 1.
-
-    Examples
-    --------
-    >>> epoch_weights(3, mean=2, std=1).round(3)
-    array([0.274, 0.452, 0.274])
-    """
+    """Weigh the prompts at the end of each epoch by a Gaussian over the epochs 1, 2, …; sum 1."""
     exponents = -0.5 * ((np.arange(1, epochs + 1) - mean) / std) ** 2
     # The largest becomes exp(0): a mean far outside the epochs does not leave zeros only.
     weights = np.exp(exponents - exponents.max())
@@ -95,17 +74,7 @@ _WEIGHT_DECAY = 5e-4
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast.
-
-    Attributes
-    ----------
-    epochs, batch_size : int
-        Looks at all images, and images a step.
-    learning_rate : float
-        The highest.
-    mean, std : float
-        Of the Gaussian over the epochs that averages the prompts.
-    """
+    """How long and how fast; mean and std are of the Gaussian over the epochs."""
 
     epochs: int
     batch_size: int
@@ -116,21 +85,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class TrainingImages:
-    """Images and labels, seen through another crop in each epoch.
-
-    Parameters
-    ----------
-    images : sequence of Image
-        All of them, in memory.
-    labels : array of int, shape (n,)
-        Their classes.
-    preprocess : callable
-        The encoder's own; it finds images that have the right size already.
-    size : tuple of int
-        Height and width that the image tower takes.
-    seed : int
-        Decides crops, mirroring and order.
-    """
+    """Images in memory and their labels, seen through another crop in each epoch."""
 
     images: "Sequence[Image]"
     labels: NDArray[np.int64]
@@ -172,36 +127,10 @@ def train(
     loss: SelfConsistency,
     schedule: Schedule,
 ) -> tuple[DeepPrompts, list[float]]:
-    """Learn prompts.
+    """Learn prompts; return their weighted mean over the epochs, and the mean loss of each epoch.
 
-    Parameters
-    ----------
-    towers : PromptedTowers
-        The model; its weights stay.
-    classes : ClassTokens
-        The names of the classes.
-    start : DeepPrompts
-        Where to begin.
-    images : TrainingImages
-        What to learn from.
-    frozen_texts : torch.Tensor, shape (K, D)
-        The classes as the model without prompts has them.
-    loss : SelfConsistency
-        What to make small.
-    schedule : Schedule
-        How long and how fast.
-
-    Returns
-    -------
-    prompts : DeepPrompts
-        The weighted mean of the prompts at the end of each epoch.
-    losses : list of float
-        Mean loss of each epoch.
-
-    Raises
-    ------
-    SettingError
-        If the loss is no longer a number.
+    `frozen_texts` are the class rows, (K, D), of the model without prompts. Raises a SettingError if
+    the loss is no longer a number.
     """
     import torch
     from tqdm import trange

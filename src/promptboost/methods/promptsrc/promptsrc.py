@@ -21,17 +21,17 @@ from promptboost.methods.base import (
     Method,
     Origin,
     Transfer,
+    check_numbers,
 )
 from promptboost.methods.eft import EmulatedClassifier, emulate
-from promptboost.methods.fitted import class_rows
+from promptboost.methods.fitted import class_rows, filled, linear_logits
 from promptboost.methods.promptsrc.consistency import (
     Schedule,
     SelfConsistency,
     TrainingImages,
     train,
 )
-from promptboost.methods.registry import spelled
-from promptboost.pool import PromptPool, fill
+from promptboost.pool import PromptPool
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,20 +43,10 @@ _ARRAYS = ("class_rows", "text_prompts", "vision_prompts")
 
 @dataclass(frozen=True)
 class PromptedClassifier(Fitted):
-    """Prompts of both towers of one encoder.
+    """Prompts of both towers of one encoder, (layers, tokens, width), and the class rows they make.
 
-    It looks at the images themselves: rows that were embedded without the prompts are of no use.
-
-    Parameters
-    ----------
-    origin : Origin
-        Method, classes and encoder.
-    class_rows : array of float32, shape (K, D)
-        The classes as the prompted text tower embeds them; the tower is not needed again.
-    text_prompts, vision_prompts : array of float32, shape (layers, tokens, width)
-        The prompts.
-    details : mapping, optional
-        What else the method wants to remember; ready for JSON.
+    It looks at the images themselves: rows that were embedded without the prompts are of no use. The
+    text tower is not needed again.
     """
 
     kind: ClassVar[str] = "promptsrc"
@@ -68,8 +58,8 @@ class PromptedClassifier(Fitted):
 
     def logits(self, images: Images) -> Logits:
         """Run the prompted image tower on the images."""
-        scores = self._rows(images) @ self.class_rows.T * self.origin.encoder.logit_scale
-        return np.asarray(scores, dtype=np.float32)
+        scale = self.origin.encoder.logit_scale
+        return linear_logits(self._rows(images), self.class_rows, scale=scale).astype(np.float32)
 
     def _rows(self, images: Images) -> UnitRows:
         import torch
@@ -95,18 +85,18 @@ class PromptedClassifier(Fitted):
         return (f"{self.origin.encoder.id} with prompts",)
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
-        """Keep everything."""
+        """Return everything."""
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
         return {"details": dict(self.details)}, arrays
 
     @classmethod
     def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
-        """Read everything."""
+        """Make it again."""
         encoder = vit_clip(origin.encoder)
         towers = PromptedTowers(encoder.model, encoder.tokenizer)
         try:
-            found = {name: np.asarray(arrays[name], dtype=np.float32) for name in _ARRAYS}
-            fitted = cls(origin, **found, details=dict(fields["details"]))
+            parts = {name: np.asarray(arrays[name], dtype=np.float32) for name in _ARRAYS}
+            fitted = cls(origin, **parts, details=dict(fields["details"]))
         except (KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"the file's prompts cannot be read: {error!r}") from error
         wanted = (len(origin.class_names), origin.encoder.dim)
@@ -154,16 +144,13 @@ class PromptSRC(Method):
 
     Examples
     --------
-    >>> from promptboost.methods import RowImages
+    >>> from promptboost.testing import colour_shots
     >>> from promptboost.pool import build_pool
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> encoder = FakeEncoder(dim=8)
-    >>> rows = encoder.encode_texts(["red", "blue"])[:, None]
-    >>> shots = FewShotSet(RowImages({encoder.id: rows}), np.array([0, 1]), ("red", "blue"))
+    >>> shots, encoder = colour_shots("red", "blue")
     >>> PromptSRC().fit(shots, build_pool(["red", "blue"]), encoder)
     Traceback (most recent call last):
     promptboost.errors.EncoderError: deep prompts need a ViT of open_clip, such as ViT-B-32/openai; \
-fake:8-0 has no such tower. Use such an encoder for promptsrc; with fake:8-0 use coop or logistic
+fake:32-0 has no such tower. Use such an encoder for promptsrc; with fake:32-0 use coop or logistic
     """
 
     name: ClassVar[str] = "promptsrc"
@@ -183,20 +170,17 @@ fake:8-0 has no such tower. Use such an encoder for promptsrc; with fake:8-0 use
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for setting in ("depth", "text_tokens", "vision_tokens", "epochs", "batch_size"):
-            if getattr(self, setting) < 1:
-                raise SettingError(f"{setting} is {getattr(self, setting)}, but must be 1 or more")
-        for setting in ("learning_rate", "std"):
-            if not 0 < getattr(self, setting) < np.inf:
-                raise SettingError(f"{setting} is {getattr(self, setting)}, but must be above 0")
-        for setting in ("text_weight", "image_weight", "seed"):
-            if not 0 <= getattr(self, setting) < np.inf:
-                raise SettingError(f"{setting} is {getattr(self, setting)}, but must be 0 or more")
+        check_numbers(
+            self,
+            counts=("depth", "text_tokens", "vision_tokens", "epochs", "batch_size"),
+            positive=("learning_rate", "std"),
+            from_zero=("text_weight", "image_weight", "seed"),
+        )
         if not np.isfinite(self.mean):
             raise SettingError(f"mean is {self.mean}, but must be a number")
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Refuse towers without room for prompts, images that are rows only, and no templates."""
+        """Check that the towers have room for prompts, and that there are images and templates."""
         try:
             clip = vit_clip(encoder)
         except EncoderError as error:
@@ -241,7 +225,7 @@ fake:8-0 has no such tower. Use such an encoder for promptsrc; with fake:8-0 use
         with torch.no_grad():
             rows = towers.text_rows(classes, prompts.text).float()
         return PromptedClassifier(
-            Origin(spelled(self), shots.class_names, encoder),
+            self.origin(shots, encoder),
             rows.cpu().numpy(),
             prompts.text.cpu().numpy(),
             prompts.vision.cpu().numpy(),
@@ -253,5 +237,5 @@ def _frozen_texts(shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> "Ten
     """Embed the classes in all templates: what the learnt text rows stay near to."""
     import torch
 
-    banks = [{fill(t, name): 1.0 for t in pool.templates} for name in shots.class_names]
+    banks = filled(pool.templates, shots.class_names)
     return torch.from_numpy(class_rows(banks, encoder, unit=True))

@@ -1,0 +1,78 @@
+"""Methods as another package would write them: one in words of promptboost, one with its own file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from promptboost.methods import (
+    FewShotSet,
+    Fitted,
+    Group,
+    LinearClassifier,
+    Method,
+    Origin,
+    Transfer,
+    register_fitted,
+)
+
+
+@dataclass(frozen=True)
+class NearestMean(Method):
+    """The mean row of each class's images; a class without images is refused."""
+
+    name: ClassVar[str] = "nearest-mean"
+    group: ClassVar[Group] = Group.IMAGES
+    carries_over: ClassVar[Transfer] = Transfer.REFIT
+
+    scale: float = 20.0
+
+    def check(self, shots: FewShotSet, pool: Any, encoder: Any) -> None:
+        from promptboost.errors import LabelError
+
+        if set(shots.labels.tolist()) != set(range(shots.n_classes)):
+            raise LabelError("nearest-mean needs an image of each class; add one")
+
+    def fit(self, shots: FewShotSet, pool: Any, encoder: Any) -> LinearClassifier:
+        self.check(shots, pool, encoder)
+        seen = shots.images.rows(encoder)
+        rows = np.stack([seen[shots.labels == k].mean(axis=0) for k in range(shots.n_classes)])
+        rows = (self.scale * rows).astype(np.float32)
+        intercepts = np.zeros(len(rows), dtype=np.float32)
+        return LinearClassifier(self.origin(shots, encoder), rows, intercepts)
+
+
+@register_fitted
+@dataclass(frozen=True)
+class Constant(Fitted):
+    """Always the same class."""
+
+    kind: ClassVar[str] = "third-party-constant"
+    origin: Origin
+    label: int
+
+    def logits(self, images: Any) -> Any:
+        logits = np.zeros((len(images), len(self.origin.class_names)), dtype=np.float32)
+        logits[:, self.label] = 1.0
+        return logits
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {"label": self.label}, {}
+
+    @classmethod
+    def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Any) -> Self:
+        return cls(origin, int(fields["label"]))
+
+
+@dataclass(frozen=True)
+class Majority(Method):
+    """The class with the most images, whatever is seen."""
+
+    name: ClassVar[str] = "majority"
+    group: ClassVar[Group] = Group.IMAGES
+    carries_over: ClassVar[Transfer] = Transfer.REFIT
+
+    def fit(self, shots: FewShotSet, pool: Any, encoder: Any) -> Constant:
+        counts = np.bincount(shots.labels, minlength=shots.n_classes)
+        return Constant(self.origin(shots, encoder), int(counts.argmax()))
