@@ -11,30 +11,30 @@ from promptboost.cli.output import Command, Output, plain, speaks
 if TYPE_CHECKING:
     from promptboost.pool import Concatenate, Meeting
 
-__all__ = ["Place", "meetings_of", "meets", "reads"]
+__all__ = ["SourcePlace", "meetings_of", "meets", "reads"]
 
 
-class Place(NamedTuple):
+class SourcePlace(NamedTuple):
     """A file or folder of sentences, and the format it is said to have."""
 
     path: Path
     kind: str | None
 
 
-class _PlaceType(click.ParamType[Place]):
+class _SourcePlaceType(click.ParamType[SourcePlace]):
     name = "[KIND=]PATH"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Place:
+    ) -> SourcePlace:
         """Take ``kind=path`` apart, unless there is a file of that very name."""
-        from promptboost.pool import KINDS
+        from promptboost.pool import kinds
 
         text = str(value)
         kind, equals, path = text.partition("=")
-        if equals and kind in KINDS and not Path(text).exists():
-            return Place(Path(path), kind)
-        return Place(Path(text), None)
+        if equals and kind in kinds() and not Path(text).exists():
+            return SourcePlace(Path(path), kind)
+        return SourcePlace(Path(text), None)
 
 
 def reads(function: Command) -> Command:
@@ -52,7 +52,7 @@ def meets(function: Command) -> Command:
     """Return a command sources and classes."""
     options = [
         click.argument(
-            "places", nargs=-1, required=True, type=_PlaceType(), metavar="[KIND=]SOURCES..."
+            "places", nargs=-1, required=True, type=_SourcePlaceType(), metavar="[KIND=]SOURCES..."
         ),
         click.option(
             "--classes",
@@ -71,7 +71,7 @@ def meets(function: Command) -> Command:
 
 
 def meetings_of(
-    places: tuple[Place, ...],
+    places: tuple[SourcePlace, ...],
     classes: str,
     synonyms: Path | None,
     kind: str | None,
@@ -128,7 +128,7 @@ def command(ctx: click.Context) -> None:
 @speaks
 def check(
     out: Output,
-    places: tuple[Place, ...],
+    places: tuple[SourcePlace, ...],
     classes: str,
     synonyms: Path | None,
     kind: str | None,
@@ -182,7 +182,7 @@ def check(
 @speaks
 def build(
     out: Output,
-    places: tuple[Place, ...],
+    places: tuple[SourcePlace, ...],
     classes: str,
     synonyms: Path | None,
     kind: str | None,

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from promptboost.errors import PoolError, SettingError
 from promptboost.llm.replies import distinct
-from promptboost.pool.descriptions import match_descriptions
+from promptboost.pool.descriptions import sentences_by_class
 from promptboost.pool.templates import fill
 from promptboost.pool.text import name_key
 
@@ -245,7 +245,7 @@ def grow_pool(
     class_names : sequence of str
         Names and order of the classes.
     descriptions : mapping of str to sequence of str
-        What there is. Names meet as in :func:`~promptboost.pool.match_descriptions`.
+        What there is. Names meet as in :func:`~promptboost.pool.resolve`.
     more : mapping of str to sequence of str
         New sentences, by the names of the classes.
 
@@ -256,6 +256,6 @@ def grow_pool(
     """
     if strange := [name for name in more if name not in class_names]:
         raise PoolError(f"there are sentences about {strange[0]!r}, which is no class")
-    before = match_descriptions(class_names, descriptions).matched
+    before, _ = sentences_by_class(class_names, descriptions)
     grown = {name: distinct([*before.get(name, []), *more.get(name, [])]) for name in class_names}
     return {name: sentences for name, sentences in grown.items() if sentences}

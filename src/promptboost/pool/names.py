@@ -1,4 +1,8 @@
-"""Class names meet the names of a file, and nothing is guessed in silence."""
+"""Which names of a file are which class: one rule, for Python and the command line alike.
+
+Also the names themselves: class names and synonyms read from files, the numbers of ImageNet's
+classes, and what papers are known to call the classes of some benchmarks.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError
-from promptboost.files import load_json, read_text
+from promptboost.files import read_json, read_text
 from promptboost.pool.text import LOOSE, STRICT, Key, Spelling, clean, name_key
 
 __all__ = [
@@ -74,13 +78,7 @@ _WNID = re.compile(r"n\d{8}")
 
 
 def is_wnid(name: str) -> bool:
-    """Say whether a name is a WordNet number.
-
-    Examples
-    --------
-    >>> is_wnid("n01514668"), is_wnid("rooster")
-    (True, False)
-    """
+    """Tell whether a name is a WordNet number, such as n01514668."""
     return _WNID.fullmatch(name) is not None
 
 
@@ -138,7 +136,7 @@ def read_class_names(source: str | Path) -> tuple[str, ...] | None:
     if path.suffix.lower() == ".txt":
         return _checked([line for line in read_text(path).splitlines() if line.strip()], path)
     if path.suffix.lower() == ".json":
-        return _checked(_names(load_json(read_text(path), str(path)), path), path)
+        return _checked(_names(read_json(path), path), path)
     return None
 
 
@@ -217,6 +215,15 @@ class Resolution:
     def entries(self, class_name: str) -> list[str]:
         """Return the names of the file that are one class."""
         return [match.entry for match in self.matches if match.class_name == class_name]
+
+    def check_clear(self, where: str, way_out: str = "rename one") -> None:
+        """Raise PoolError if a name fits in more than one way; `where` says in which file."""
+        for item in self.ambiguous:
+            raise PoolError(
+                f"{where}: {' or '.join(map(repr, item.entries))} could be "
+                f"{' or '.join(map(repr, item.classes))} ({item.how}), and neither is taken on a "
+                f"guess; {way_out}"
+            )
 
 
 def resolve(
@@ -349,7 +356,7 @@ def read_synonyms(path: str | Path) -> dict[str, list[str]]:
     ...     read_synonyms(path)
     {'rooster': ['n01514668'], 'hen': ['n01514859']}
     """
-    loaded = load_json(read_text(path), str(path))
+    loaded = read_json(path)
     wanted = '{"name": ["other name", …]} or {"other name": "name"}'
     if not isinstance(loaded, dict):
         raise FileFormatError(f"{path} should be {wanted}")

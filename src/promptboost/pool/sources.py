@@ -1,12 +1,12 @@
 """Files become a pool: sources that met the classes, or a pool that was saved."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from promptboost.errors import PoolError, SettingError
+from promptboost.errors import PoolError, SettingError, few
 from promptboost.pool.build import Concatenate, build_pool, check_class_names
 from promptboost.pool.io import is_saved_pool, load_pool
 from promptboost.pool.names import Resolution, resolve
@@ -107,12 +107,10 @@ def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, l
     """
     found: dict[str, dict[str, str]] = {name: {} for name in class_names}
     for meeting in meetings:
-        for item in meeting.resolution.ambiguous:
-            raise PoolError(
-                f"{meeting.source.path}: {_listed(item.entries)} could be {_listed(item.classes)} "
-                f"({item.how}), and neither is taken on a guess; say which in a file "
-                '{"class": ["other name", …]} and give it as --synonyms, or rename one'
-            )
+        meeting.resolution.check_clear(
+            str(meeting.source.path),
+            'say which in a file {"class": ["other name", …]} and give it as --synonyms, or rename one',
+        )
         for name, texts in meeting.texts.items():
             for text in texts:
                 found[name].setdefault(text_key(text), text)
@@ -148,10 +146,6 @@ def sentences_of(sources: Sequence[Source], class_name: str) -> dict[str, list[s
             f"there is no class {class_name!r}; there is {', '.join(map(repr, dict.fromkeys(near)))}"
         )
     return {name: item.texts.get(class_name, []) for name, item in met}
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " or ".join(map(repr, names))
 
 
 def read_pool(
@@ -313,12 +307,14 @@ def rename_classes(
         more = f" and {len(met.missing) - 1} more" if len(met.missing) > 1 else ""
         raise PoolError(
             f"{where} has no prompts for the class {met.missing[0]!r}{more}; it has "
-            f"{_few(pool.class_names)}. Make it again for these classes: promptboost pool build "
+            f"{few(list(map(repr, pool.class_names)), 3)}. Make it again for these classes: promptboost pool build "
             f"SOURCES … --classes DATA -o {Path(where).name}"
         )
     for name in names:
         if len(both := met.entries(name)) > 1:
-            raise PoolError(f"{where}: {_few(both)} are one class, {name!r}; join them first")
+            raise PoolError(
+                f"{where}: {few(list(map(repr, both)), 3)} are one class, {name!r}; join them first"
+            )
     described = {name for name in names if met.entries(name)[0] not in pool.missing}
     return PromptPool(
         class_names=names,
@@ -330,24 +326,18 @@ def rename_classes(
 
 
 def _check_clear(resolution: Resolution, where: str) -> None:
-    for item in resolution.ambiguous:
-        raise PoolError(
-            f"{where}: {' or '.join(map(repr, item.entries))} could be "
-            f"{' or '.join(map(repr, item.classes))} ({item.how}), and neither is taken on a guess; "
-            'rename one, or say which in a file {"class": ["other name", …]} and type: promptboost '
-            f"pool build {where} --classes DATA --synonyms THAT_FILE -o pool.jsonl"
-        )
+    resolution.check_clear(
+        where,
+        'rename one, or say which in a file {"class": ["other name", …]} and type: promptboost '
+        f"pool build {where} --classes DATA --synonyms THAT_FILE -o pool.jsonl",
+    )
 
 
 def _nothing_met(meetings: Sequence[Meeting], class_names: Sequence[str]) -> str:
     there = [entry for meeting in meetings for entry in meeting.source.sentences]
-    paths = _few(list(dict.fromkeys(str(meeting.source.path) for meeting in meetings)), str)
+    paths = few(list(dict.fromkeys(str(meeting.source.path) for meeting in meetings)), 3)
     if any(meeting.resolution.matches for meeting in meetings):
         why = f"{paths} has the names of classes, but only blank or damaged sentences"
     else:
-        why = f"{paths} is about {_few(there)}, and the classes are {_few(class_names)}"
+        why = f"{paths} is about {few(list(map(repr, there)), 3)}, and the classes are {few(list(map(repr, class_names)), 3)}"
     return f"no class has a sentence: {why}; promptboost pool check says more"
-
-
-def _few(names: Sequence[str], show: Callable[[str], str] = repr) -> str:
-    return ", ".join(map(show, names[:3])) + (", …" if len(names) > 3 else "")

@@ -11,46 +11,13 @@ from pathlib import Path
 
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.files import read_text
-from promptboost.pool.readers.source import Gathering, Source
+from promptboost.pool.readers.source import Gathering, Reader, Source
 
-__all__ = ["KIND", "name_class", "read", "recognises"]
+__all__ = ["ADAPTCLIP", "name_class"]
 
-KIND = "adaptclip"
 _ENDING = ".txt"
 # One or two words for the kind of thing: "a pet which", "a satellite image which", "a car with".
 _KIND_OF_THING = re.compile(r"an? [\w-]+(?: [\w-]+)? (which|that|with|where)\b ", re.IGNORECASE)
-
-
-def recognises(path: Path) -> bool:
-    """Say whether a path is a folder with text files in it."""
-    return path.is_dir() and any(file.suffix == _ENDING for file in path.iterdir())
-
-
-def read(path: Path) -> Source:
-    """Read a folder, in the order of the names of its files.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "owl.txt").write_text("A bird which has large eyes.")
-    ...     source = read(Path(folder))
-    >>> source.texts(["owl"], "barn_owl")
-    ['barn owl, which has large eyes.']
-    """
-    try:
-        files = sorted(path.iterdir(), key=lambda file: file.name)
-    except OSError as error:
-        raise PoolError(f"cannot read the folder {path}: {error.strerror}") from error
-    texts = [file for file in files if file.suffix == _ENDING and not file.name.startswith(".")]
-    if not texts:
-        raise FileFormatError(f"{path} holds no file <class>{_ENDING}, one sentence a line")
-    found = Gathering(str(path))
-    for file in texts:
-        # A line end after the last sentence is no blank sentence.
-        found.add(file.stem, map(_unquoted, read_text(file).rstrip("\r\n").split("\n")))
-    stray = [file.name for file in files if file not in texts]
-    return found.source(f"{KIND}:{path.name}", KIND, path, phrase=name_class, stray=stray)
 
 
 def name_class(class_name: str, line: str) -> str:
@@ -74,3 +41,27 @@ def name_class(class_name: str, line: str) -> str:
 def _unquoted(line: str) -> str:
     line = line.strip()
     return line[1:-1] if len(line) > 1 and line[0] == line[-1] == '"' else line
+
+
+def _recognises(path: Path) -> bool:
+    return path.is_dir() and any(file.suffix == _ENDING for file in path.iterdir())
+
+
+def _read(path: Path, dataset: str | None) -> tuple[Source, ...]:
+    try:
+        files = sorted(path.iterdir(), key=lambda file: file.name)
+    except OSError as error:
+        raise PoolError(f"cannot read the folder {path}: {error.strerror}") from error
+    texts = [file for file in files if file.suffix == _ENDING and not file.name.startswith(".")]
+    if not texts:
+        raise FileFormatError(f"{path} holds no file <class>{_ENDING}, one sentence a line")
+    gathering = Gathering(str(path))
+    for file in texts:
+        # A line end after the last sentence is no blank sentence.
+        gathering.add(file.stem, map(_unquoted, read_text(file).rstrip("\r\n").split("\n")))
+    stray = [file.name for file in files if file not in texts]
+    name = f"adaptclip:{path.name}"
+    return (gathering.source(name, "adaptclip", path, phrase=name_class, stray=stray),)
+
+
+ADAPTCLIP = Reader("adaptclip", _recognises, _read, takes="folder")

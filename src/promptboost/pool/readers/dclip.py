@@ -7,49 +7,15 @@ words: "antlers" does not begin with "a". A list may be empty; such a class then
 """
 
 import re
-from pathlib import Path
 
 from promptboost.pool.readers.mapping import read_mapping
-from promptboost.pool.readers.source import Source
+from promptboost.pool.readers.source import Reader
 
-__all__ = ["KIND", "connect", "read", "recognises"]
+__all__ = ["DCLIP", "connect"]
 
-KIND = "dclip"
-_IS = frozenset(
-    ["a", "an", "covered", "found", "known", "located", "made", "served", "similar", "used"]
-)
-_VERB = frozenset(
-    [
-        "are",
-        "can",
-        "has",
-        "have",
-        "is",
-        "looks",
-        "may",
-        "often",
-        "sometimes",
-        "typically",
-        "usually",
-    ]
-)
+_IS = frozenset("a an covered found known located made served similar used".split())
+_VERB = frozenset("are can has have is looks may often sometimes typically usually".split())
 _FIRST_WORD = re.compile(r"[^\W\d_]+(?![\w-])")
-
-
-def recognises(path: Path) -> bool:
-    """Say whether a path is named as DCLIP names its files.
-
-    Examples
-    --------
-    >>> recognises(Path("descriptors_pets.json")), recognises(Path("pets.json"))
-    (True, False)
-    """
-    return path.suffix.lower() == ".json" and path.stem.lower().startswith("descriptors")
-
-
-def read(path: Path) -> Source:
-    """Read one file."""
-    return read_mapping(path, KIND, KIND, phrase=connect)
 
 
 def connect(class_name: str, fragment: str) -> str:
@@ -66,3 +32,10 @@ def connect(class_name: str, fragment: str) -> str:
     word = first[0].lower() if first else ""
     connector = "which is" if word in _IS else "which" if word in _VERB else "which has"
     return f"{class_name.replace('_', ' ')}, {connector} {fragment.rstrip(' .')}."
+
+
+DCLIP = Reader(
+    "dclip",
+    lambda path: path.suffix.lower() == ".json" and path.stem.lower().startswith("descriptors"),
+    lambda path, _: (read_mapping(path, "dclip", "dclip", phrase=connect),),
+)

@@ -8,39 +8,35 @@ words as the originals. Not every dataset has every file, and blank sentences oc
 from pathlib import Path
 
 from promptboost.errors import FileFormatError
-from promptboost.pool.readers import adaptclip, dclip
+from promptboost.pool.readers.adaptclip import name_class
+from promptboost.pool.readers.dclip import connect
 from promptboost.pool.readers.mapping import read_mapping
-from promptboost.pool.readers.source import Phrase, Source
+from promptboost.pool.readers.source import Phrase, Reader, Source
 
-__all__ = ["KIND", "read", "read_folder", "recognises"]
+__all__ = ["PROAPO"]
 
-KIND = "proapo"
 _FOLDER = "category_description"
-_PHRASES: dict[str, Phrase] = {"dclip": dclip.connect, "adaptclip": adaptclip.name_class}
+_PHRASES: dict[str, Phrase] = {"dclip": connect, "adaptclip": name_class}
 
 
-def recognises(path: Path) -> bool:
-    """Say whether a path is such a folder, or one of its files.
-
-    Examples
-    --------
-    >>> recognises(Path("dtd/category_description/CuPL_base.json"))
-    True
-    """
+def _recognises(path: Path) -> bool:
     if path.suffix.lower() == ".json":
         return path.resolve().parent.name == _FOLDER
     return path.resolve().name == _FOLDER or (path / _FOLDER).is_dir()
 
 
-def read(path: Path) -> Source:
-    """Read one of the files."""
-    return read_mapping(path, f"{KIND}:{path.stem}", KIND, _PHRASES.get(path.stem.lower()))
-
-
-def read_folder(path: Path) -> tuple[Source, ...]:
-    """Read the folder of a dataset: one source a file, in the order of their names."""
+def _read(path: Path, dataset: str | None) -> tuple[Source, ...]:
+    if not path.is_dir():
+        return (_read_file(path),)
     folder = path if path.resolve().name == _FOLDER else path / _FOLDER
     files = sorted(folder.glob("*.json"), key=lambda file: file.name)
     if not files:
         raise FileFormatError(f"{path} holds no {_FOLDER}/*.json")
-    return tuple(read(file) for file in files)
+    return tuple(map(_read_file, files))
+
+
+def _read_file(path: Path) -> Source:
+    return read_mapping(path, f"proapo:{path.stem}", "proapo", _PHRASES.get(path.stem.lower()))
+
+
+PROAPO = Reader("proapo", _recognises, _read, takes="both")
