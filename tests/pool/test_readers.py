@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from promptboost.errors import FileFormatError, PoolError, SettingError
-from promptboost.pool import read_descriptions
 from promptboost import files
-from promptboost.pool import readers
+from promptboost.errors import FileFormatError, PoolError, SettingError
+from promptboost.pool import read_descriptions, readers
 from promptboost.pool.readers import KINDS, Reader, Source, kinds, read_source, read_sources
 from promptboost.pool.readers.adaptclip import name_class
 from promptboost.pool.readers.dclip import connect

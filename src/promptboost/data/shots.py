@@ -10,9 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.config import FitConfig, OnBad
 from promptboost.data.benchmarks.splits import Item
-from promptboost.data.benchmarks.survey import benchmark_source
 from promptboost.data.dataset import Dataset
-from promptboost.data.source import load_data
+from promptboost.data.source import DataSource, load_data
 from promptboost.errors import DataError, SettingError
 
 __all__ = [
@@ -325,7 +324,7 @@ def load_classes(source: str, on_bad: OnBad = "skip", *, progress: bool = True) 
 
 def divide(source: str, data: Dataset, shots: int | None, seed: int) -> Task:
     """Draw what to learn from; a benchmark has its own way to."""
-    if benchmark_source(source) is not None:
+    if DataSource.parse(source).benchmark is not None:
         learn, held_out = coop_few_shot(data, shots, seed)
     else:
         learn, held_out = few_shot(data, shots, seed, fewer="allow")

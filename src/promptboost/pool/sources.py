@@ -307,14 +307,12 @@ def rename_classes(
         more = f" and {len(met.missing) - 1} more" if len(met.missing) > 1 else ""
         raise PoolError(
             f"{where} has no prompts for the class {met.missing[0]!r}{more}; it has "
-            f"{few(list(map(repr, pool.class_names)), 3)}. Make it again for these classes: promptboost pool build "
+            f"{_quoted(pool.class_names)}. Make it again for these classes: promptboost pool build "
             f"SOURCES … --classes DATA -o {Path(where).name}"
         )
     for name in names:
         if len(both := met.entries(name)) > 1:
-            raise PoolError(
-                f"{where}: {few(list(map(repr, both)), 3)} are one class, {name!r}; join them first"
-            )
+            raise PoolError(f"{where}: {_quoted(both)} are one class, {name!r}; join them first")
     described = {name for name in names if met.entries(name)[0] not in pool.missing}
     return PromptPool(
         class_names=names,
@@ -339,5 +337,9 @@ def _nothing_met(meetings: Sequence[Meeting], class_names: Sequence[str]) -> str
     if any(meeting.resolution.matches for meeting in meetings):
         why = f"{paths} has the names of classes, but only blank or damaged sentences"
     else:
-        why = f"{paths} is about {few(list(map(repr, there)), 3)}, and the classes are {few(list(map(repr, class_names)), 3)}"
+        why = f"{paths} is about {_quoted(there)}, and the classes are {_quoted(class_names)}"
     return f"no class has a sentence: {why}; promptboost pool check says more"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return few([repr(name) for name in names], 3)

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 
 from promptboost.data.benchmarks.registry import Benchmark
-from promptboost.errors import DataError
+from promptboost.errors import DataError, few
 
-__all__ = ["Place", "Shelf", "few", "find_place", "unpacked_first"]
+__all__ = ["Place", "ImageIndex", "find_place", "unpacked_first"]
 
 _CLASS_LAST = re.compile(r"_n\d{8}(?=\.\w+$)")
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".rar", ".7z", ".xz", ".bz2")
@@ -72,7 +72,7 @@ def _lists(images: Path, folder: Path) -> tuple[Path, ...]:
     return tuple(above[: last + 1])
 
 
-class Shelf:
+class ImageIndex:
     """The files of an image folder, found by the paths of a split file.
 
     A path is looked up as it is written. Copies that sort images otherwise, like ``train/`` and
@@ -157,7 +157,7 @@ def unpacked_first(benchmark: Benchmark, folder: Path) -> list[str]:
     archives = [path for path in found if path.lower().endswith(_ARCHIVES)]
     said = []
     if archives:
-        said.append(f"{few(archives)} {'is' if len(archives) == 1 else 'are'} not unpacked")
+        said.append(f"{few(archives, 3)} {'is' if len(archives) == 1 else 'are'} not unpacked")
     if parquet := _first_ending(found, (".parquet", ".arrow")):
         said.append(
             f"the images are inside files like {parquet}; write each to a file of the name "
@@ -166,17 +166,6 @@ def unpacked_first(benchmark: Benchmark, folder: Path) -> list[str]:
     if video := _first_ending(found, (".avi",)):
         said.append(f"there are videos like {video}, not the images of {benchmark.title}")
     return said
-
-
-def few(names: Sequence[str], shown: int = 3) -> str:
-    """List the first few of many names.
-
-    Examples
-    --------
-    >>> few(["a", "b", "c", "d"])
-    'a, b, c, …'
-    """
-    return ", ".join(names[:shown]) + (", …" if len(names) > shown else "")
 
 
 def _first_ending(paths: Iterable[str], endings: tuple[str, ...]) -> str | None:

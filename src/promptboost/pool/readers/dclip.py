@@ -13,8 +13,15 @@ from promptboost.pool.readers.source import Reader
 
 __all__ = ["DCLIP", "connect"]
 
-_IS = frozenset("a an covered found known located made served similar used".split())
-_VERB = frozenset("are can has have is looks may often sometimes typically usually".split())
+_IS = frozenset(
+    ["a", "an", "covered", "found", "known", "located", "made", "served", "similar", "used"]
+)
+_VERB = frozenset(
+    [
+        *("are", "can", "has", "have", "is", "looks"),
+        *("may", "often", "sometimes", "typically", "usually"),
+    ]
+)
 _FIRST_WORD = re.compile(r"[^\W\d_]+(?![\w-])")
 
 
