@@ -127,7 +127,7 @@ def read_text(path: str | os.PathLike[str], *, error: type[InputError] | None = 
     try:
         return Path(path).read_bytes().decode("utf-8-sig")
     except OSError as problem:
-        raise (error or PoolError)(f"cannot read {path}: {problem.strerror}") from problem
+        raise (error or PoolError)(f"{path} cannot be read: {problem.strerror}") from problem
     except UnicodeDecodeError as problem:
         raise (error or FileFormatError)(
             f"{path} is not UTF-8 (byte {problem.start}); save it again as UTF-8"

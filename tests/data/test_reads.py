@@ -91,12 +91,10 @@ def test_a_fit_opens_each_image_and_its_sentences_as_often_as_it_must(tmp_path):
     folder = write_classes(tmp_path / "images", {"red": 4, "blue": 4})
     prompts = tmp_path / "mine.json"
     prompts.write_text('{"red": ["It is warm.", " "], "blue": ["It is cold."]}')
-    settings = FitConfig(encoder="fake", shots=2, prompts=str(prompts), views=0)
+    settings = FitConfig(encoder="fake:32-0", shots=2, prompts=str(prompts), views=0)
     for run, reads in (("cold", 2), ("warm", 1)):
         with opened() as counter:
             fit_run(FitRequest(str(folder), tmp_path / run, settings, progress=False))
         assert counter[str(prompts)] <= 1
-        # A few images are opened once more, to be shown in the report.
-        assert max(counts(counter, folder)) <= reads + 1
-        shown = sum(counter[path] - reads for path in images_of(folder))
-        assert 0 <= shown <= len(images_of(folder))
+        # Some images are opened once more, to be shown in the report.
+        assert counts(counter, folder) <= {reads, reads + 1}

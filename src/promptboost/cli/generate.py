@@ -20,7 +20,7 @@ _BUDGET = click.IntRange(min=0)
 
 
 def asks(function: Command) -> Command:
-    """Return a command the options about the model, the budget and the replies."""
+    """Add the options about the model, the budget and the replies."""
     options = [
         click.option("--model", required=True, help="Name of the model, as its server knows it."),
         click.option("--base-url", help="Server to ask, such as http://localhost:8000/v1."),
@@ -218,11 +218,9 @@ def generate(
     done = ask(out, questions, file, per_class, **asking)
     if done is None:
         return 0
-    from json import dumps
+    from promptboost.files import write_json
 
-    from promptboost.files import write_text
-
-    write_text(file, dumps(done.sentences, ensure_ascii=False, indent=1) + "\n")
+    write_json(file, done.sentences)
     record = words.record(file, replies_of(file, asking), done, done.sentences)
     out.result(record, lambda: words.text(record))
     return exit_code(done)
@@ -297,7 +295,7 @@ def grow(
 
 
 def _check_file(file: Path, classes: str | None, asking: dict[str, Any]) -> None:
-    """Refuse a name for the sentences under which something else would be lost or not be read."""
+    """Raise if under this name something else would be lost, or the sentences not be read."""
     from promptboost.errors import SettingError
 
     if file.suffix.lower() != ".json":

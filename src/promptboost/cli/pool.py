@@ -7,6 +7,7 @@ import click
 
 from promptboost.cli.generate import generate, grow
 from promptboost.cli.output import Command, Output, plain, speaks
+from promptboost.errors import SettingError, few
 
 if TYPE_CHECKING:
     from promptboost.pool import Concatenate, Meeting
@@ -38,7 +39,7 @@ class _SourcePlaceType(click.ParamType[SourcePlace]):
 
 
 def reads(function: Command) -> Command:
-    """Return a command the options about the format of what it reads."""
+    """Add the options about the format of what is read."""
     options = [
         click.option("--kind", help="Format of the sources without KIND=. Default: recognised."),
         click.option("--dataset", help="Which dataset of a file that holds several."),
@@ -49,7 +50,7 @@ def reads(function: Command) -> Command:
 
 
 def meets(function: Command) -> Command:
-    """Return a command sources and classes."""
+    """Add sources and classes to a command."""
     options = [
         click.argument(
             "places", nargs=-1, required=True, type=_SourcePlaceType(), metavar="[KIND=]SOURCES..."
@@ -199,6 +200,7 @@ def build(
     in it are those of the classes; blank, damaged and repeated sentences are left out.
     """
     from promptboost.cli import pool_text as words
+    from promptboost.files import write_json
     from promptboost.pool import choose_sources, join
 
     as_pool = _is_for_a_pool(file, concatenate, templates)
@@ -212,15 +214,14 @@ def build(
     if as_pool:
         record |= _write_pool(file, names, meetings, concatenate, templates)
     else:
-        _write_sentences(file, joined)
+        write_json(file, joined)
     if without := record["without_sentences"]:
-        out.note(f"{len(without)} of {len(names)} classes have no sentence: {words.few(without)}")
+        out.note(f"{len(without)} of {len(names)} classes have no sentence: {few(without)}")
     out.result(record, lambda: words.build_text(record))
 
 
 def _is_for_a_pool(file: Path, concatenate: str, templates: str | None) -> bool:
-    """Tell by its name what a file shall hold; refuse what it cannot."""
-    from promptboost.errors import SettingError
+    """Tell by its name what a file shall hold; raise if it cannot."""
     from promptboost.pool.io import keeps_everything
 
     if keeps_everything(file):
@@ -250,14 +251,6 @@ def _write_pool(
     save_pool(pool, file)
     found = pool.statistics()
     return {name: found[name] for name in ("prompts", "prompts_by_source", "fingerprint")}
-
-
-def _write_sentences(file: Path, sentences: dict[str, list[str]]) -> None:
-    from json import dumps
-
-    from promptboost.files import write_text
-
-    write_text(file, dumps(sentences, ensure_ascii=False, indent=1) + "\n")
 
 
 @command.command(name="show", short_help="List the names in a file, or read one class.")

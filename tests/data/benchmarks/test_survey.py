@@ -103,7 +103,7 @@ def test_many_archives_are_one_problem(tmp_path):
     (tmp_path / "imagenet" / "classnames.txt").write_text("n00000001 tench\n")
     problems = survey_benchmark("imagenet", tmp_path).problems
     assert problems[1:] == (
-        "train/n00000000.tar, train/n00000001.tar, train/n00000002.tar and 37 more are not unpacked",
+        "train/n00000000.tar, train/n00000001.tar, train/n00000002.tar and 38 more are not unpacked",
     )
     for name in numbers:
         (tmp_path / "imagenet" / "train" / name).unlink()

@@ -68,8 +68,9 @@ def read_split(path: Path) -> SplitItems:
     ...     read_split(file)
     {'train': [Item(path='a/1.jpg', label=0, name='cat'), Item(path='a/2.jpg', label=1, name='dog')]}
     """
+    text = read_text(path, error=DataError)
     try:
-        content = json.loads(read_text(path, error=DataError))
+        content = json.loads(text)
     except ValueError as error:
         raise DataError(f"{path} is not JSON ({error}); download it again") from error
     if not isinstance(content, dict) or not content:
