@@ -8,8 +8,7 @@ from promptboost import files
 from promptboost.errors import FileFormatError, PoolError, SettingError
 from promptboost.pool import read_descriptions, readers
 from promptboost.pool.readers import KINDS, Reader, Source, kinds, read_source, read_sources
-from promptboost.pool.readers.adaptclip import name_class
-from promptboost.pool.readers.dclip import connect
+from promptboost.pool.readers.fragments import connect, name_class
 
 
 def write(path, content):

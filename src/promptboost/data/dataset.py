@@ -26,8 +26,6 @@ from promptboost.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["check_class_names", "display_name", "split_name", "Dataset", "LabelledImage", "Listing"]
-
 _SPLITS = {
     "train": "train",
     "training": "train",
@@ -51,28 +49,12 @@ def display_name(label: str) -> str:
 
 
 def split_name(text: str) -> str | None:
-    """Return the usual name of a split, or None if it is not the name of one.
-
-    Examples
-    --------
-    >>> split_name("Training"), split_name("valid"), split_name("zebra")
-    ('train', 'val', None)
-    """
+    """Return the usual name of a split, or None if it is not the name of one."""
     return _SPLITS.get(text.strip().lower())
 
 
 def check_class_names(names: Sequence[str]) -> None:
-    """Raise if nobody could tell two class names apart in a prompt.
-
-    Raises
-    ------
-    DataError
-        If a name is blank, or two differ only in case, spacing or the encoding of their accents.
-
-    Examples
-    --------
-    >>> check_class_names(["cat", "dog"])
-    """
+    """Raise if nobody could tell two class names apart in a prompt."""
     seen: dict[str, str] = {}
     for name in names:
         key = unicodedata.normalize("NFC", display_name(name)).casefold()
@@ -236,13 +218,7 @@ class Dataset:
         return Dataset(tuple(self.images[int(i)] for i in indices), self.class_names, self.bad)
 
     def of_split(self, split: str) -> "Dataset":
-        """Keep the images of one split.
-
-        Raises
-        ------
-        DataError
-            If no image is in it.
-        """
+        """Keep the images of one split."""
         indices = [i for i, image in enumerate(self.images) if image.split == split]
         if not indices:
             there = ", ".join(self.splits) or "no splits at all"
@@ -263,11 +239,6 @@ class Listing:
     """Images not yet opened, what cannot be used, and every class that was named.
 
     ``classes`` is kept apart because a class all of whose images are bad must not vanish.
-
-    Examples
-    --------
-    >>> Listing.of([LabelledImage("1", "cat", b"...")], []).classes
-    ('cat',)
     """
 
     images: tuple[LabelledImage, ...]

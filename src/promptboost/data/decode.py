@@ -20,21 +20,6 @@ from promptboost.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = [
-    "MAX_PIXELS",
-    "BadImage",
-    "ImageError",
-    "ImageSource",
-    "Stamp",
-    "read_image",
-    "check_one",
-    "read_file",
-    "file_bytes",
-    "file_stamp",
-    "reason_for",
-    "quiet_pillow",
-]
-
 ImageSource: TypeAlias = "Path | bytes | Image"
 Stamp: TypeAlias = tuple[int, int, int]
 """Inode, size and time of a file: another content has another one."""

@@ -16,8 +16,6 @@ from promptboost.data.dataset import Dataset, LabelledImage, Listing
 from promptboost.data.decode import BadImage, check_one
 from promptboost.errors import DataError, SettingError, count
 
-__all__ = ["OnBad", "check_images", "without_bad", "cut_off"]
-
 OnBad = Literal["skip", "stop"]
 
 _SHOWN = 5
@@ -27,15 +25,6 @@ def check_images(
     images: "Dataset | Sequence[LabelledImage]", *, workers: int = 2, progress: bool = True
 ) -> list[BadImage]:
     """Decode every image and list those that cannot be used, in order.
-
-    Parameters
-    ----------
-    images : Dataset or sequence of LabelledImage
-        What to check.
-    workers : int, default=2
-        Threads that decode.
-    progress : bool, default=True
-        Show a progress bar on a terminal.
 
     Examples
     --------

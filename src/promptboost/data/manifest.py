@@ -13,44 +13,16 @@ from promptboost.data.decode import BadImage
 from promptboost.errors import DataError
 from promptboost.files import read_text
 
-__all__ = ["MANIFEST_ENDINGS", "read_manifest", "images_of_rows", "check_columns", "split_of"]
-
-
 MANIFEST_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 _Row = tuple[str, dict[str, Any]]
 
 
 def read_manifest(path: Path) -> Listing:
-    r"""List the images of a manifest.
+    """List the images of a manifest.
 
     Paths are absolute or relative to the manifest's folder, with either kind of slash. The file is
     UTF-8, with or without a byte order mark; blank lines are passed over.
-
-    Parameters
-    ----------
-    path : Path
-        A file that ends in .csv, .tsv (tabs), .jsonl or .ndjson.
-
-    Returns
-    -------
-    Listing
-        The images, and the lines that repeat one.
-
-    Raises
-    ------
-    DataError
-        If the file or a line of it is wrong; the message has the number of the line.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     manifest = Path(folder) / "pets.csv"
-    ...     _ = manifest.write_text("path,label\na.jpg,cat\nb.jpg,dog\n")
-    ...     listing = read_manifest(manifest)
-    >>> [(image.id, image.label) for image in listing.images]
-    [('a.jpg', 'cat'), ('b.jpg', 'dog')]
     """
     text = read_text(path, error=DataError)
     ending = path.suffix.lower()
@@ -106,22 +78,7 @@ def _json_rows(text: str, name: str) -> Iterator[_Row]:
 
 
 def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) -> Listing:
-    r"""Turn rows into images; a path listed twice alike is kept once and reported.
-
-    Parameters
-    ----------
-    rows : iterable of (str, mapping)
-        Where a row is, for messages (``"pets.csv, line 3"``), and its cells.
-    root : Path
-        The folder that relative paths start from.
-
-    Examples
-    --------
-    >>> rows = [("line 2", {"path": "a\\1.jpg", "label": "cat", "split": "training"})]
-    >>> image = images_of_rows(rows, Path("pets")).images[0]
-    >>> image.id, image.label, image.split
-    ('a/1.jpg', 'cat', 'train')
-    """
+    """Turn rows into images; a path listed twice alike is kept once and reported."""
     found: dict[str, tuple[str, LabelledImage]] = {}
     bad: list[BadImage] = []
     for where, row in rows:

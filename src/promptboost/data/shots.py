@@ -14,20 +14,6 @@ from promptboost.data.dataset import Dataset
 from promptboost.data.source import DataSource, load_data
 from promptboost.errors import DataError, SettingError
 
-__all__ = [
-    "draw_shots",
-    "few_shot",
-    "rest",
-    "coop_draw",
-    "coop_few_shot",
-    "HeldOut",
-    "Task",
-    "divide",
-    "load_classes",
-    "load_task",
-    "image_ids",
-]
-
 Fewer = Literal["stop", "allow"]
 
 
@@ -178,52 +164,13 @@ def coop_draw(items: Mapping[str, Sequence[Item]], shots: int, seed: int) -> dic
     16 shots. There are three exceptions. ImageNet has no split file: the draw depends on the order
     in which a file system lists a folder, so read a list of shots instead. Released lists for
     Food101 and FGVCAircraft by others were drawn from other splits.
-
-    Parameters
-    ----------
-    items : mapping of str to sequence of Item
-        The images of ``train`` and perhaps ``val``, in the order of the split file.
-    shots : int
-        How many of each class.
-    seed : int
-        1, 2 and 3 in the protocol.
-
-    Returns
-    -------
-    dict of str to list of Item
-        What is drawn of ``train`` and, where there is one, of ``val``.
-
-    Examples
-    --------
-    >>> items = [Item(f"{number}.jpg", number % 2, "ab"[number % 2]) for number in range(8)]
-    >>> [item.path for item in coop_draw({"train": items}, shots=2, seed=1)["train"]]
-    ['2.jpg', '4.jpg', '1.jpg', '3.jpg']
     """
     drawn = _drawn({split: [item.label for item in items[split]] for split in items}, shots, seed)
     return {split: [items[split][index] for index in indices] for split, indices in drawn.items()}
 
 
 def coop_few_shot(dataset: Dataset, shots: int | None, seed: int) -> tuple[Dataset, Dataset]:
-    """Divide a benchmark as the protocol does: shots drawn from ``train``, all of ``test`` held out.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        A benchmark, as :func:`promptboost.data.load_data` reads it.
-    shots : int or None
-        How many of each class to learn from; None for all there are.
-    seed : int
-        See :func:`coop_draw`.
-
-    Examples
-    --------
-    >>> from promptboost.data import LabelledImage
-    >>> images = [LabelledImage(f"{i}.jpg", "ab"[i % 2], b"", "train") for i in range(8)]
-    >>> data = Dataset.of([*images, LabelledImage("9.jpg", "a", b"", "test")])
-    >>> learn, held_out = coop_few_shot(data, 2, seed=1)
-    >>> [image.id for image in learn.images], len(held_out)
-    (['2.jpg', '4.jpg', '1.jpg', '3.jpg'], 1)
-    """
+    """Divide a benchmark as the protocol does: shots drawn from ``train``, all of ``test`` held out."""
     train = dataset.of_split("train")
     held_out = dataset.of_split("test")
     if shots is None:
@@ -301,13 +248,7 @@ class Task:
 
 
 def load_task(source: str, settings: FitConfig, *, progress: bool = True) -> Task:
-    """Read images and divide them as settings ask; a benchmark as its protocol does.
-
-    Raises
-    ------
-    DataError
-        If the images cannot be used, or there are fewer than two classes.
-    """
+    """Read images and divide them as settings ask; a benchmark as its protocol does."""
     data = load_classes(source, settings.on_bad, progress=progress)
     return divide(source, data, settings.shots, settings.seed)
 

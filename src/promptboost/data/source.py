@@ -14,8 +14,6 @@ from promptboost.data.integrity import OnBad, check_images, cut_off, without_bad
 from promptboost.data.manifest import MANIFEST_ENDINGS, read_manifest
 from promptboost.errors import DataError
 
-__all__ = ["DataSource", "load_data"]
-
 _EMOJI = "emoji"
 
 

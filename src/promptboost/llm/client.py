@@ -11,19 +11,6 @@ from urllib.parse import urlsplit
 
 from promptboost.errors import MissingExtraError, PromptBoostError, SettingError
 
-__all__ = [
-    "AskError",
-    "LanguageModel",
-    "ModelSettings",
-    "Provider",
-    "RefusedError",
-    "Reply",
-    "TemporaryError",
-    "about_tokens",
-    "most_tokens",
-    "open_model",
-]
-
 Provider = Literal["openai", "anthropic"]
 
 KEY_VARIABLES: Mapping[str, str] = {
@@ -137,19 +124,7 @@ class ModelSettings:
 
     @property
     def address(self) -> str | None:
-        """The base URL in force.
-
-        Raises
-        ------
-        SettingError
-            If it is no URL.
-
-        Examples
-        --------
-        >>> ModelSettings("some-model", base_url="localhost:8000/v1").address
-        Traceback (most recent call last):
-        promptboost.errors.SettingError: 'localhost:8000/v1' is no URL of a server: ...
-        """
+        """The base URL in force."""
         given = self.base_url or os.environ.get(_URL_VARIABLES[self.provider]) or None
         if given is not None and not _is_url(given):
             raise SettingError(
@@ -255,23 +230,11 @@ def _is_local(address: str) -> bool:
 
 
 def about_tokens(text: str) -> int:
-    """Estimate the tokens of a text: English has about four characters in one.
-
-    Examples
-    --------
-    >>> about_tokens("what does an owl look like?")
-    7
-    """
+    """Estimate the tokens of a text: English has about four characters in one."""
     return -(-len(text) // 4)
 
 
 def most_tokens(question: str) -> int:
-    """Return a number of tokens that no question has more of: a token is a byte at least.
-
-    Examples
-    --------
-    >>> most_tokens("what does an owl look like?")
-    59
-    """
+    """Return a number of tokens that no question has more of: a token is a byte at least."""
     # The frame of a message counts too: who speaks, where it begins and ends.
     return len(question.encode("utf-8", "replace")) + 32

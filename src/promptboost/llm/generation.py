@@ -13,8 +13,6 @@ from promptboost.llm.requests import Answers, Manner, ask_all
 from promptboost.pool.templates import fill
 from promptboost.pool.text import NameFinder, name_key
 
-__all__ = ["Generated", "Plan", "Price", "generate_pool", "plan"]
-
 # The question asked for what follows "it has"; some models say those words all the same, or others.
 _HAS = re.compile(r"(?:it |they )?(?:has|have) ", re.IGNORECASE)
 _DOES = re.compile(
@@ -26,14 +24,7 @@ _DOES = re.compile(
 
 @dataclass(frozen=True)
 class Price:
-    """What a million tokens costs, of questions and of replies, in any currency.
-
-    Examples
-    --------
-    >>> Price(-1.0, 2.0)
-    Traceback (most recent call last):
-    promptboost.errors.SettingError: the price is -1.0 and 2.0, but must be 0 or more
-    """
+    """What a million tokens costs, of questions and of replies, in any currency."""
 
     input: float
     output: float

@@ -15,17 +15,6 @@ from promptboost.pool.descriptions import sentences_by_class
 from promptboost.pool.templates import fill
 from promptboost.pool.text import name_key
 
-__all__ = [
-    "Kind",
-    "Question",
-    "contrast_questions",
-    "questions_for",
-    "Pair",
-    "confused_pairs",
-    "grow_pool",
-    "pair_questions",
-]
-
 Kind = Literal["cupl", "dclip", "contrast"]
 
 _LOOKS = (
@@ -189,13 +178,6 @@ class Pair:
 def confused_pairs(confusions: Iterable[Mapping[str, Any]], most: int) -> list[Pair]:
     """Find the pairs of classes that are mixed up most, in either direction.
 
-    Parameters
-    ----------
-    confusions : iterable of mapping
-        As in a run's ``metrics.json``: ``true``, ``predicted`` and ``count``.
-    most : int
-        How many pairs to give.
-
     Examples
     --------
     >>> found = [
@@ -219,13 +201,7 @@ def confused_pairs(confusions: Iterable[Mapping[str, Any]], most: int) -> list[P
 
 
 def pair_questions(pairs: Iterable[Pair], count: int) -> list[Question]:
-    """Ask about both classes of each pair.
-
-    Examples
-    --------
-    >>> [question.class_name for question in pair_questions([Pair("owl", "bat", 4)], 5)]
-    ['owl', 'bat']
-    """
+    """Ask about both classes of each pair."""
     if count < 1:
         raise SettingError(f"per_pair is {count}, but must be 1 or more")
     return [
@@ -239,15 +215,6 @@ def grow_pool(
     more: Mapping[str, Sequence[str]],
 ) -> dict[str, list[str]]:
     """Add sentences to those there are; what is there stays, in its order.
-
-    Parameters
-    ----------
-    class_names : sequence of str
-        Names and order of the classes.
-    descriptions : mapping of str to sequence of str
-        What there is. Names meet as in :func:`~promptboost.pool.resolve`.
-    more : mapping of str to sequence of str
-        New sentences, by the names of the classes.
 
     Examples
     --------

@@ -21,8 +21,6 @@ from promptboost.llm.client import (
 )
 from promptboost.llm.replies import ReplyCache
 
-__all__ = ["Budget", "Purse", "Answers", "Manner", "Retries", "ask_all"]
-
 
 @dataclass(frozen=True)
 class Budget:
@@ -34,12 +32,6 @@ class Budget:
         Requests sent, those that fail and are sent again included.
     tokens : int or None
         Tokens in and out, as the server counts them.
-
-    Examples
-    --------
-    >>> Budget(requests=-1)
-    Traceback (most recent call last):
-    promptboost.errors.SettingError: the budget of requests is -1, but must be 0 or more
     """
 
     requests: int | None = None
@@ -57,15 +49,6 @@ class Purse:
 
     Before a request, the most it can cost is set aside; after it, what it did cost is taken. So the
     tokens never go over the budget, as long as the server keeps to the limit of a reply.
-
-    Examples
-    --------
-    >>> purse = Purse(Budget(requests=5, tokens=100))
-    >>> purse.take(80)
-    True
-    >>> purse.settle(80, 30)
-    >>> purse.take(80), purse.empty
-    (False, 'the budget of 100 tokens is used up: 30 used, and a reply may need 80')
     """
 
     def __init__(self, budget: Budget) -> None:

@@ -9,7 +9,7 @@ from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.registry import spelled
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import sentences
-from promptboost.pool.readers.dclip import connect
+from promptboost.pool.readers.fragments import connect
 
 __all__ = ["DCLIP"]
 

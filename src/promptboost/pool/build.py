@@ -5,12 +5,11 @@ from typing import Literal, get_args
 
 from promptboost.errors import PoolError, SettingError
 from promptboost.pool.descriptions import sentences_by_class
+from promptboost.pool.names import check_class_names
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.products import ClassPrompts, Product, sentences_of
 from promptboost.pool.templates import PLAIN_TEMPLATE, TEMPLATES, check_templates, fill
-from promptboost.pool.text import clean, control_character, name_key
-
-__all__ = ["Concatenate", "build_pool", "check_class_names"]
+from promptboost.pool.text import clean
 
 Concatenate = Literal["none", "one", "all"]
 
@@ -175,31 +174,3 @@ def _joining_templates(
     if concatenate == "all" and not templates:
         raise PoolError("concatenate='all' needs templates: give some, or concatenate='one'")
     return templates if concatenate == "all" else ()
-
-
-def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names as they are, or say which one cannot be used.
-
-    Examples
-    --------
-    >>> check_class_names(["owl", "bat"])
-    ('owl', 'bat')
-    """
-    if isinstance(class_names, str):
-        raise PoolError(f"class_names must be a list of names, not one string: [{class_names!r}]")
-    seen: dict[str, str] = {}
-    for number, name in enumerate(class_names, start=1):
-        clean(name, where=f"class name {number}")
-        # A name is kept as it is, so here not even the line breaks that clean() folds may pass.
-        if control := control_character(name):
-            raise PoolError(f"class name {number} contains the character {control}: {name!r}")
-        # Such names fill every template with the same words: no prompt could tell them apart.
-        if (key := name_key(name)) in seen:
-            raise PoolError(
-                f"two classes have the same name, {seen[key]!r} and {name!r} (case, underscores "
-                "and hyphens do not count): rename one"
-            )
-        seen[key] = name
-    if not seen:
-        raise PoolError("there are no classes: class_names is empty")
-    return tuple(str(name) for name in seen.values())

@@ -9,8 +9,6 @@ from promptboost.errors import FileFormatError, PoolError
 from promptboost.pool.names import resolve
 from promptboost.pool.text import clean
 
-__all__ = ["emoji_descriptions", "read_descriptions", "sentences_by_class"]
-
 
 def read_descriptions(path: str | Path) -> dict[str, list[str]]:
     r"""Read sentences about classes from a file of one's own, all of which must be good.
@@ -81,25 +79,7 @@ def sentences_by_class(
     *,
     where: str = "the descriptions",
 ) -> tuple[dict[str, list[str]], tuple[str, ...]]:
-    """Find the sentences of each class, names meeting as in :func:`resolve`.
-
-    Returns
-    -------
-    dict of str to list of str
-        The sentences of each class that has some.
-    tuple of str
-        Names in the descriptions that are no class.
-
-    Raises
-    ------
-    PoolError
-        If names fit in more than one way, or a sentence cannot be used.
-
-    Examples
-    --------
-    >>> sentences_by_class(["hot_dog", "pizza"], {"HotDog": ["a long bun"], "sushi": ["rice"]})
-    ({'hot_dog': ['a long bun']}, ('sushi',))
-    """
+    """Find the sentences of each class, names meeting as in :func:`resolve`."""
     met = resolve(class_names, descriptions)
     met.check_clear(where)
     found: dict[str, list[str]] = {}

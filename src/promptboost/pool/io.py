@@ -7,23 +7,12 @@ from typing import IO, Any
 
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.files import load_json, replacing, unique
-from promptboost.pool.build import check_class_names
 from promptboost.pool.descriptions import read_descriptions
+from promptboost.pool.names import check_class_names
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.products import ClassPrompts, Packer, Prompt, sentences_of
 from promptboost.pool.templates import check_templates
 from promptboost.pool.text import control_character
-
-__all__ = [
-    "FIELDS",
-    "SCHEMA",
-    "PoolReader",
-    "is_saved_pool",
-    "keeps_everything",
-    "load_pool",
-    "save_pool",
-    "saved_templates",
-]
 
 #: The version of the lines; a change that older versions cannot read makes it larger.
 SCHEMA = 1
@@ -35,13 +24,7 @@ _decode = json.JSONDecoder(object_pairs_hook=unique).decode
 
 
 class PoolReader:
-    """Reads the JSON Lines of one file, and knows where it is.
-
-    Parameters
-    ----------
-    file : str
-        Its name, for messages.
-    """
+    """Reads the JSON Lines of one file, and knows where it is."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -216,13 +199,7 @@ def load_pool(path: str | Path) -> PromptPool:
 
 
 def is_saved_pool(path: str | Path) -> bool:
-    """Say whether a file is a pool that :func:`save_pool` wrote as JSON Lines, by its first line.
-
-    Examples
-    --------
-    >>> is_saved_pool("sentences.json")
-    False
-    """
+    """Say whether a file is a pool that :func:`save_pool` wrote as JSON Lines, by its first line."""
     path = Path(path)
     if path.suffix.lower() not in _LINES or not path.is_file():
         return False
@@ -243,13 +220,7 @@ def saved_templates(path: str | Path) -> tuple[str, ...]:
 
 
 def keeps_everything(path: Path) -> bool:
-    """Say by the name of a file whether it keeps all of a pool or its sentences alone.
-
-    Examples
-    --------
-    >>> keeps_everything(Path("birds.jsonl")), keeps_everything(Path("birds.json"))
-    (True, False)
-    """
+    """Say by the name of a file whether it keeps all of a pool or its sentences alone."""
     suffix = path.suffix.lower()
     if suffix not in (*_LINES, ".json"):
         raise PoolError(

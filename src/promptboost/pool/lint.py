@@ -15,8 +15,6 @@ from promptboost.pool.text import NameFinder, singular, text_key
 if TYPE_CHECKING:
     from promptboost.encoders.base import Encoder
 
-__all__ = ["RULES", "LintContext", "LintFinding", "LintRule", "check_meeting"]
-
 _MARKUP = re.compile(
     r"</?[a-z][^>]*>|&(?:[a-z]+|\#\d+);|https?://|\*\*|`|\{[a-z]*\}|^(?:[-*•]|\d{1,2}[.)])\s"
     "|[\u00ad\u200b-\u200d\u2060\ufeff]",
@@ -65,15 +63,6 @@ def check_meeting(
     meeting: Meeting, class_names: Sequence[str], encoder: "Encoder | None" = None
 ) -> tuple[LintFinding, ...]:
     """Put every rule to a source and its classes, in the order of the numbers.
-
-    Parameters
-    ----------
-    meeting : Meeting
-        From :func:`promptboost.pool.sources.meet`.
-    class_names : sequence of str
-        All classes.
-    encoder : Encoder, optional
-        Whose context length sentences have to fit.
 
     Examples
     --------

@@ -15,18 +15,6 @@ from typing import overload
 from promptboost.pool.templates import fill
 from promptboost.pool.text import text_key
 
-__all__ = [
-    "Listed",
-    "Part",
-    "Product",
-    "Prompt",
-    "sentences_of",
-    "ClassPrompts",
-    "Texts",
-    "Packer",
-    "pack",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -77,12 +65,6 @@ class Product:
     kept : array of int, optional
         Which pairs: the number of the template times the number of sentences, plus the number of
         the sentence. All by default.
-
-    Examples
-    --------
-    >>> pairs = Product("concat", ("a {}.", "the {}."), ("an owl.", "the owl."), ("eyes", "beak"))
-    >>> len(pairs), pairs.text(3), list(pairs.texts())[0]
-    (4, 'the owl. beak', 'an owl. eyes')
     """
 
     source: str
@@ -208,20 +190,7 @@ _SHOWN = 10
 
 
 class ClassPrompts(Sequence[Prompt]):
-    """The prompts of one class, made when asked for.
-
-    Parameters
-    ----------
-    parts : iterable of Product or Listed
-        One after the other; empty ones are left out.
-
-    Examples
-    --------
-    >>> from promptboost.pool.products import sentences_of
-    >>> prompts = ClassPrompts([sentences_of("mine", ["round eyes", "a beak"])])
-    >>> len(prompts), prompts[-1].text
-    (2, 'a beak')
-    """
+    """The prompts of one class, made when asked for."""
 
     __slots__ = ("_ends", "parts")
 
@@ -289,14 +258,7 @@ class ClassPrompts(Sequence[Prompt]):
 
 
 class Texts(Sequence[str]):
-    """The texts of prompts, made when asked for; equal to any list or tuple of the same texts.
-
-    Examples
-    --------
-    >>> texts = Texts((Prompt("an owl", "mine"), Prompt("a beak", "mine")))
-    >>> texts, texts[-1], texts == ["an owl", "a beak"]
-    (('an owl', 'a beak'), 'a beak', True)
-    """
+    """The texts of prompts, made when asked for; equal to any list or tuple of the same texts."""
 
     __slots__ = ("_prompts",)
 
@@ -337,14 +299,7 @@ class Texts(Sequence[str]):
 
 
 def pack(class_name: str, prompts: Sequence[Prompt]) -> ClassPrompts:
-    """Put the prompts of a class into little room; their order and content stay.
-
-    Examples
-    --------
-    >>> prompts = (Prompt("an owl", "template", "a {}"), Prompt("eyes", "mine", sentence="eyes"))
-    >>> pack("owl", prompts) == prompts
-    True
-    """
+    """Put the prompts of a class into little room; their order and content stay."""
     if isinstance(prompts, ClassPrompts):
         return prompts
     packer = Packer(class_name)
@@ -353,13 +308,7 @@ def pack(class_name: str, prompts: Sequence[Prompt]) -> ClassPrompts:
 
 
 class Packer:
-    """Takes the prompts of one class one by one, and keeps each template and sentence once.
-
-    Parameters
-    ----------
-    class_name : str
-        What templates are filled with.
-    """
+    """Takes the prompts of one class one by one, and keeps each template and sentence once."""
 
     def __init__(self, class_name: str) -> None:
         self.class_name = class_name

@@ -7,25 +7,13 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from promptboost.errors import PoolError, SettingError, few
-from promptboost.pool.build import Concatenate, build_pool, check_class_names
+from promptboost.pool.build import Concatenate, build_pool
 from promptboost.pool.io import is_saved_pool, load_pool
-from promptboost.pool.names import Resolution, resolve
+from promptboost.pool.names import Resolution, check_class_names, resolve
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.readers import read_sources
 from promptboost.pool.readers.source import Source
 from promptboost.pool.text import text_key
-
-__all__ = [
-    "goes_by",
-    "Meeting",
-    "join",
-    "meet",
-    "sentences_of",
-    "choose_sources",
-    "join_pool",
-    "read_pool",
-    "rename_classes",
-]
 
 
 def goes_by(source: str, word: str) -> bool:
@@ -33,13 +21,6 @@ def goes_by(source: str, word: str) -> bool:
 
     It may be the whole name, the part of it before or behind a colon, or the first word of the
     latter.
-
-    Examples
-    --------
-    >>> [goes_by("proapo:CuPL_full", word) for word in ("proapo:CuPL_full", "cupl_full", "cupl")]
-    [True, True, True]
-    >>> goes_by("DCLIP.json", "dclip"), goes_by("DCLIP.json", "clip")
-    (True, False)
     """
     family, _, own = source.partition(":")
     short = own or source
@@ -93,11 +74,6 @@ def meet(
 def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, list[str]]:
     """Put the sentences of all sources together, in their order, each sentence once.
 
-    Raises
-    ------
-    PoolError
-        If names fit in more than one way, or no class has a sentence.
-
     Examples
     --------
     >>> from pathlib import Path
@@ -124,20 +100,7 @@ def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, l
 
 
 def sentences_of(sources: Sequence[Source], class_name: str) -> dict[str, list[str]]:
-    """Return the sentences of one class by the name of the source.
-
-    Raises
-    ------
-    PoolError
-        If no source knows the class; the message has the nearest names.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> source = Source("mine", "plain", Path("mine.json"), {"Owl": ("large round eyes",)})
-    >>> sentences_of([source], "owl")
-    {'mine': ['large round eyes']}
-    """
+    """Return the sentences of one class by the name of the source."""
     met = [(source.name, meet(source, [class_name])) for source in sources]
     if not any(item.texts or item.resolution.matches for _, item in met):
         entries = [entry for source in sources for entry in source.sentences]
@@ -199,22 +162,6 @@ def join_pool(
     sources: Sequence[str] | None = None,
 ) -> PromptPool:
     """Make a pool of sources that met the classes; every prompt keeps the name of its source.
-
-    Parameters
-    ----------
-    meetings : sequence of Meeting
-        From :func:`meet`, all with these classes. Sources of one name are put together.
-    class_names : sequence of str
-        Names and order of the classes.
-    templates, concatenate
-        As for :func:`build_pool`. Templates that come from a source take the place of ours.
-    sources : sequence of str, optional
-        Which of them to take, see :func:`choose_sources`; all by default.
-
-    Raises
-    ------
-    PoolError
-        If names fit in more than one way, or no class has a sentence.
 
     Examples
     --------
@@ -287,11 +234,6 @@ def rename_classes(
     where: str = "the pool",
 ) -> PromptPool:
     """Return a pool the names and the order of these classes; its texts stay as they are.
-
-    Raises
-    ------
-    PoolError
-        If a class has no partner in the pool, or more than one.
 
     Examples
     --------

@@ -11,8 +11,6 @@ from pathlib import Path
 from promptboost.data.benchmarks.registry import Benchmark
 from promptboost.errors import DataError, few
 
-__all__ = ["Place", "ImageIndex", "find_place", "unpacked_first"]
-
 _CLASS_LAST = re.compile(r"_n\d{8}(?=\.\w+$)")
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".rar", ".7z", ".xz", ".bz2")
 
@@ -41,18 +39,7 @@ class Place:
 
 
 def find_place(benchmark: Benchmark, folder: Path) -> Place:
-    """Find the images of a benchmark in its folder, or in the folder that holds all benchmarks.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from promptboost.data.benchmarks import BENCHMARKS
-    >>> with tempfile.TemporaryDirectory() as name:
-    ...     (Path(name) / "dtd" / "images").mkdir(parents=True)
-    ...     place = find_place(BENCHMARKS["dtd"], Path(name))
-    ...     place.images.relative_to(name).as_posix(), place.own_layout
-    ('dtd/images', True)
-    """
+    """Find the images of a benchmark in its folder, or in the folder that holds all benchmarks."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; give the folder of {benchmark.title}")
     for base in (folder, *(folder / name for name in benchmark.folders)):
@@ -78,13 +65,6 @@ class ImageIndex:
     A path is looked up as it is written. Copies that sort images otherwise, like ``train/`` and
     ``test/`` with a folder for each class, keep the file names: there an image is found by its
     name if no other has it, else by its name and the folder it is in.
-
-    Parameters
-    ----------
-    place : Place
-        Where to look.
-    prefix : str, default=""
-        What the split file writes before the name of a split's folder.
     """
 
     def __init__(self, place: Place, prefix: str = "") -> None:
@@ -138,17 +118,7 @@ def _file_name(path: str) -> str:
 
 
 def unpacked_first(benchmark: Benchmark, folder: Path) -> list[str]:
-    """Name what was downloaded but is not images yet: archives, parquet files, videos.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from promptboost.data.benchmarks import BENCHMARKS
-    >>> with tempfile.TemporaryDirectory() as name:
-    ...     _ = (Path(name) / "dtd-r1.0.1.tar.gz").write_bytes(b"")
-    ...     unpacked_first(BENCHMARKS["dtd"], Path(name))
-    ['dtd-r1.0.1.tar.gz is not unpacked']
-    """
+    """Name what was downloaded but is not images yet: archives, parquet files, videos."""
     own = next((folder / name for name in benchmark.folders if (folder / name).is_dir()), folder)
     found = list(_files(own, depth=3))
     if own != folder:

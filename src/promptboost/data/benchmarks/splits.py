@@ -15,18 +15,6 @@ from promptboost.data.dataset import split_name
 from promptboost.errors import DataError
 from promptboost.files import read_text
 
-__all__ = [
-    "Item",
-    "SplitItems",
-    "check_apart",
-    "digest",
-    "read_split",
-    "read_aircraft",
-    "read_imagenet",
-    "Lists",
-    "read_lists",
-]
-
 
 class Item(NamedTuple):
     """One image of a split: its path below the image folder, the number and name of its class."""
@@ -47,17 +35,6 @@ def read_split(path: Path) -> SplitItems:
     Two shapes are read: lists of ``[path, number, class]``, as the protocol has them, and objects
     ``{path: class}``, in which lists of drawn shots are often released. In the second, classes are
     numbered in order of appearance.
-
-    Parameters
-    ----------
-    path : Path
-        A JSON file.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, is of another shape, lists an image in two splits, or calls one
-        class by two names.
 
     Examples
     --------
@@ -104,14 +81,6 @@ def digest(items: Mapping[str, Sequence[Item]]) -> str:
 
     The order counts where shots are drawn, not in ``test``. Names of classes do not count: copies
     of a list spell them in their own way.
-
-    Examples
-    --------
-    >>> one, two = Item("1.jpg", 0, "cat"), Item("2.jpg", 1, "dog")
-    >>> digest({"test": [one, two]}) == digest({"test": [two, one]})
-    True
-    >>> digest({"train": [one, two]}) == digest({"train": [two, one]})
-    False
     """
     hasher = hashlib.blake2b(digest_size=8)
     for split in ("train", "val", "test"):
@@ -299,11 +268,6 @@ def read_lists(benchmark: Benchmark, place: Place, index: ImageIndex, given: Pat
 
     A given file without ``test`` is a list of drawn shots: its images are what to learn from, and
     the test images are those of the whole split, which must be there too.
-
-    Raises
-    ------
-    DataError
-        If there is no split file, or something in it is wrong.
     """
     if given is None:
         return _whole(benchmark, place, index, _SAY_WHERE.format(benchmark.name))

@@ -15,8 +15,6 @@ from promptboost.data.decode import BadImage
 from promptboost.data.integrity import cut_off
 from promptboost.errors import DataError, count, few
 
-__all__ = ["Survey", "survey_benchmark", "BenchmarkSource", "benchmark_source", "read_benchmark"]
-
 
 @dataclass(frozen=True)
 class Survey:
@@ -293,20 +291,6 @@ def read_benchmark(
     benchmark: Benchmark | str, folder: str | Path, split: str | Path | None = None
 ) -> Listing:
     """List the images of a benchmark in the order of its split file.
-
-    Parameters
-    ----------
-    benchmark : Benchmark or str
-        Which one, or its name.
-    folder : str or Path
-        Its folder, or the folder that holds all benchmarks.
-    split : str or Path, optional
-        The split file, if it is not beside the images, or a list of drawn shots.
-
-    Returns
-    -------
-    Listing
-        The images, each with its split and named by its path in the split file.
 
     Raises
     ------

@@ -10,13 +10,10 @@ from pathlib import Path
 
 from promptboost.errors import FileFormatError, PoolError, SettingError
 from promptboost.plugins import PluginWarning, load_plugins
-from promptboost.pool.readers.adaptclip import ADAPTCLIP
 from promptboost.pool.readers.clip_benchmark import CLIP_BENCHMARK
-from promptboost.pool.readers.dclip import DCLIP
+from promptboost.pool.readers.fragments import ADAPTCLIP, DCLIP, PROAPO
 from promptboost.pool.readers.mapping import AWT, CUPL, GPT4VIS, stamp
-from promptboost.pool.readers.plain import PLAIN
-from promptboost.pool.readers.proapo import PROAPO
-from promptboost.pool.readers.saved import SAVED
+from promptboost.pool.readers.plain import PLAIN, SAVED
 from promptboost.pool.readers.source import Reader, Refused, Source
 
 __all__ = ["KINDS", "Reader", "Refused", "Source", "kinds", "read_source", "read_sources"]

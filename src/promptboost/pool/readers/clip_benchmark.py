@@ -12,8 +12,6 @@ from promptboost.pool.readers.mapping import has_templates, json_of, source_from
 from promptboost.pool.readers.source import Reader, Source
 from promptboost.pool.templates import check_templates
 
-__all__ = ["CLIP_BENCHMARK"]
-
 _KIND = "clip_benchmark"
 
 

@@ -19,17 +19,6 @@ from promptboost.errors import FileFormatError
 from promptboost.files import read_json
 from promptboost.pool.readers.source import Gathering, Phrase, Reader, Source
 
-__all__ = [
-    "AWT",
-    "CUPL",
-    "GPT4VIS",
-    "json_of",
-    "has_templates",
-    "read_mapping",
-    "source_from_mapping",
-    "stamp",
-]
-
 _CUPL = re.compile(r"prompts_(base|full)$", re.IGNORECASE)
 _GPT4VIS = re.compile(r"_\d+_prompts(_|$)", re.IGNORECASE)
 

@@ -1,4 +1,9 @@
-"""A user's own file: JSON, JSON Lines, CSV with the columns class and sentence, or tabbed text."""
+"""One's own files: JSON, JSON Lines, CSV with the columns class and sentence, tabbed text, saved pools.
+
+Of a saved pool, the sentences are read by the source they came from, and the templates.
+Concatenations are not read as such: they are made of the templates and sentences that are, and
+``build_pool`` makes them again.
+"""
 
 import csv
 import io
@@ -7,10 +12,9 @@ from pathlib import Path
 
 from promptboost.errors import FileFormatError
 from promptboost.files import load_json, read_text
+from promptboost.pool.io import is_saved_pool, load_pool
 from promptboost.pool.readers.mapping import read_mapping
 from promptboost.pool.readers.source import Gathering, Reader, Source
-
-__all__ = ["PLAIN"]
 
 _TEXT_COLUMNS = ("sentence", "text")
 
@@ -94,3 +98,27 @@ def _read(path: Path, dataset: str | None) -> tuple[Source, ...]:
 
 
 PLAIN = Reader("plain", _recognises, _read)
+
+
+def _read_saved(path: Path, dataset: str | None) -> tuple[Source, ...]:
+    """Read one source for each that the prompts name, the templates first."""
+    pool = load_pool(path)
+    texts_of: dict[str, dict[str, dict[str, None]]] = {}
+    for name in pool.class_names:
+        for prompt in pool.prompts(name):
+            if prompt.source == "template" and prompt.template in pool.templates:
+                continue  # every class gets those
+            source, text = prompt.source, prompt.text
+            if source in ("template", "concat"):  # what others make, not where words come from
+                source, text = prompt.origin or "descriptions", prompt.sentence or text
+            texts_of.setdefault(source, {}).setdefault(name, {})[text] = None
+    sources = [
+        Source(source, "pool", path, {name: tuple(texts) for name, texts in by_class.items()})
+        for source, by_class in texts_of.items()
+    ]
+    if pool.templates:
+        sources.insert(0, Source("template", "pool", path, {}, templates=pool.templates))
+    return tuple(sources)
+
+
+SAVED = Reader("pool", is_saved_pool, _read_saved)

@@ -9,8 +9,6 @@ from promptboost.errors import FileFormatError, PoolError
 from promptboost.pool.templates import fill
 from promptboost.pool.text import clean
 
-__all__ = ["Gathering", "Phrase", "Reader", "Refused", "Source"]
-
 Phrase = Callable[[str, str], str]
 """From a class name and what a file holds to a sentence that names the class."""
 
