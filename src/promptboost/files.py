@@ -21,7 +21,13 @@ __all__ = [
     "read_json",
     "load_json",
     "unique",
+    "Stamp",
+    "stamp_of",
+    "file_stamp",
 ]
+
+Stamp = tuple[int, int, int, int]
+"""What changes when a file is written to or replaced."""
 
 
 @contextlib.contextmanager
@@ -171,6 +177,19 @@ def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
             raise PoolError(f"{key!r} occurs twice; join the two lists")
         values[key] = value
     return values
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """Return the stamp of a file by its status."""
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def file_stamp(path: str | os.PathLike[str]) -> Stamp | None:
+    """Return the stamp of a file, or None if it is gone."""
+    try:
+        return stamp_of(os.stat(path))
+    except OSError:
+        return None
 
 
 def _mode_of_existing(target: Path) -> int | None:

@@ -15,25 +15,20 @@ from promptboost.data.decode import (
     BadImage,
     ImageError,
     ImageSource,
-    Stamp,
     check_one,
-    file_stamp,
     read_file,
     read_image,
 )
 from promptboost.errors import DataError
+from promptboost.files import Stamp, file_stamp
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 _SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 
 

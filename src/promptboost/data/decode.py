@@ -2,7 +2,6 @@
 
 import errno
 import io
-import os
 import stat
 import threading
 import warnings
@@ -16,13 +15,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from promptboost.errors import DataError
+from promptboost.files import Stamp, stamp_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 ImageSource: TypeAlias = "Path | bytes | Image"
-Stamp: TypeAlias = tuple[int, int, int]
-"""Inode, size and time of a file: another content has another one."""
 
 #: The largest image that is decoded, in pixels: above the 108 megapixels of large phone cameras,
 #: and 400 MB once decoded. A small file can claim any size, so this is checked on its header.
@@ -145,14 +143,6 @@ def _opened(source: ImageSource) -> "Image":
     return Image.open(io.BytesIO(data), formats=_known_formats())
 
 
-def file_stamp(path: Path) -> Stamp | None:
-    """Return what changes when a file is written to or replaced; None if it is gone."""
-    try:
-        return _stamp(path.stat())
-    except OSError:
-        return None
-
-
 def read_file(path: Path, name: str) -> tuple[bytes, Stamp]:
     """Read an image's file whole, with the stamp it had; raise ImageError if that fails."""
     try:
@@ -175,11 +165,7 @@ def _read(path: Path) -> tuple[bytes, Stamp]:
     if status.st_size > _MAX_BYTES:
         raise _UnusableError(f"too large: {status.st_size / 2**30:.1f} GiB; make it smaller")
     # The stamp from before the read: a change during it makes another one.
-    return path.read_bytes(), _stamp(status)
-
-
-def _stamp(status: os.stat_result) -> Stamp:
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    return path.read_bytes(), stamp_of(status)
 
 
 @cache

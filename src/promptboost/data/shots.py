@@ -1,4 +1,8 @@
-"""Which images to learn from: k of every class, drawn so that more shots only add images."""
+"""Which images to learn from, and which to measure on.
+
+Of one's own images, k of every class are drawn so that more shots only add images; of a benchmark,
+those that papers which follow its protocol learnt from.
+"""
 
 import random
 from collections.abc import Hashable, Mapping, Sequence
@@ -48,11 +52,6 @@ def draw_shots(
     array of int64
         Positions in ``labels``, ascending.
 
-    Raises
-    ------
-    DataError
-        If a class has too few images.
-
     Examples
     --------
     >>> labels = [0, 0, 0, 1, 1, 1]
@@ -61,8 +60,7 @@ def draw_shots(
     >>> draw_shots(labels, 2, seed=5)
     array([0, 2, 3, 5])
     """
-    if shots < 1 or seed < 0:
-        raise SettingError(f"shots is {shots} and seed {seed}; try shots 1 or more, seed 0 or more")
+    _check_numbers(shots, seed)
     if fewer not in ("stop", "allow"):
         raise SettingError(f"fewer is {fewer!r}, but must be 'stop' or 'allow'")
     labels = np.asarray(labels, dtype=np.int64)
@@ -102,15 +100,8 @@ def few_shot(
         All images.
     shots : int or None
         How many of each class to learn from; None for all there are.
-    seed : int, default=0
+    seed, fewer
         See :func:`draw_shots`.
-    fewer : {"stop", "allow"}, default="stop"
-        See :func:`draw_shots`.
-
-    Returns
-    -------
-    tuple of Dataset
-        What to learn from, and what is held out (which may be empty).
 
     Examples
     --------
@@ -136,6 +127,11 @@ def few_shot(
         if split in splits:
             return pool.subset(drawn), dataset.of_split(split)
     return pool.subset(drawn), pool.subset(rest(len(pool), drawn))
+
+
+def _check_numbers(shots: int, seed: int) -> None:
+    if shots < 1 or seed < 0:
+        raise SettingError(f"shots is {shots} and seed {seed}; try shots 1 or more, seed 0 or more")
 
 
 def _check_enough(name: str, there: int, shots: int, fewer: Fewer) -> None:
@@ -180,8 +176,7 @@ def coop_few_shot(dataset: Dataset, shots: int | None, seed: int) -> tuple[Datas
 
 
 def _drawn(labels: Mapping[str, Sequence[Hashable]], shots: int, seed: int) -> dict[str, list[int]]:
-    if shots < 1 or seed < 0:
-        raise SettingError(f"shots is {shots} and seed {seed}; try shots 1 or more, seed 0 or more")
+    _check_numbers(shots, seed)
     if not labels.get("train"):
         raise DataError("there are no images in the split train to draw from")
     chance = random.Random(seed)

@@ -9,10 +9,11 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from promptboost.errors import FileFormatError, PoolError, SettingError
+from promptboost.files import Stamp, file_stamp
 from promptboost.plugins import PluginWarning, load_plugins
 from promptboost.pool.readers.clip_benchmark import CLIP_BENCHMARK
 from promptboost.pool.readers.fragments import ADAPTCLIP, DCLIP, PROAPO
-from promptboost.pool.readers.mapping import AWT, CUPL, GPT4VIS, stamp
+from promptboost.pool.readers.mapping import AWT, CUPL, GPT4VIS
 from promptboost.pool.readers.plain import PLAIN, SAVED
 from promptboost.pool.readers.source import Reader, Refused, Source
 
@@ -66,7 +67,7 @@ def read_sources(
         )
     if path.is_dir():
         return _read(path, kind, dataset)
-    return _read_file(path, kind, dataset, (Path.cwd(), *stamp(path)))
+    return _read_file(path, kind, dataset, file_stamp(path))
 
 
 def read_source(path: str | Path, kind: str | None = None, *, dataset: str | None = None) -> Source:
@@ -102,7 +103,7 @@ def kinds() -> tuple[str, ...]:
 
 @lru_cache(maxsize=4)
 def _read_file(
-    path: Path, kind: str | None, dataset: str | None, stamp: tuple[object, ...]
+    path: Path, kind: str | None, dataset: str | None, stamp: Stamp | None
 ) -> tuple[Source, ...]:
     return _read(path, kind, dataset)
 

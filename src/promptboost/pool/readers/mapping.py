@@ -9,35 +9,26 @@ name begins with AWT tells them from a user's own; class names have underscores,
 sentences occur.
 """
 
-import os
 import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError
-from promptboost.files import read_json
+from promptboost.files import Stamp, file_stamp, read_json
 from promptboost.pool.readers.source import Gathering, Phrase, Reader, Source
 
 _CUPL = re.compile(r"prompts_(base|full)$", re.IGNORECASE)
 _GPT4VIS = re.compile(r"_\d+_prompts(_|$)", re.IGNORECASE)
 
 
-def stamp(path: Path) -> tuple[int, ...]:
-    """Return what changes when a file is written anew."""
-    status = os.stat(path)
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
 def json_of(path: Path) -> Any:
     """Read a JSON file; to recognise its shape and to read its sentences takes one parse."""
-    if not path.is_file():
-        return read_json(path)
-    return _json_of(path, stamp(path))
+    return _json_of(path, file_stamp(path))
 
 
 @lru_cache(maxsize=1)
-def _json_of(path: Path, stamp: tuple[int, ...]) -> Any:
+def _json_of(path: Path, stamp: Stamp | None) -> Any:
     return read_json(path)
 
 
