@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from promptboost.cli.generate import generate, grow
-from promptboost.cli.output import Command, Output, plain, speaks
+from promptboost.cli.generate import class_names_of, generate, grow, with_options
+from promptboost.cli.output import Output, plain, speaks
 from promptboost.errors import SettingError, few
 
 if TYPE_CHECKING:
@@ -38,20 +38,16 @@ class _SourcePlaceType(click.ParamType[SourcePlace]):
         return SourcePlace(Path(text), None)
 
 
-def reads(function: Command) -> Command:
-    """Add the options about the format of what is read."""
-    options = [
+#: The options about the format of what is read.
+reads = with_options(
+    [
         click.option("--kind", help="Format of the sources without KIND=. Default: recognised."),
         click.option("--dataset", help="Which dataset of a file that holds several."),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
-def meets(function: Command) -> Command:
-    """Add sources and classes to a command."""
-    options = [
+)
+#: Sources and classes.
+meets = with_options(
+    [
         click.argument(
             "places", nargs=-1, required=True, type=_SourcePlaceType(), metavar="[KIND=]SOURCES..."
         ),
@@ -65,10 +61,9 @@ def meets(function: Command) -> Command:
             type=click.Path(path_type=Path),
             help='Other names of classes: {"class": ["other name", …], …} in a JSON file.',
         ),
+        reads,
     ]
-    for option in reversed(options):
-        function = option(function)
-    return reads(function)
+)
 
 
 def meetings_of(
@@ -79,13 +74,9 @@ def meetings_of(
     dataset: str | None,
 ) -> tuple[tuple[str, ...], list["Meeting"]]:
     """Read sources and classes, and bring their names together."""
-    from promptboost.pool import meet, read_class_names, read_sources, read_synonyms
+    from promptboost.pool import meet, read_sources, read_synonyms
 
-    names = read_class_names(classes)
-    if names is None:
-        from promptboost.data import load_data
-
-        names = load_data(classes, check=False, progress=False).class_names
+    names = tuple(class_names_of(classes))
     others = read_synonyms(synonyms) if synonyms else None
     read = [
         source
@@ -123,7 +114,7 @@ def command(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@command.command(name="check", short_help="Say how names meet classes, and what is odd.")
+@command.command(name="check", short_help="Show how names meet classes, and what is odd.")
 @meets
 @click.option("--encoder", help="Also look for sentences longer than this model reads.")
 @speaks
@@ -136,7 +127,7 @@ def check(
     dataset: str | None,
     encoder: str | None,
 ) -> None:
-    """Say how the names in SOURCES meet the classes, and what is odd about the sentences."""
+    """Show how the names in SOURCES meet the classes, and what is odd about the sentences."""
     from promptboost.cli import pool_text as words
     from promptboost.pool import check_meeting
 

@@ -121,7 +121,7 @@ def build_record(
 
 
 def build_text(record: Mapping[str, Any]) -> str:
-    """Say what was written."""
+    """Lay out what was written and what was left out."""
     left_out = ", ".join(
         f"{count} {what.replace('_', ' ')}" for what, count in record["left_out"].items() if count
     )
@@ -160,7 +160,7 @@ def show_text(sources: Sequence[Source]) -> str:
 
 
 def pool_record(file: Path, pool: PromptPool) -> dict[str, Any]:
-    """Say what is in a saved pool, ready for JSON."""
+    """Write down what is in a saved pool, ready for JSON."""
     sizes = {name: len(pool.prompts(name)) for name in pool.class_names}
     return {"path": str(file), **pool.statistics(), "prompts_of": sizes}
 

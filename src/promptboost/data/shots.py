@@ -203,24 +203,12 @@ HeldOut = Literal["test", "val", "rest"]
 
 @dataclass(frozen=True)
 class Task:
-    """A dataset, divided.
+    """A dataset, divided into what to learn from and what to measure on."""
 
-    Attributes
-    ----------
-    source : str
-        Where the images are, as it was typed.
-    learn : Dataset
-        What to learn from.
-    held_out : Dataset
-        What to measure on; may be empty.
-    kind : {"test", "val", "rest"} or None
-        What is held out: a split of the source, or what was not drawn; None if it is empty.
-    """
-
-    source: str
+    source: str  # as it was typed
     learn: Dataset
-    held_out: Dataset
-    kind: HeldOut | None
+    held_out: Dataset  # may be empty
+    kind: HeldOut | None  # a split of the source, or what was not drawn
 
     @property
     def class_names(self) -> tuple[str, ...]:

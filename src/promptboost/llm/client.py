@@ -1,4 +1,4 @@
-"""Language models: one question in, one reply out."""
+"""A language model as it is asked: its settings, its replies and errors, one question at a time."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -27,12 +27,8 @@ class AskError(PromptBoostError):
 class TemporaryError(AskError):
     """A question got no reply this time: too many requests, a fault of the server, a time-out.
 
-    Attributes
-    ----------
-    retry_after : float or None
-        Seconds the server asks to wait.
-    crowded : bool
-        Whether it was asked too much at once, so that nobody should ask for a while.
+    ``retry_after`` is what the server asks to wait, in seconds. ``crowded`` says that it was asked too
+    much at once, so that nobody should ask for a while.
     """
 
     def __init__(
@@ -49,22 +45,12 @@ class RefusedError(AskError):
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model said.
-
-    Attributes
-    ----------
-    text : str
-        Its words, as they came.
-    input_tokens, output_tokens : int
-        As the server counted them, or about four characters each where it does not say.
-    cut_off : bool
-        Whether it stopped at the limit of tokens, in the middle of a line.
-    """
+    """What a model said, and the tokens of question and answer."""
 
     text: str
     input_tokens: int
-    output_tokens: int
-    cut_off: bool = False
+    output_tokens: int  # as the server counted, or about four characters each
+    cut_off: bool = False  # at the limit of tokens, in the middle of a line
 
     @property
     def tokens(self) -> int:
@@ -140,17 +126,7 @@ class LanguageModel(Protocol):
     """Whatever answers a question; several threads may ask at once."""
 
     def ask(self, question: str) -> Reply:
-        """Answer one question.
-
-        Raises
-        ------
-        TemporaryError
-            If it may work later.
-        RefusedError
-            If no question will be answered.
-        AskError
-            If this one will not be.
-        """
+        """Answer one question; raise TemporaryError, RefusedError or AskError if that cannot be."""
 
 
 @contextmanager
@@ -158,13 +134,6 @@ def open_model(settings: ModelSettings) -> Iterator[LanguageModel]:
     """Open the client for a server, and close its connections in the end.
 
     The key comes from the environment; a server on this machine or in the local network needs none.
-
-    Raises
-    ------
-    MissingExtraError
-        If the provider's client is not installed.
-    SettingError
-        If the key is missing.
     """
     try:
         library = import_module(settings.provider)

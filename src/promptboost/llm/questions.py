@@ -1,4 +1,4 @@
-"""What a language model is asked about classes.
+"""What a language model is asked about classes, and about those a classifier still mixes up.
 
 The wording is our own. The kinds follow three published ideas: descriptions of how a class looks
 (CuPL), lists of attributes (DCLIP), and what tells two classes apart.
@@ -51,27 +51,13 @@ _TOKENS_A_LINE = {"cupl": 28, "dclip": 10, "contrast": 28}
 
 @dataclass(frozen=True)
 class Question:
-    """One question and what its answer is for.
-
-    Attributes
-    ----------
-    text : str
-        What is asked.
-    class_name : str
-        The class the answer describes.
-    kind : {"cupl", "dclip", "contrast"}
-        The kind of answer: sentences, features, or sentences that set the class apart.
-    count : int
-        How many lines are asked for.
-    rival : str or None
-        The class it is set apart from.
-    """
+    """One question and what its answer is for."""
 
     text: str
-    class_name: str
+    class_name: str  # the class the answer describes
     kind: Kind
-    count: int
-    rival: str | None = None
+    count: int  # lines asked for
+    rival: str | None = None  # the class it is set apart from
 
     @property
     def answer_tokens(self) -> int:
@@ -125,15 +111,7 @@ def questions_for(class_names: Sequence[str], kind: Kind, per_class: int) -> lis
 
 
 def contrast_questions(one: str, other: str, count: int) -> list[Question]:
-    """Ask what tells two classes apart, once for each: an answer describes one class only.
-
-    Examples
-    --------
-    >>> for question in contrast_questions("beagle", "basset hound", 5):
-    ...     print(question.class_name, "|", question.text.split("?")[0])
-    beagle | Seen in pictures, how does a beagle look different from a basset hound
-    basset hound | Seen in pictures, how does a basset hound look different from a beagle
-    """
+    """Ask what tells two classes apart, once for each: an answer describes one class only."""
     return [_apart(one, other, count), _apart(other, one, count)]
 
 

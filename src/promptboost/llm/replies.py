@@ -1,4 +1,4 @@
-"""Replies become sentences, whatever a model wraps around them.
+"""Replies: kept in a file, and cleaned into sentences, whatever a model wraps around them.
 
 A reply is text and nothing else: no part of it is obeyed, run or shown as markup.
 """
@@ -179,16 +179,7 @@ _INVISIBLE = frozenset("\u200b\u2060\ufeff\u00ad")
 
 @dataclass
 class Cleaned:
-    """What is left of a reply.
-
-    Attributes
-    ----------
-    sentences : list of str
-        In order, without repeats.
-    dropped : Counter of str
-        How many lines were left out, by reason: ``empty reply``, :data:`NOTHING_YET`, ``too long``,
-        ``cut off``, ``heading``, ``chat``, ``no words``, ``repeated``.
-    """
+    """The sentences of a reply, without repeats, and how many lines were left out, by reason."""
 
     sentences: list[str] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)

@@ -1,4 +1,4 @@
-"""Making a pool: which prompts a class gets, in which order."""
+"""A pool from class names, templates and descriptions: which prompts a class gets, in which order."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args

@@ -1,4 +1,4 @@
-"""The sentences of a pool by where they come from."""
+"""Pools made of other pools: put together, without repeats, or of some sources only."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -9,6 +9,11 @@ from promptboost.pool.pool import PromptPool
 from promptboost.pool.products import ClassPrompts, Part, Prompt, pack
 from promptboost.pool.sources import goes_by
 from promptboost.pool.templates import check_templates
+
+#: What filled templates say they come from.
+TEMPLATE = "template"
+#: What a template and a sentence put together say they come from.
+CONCAT = "concat"
 
 
 def union(first: PromptPool, *others: PromptPool) -> PromptPool:
@@ -115,12 +120,6 @@ def _parts(pool: PromptPool, name: str) -> tuple[Part, ...]:
 
 def _has_sentences(prompts: ClassPrompts) -> bool:
     return any(source != "template" for source in prompts.counts())
-
-
-#: What filled templates say they come from.
-TEMPLATE = "template"
-#: What a template and a sentence put together say they come from.
-CONCAT = "concat"
 
 
 def sentence_sources(pool: PromptPool, wanted: str = "") -> list[str]:

@@ -1,4 +1,4 @@
-"""The prompts boosting may choose from: for every class a list of sentences of any length."""
+"""The prompts that boosting may choose from: for every class a list of sentences of any length."""
 
 import hashlib
 import json

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import overload
+from typing import TypeVar, overload
 
 from promptboost.pool.templates import fill
 from promptboost.pool.text import text_key
@@ -51,28 +51,14 @@ class Product:
     """All pairs of some templates and some sentences, or some of the pairs; templates count first.
 
     ``None`` as the only template or sentence stands for prompts that have none.
-
-    Attributes
-    ----------
-    source, origin : str, str or None
-        As every prompt of it has them.
-    templates : tuple of str, or ``(None,)``
-        With ``{}``.
-    starts : tuple of str, or ``(None,)``
-        The same, filled with the name of the class.
-    sentences : tuple of str, or ``(None,)``
-        The second halves.
-    kept : array of int, optional
-        Which pairs: the number of the template times the number of sentences, plus the number of
-        the sentence. All by default.
     """
 
     source: str
     templates: tuple[str | None, ...]
-    starts: tuple[str | None, ...]
-    sentences: tuple[str | None, ...]
+    starts: tuple[str | None, ...]  # the templates, filled with the name of the class
+    sentences: tuple[str | None, ...]  # the second halves
     origin: str | None = None
-    kept: "array[int] | None" = None
+    kept: "array[int] | None" = None  # which pairs: template × sentences + sentence
 
     def __len__(self) -> int:
         return len(self._numbers())
@@ -187,9 +173,24 @@ def _keys(parts: tuple[str | None, ...]) -> tuple[str | None, ...]:
 
 
 _SHOWN = 10
+_Item = TypeVar("_Item", covariant=True)
 
 
-class ClassPrompts(Sequence[Prompt]):
+class _Made(Sequence[_Item]):
+    """Items made when asked for; equal to any list or tuple of the same items."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Made | tuple | list):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+class ClassPrompts(_Made[Prompt]):
     """The prompts of one class, made when asked for."""
 
     __slots__ = ("_ends", "parts")
@@ -245,19 +246,11 @@ class ClassPrompts(Sequence[Prompt]):
         p = bisect_right(self._ends, i)
         return self.parts[p], i - (self._ends[p - 1] if p else 0)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ClassPrompts | tuple | list):
-            return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
     def __repr__(self) -> str:
         return f"<{len(self)} prompts>"
 
 
-class Texts(Sequence[str]):
+class Texts(_Made[str]):
     """The texts of prompts, made when asked for; equal to any list or tuple of the same texts."""
 
     __slots__ = ("_prompts",)
@@ -283,14 +276,6 @@ class Texts(Sequence[str]):
         if isinstance(self._prompts, ClassPrompts):
             return self._prompts.texts()
         return (prompt.text for prompt in self._prompts)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Texts | tuple | list):
-            return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
 
     def __repr__(self) -> str:
         if len(self) <= _SHOWN:

@@ -1,4 +1,4 @@
-"""Files become a pool: sources that met the classes, or a pool that was saved."""
+"""Sources of sentences that met the classes, and the pools made of them or of a saved pool."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,17 +30,7 @@ def goes_by(source: str, word: str) -> bool:
 
 @dataclass(frozen=True)
 class Meeting:
-    """A source, how its names met the classes, and what each class gets.
-
-    Attributes
-    ----------
-    source : Source
-        The source.
-    resolution : Resolution
-        How the names met.
-    texts : dict of str to list of str
-        The sentences of each class that gets some, repeats and all.
-    """
+    """A source, how its names met the classes, and the sentences each class gets, repeats and all."""
 
     source: Source
     resolution: Resolution
@@ -50,7 +40,7 @@ class Meeting:
 def meet(
     source: Source, class_names: Sequence[str], synonyms: Mapping[str, Sequence[str]] | None = None
 ) -> Meeting:
-    """Return every class its sentences.
+    """Find for every class its sentences.
 
     Examples
     --------
@@ -195,7 +185,7 @@ def join_pool(
 
 
 def choose_sources(meetings: Sequence[Meeting], wanted: Iterable[str]) -> list[Meeting]:
-    """Take some of the sources, in the order wanted, or say which one there is not.
+    """Take some of the sources, in the order wanted; raise SettingError if there is none of a name.
 
     A source goes by its name (``"cupl_full"``, ``"proapo:CuPL_full"``), by the part of it after
     the colon, by the first word of that (``"cupl"``) and by its format, all
@@ -233,7 +223,7 @@ def rename_classes(
     synonyms: Mapping[str, Sequence[str]] | None = None,
     where: str = "the pool",
 ) -> PromptPool:
-    """Return a pool the names and the order of these classes; its texts stay as they are.
+    """Put the names and the order of these classes on a pool; its texts stay as they are.
 
     Examples
     --------

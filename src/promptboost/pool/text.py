@@ -1,4 +1,4 @@
-"""What a prompt may contain, and when two prompts or names are the same."""
+"""Texts and names: what they may contain, when two are the same, and where a name is in a text."""
 
 import re
 import unicodedata

@@ -1,4 +1,4 @@
-"""Where a benchmark's images are: its own layout, torchvision's, or folders of classes."""
+"""Where a benchmark's images are: the protocol's layout, torchvision's, or folders of classes."""
 
 import os
 import re
@@ -17,21 +17,11 @@ _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".rar", ".7z", ".xz", ".bz2")
 
 @dataclass(frozen=True)
 class Place:
-    """An image folder and the folders in which its lists may lie.
+    """An image folder and the folders in which its lists may lie."""
 
-    Attributes
-    ----------
-    images : Path
-        Where the paths of a split file start.
-    own_layout : bool
-        Whether it is the protocol's layout; else images are looked for by their file names.
-    lists : tuple of Path
-        Folders to look for split files and class names in, nearest first.
-    """
-
-    images: Path
-    own_layout: bool
-    lists: tuple[Path, ...]
+    images: Path  # where the paths of a split file start
+    own_layout: bool  # the protocol's; else images are looked for by their file names
+    lists: tuple[Path, ...]  # nearest first
 
     def list_named(self, name: str) -> Path | None:
         """Find a file that belongs to the benchmark."""

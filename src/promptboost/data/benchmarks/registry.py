@@ -65,7 +65,7 @@ class Benchmark:
     advice: str = ""
 
     def how_to_get(self) -> list[str]:
-        """Say in words where the images and the split file come from."""
+        """Return, in words, where the images and the split file come from."""
         place = "/".join(part for part in (self.folders[0], self.images[0]) if part)
         lines = [f"images: {self.page} → {place}"]
         if self.split_file is not None:

@@ -65,7 +65,7 @@ def read_split(path: Path) -> SplitItems:
 
 
 def check_apart(items: Mapping[str, Sequence[Item]], where: str) -> None:
-    """Refuse an image that is listed twice: to learn from what is measured on would be a leak."""
+    """Raise if an image is listed twice: to learn from what is measured on would be a leak."""
     seen: dict[str, str] = {}
     for split, listed in items.items():
         for item in listed:
@@ -77,7 +77,7 @@ def check_apart(items: Mapping[str, Sequence[Item]], where: str) -> None:
 
 
 def digest(items: Mapping[str, Sequence[Item]]) -> str:
-    """Say in one word which images are in which split, as far as it changes a figure.
+    """Return one word for which images are in which split, as far as it changes a figure.
 
     The order counts where shots are drawn, not in ``test``. Names of classes do not count: copies
     of a list spell them in their own way.
@@ -240,27 +240,13 @@ _OWN_LISTS: dict[str, Callable[[Place, ImageIndex], SplitItems]] = {
 
 @dataclass(frozen=True)
 class Lists:
-    """What is listed, and where.
+    """Which images are in which split, and which file says so."""
 
-    Attributes
-    ----------
-    items : dict of str to list of Item
-        The images of each split, in the order of the file.
-    file : Path or None
-        The file that says so; None if the images' own layout does.
-    shots : bool
-        Whether what to learn from was drawn before, so that published sizes say nothing about it.
-    whole : Path or None
-        The file that the test images are from, where it is another one.
-    foreign : bool
-        Whether the split is known not to be the protocol's.
-    """
-
-    items: SplitItems
-    file: Path | None
-    shots: bool = False
-    whole: Path | None = None
-    foreign: bool = False
+    items: SplitItems  # in the order of the file
+    file: Path | None  # None if the images' own layout says it
+    shots: bool = False  # what to learn from was drawn before
+    whole: Path | None = None  # where the test images are from, if elsewhere
+    foreign: bool = False  # known not to be the protocol's split
 
 
 def read_lists(benchmark: Benchmark, place: Place, index: ImageIndex, given: Path | None) -> Lists:

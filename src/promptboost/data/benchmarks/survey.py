@@ -1,4 +1,4 @@
-"""Looking at a benchmark on disk: what is there, what is missing, what is wrong."""
+"""A benchmark as it is on disk: what is there, what is missing, what is wrong, and its images."""
 
 import os
 import shlex
@@ -18,33 +18,15 @@ from promptboost.errors import DataError, count, few
 
 @dataclass(frozen=True)
 class Survey:
-    """A benchmark as it is on disk.
-
-    Attributes
-    ----------
-    benchmark : Benchmark
-        What it should be.
-    folder : Path
-        Where the user said it is.
-    place : Place
-        Where its images are.
-    lists : Lists or None
-        Which images it should have; None if that is not known.
-    files : dict of str to Path
-        The listed images that are there, by their path in the list.
-    problems : tuple of str
-        Why it cannot be used; empty if it can.
-    notes : tuple of str
-        What else to know.
-    """
+    """A benchmark as it is on disk."""
 
     benchmark: Benchmark
     folder: Path
     place: Place
-    lists: Lists | None
-    files: dict[str, Path]
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
+    lists: Lists | None  # what should be there; None if that is not known
+    files: dict[str, Path]  # the listed images that are there, by their path in the list
+    problems: tuple[str, ...]  # why it cannot be used
+    notes: tuple[str, ...]  # what else to know
 
     @property
     def complete(self) -> bool:

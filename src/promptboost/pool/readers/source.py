@@ -76,16 +76,8 @@ class Source:
 class Reader:
     """One format of files or folders of sentences.
 
-    Attributes
-    ----------
-    kind : str
-        What to type for it.
-    recognises : callable
-        Whether a path is of this format, by its place, its name or its first lines.
-    read : callable
-        Path, and the name of a dataset or None, to the sources there.
-    takes : {"file", "folder", "both"}
-        What it is read from.
+    ``recognises`` tells by the place, the name or the first lines of a path whether it is of this
+    format. ``read`` takes the path, and the name of a dataset or None, and returns the sources there.
     """
 
     kind: str
