@@ -14,7 +14,7 @@ from pathlib import Path
 
 from promptboost.config import FitConfig
 from promptboost.data import load_data
-from promptboost.pool import match_descriptions
+from promptboost.pool.descriptions import sentences_by_class
 from promptboost.runs.demo import COLUMNS, run_demo
 
 
@@ -28,10 +28,10 @@ def merged_prompts(files: Sequence[str], data: str, folder: Path) -> str | None:
         raw = json.loads(Path(file).read_text())
         # Released files hold blank sentences, which promptboost would refuse.
         kept = {name: [s for s in lines if s.strip()] for name, lines in raw.items()}
-        found = match_descriptions(names, kept)
-        for name, sentences in found.matched.items():
+        found, unused = sentences_by_class(names, kept)
+        for name, sentences in found.items():
             together[name] += sentences
-        print(f"{file}: {len(found.missing)} classes missing, {len(found.unused)} keys unused")
+        print(f"{file}: {len(names) - len(found)} classes missing, {len(unused)} keys unused")
     path = folder / "prompts.json"
     path.write_text(json.dumps(together))
     return str(path)

@@ -18,13 +18,8 @@ from promptboost.boosting import GridPool, Shots
 from promptboost.boosting.grid import to_grid
 from promptboost.data import draw_shots, load_data
 from promptboost.encoders.embedder import Embedder
-from promptboost.pool import (
-    PLAIN_TEMPLATE,
-    build_pool,
-    emoji_descriptions,
-    fill,
-    match_descriptions,
-)
+from promptboost.pool import PLAIN_TEMPLATE, build_pool, emoji_descriptions, fill
+from promptboost.pool.descriptions import sentences_by_class
 from promptboost.training import PoolTexts
 
 Floats = NDArray[np.float32]
@@ -154,6 +149,6 @@ class ImageSet:
         for file in sorted(folder.glob("*.json")):
             raw = json.loads(file.read_text())
             kept = {name: [s for s in lines if s.strip()] for name, lines in raw.items()}
-            for name, lines in match_descriptions(self.class_names, kept).matched.items():
+            for name, lines in sentences_by_class(self.class_names, kept)[0].items():
                 together[name] += lines
         return together

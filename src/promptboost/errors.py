@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "RunError",
     "command_name",
     "place",
+    "few",
+    "count",
 ]
 
 
@@ -116,3 +119,26 @@ def _typed(program: Path) -> str:
     path = place(program)
     # A shell looks for a bare name on the PATH only.
     return shlex.quote(path if os.sep in path else os.path.join(os.curdir, path))
+
+
+def few(names: Sequence[str], most: int = 5) -> str:
+    """List the first few of many names.
+
+    Examples
+    --------
+    >>> few(["owl", "bat", "elk"], most=2)
+    'owl, bat and 1 more'
+    """
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def count(number: int, one: str, more: str | None = None) -> str:
+    """Write a number with its noun.
+
+    Examples
+    --------
+    >>> count(1, "file"), count(1200, "file"), count(2, "class", "classes")
+    ('1 file', '1,200 files', '2 classes')
+    """
+    return f"{number:,} {one if number == 1 else more or one + 's'}"

@@ -31,7 +31,8 @@ from promptboost.errors import EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
 from promptboost.model.head import Head
 from promptboost.model.vectors import EmbeddedRounds
-from promptboost.pool import PromptPool, match_descriptions
+from promptboost.pool import PromptPool
+from promptboost.pool.descriptions import sentences_by_class
 from promptboost.training import fit_ensemble
 from promptboost.training.examples import (
     Examples,
@@ -495,7 +496,8 @@ def _warn_of_missing_sentences(
     """Name the classes that sentences by class leave out: a slip of spelling looks the same."""
     if not pool or isinstance(pool, PromptPool):
         return
-    missing = match_descriptions(names, pool).missing
+    described, _ = sentences_by_class(names, pool)
+    missing = [name for name in names if name not in described]
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         warnings.warn(

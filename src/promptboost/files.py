@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files: written whole or not at all, read as UTF-8 text or as JSON, with errors that say where."""
 
 import contextlib
 import errno
@@ -6,13 +6,28 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError, InputError, PoolError
 
-__all__ = ["write_bytes", "write_text", "replacing", "decode", "load_json", "read_text", "unique"]
+__all__ = [
+    "replacing",
+    "write_bytes",
+    "write_text",
+    "write_json",
+    "read_text",
+    "read_json",
+    "load_json",
+    "unique",
+    "Stamp",
+    "stamp_of",
+    "file_stamp",
+]
+
+Stamp = tuple[int, int, int, int]
+"""What changes when a file is written to or replaced."""
 
 
 @contextlib.contextmanager
@@ -90,8 +105,95 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write JSON that people can read, whole or not at all."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+
+
+def read_text(path: str | os.PathLike[str], *, error: type[InputError] | None = None) -> str:
+    r"""Read a UTF-8 file, with or without a byte order mark, with the line ends it has.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+    error : type, optional
+        What to raise; by default :class:`PoolError` where the file cannot be opened, and
+        :class:`FileFormatError` where it is not UTF-8.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "owl.txt")
+    ...     _ = path.write_bytes(b"\xef\xbb\xbflarge round eyes")
+    ...     read_text(path)
+    'large round eyes'
+    """
+    try:
+        return Path(path).read_bytes().decode("utf-8-sig")
+    except OSError as problem:
+        raise (error or PoolError)(f"{path} cannot be read: {problem.strerror}") from problem
+    except UnicodeDecodeError as problem:
+        raise (error or FileFormatError)(
+            f"{path} is not UTF-8 (byte {problem.start}); save it again as UTF-8"
+        ) from problem
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Read a JSON file in which no key occurs twice; errors are those of :func:`read_text`."""
+    return load_json(read_text(path), str(path))
+
+
+def load_json(text: str, where: str) -> Any:
+    """Read JSON in which no key occurs twice; `where` is the file, for messages.
+
+    Examples
+    --------
+    >>> load_json('{"owl": [], "owl": []}', "birds.json")
+    Traceback (most recent call last):
+        ...
+    promptboost.errors.FileFormatError: birds.json: 'owl' occurs twice; join the two lists
+    """
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except PoolError as error:
+        raise FileFormatError(f"{where}: {error}") from error
+    except json.JSONDecodeError as error:
+        raise FileFormatError(
+            f"{where} is cut off or not JSON: {error.msg} at line {error.lineno}, "
+            f"column {error.colno}"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{where} cannot be read as JSON: {error}") from error
+
+
+def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dict of pairs; raise PoolError if a key occurs twice."""
+    # json keeps the last of two equal keys in silence, and the sentences of the first are lost.
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise PoolError(f"{key!r} occurs twice; join the two lists")
+        values[key] = value
+    return values
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """Return the stamp of a file by its status."""
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def file_stamp(path: str | os.PathLike[str]) -> Stamp | None:
+    """Return the stamp of a file, or None if it is gone."""
+    try:
+        return stamp_of(os.stat(path))
+    except OSError:
+        return None
+
+
 def _mode_of_existing(target: Path) -> int | None:
-    """Return the permissions of the file to be replaced, or None; refuse what is not a file."""
+    """Return the permissions of the file to be replaced, or None if there is none."""
     try:
         mode = target.stat().st_mode
     except FileNotFoundError:
@@ -131,87 +233,3 @@ def _flush_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def read_text(path: str | Path) -> str:
-    r"""Read a text file, whatever editor saved it.
-
-    Raises
-    ------
-    PoolError
-        If the file cannot be opened.
-    FileFormatError
-        If it is not UTF-8.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder, "owl.txt")
-    ...     _ = path.write_bytes(b"\xef\xbb\xbflarge round eyes")
-    ...     read_text(path)
-    'large round eyes'
-    """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise PoolError(f"cannot read the descriptions {path}: {error.strerror}") from error
-    return decode(content, str(path))
-
-
-def decode(content: bytes, file: str) -> str:
-    """Turn the bytes of a file into text; `file` is its name, for the message.
-
-    Examples
-    --------
-    >>> decode(b"an owl", "owl.txt")
-    'an owl'
-    """
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FileFormatError(
-            f"{file} is not UTF-8 (byte {error.start}); save it again as UTF-8"
-        ) from error
-
-
-def load_json(text: str, where: str) -> Any:
-    """Read JSON in which no key occurs twice.
-
-    Examples
-    --------
-    >>> load_json('{"owl": ["large round eyes"]}', "birds.json")
-    {'owl': ['large round eyes']}
-    >>> load_json('{"owl": [], "owl": []}', "birds.json")
-    Traceback (most recent call last):
-        ...
-    promptboost.errors.FileFormatError: birds.json: 'owl' occurs twice; join the two lists
-    """
-    try:
-        return json.loads(text, object_pairs_hook=unique)
-    except PoolError as error:
-        raise FileFormatError(f"{where}: {error}") from error
-    except json.JSONDecodeError as error:
-        raise FileFormatError(
-            f"{where} is cut off or not JSON: {error.msg} at line {error.lineno}, "
-            f"column {error.colno}"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{where} cannot be read as JSON: {error}") from error
-
-
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dict of pairs, or say which key occurs twice.
-
-    Examples
-    --------
-    >>> unique([("owl", 1), ("bat", 2)])
-    {'owl': 1, 'bat': 2}
-    """
-    # json keeps the last of two equal keys in silence, and the sentences of the first are lost.
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise PoolError(f"{key!r} occurs twice; join the two lists")
-        found[key] = value
-    return found

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.errors import FileFormatError, PoolError
-from promptboost.pool import match_descriptions, read_descriptions
+from promptboost.pool import build_pool, read_descriptions, read_pool
+from promptboost.pool.descriptions import sentences_by_class
 
 words = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=8)
 sentences = st.lists(words, min_size=1, max_size=4).map(" ".join)
@@ -61,7 +62,7 @@ def test_an_empty_list_is_kept_for_the_caller_to_report(tmp_path):
         ("a.json", b'{"owl": "round eyes"}', "'owl' needs a list of sentences, not a str"),
         ("a.json", b'{"owl": 3}', "'owl' needs a list of sentences, not a int"),
         ("a.json", b'{"owl": ["fine", 3]}', "sentence 2 of the class 'owl' must be a string"),
-        ("a.json", b'{"owl": ["fine", " "]}', "sentence 2 of the class 'owl' is empty"),
+        ("a.json", b'{"owl": ["fine", " "]}', "the class 'owl' has a blank sentence"),
         ("a.json", b'{"owl": ["\\u001b[0m"]}', r"sentence 1 of the class 'owl'.*U\+001B"),
         ("a.json", b'{"owl": ["\\ud800"]}', r"U\+D800"),
         ("a.json", b'{"o\\u0000wl": ["x"]}', r"a class name.*U\+0000"),
@@ -72,9 +73,13 @@ def test_an_empty_list_is_kept_for_the_caller_to_report(tmp_path):
         ("a.jsonl", b'{"class": "owl", "text": "x"}\n{"class"', "line 2, is cut off"),
         ("a.jsonl", b'{"class": "owl"}', "line 1, should be"),
         ("a.jsonl", b'["owl", "x"]', "line 1, should be"),
-        ("a.jsonl", b'{"class": "owl", "text": 1}', "the text of line 1 must be a string"),
-        ("a.jsonl", b'{"class": "", "text": "x"}', "the class of line 1 is empty"),
-        ("a.jsonl", b"\n", "holds no sentences"),
+        (
+            "a.jsonl",
+            b'{"class": "owl", "text": 1}',
+            "line 1: sentence 1 of .* must be a string",
+        ),
+        ("a.jsonl", b'{"class": "", "text": "x"}', "line 1: a class name is empty"),
+        ("a.jsonl", b"\n", "holds no classes"),
     ],
 )
 def test_bad_files_are_named_with_the_reason(tmp_path, name, content, message):
@@ -103,24 +108,61 @@ def test_a_path_that_cannot_be_opened_is_named(tmp_path):
 
 
 def test_names_meet_whatever_their_case_underscores_and_hyphens():
-    match = match_descriptions(
+    found, unused = sentences_by_class(
         ["Hot_Dog", "t-shirt", "owl", "bat", "cat"],
         {"hot dog": ["bun"], "T Shirt": ["sleeves"], "OWL": ["eyes"], "bat": [], "dogs": ["fur"]},
     )
-    assert match.matched == {"Hot_Dog": ["bun"], "t-shirt": ["sleeves"], "owl": ["eyes"]}
-    assert match.missing == ("bat", "cat")
-    assert match.unused == ("dogs",)
+    assert found == {"Hot_Dog": ["bun"], "t-shirt": ["sleeves"], "owl": ["eyes"]}
+    assert unused == ("dogs",)
 
 
 def test_the_same_spelling_wins_over_a_similar_one():
-    match = match_descriptions(["owl"], {"Owl": ["wrong"], "owl": ["right"]})
-    assert match.matched == {"owl": ["right"]}
-    assert match.unused == ("Owl",)
+    found, unused = sentences_by_class(["owl"], {"Owl": ["wrong"], "owl": ["right"]})
+    assert found == {"owl": ["right"]}
+    assert unused == ("Owl",)
 
 
 def test_nothing_is_guessed():
-    with pytest.raises(PoolError, match=r"several entries.*'Owl', 'OWL'"):
-        match_descriptions(["owl"], {"Owl": ["a"], "OWL": ["b"]})
-    with pytest.raises(PoolError, match="fit two classes, 'Owl' and 'OWL'"):
-        match_descriptions(["Owl", "OWL"], {"owl": ["a"]})
-    assert match_descriptions(["owls"], {"owl": ["a"]}).missing == ("owls",)
+    with pytest.raises(PoolError, match=r"'Owl' or 'OWL' could be 'owl' .*neither is taken"):
+        sentences_by_class(["owl"], {"Owl": ["a"], "OWL": ["b"]})
+    with pytest.raises(PoolError, match="'owl' could be 'Owl' or 'OWL'"):
+        sentences_by_class(["Owl", "OWL"], {"owl": ["a"]})
+
+
+AWKWARD = {
+    "2012 Audi R8": "Audi R8 2012",
+    "hot_dog": "HotDog",
+    "F-16A/B": "F-16ASLASHB",
+    "indoor abbey": "abbey (indoor)",
+    "yo-yo": "YoYo",
+    "daisies": "daisy",
+    "Straße": "STRASSE",
+    "t-shirt": "T shirt",
+    "owl": "Owl",
+}
+
+
+def test_python_and_a_file_of_the_same_sentences_make_the_same_pool(tmp_path):
+    descriptions = {name: [f"It is {name}.", "It is seen."] for name in AWKWARD.values()}
+    descriptions["an elk"] = ["It has horns."]
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(descriptions, ensure_ascii=False), encoding="utf-8")
+    names = [*AWKWARD, "unheard of"]
+    from_python = build_pool(names, descriptions=descriptions, concatenate="one")
+    from_file = read_pool(path, names, concatenate="one")
+    assert from_python == from_file
+    assert from_python.texts("hot_dog")[80:82] == ("It is HotDog.", "It is seen.")
+    assert from_python.missing == from_file.missing == ("unheard of",)
+    assert from_python.unused == from_file.unused == ("an elk",)
+
+
+def test_names_that_fit_two_ways_are_refused_in_python_and_from_a_file(tmp_path):
+    descriptions = {"Hot_Dog": ["a bun"], "HOT-DOG": ["a sausage"]}
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(descriptions))
+    for make in (
+        lambda: build_pool(["hot dog"], descriptions=descriptions),
+        lambda: read_pool(path, ["hot dog"]),
+    ):
+        with pytest.raises(PoolError, match="'Hot_Dog' or 'HOT-DOG' could be 'hot dog'"):
+            make()

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from promptboost import files
 from promptboost.errors import FileFormatError, PoolError, SettingError
-from promptboost.pool import read_descriptions
-from promptboost.pool.readers import KINDS, read_source, read_sources
-from promptboost.pool.readers.adaptclip import name_class
-from promptboost.pool.readers.dclip import connect
+from promptboost.pool import read_descriptions, readers
+from promptboost.pool.readers import KINDS, Reader, Source, kinds, read_source, read_sources
+from promptboost.pool.readers.fragments import connect, name_class
 
 
 def write(path, content):
@@ -206,3 +206,38 @@ def test_wrong_kinds_and_places(tmp_path):
     latin.write_bytes("class,sentence\ncafé,x\n".encode("latin-1"))
     with pytest.raises(FileFormatError, match="not UTF-8"):
         read_source(latin)
+
+
+def _read_haiku(path, dataset):
+    lines = path.read_text("utf-8").splitlines()
+    return (Source("haiku", "haiku", path, {lines[0]: tuple(lines[1:])}),)
+
+
+HAIKU = Reader("haiku", lambda path: path.suffix == ".haiku", _read_haiku)
+
+
+def test_other_packages_bring_readers(tmp_path, monkeypatch):
+    plugins = {"haiku": HAIKU, "odd": object(), "theirs": Reader("cupl", HAIKU.recognises, print)}
+    monkeypatch.setattr(readers, "load_plugins", {"promptboost.readers": plugins}.__getitem__)
+    readers._plugins.cache_clear()
+    try:
+        path = write(tmp_path / "owl.haiku", "owl\nround eyes\na night sky")
+        with pytest.warns(UserWarning, match=r"the plugin (odd|theirs) of promptboost\.readers"):
+            source = read_source(path)
+        assert (source.kind, source.sentences) == ("haiku", {"owl": ("round eyes", "a night sky")})
+        assert kinds() == (*KINDS, "haiku")
+        assert read_source(path, "haiku") == source
+    finally:
+        readers._plugins.cache_clear()
+
+
+def test_an_unchanged_file_is_read_once(tmp_path, monkeypatch):
+    reads = []
+    read = files.read_text
+    monkeypatch.setattr(files, "read_text", lambda path, **more: reads.append(path) or read(path))
+    path = write(tmp_path / "mine.json", {"owl": ["round eyes"]})
+    assert read_sources(path) == read_sources(path) == read_sources(str(path))
+    assert reads == [path]
+    write(path, {"owl": ["a hooked beak"]})
+    assert read_source(path).sentences == {"owl": ("a hooked beak",)}
+    assert reads == [path, path]

@@ -34,7 +34,7 @@ def command(ctx: click.Context) -> None:
 )
 @speaks
 def check(out: Output, name: str, folder: str, split: str | None) -> int:
-    """Say what of a benchmark is there, what is missing, and how to get it.
+    """Show what of a benchmark is there, what is missing, and how to get it.
 
     NAME is one of imagenet, caltech101, oxford_pets, stanford_cars, flowers102, food101,
     fgvc_aircraft, sun397, dtd, eurosat and ucf101. DIR is its folder, or the folder that holds all

@@ -1,7 +1,8 @@
 """``promptboost pool generate`` and ``promptboost pool grow``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +14,20 @@ from promptboost.cli.output import Command, Output, speaks
 if TYPE_CHECKING:
     from promptboost.llm import Generated, Plan, Question
 
-__all__ = ["COUNT", "ask", "asks", "exit_code", "replies_of"]
+__all__ = ["class_names_of", "generate", "grow", "with_options"]
 
 COUNT = click.IntRange(min=1)
 _BUDGET = click.IntRange(min=0)
 
 
-def asks(function: Command) -> Command:
-    """Return a command the options about the model, the budget and the replies."""
-    options = [
+def with_options(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+    """Return what adds options to a command, in their order."""
+    return lambda function: reduce(lambda made, option: option(made), reversed(options), function)
+
+
+#: The options about the model, the budget and the replies.
+asks = with_options(
+    [
         click.option("--model", required=True, help="Name of the model, as its server knows it."),
         click.option("--base-url", help="Server to ask, such as http://localhost:8000/v1."),
         click.option(
@@ -69,9 +75,7 @@ def asks(function: Command) -> Command:
         ),
         click.option("--dry-run", is_flag=True, help="Show the questions and costs; ask nothing."),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+)
 
 
 def replies_of(file: Path, asking: dict[str, Any]) -> Path:
@@ -218,11 +222,9 @@ def generate(
     done = ask(out, questions, file, per_class, **asking)
     if done is None:
         return 0
-    from json import dumps
+    from promptboost.files import write_json
 
-    from promptboost.files import write_text
-
-    write_text(file, dumps(done.sentences, ensure_ascii=False, indent=1) + "\n")
+    write_json(file, done.sentences)
     record = words.record(file, replies_of(file, asking), done, done.sentences)
     out.result(record, lambda: words.text(record))
     return exit_code(done)
@@ -297,7 +299,7 @@ def grow(
 
 
 def _check_file(file: Path, classes: str | None, asking: dict[str, Any]) -> None:
-    """Refuse a name for the sentences under which something else would be lost or not be read."""
+    """Raise if under this name something else would be lost, or the sentences not be read."""
     from promptboost.errors import SettingError
 
     if file.suffix.lower() != ".json":
@@ -308,17 +310,21 @@ def _check_file(file: Path, classes: str | None, asking: dict[str, Any]) -> None
             raise SettingError(f"{file} is to hold {what}, too; choose another name")
 
 
-def _class_names(names: tuple[str, ...], classes: str | None) -> Sequence[str]:
-    from promptboost.errors import SettingError
-    from promptboost.pool import build_pool
-    from promptboost.pool.names import read_class_names
+def class_names_of(classes: str) -> Sequence[str]:
+    """Read the names of classes from a file of names, or from images."""
+    from promptboost.pool import read_class_names
 
-    if bool(names) == (classes is not None):
-        raise SettingError("give the classes once: their names, or a source with --classes")
-    if classes is None:
-        return build_pool(names).class_names  # checks them
-    if (found := read_class_names(classes)) is not None:
-        return found
+    if (names := read_class_names(classes)) is not None:
+        return names
     from promptboost.data import load_data
 
     return load_data(classes, check=False, progress=False).class_names
+
+
+def _class_names(names: tuple[str, ...], classes: str | None) -> Sequence[str]:
+    from promptboost.errors import SettingError
+    from promptboost.pool.names import check_class_names
+
+    if bool(names) == (classes is not None):
+        raise SettingError("give the classes once: their names, or a source with --classes")
+    return check_class_names(names) if classes is None else class_names_of(classes)

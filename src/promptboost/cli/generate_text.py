@@ -57,7 +57,7 @@ def plan_text(plan: Plan) -> str:
 
 
 def remarks(done: Generated) -> Iterator[str]:
-    """Say what did not go as wished."""
+    """Return a line for each thing that did not go as wished."""
     answers = done.answers
     if answers.stopped is not None:
         yield f"stopped: {answers.stopped}; the same command goes on with what is missing"
@@ -121,7 +121,7 @@ def before_and_after(run: Path, new_run: Path) -> dict[str, Any]:
 
 
 def text(record: Mapping[str, Any]) -> str:
-    """Say what was written and what it took."""
+    """Lay out what was written and what it took."""
     lines = [
         f"{' and '.join(pair['classes'])}: {pair['pictures']} images mixed up"
         for pair in record.get("pairs", [])[:_SHOWN]

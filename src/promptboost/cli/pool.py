@@ -5,54 +5,51 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from promptboost.cli.generate import generate, grow
-from promptboost.cli.output import Command, Output, plain, speaks
+from promptboost.cli.generate import class_names_of, generate, grow, with_options
+from promptboost.cli.output import Output, plain, speaks
+from promptboost.errors import SettingError, few
 
 if TYPE_CHECKING:
     from promptboost.pool import Concatenate, Meeting
 
-__all__ = ["Place", "meetings_of", "meets", "reads"]
+__all__ = ["SourcePlace", "meetings_of", "meets", "reads"]
 
 
-class Place(NamedTuple):
+class SourcePlace(NamedTuple):
     """A file or folder of sentences, and the format it is said to have."""
 
     path: Path
     kind: str | None
 
 
-class _PlaceType(click.ParamType[Place]):
+class _SourcePlaceType(click.ParamType[SourcePlace]):
     name = "[KIND=]PATH"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Place:
+    ) -> SourcePlace:
         """Take ``kind=path`` apart, unless there is a file of that very name."""
-        from promptboost.pool import KINDS
+        from promptboost.pool import kinds
 
         text = str(value)
         kind, equals, path = text.partition("=")
-        if equals and kind in KINDS and not Path(text).exists():
-            return Place(Path(path), kind)
-        return Place(Path(text), None)
+        if equals and kind in kinds() and not Path(text).exists():
+            return SourcePlace(Path(path), kind)
+        return SourcePlace(Path(text), None)
 
 
-def reads(function: Command) -> Command:
-    """Return a command the options about the format of what it reads."""
-    options = [
+#: The options about the format of what is read.
+reads = with_options(
+    [
         click.option("--kind", help="Format of the sources without KIND=. Default: recognised."),
         click.option("--dataset", help="Which dataset of a file that holds several."),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
-def meets(function: Command) -> Command:
-    """Return a command sources and classes."""
-    options = [
+)
+#: Sources and classes.
+meets = with_options(
+    [
         click.argument(
-            "places", nargs=-1, required=True, type=_PlaceType(), metavar="[KIND=]SOURCES..."
+            "places", nargs=-1, required=True, type=_SourcePlaceType(), metavar="[KIND=]SOURCES..."
         ),
         click.option(
             "--classes",
@@ -64,27 +61,22 @@ def meets(function: Command) -> Command:
             type=click.Path(path_type=Path),
             help='Other names of classes: {"class": ["other name", …], …} in a JSON file.',
         ),
+        reads,
     ]
-    for option in reversed(options):
-        function = option(function)
-    return reads(function)
+)
 
 
 def meetings_of(
-    places: tuple[Place, ...],
+    places: tuple[SourcePlace, ...],
     classes: str,
     synonyms: Path | None,
     kind: str | None,
     dataset: str | None,
 ) -> tuple[tuple[str, ...], list["Meeting"]]:
     """Read sources and classes, and bring their names together."""
-    from promptboost.pool import meet, read_class_names, read_sources, read_synonyms
+    from promptboost.pool import meet, read_sources, read_synonyms
 
-    names = read_class_names(classes)
-    if names is None:
-        from promptboost.data import load_data
-
-        names = load_data(classes, check=False, progress=False).class_names
+    names = tuple(class_names_of(classes))
     others = read_synonyms(synonyms) if synonyms else None
     read = [
         source
@@ -122,20 +114,20 @@ def command(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@command.command(name="check", short_help="Say how names meet classes, and what is odd.")
+@command.command(name="check", short_help="Show how names meet classes, and what is odd.")
 @meets
 @click.option("--encoder", help="Also look for sentences longer than this model reads.")
 @speaks
 def check(
     out: Output,
-    places: tuple[Place, ...],
+    places: tuple[SourcePlace, ...],
     classes: str,
     synonyms: Path | None,
     kind: str | None,
     dataset: str | None,
     encoder: str | None,
 ) -> None:
-    """Say how the names in SOURCES meet the classes, and what is odd about the sentences."""
+    """Show how the names in SOURCES meet the classes, and what is odd about the sentences."""
     from promptboost.cli import pool_text as words
     from promptboost.pool import check_meeting
 
@@ -182,7 +174,7 @@ def check(
 @speaks
 def build(
     out: Output,
-    places: tuple[Place, ...],
+    places: tuple[SourcePlace, ...],
     classes: str,
     synonyms: Path | None,
     kind: str | None,
@@ -199,6 +191,7 @@ def build(
     in it are those of the classes; blank, damaged and repeated sentences are left out.
     """
     from promptboost.cli import pool_text as words
+    from promptboost.files import write_json
     from promptboost.pool import choose_sources, join
 
     as_pool = _is_for_a_pool(file, concatenate, templates)
@@ -212,15 +205,14 @@ def build(
     if as_pool:
         record |= _write_pool(file, names, meetings, concatenate, templates)
     else:
-        _write_sentences(file, joined)
+        write_json(file, joined)
     if without := record["without_sentences"]:
-        out.note(f"{len(without)} of {len(names)} classes have no sentence: {words.few(without)}")
+        out.note(f"{len(without)} of {len(names)} classes have no sentence: {few(without)}")
     out.result(record, lambda: words.build_text(record))
 
 
 def _is_for_a_pool(file: Path, concatenate: str, templates: str | None) -> bool:
-    """Tell by its name what a file shall hold; refuse what it cannot."""
-    from promptboost.errors import SettingError
+    """Tell by its name what a file shall hold; raise if it cannot."""
     from promptboost.pool.io import keeps_everything
 
     if keeps_everything(file):
@@ -250,14 +242,6 @@ def _write_pool(
     save_pool(pool, file)
     found = pool.statistics()
     return {name: found[name] for name in ("prompts", "prompts_by_source", "fingerprint")}
-
-
-def _write_sentences(file: Path, sentences: dict[str, list[str]]) -> None:
-    from json import dumps
-
-    from promptboost.files import write_text
-
-    write_text(file, dumps(sentences, ensure_ascii=False, indent=1) + "\n")
 
 
 @command.command(name="show", short_help="List the names in a file, or read one class.")

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.cli.output import plain, table
+from promptboost.errors import few
 from promptboost.pool import Meeting, PromptPool, Source, resolve
-from promptboost.pool.lint import Finding
+from promptboost.pool.lint import LintFinding
 
 __all__ = [
     "build_record",
     "build_text",
     "check_record",
     "check_text",
-    "few",
     "pool_record",
     "pool_text",
     "prompts_by_source",
@@ -22,21 +22,9 @@ __all__ = [
     "show_text",
 ]
 
-Checked = Sequence[tuple[Meeting, Sequence[Finding]]]
+Checked = Sequence[tuple[Meeting, Sequence[LintFinding]]]
 _SHOWN = 3  # details of a finding; --json has them all
 _WIDTH = 200  # of a detail; a damaged file may hold sentences of any length
-
-
-def few(names: Sequence[str], most: int = 5) -> str:
-    """List the first few of many names.
-
-    Examples
-    --------
-    >>> few(["owl", "bat", "elk"], most=2)
-    'owl, bat and 1 more'
-    """
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def check_record(names: Sequence[str], checked: Checked) -> dict[str, Any]:
@@ -48,7 +36,7 @@ def check_record(names: Sequence[str], checked: Checked) -> dict[str, Any]:
     }
 
 
-def _source_record(meeting: Meeting, findings: Sequence[Finding]) -> dict[str, Any]:
+def _source_record(meeting: Meeting, findings: Sequence[LintFinding]) -> dict[str, Any]:
     source, met = meeting.source, meeting.resolution
     return {
         "name": source.name,
@@ -81,7 +69,7 @@ def check_text(names: Sequence[str], checked: Checked) -> str:
     return "\n\n".join([*parts, plain(f"{end}; not {few(without)}" if without else end)])
 
 
-def _source_lines(meeting: Meeting, findings: Sequence[Finding]) -> list[str]:
+def _source_lines(meeting: Meeting, findings: Sequence[LintFinding]) -> list[str]:
     source, met = meeting.source, meeting.resolution
     how = Counter(match.how for match in met.matches)
     sentences = sum(map(len, meeting.texts.values()))
@@ -133,7 +121,7 @@ def build_record(
 
 
 def build_text(record: Mapping[str, Any]) -> str:
-    """Say what was written."""
+    """Lay out what was written and what was left out."""
     left_out = ", ".join(
         f"{count} {what.replace('_', ' ')}" for what, count in record["left_out"].items() if count
     )
@@ -172,7 +160,7 @@ def show_text(sources: Sequence[Source]) -> str:
 
 
 def pool_record(file: Path, pool: PromptPool) -> dict[str, Any]:
-    """Say what is in a saved pool, ready for JSON."""
+    """Write down what is in a saved pool, ready for JSON."""
     sizes = {name: len(pool.prompts(name)) for name in pool.class_names}
     return {"path": str(file), **pool.statistics(), "prompts_of": sizes}
 

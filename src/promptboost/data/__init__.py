@@ -1,15 +1,16 @@
-"""Images: where they come from, which to learn from, views of them, and their embeddings."""
+"""Images: where they come from, how they are decoded, which to learn from, and views of them."""
 
 from promptboost.data.dataset import Dataset, LabelledImage, display_name
 from promptboost.data.decode import MAX_PIXELS, BadImage, ImageError, read_image
 from promptboost.data.folder import find_images
 from promptboost.data.integrity import check_images
 from promptboost.data.shots import draw_shots, few_shot, rest
-from promptboost.data.source import load_data
+from promptboost.data.source import DataSource, load_data
 from promptboost.data.views import DEFAULT_SCALE, draw_view, view_name
 
 __all__ = [
     "load_data",
+    "DataSource",
     "find_images",
     "Dataset",
     "LabelledImage",

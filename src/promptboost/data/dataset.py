@@ -1,9 +1,9 @@
-"""What every reader returns: labelled images, their class names, and what was left out."""
+"""Labelled images, their class names, and what was left out: what every reader makes."""
 
 import hashlib
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,22 +11,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.data.decode import BadImage, ImageSource, file_bytes, read_image
+from promptboost.data.decode import (
+    BadImage,
+    ImageError,
+    ImageSource,
+    check_one,
+    read_file,
+    read_image,
+)
 from promptboost.errors import DataError
+from promptboost.files import Stamp, file_stamp
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["check_class_names", "display_name", "split_name", "Dataset", "LabelledImage", "Listing"]
-
 _SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 
 
@@ -42,28 +44,12 @@ def display_name(label: str) -> str:
 
 
 def split_name(text: str) -> str | None:
-    """Return a split its usual name, or None if it is not the name of one.
-
-    Examples
-    --------
-    >>> split_name("Training"), split_name("valid"), split_name("zebra")
-    ('train', 'val', None)
-    """
+    """Return the usual name of a split, or None if it is not the name of one."""
     return _SPLITS.get(text.strip().lower())
 
 
 def check_class_names(names: Sequence[str]) -> None:
-    """Refuse class names that nobody could tell apart in a prompt.
-
-    Raises
-    ------
-    DataError
-        If a name is blank, or two differ only in case, spacing or the encoding of their accents.
-
-    Examples
-    --------
-    >>> check_class_names(["cat", "dog"])
-    """
+    """Raise if nobody could tell two class names apart in a prompt."""
     seen: dict[str, str] = {}
     for name in names:
         key = unicodedata.normalize("NFC", display_name(name)).casefold()
@@ -100,6 +86,8 @@ class LabelledImage:
     source: ImageSource
     split: str | None = None
     margin: float = 0.0
+    # The digest, and the stamp of the file it is of: a file that has not changed is not read again.
+    _known: tuple[Stamp, bytes] | None = field(default=None, init=False, compare=False, repr=False)
 
     def open(self) -> "Image":
         """Open it as RGB, the right way up, on white (:class:`ImageError` if that fails)."""
@@ -119,17 +107,41 @@ class LabelledImage:
         return ImageOps.expand(image, border=round(self.margin * max(image.size)), fill="white")
 
     def digest(self) -> bytes:
-        """Hash the content: the same pixels in a renamed file have the same digest."""
+        """Hash the content: the same pixels in a renamed file have the same digest.
+
+        A file is read once, and again only when it has changed since.
+        """
+        if not isinstance(self.source, Path):
+            return self._digest_of(self.source)
+        if self._known is not None and self._known[0] == file_stamp(self.source):
+            return self._known[1]
+        return self._digest_file(*read_file(self.source, self.name))
+
+    def check(self) -> BadImage | None:
+        """Return what is wrong with the image, or None; what is read for that is hashed, too."""
+        if not isinstance(self.source, Path):
+            return check_one(self.source, self.name)
+        try:
+            content, stamp = read_file(self.source, self.name)
+        except ImageError as error:
+            return error.bad
+        self._digest_file(content, stamp)
+        return check_one(content, self.name)
+
+    def _digest_file(self, content: bytes, stamp: Stamp) -> bytes:
+        digest = self._digest_of(content)
+        object.__setattr__(self, "_known", (stamp, digest))
+        return digest
+
+    def _digest_of(self, content: "bytes | Image") -> bytes:
         hasher = hashlib.blake2b(digest_size=16)
         if self.margin:
             hasher.update(f"margin {self.margin!r}/".encode())
-        if isinstance(self.source, bytes):
-            hasher.update(self.source)
-        elif isinstance(self.source, Path):
-            hasher.update(file_bytes(self.source, self.name))
+        if isinstance(content, bytes):
+            hasher.update(content)
         else:
-            hasher.update(f"{self.source.mode} {self.source.size}/".encode())
-            hasher.update(self.source.tobytes())
+            hasher.update(f"{content.mode} {content.size}/".encode())
+            hasher.update(content.tobytes())
         return hasher.digest()
 
 
@@ -183,10 +195,7 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with an image's content, label, split or place; a renamed file changes nothing.
-
-        Reads every file once.
-        """
+        """Changes with an image's content, label, split or place; a renamed file changes nothing."""
         hasher = hashlib.blake2b(repr(self.class_names).encode(), digest_size=16)
         for image in self.images:
             hasher.update(image.digest())
@@ -204,13 +213,7 @@ class Dataset:
         return Dataset(tuple(self.images[int(i)] for i in indices), self.class_names, self.bad)
 
     def of_split(self, split: str) -> "Dataset":
-        """Keep the images of one split.
-
-        Raises
-        ------
-        DataError
-            If no image is in it.
-        """
+        """Keep the images of one split."""
         indices = [i for i, image in enumerate(self.images) if image.split == split]
         if not indices:
             there = ", ".join(self.splits) or "no splits at all"
@@ -231,11 +234,6 @@ class Listing:
     """Images not yet opened, what cannot be used, and every class that was named.
 
     ``classes`` is kept apart because a class all of whose images are bad must not vanish.
-
-    Examples
-    --------
-    >>> Listing.of([LabelledImage("1", "cat", b"...")], []).classes
-    ('cat',)
     """
 
     images: tuple[LabelledImage, ...]

@@ -1,4 +1,4 @@
-"""Opening one image, whatever state its file is in: an RGB image, or a reason why not."""
+"""One image, whatever state its file is in: its bytes, an RGB image, or the reason why not."""
 
 import errno
 import io
@@ -15,84 +15,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from promptboost.errors import DataError
+from promptboost.files import Stamp, stamp_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-__all__ = [
-    "quiet_pillow",
-    "to_eight_bits",
-    "MAX_PIXELS",
-    "BadImage",
-    "ImageError",
-    "ImageSource",
-    "check_one",
-    "file_bytes",
-    "read_image",
-    "reason_for",
-]
-
-_lock = threading.Lock()
-_depth = 0
-_guard: "warnings.catch_warnings[None] | None" = None
-
-
-@contextmanager
-def quiet_pillow() -> Iterator[None]:
-    """Ignore what Pillow warns about; whatever matters is an error with the file's name instead.
-
-    Python's warning filters belong to the process: threads that each set and restore them would
-    restore each other's. So the first to enter sets the filter and the last to leave removes it.
-
-    Examples
-    --------
-    >>> with quiet_pillow(), quiet_pillow():
-    ...     pass
-    """
-    global _depth, _guard
-    with _lock:
-        if _depth == 0:
-            _guard = warnings.catch_warnings()
-            _guard.__enter__()
-            warnings.filterwarnings("ignore", module=r"PIL\.")
-        _depth += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _depth -= 1
-            if _depth == 0 and _guard is not None:
-                _guard.__exit__(None, None, None)
-                _guard = None
-
-
-def to_eight_bits(image: "Image") -> "Image":
-    """Scale a grey image of 16 or 32 bits, or of floats, to eight bits.
-
-    Pillow's own conversion clips everything above 255 to white. Here 16-bit images keep their
-    full range. Wider ones do not say where white is: it is taken to be the next of 1 (floats
-    only), 255 and 65535 that holds all their values, else their largest.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from PIL import Image
-    >>> deep = Image.fromarray(np.array([[0, 32896, 65535]], dtype=np.uint16))
-    >>> np.asarray(to_eight_bits(deep)).tolist()
-    [[0, 128, 255]]
-    """
-    from PIL import Image
-
-    values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)
-    if image.mode.startswith("I;16"):
-        white = 65535.0
-    else:
-        steps = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
-        top = float(values.max(initial=0.0))
-        white = next((step for step in steps if top <= step), top)
-    scaled = np.clip(np.rint(values * (255.0 / white)), 0, 255).astype(np.uint8)
-    return Image.fromarray(scaled)
-
 
 ImageSource: TypeAlias = "Path | bytes | Image"
 
@@ -110,6 +36,7 @@ _FORMATS = (
     *("ICO", "ICNS", "TGA", "PCX", "PSD", "QOI", "SGI", "DDS"),
 )
 
+_HEIC = (".heic", ".heif")
 _OS_REASONS = {
     errno.ENOENT: "no such file",
     errno.EACCES: "no permission to read it",
@@ -187,17 +114,11 @@ def read_image(source: ImageSource, name: str = "image", *, at_least: int | None
                 rgb = rgb.reduce(factor)
             return rgb
     except Exception as error:
-        raise ImageError(BadImage(name, reason_for(error, source))) from error
+        raise ImageError(BadImage(name, reason_for(error, source, name))) from error
 
 
 def check_one(source: ImageSource, name: str = "image") -> BadImage | None:
-    """Say what is wrong with an image, or nothing; quicker than opening it in full.
-
-    Examples
-    --------
-    >>> print(check_one(b"hello", "a.jpg"))
-    a.jpg: not an image of a known kind
-    """
+    """Return what is wrong with an image, or None; quicker than opening it in full."""
     try:
         with quiet_pillow():
             image = _opened(source)
@@ -207,7 +128,7 @@ def check_one(source: ImageSource, name: str = "image") -> BadImage | None:
             image.draft(None, (1, 1))
             image.load()
     except Exception as error:
-        return BadImage(name, reason_for(error, source))
+        return BadImage(name, reason_for(error, source, name))
     return None
 
 
@@ -216,33 +137,26 @@ def _opened(source: ImageSource) -> "Image":
 
     if isinstance(source, Image.Image):
         return source
-    data = source if isinstance(source, bytes) else _bytes_of(source)
+    data = source if isinstance(source, bytes) else _read(source)[0]
     if not data:
         raise _UnusableError("the file is empty")
     return Image.open(io.BytesIO(data), formats=_known_formats())
 
 
-def file_bytes(path: Path, name: str) -> bytes:
-    """Read an image's file whole.
-
-    Raises
-    ------
-    ImageError
-        If it cannot be read; the message has the name and the reason.
-
-    Examples
-    --------
-    >>> file_bytes(Path("nowhere.jpg"), "nowhere.jpg")
-    Traceback (most recent call last):
-    promptboost.data.decode.ImageError: nowhere.jpg: no such file
-    """
+def read_file(path: Path, name: str) -> tuple[bytes, Stamp]:
+    """Read an image's file whole, with the stamp it had; raise ImageError if that fails."""
     try:
-        return _bytes_of(path)
+        return _read(path)
     except (OSError, _UnusableError) as error:
         raise ImageError(BadImage(name, reason_for(error, path))) from error
 
 
-def _bytes_of(path: Path) -> bytes:
+def file_bytes(path: Path, name: str) -> bytes:
+    """Read an image's file whole; raise ImageError, with the name and the reason, if that fails."""
+    return read_file(path, name)[0]
+
+
+def _read(path: Path) -> tuple[bytes, Stamp]:
     status = path.stat()
     # Opening a pipe would wait for ever.
     if not stat.S_ISREG(status.st_mode):
@@ -250,7 +164,8 @@ def _bytes_of(path: Path) -> bytes:
         raise _UnusableError("a folder, not an image" if folder else "not a file")
     if status.st_size > _MAX_BYTES:
         raise _UnusableError(f"too large: {status.st_size / 2**30:.1f} GiB; make it smaller")
-    return path.read_bytes()
+    # The stamp from before the read: a change during it makes another one.
+    return path.read_bytes(), stamp_of(status)
 
 
 @cache
@@ -277,7 +192,7 @@ def _as_rgb(image: "Image") -> "Image":
         image.seek(0)
     image = _upright(image)
     if image.mode.startswith("I") or image.mode == "F":
-        image = to_eight_bits(image)
+        image = _to_eight_bits(image)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
@@ -303,23 +218,66 @@ class _UnusableError(Exception):
     """A reason found here rather than by Pillow."""
 
 
-def reason_for(error: Exception, source: ImageSource) -> str:
-    """Say in plain words why an image could not be opened.
-
-    Examples
-    --------
-    >>> reason_for(FileNotFoundError(2, "No such file or directory"), Path("a.jpg"))
-    'no such file'
-    """
+def reason_for(error: Exception, source: ImageSource, name: str = "") -> str:
+    """Return in plain words why an image could not be opened."""
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(error, _UnusableError):
         return str(error)
     if isinstance(error, UnidentifiedImageError):
-        heic = isinstance(source, Path) and source.suffix.lower() in {".heic", ".heif"}
+        heic = Path(source if isinstance(source, Path) else name).suffix.lower() in _HEIC
         return "HEIC is not supported; save it as JPEG" if heic else "not an image of a known kind"
     if isinstance(error, Image.DecompressionBombError):
         return f"too large: more than {MAX_PIXELS // 10**6} million pixels; make it smaller"
     if isinstance(error, OSError) and error.errno is not None:
         return _OS_REASONS.get(error.errno, error.strerror or str(error))
     return f"cut off or damaged ({error or type(error).__name__})"
+
+
+_filter_lock = threading.Lock()
+_depth = 0
+_guard: "warnings.catch_warnings[None] | None" = None
+
+
+@contextmanager
+def quiet_pillow() -> Iterator[None]:
+    """Ignore what Pillow warns about; whatever matters is an error with the file's name instead.
+
+    Python's warning filters belong to the process: threads that each set and restore them would
+    restore each other's. So the first to enter sets the filter and the last to leave removes it.
+    """
+    global _depth, _guard
+    with _filter_lock:
+        if _depth == 0:
+            _guard = warnings.catch_warnings()
+            _guard.__enter__()
+            warnings.filterwarnings("ignore", module=r"PIL\.")
+        _depth += 1
+    try:
+        yield
+    finally:
+        with _filter_lock:
+            _depth -= 1
+            if _depth == 0 and _guard is not None:
+                _guard.__exit__(None, None, None)
+                _guard = None
+
+
+def _to_eight_bits(image: "Image") -> "Image":
+    """Scale a grey image of 16 or 32 bits, or of floats, to eight bits.
+
+    Pillow's own conversion clips everything above 255 to white. Here 16-bit images keep their
+    full range. Wider ones do not say where white is: it is taken to be the next of 1 (floats
+    only), 255 and 65535 that holds all their values, else their largest.
+    """
+    from PIL import Image
+
+    values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)
+    if image.mode.startswith("I;16"):
+        white = 65535.0
+    else:
+        steps = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
+        top = float(values.max(initial=0.0))
+        white = next((step for step in steps if top <= step), top)
+    scaled = np.clip(np.rint(values * (255.0 / white)), 0, 255).astype(np.uint8)
+    return Image.fromarray(scaled)

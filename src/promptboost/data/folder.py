@@ -9,8 +9,6 @@ from promptboost.data.dataset import LabelledImage, Listing, split_name
 from promptboost.data.decode import BadImage, reason_for
 from promptboost.errors import DataError
 
-__all__ = ["find_images", "read_folder"]
-
 # What lies beside images without being meant as one. Anything else that is not hidden must be
 # readable or is listed: an unknown ending may be 500 images that nobody would miss in silence.
 _COMPANIONS = {
@@ -48,30 +46,6 @@ def read_folder(root: Path) -> Listing:
 
     If all top folders are called like splits (``train``, ``val``, ``test``), the classes are the
     folders in them. Images may lie at any depth below the folder of their class.
-
-    Parameters
-    ----------
-    root : Path
-        The folder.
-
-    Returns
-    -------
-    Listing
-        The images, what cannot be used, and the names of all class folders.
-
-    Raises
-    ------
-    DataError
-        If there are no class folders, or it is not clear whether they are classes or splits.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as name:
-    ...     _ = (Path(name) / "cat").mkdir(), (Path(name) / "cat" / "1.jpg").write_bytes(b"")
-    ...     listing = read_folder(Path(name))
-    >>> [(image.id, image.label) for image in listing.images], listing.classes
-    ([('cat/1.jpg', 'cat')], ('cat',))
     """
     walk = _Walk()
     images: list[LabelledImage] = []
@@ -95,16 +69,6 @@ def read_folder(root: Path) -> Listing:
 
 def find_images(paths: Iterable[str | Path]) -> Listing:
     """List images without labels: files as given, and all files below the folders given.
-
-    Parameters
-    ----------
-    paths : iterable of str or Path
-        Files and folders.
-
-    Returns
-    -------
-    Listing
-        The images, each named by its path, and what cannot be used; no classes.
 
     Examples
     --------

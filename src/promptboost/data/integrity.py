@@ -1,22 +1,20 @@
-"""Finding images that were cut off, by a look at the two ends of each file.
+"""Images that cannot be used: found by decoding all, or by a look at both ends of each file.
 
-A benchmark may have a million images, of which a few thousand are used; decoding them all takes
-hours. A file that begins and ends as its format says was written to its end. Only the others are
-decoded, as some good ones have more after their end. A fault in the middle of a file is an error
-when the image is used.
+Decoding is for a user's own images. A benchmark may have a million, of which a few thousand are
+used: a file that begins and ends as its format says was written to its end, and only the others
+are decoded, as some good ones have more after their end. A fault in the middle of such a file is an
+error when the image is used.
 """
 
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from promptboost.data.dataset import Dataset, LabelledImage, Listing
 from promptboost.data.decode import BadImage, check_one
-from promptboost.errors import DataError, SettingError
-
-__all__ = ["OnBad", "check_images", "without_bad", "cut_off"]
+from promptboost.errors import DataError, SettingError, count
 
 OnBad = Literal["skip", "stop"]
 
@@ -28,15 +26,6 @@ def check_images(
 ) -> list[BadImage]:
     """Decode every image and list those that cannot be used, in order.
 
-    Parameters
-    ----------
-    images : Dataset or sequence of LabelledImage
-        What to check.
-    workers : int, default=2
-        Threads that decode.
-    progress : bool, default=True
-        Show a progress bar on a terminal.
-
     Examples
     --------
     >>> from promptboost.data import LabelledImage
@@ -44,52 +33,26 @@ def check_images(
     ...     print(bad)
     7: not an image of a known kind
     """
-    from tqdm import tqdm
-
     items = images.images if isinstance(images, Dataset) else images
-    with ThreadPoolExecutor(workers) as pool:
-        results = pool.map(lambda image: check_one(image.source, image.name), items)
-        bar = tqdm(
-            results,
-            total=len(items),
-            desc="checking images",
-            unit=" images",
-            disable=None if progress else True,
-            leave=False,
-        )
-        return [bad for bad in bar if bad is not None]
+    bad: list[BadImage] = []
+    with ThreadPoolExecutor(workers) as threads, _bar(len(items), progress) as bar:
+        for problem in threads.map(LabelledImage.check, items):
+            bar.update()
+            if problem is not None:
+                bad.append(problem)
+    return bad
 
 
 def without_bad(listing: Listing, bad: Sequence[BadImage], on_bad: OnBad) -> Dataset:
-    """Make a dataset of the images that can be used.
+    """Make a dataset of the images that can be used; raise DataError if a class has none left.
 
-    Parameters
-    ----------
-    listing : Listing
-        What the reader found.
-    bad : sequence of BadImage
-        Those of its images that cannot be used.
-    on_bad : {"skip", "stop"}
-        Go on without the bad ones, or raise if there are any.
-
-    Raises
-    ------
-    DataError
-        If asked to stop, or if a class is left without images.
-
-    Examples
-    --------
-    >>> from promptboost.data import LabelledImage
-    >>> listing = Listing.of([LabelledImage("1", "cat", b""), LabelledImage("2", "cat", b"...")], [])
-    >>> data = without_bad(listing, [BadImage("1", "the file is empty")], "skip")
-    >>> [image.id for image in data.images]
-    ['2']
+    ``on_bad="stop"`` raises if any image cannot be used.
     """
     if on_bad not in ("skip", "stop"):
         raise SettingError(f"on_bad is {on_bad!r}, but must be 'skip' or 'stop'")
     every_bad = (*listing.bad, *bad)
     if every_bad and on_bad == "stop":
-        raise DataError(f"{_counted(len(every_bad))} cannot be used:\n{_listed(every_bad)}")
+        raise DataError(f"{count(len(every_bad), 'file')} cannot be used:\n{_listed(every_bad)}")
     unusable = {item.path for item in bad}
     kept = [image for image in listing.images if image.name not in unusable]
     empty = set(listing.classes) - {image.label for image in kept}
@@ -109,8 +72,11 @@ def _listed(bad: Sequence[BadImage]) -> str:
     return "\n".join(lines)
 
 
-def _counted(number: int) -> str:
-    return "1 file" if number == 1 else f"{number} files"
+def _bar(total: int, progress: bool) -> Any:
+    from tqdm import tqdm
+
+    hidden = None if progress else True  # None: shown on a terminal only
+    return tqdm(total=total, desc="checking images", unit=" images", disable=hidden, leave=False)
 
 
 #: How files of a format begin and end.
@@ -124,37 +90,10 @@ _AT_ONCE = 256
 
 
 def cut_off(files: Sequence[Path], *, workers: int = 2, progress: bool = False) -> list[BadImage]:
-    """List the images that are cut off or are none, in order.
-
-    Parameters
-    ----------
-    files : sequence of Path
-        Where to look.
-    workers : int, default=2
-        Threads that do so.
-    progress : bool, default=False
-        Show a progress bar on a terminal.
-
-    Examples
-    --------
-    >>> for bad in cut_off([Path("nowhere.jpg")]):
-    ...     print(bad)
-    nowhere.jpg: no such file
-    """
-    from tqdm import tqdm
-
+    """List the images that are cut off or are none, in order."""
     parts = [files[start : start + _AT_ONCE] for start in range(0, len(files), _AT_ONCE)]
     bad: list[BadImage] = []
-    with (
-        ThreadPoolExecutor(workers) as threads,
-        tqdm(
-            total=len(files),
-            desc="checking images",
-            unit=" images",
-            disable=None if progress else True,
-            leave=False,
-        ) as bar,
-    ):
+    with ThreadPoolExecutor(workers) as threads, _bar(len(files), progress) as bar:
         for part, found in zip(parts, threads.map(_bad_ones, parts), strict=True):
             bad += found
             bar.update(len(part))

@@ -1,4 +1,4 @@
-"""Images listed in a CSV or JSON Lines file: path, label, and perhaps split."""
+"""Images listed in a CSV or JSON Lines file, or in rows of any table: path, label, perhaps split."""
 
 import csv
 import io
@@ -11,104 +11,7 @@ from typing import Any
 from promptboost.data.dataset import LabelledImage, Listing, split_name
 from promptboost.data.decode import BadImage
 from promptboost.errors import DataError
-
-__all__ = ["check_columns", "images_of_rows", "split_of", "MANIFEST_ENDINGS", "read_manifest"]
-
-
-def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) -> Listing:
-    r"""Turn rows into images; a path listed twice alike is kept once and reported.
-
-    Parameters
-    ----------
-    rows : iterable of (str, mapping)
-        Where a row is, for messages (``"pets.csv, line 3"``), and its cells.
-    root : Path
-        The folder that relative paths start from.
-
-    Examples
-    --------
-    >>> rows = [("line 2", {"path": "a\\1.jpg", "label": "cat", "split": "training"})]
-    >>> image = images_of_rows(rows, Path("pets")).images[0]
-    >>> image.id, image.label, image.split
-    ('a/1.jpg', 'cat', 'train')
-    """
-    found: dict[str, tuple[str, LabelledImage]] = {}
-    bad: list[BadImage] = []
-    for where, row in rows:
-        text = _text(row, "path", where)
-        name, path = _located(text, root)
-        image = LabelledImage(
-            name, _text(row, "label", where), path, split_of(row.get("split"), where)
-        )
-        if name not in found:
-            found[name] = where, image
-            continue
-        first, earlier = found[name]
-        if (earlier.label, earlier.split) != (image.label, image.split):
-            raise DataError(
-                f"{where}: {text!r} is listed before ({first}) with another label or split; "
-                "remove one of the two"
-            )
-        bad.append(BadImage(where, f"{text} is listed before ({first}); it is used once"))
-    return Listing.of((image for _, image in found.values()), bad)
-
-
-def check_columns(columns: Iterable[Any], needed: Iterable[str], where: str) -> None:
-    """Refuse a table that lacks a column.
-
-    Examples
-    --------
-    >>> check_columns(["path", "label"], ["path", "label"], "pets.csv")
-    """
-    there = [str(column) for column in columns]
-    missing = [name for name in needed if name not in there]
-    if missing:
-        raise DataError(
-            f"{where} has no column {' and no column '.join(map(repr, missing))}; it has: "
-            f"{', '.join(there) or 'none'}. It needs path and label, and may have split"
-        )
-
-
-def _text(row: Mapping[str, Any], column: str, where: str) -> str:
-    value: Any = row.get(column)
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    # Whole numbers are accepted because labels often are; numpy's have no common base with int.
-    if hasattr(value, "item") and not isinstance(value, str):
-        value = value.item()
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{where}: the {column} is {value!r}; it must be a text that is not blank")
-    return value.strip()
-
-
-def _located(text: str, root: Path) -> tuple[str, Path]:
-    path = root / text
-    if "\\" in text and os.sep == "/" and not path.exists():
-        # Written on Windows. A backslash can be part of a name here, hence the look first.
-        path = root / text.replace("\\", "/")
-    path = Path(os.path.normpath(path))
-    inside = path.is_relative_to(root)
-    return (path.relative_to(root) if inside else path).as_posix(), path
-
-
-def split_of(value: Any, where: str) -> str | None:
-    """Read the cell that names a split; None if it is blank.
-
-    Examples
-    --------
-    >>> split_of("Testing", "line 3"), split_of("", "line 4")
-    ('test', None)
-    """
-    # A blank cell of a data frame is a float that is not equal to itself.
-    if value is None or value != value or not str(value).strip():
-        return None
-    split = split_name(str(value))
-    if split is None:
-        raise DataError(f"{where}: the split is {value!r}; it must be train, val, test or blank")
-    return split
-
+from promptboost.files import read_text
 
 MANIFEST_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 
@@ -116,37 +19,12 @@ _Row = tuple[str, dict[str, Any]]
 
 
 def read_manifest(path: Path) -> Listing:
-    r"""List the images of a manifest.
+    """List the images of a manifest.
 
     Paths are absolute or relative to the manifest's folder, with either kind of slash. The file is
     UTF-8, with or without a byte order mark; blank lines are passed over.
-
-    Parameters
-    ----------
-    path : Path
-        A file that ends in .csv, .tsv (tabs), .jsonl or .ndjson.
-
-    Returns
-    -------
-    Listing
-        The images, and the lines that repeat one.
-
-    Raises
-    ------
-    DataError
-        If the file or a line of it is wrong; the message has the number of the line.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     manifest = Path(folder) / "pets.csv"
-    ...     _ = manifest.write_text("path,label\na.jpg,cat\nb.jpg,dog\n")
-    ...     listing = read_manifest(manifest)
-    >>> [(image.id, image.label) for image in listing.images]
-    [('a.jpg', 'cat'), ('b.jpg', 'dog')]
     """
-    text = _text_of(path)
+    text = read_text(path, error=DataError)
     ending = path.suffix.lower()
     if ending in (".jsonl", ".ndjson"):
         rows = _json_rows(text, path.name)
@@ -156,15 +34,6 @@ def read_manifest(path: Path) -> Listing:
     if not listing.images:
         raise DataError(f"{path} lists no images; add lines with a path and a label")
     return listing
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
 
 
 def _csv_rows(text: str, name: str, delimiter: str) -> Iterator[_Row]:
@@ -206,3 +75,72 @@ def _json_rows(text: str, name: str) -> Iterator[_Row]:
         row = {str(key).strip().lower(): value for key, value in row.items()}
         check_columns(row, ["path", "label"], where)
         yield where, row
+
+
+def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) -> Listing:
+    """Turn rows into images; a path listed twice alike is kept once and reported."""
+    found: dict[str, tuple[str, LabelledImage]] = {}
+    bad: list[BadImage] = []
+    for where, row in rows:
+        text = _text(row, "path", where)
+        name, path = _located(text, root)
+        image = LabelledImage(
+            name, _text(row, "label", where), path, split_of(row.get("split"), where)
+        )
+        if name not in found:
+            found[name] = where, image
+            continue
+        first, earlier = found[name]
+        if (earlier.label, earlier.split) != (image.label, image.split):
+            raise DataError(
+                f"{where}: {text!r} is listed before ({first}) with another label or split; "
+                "remove one of the two"
+            )
+        bad.append(BadImage(where, f"{text} is listed before ({first}); it is used once"))
+    return Listing.of((image for _, image in found.values()), bad)
+
+
+def check_columns(columns: Iterable[Any], needed: Iterable[str], where: str) -> None:
+    """Raise DataError if a table lacks a column."""
+    there = [str(column) for column in columns]
+    missing = [name for name in needed if name not in there]
+    if missing:
+        raise DataError(
+            f"{where} has no column {' and no column '.join(map(repr, missing))}; it has: "
+            f"{', '.join(there) or 'none'}. It needs path and label, and may have split"
+        )
+
+
+def _text(row: Mapping[str, Any], column: str, where: str) -> str:
+    value: Any = row.get(column)
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    # Whole numbers are accepted because labels often are; numpy's have no common base with int.
+    if hasattr(value, "item") and not isinstance(value, str):
+        value = value.item()
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{where}: the {column} is {value!r}; it must be a text that is not blank")
+    return value.strip()
+
+
+def _located(text: str, root: Path) -> tuple[str, Path]:
+    path = root / text
+    if "\\" in text and os.sep == "/" and not path.exists():
+        # Written on Windows. A backslash can be part of a name here, hence the look first.
+        path = root / text.replace("\\", "/")
+    path = Path(os.path.normpath(path))
+    inside = path.is_relative_to(root)
+    return (path.relative_to(root) if inside else path).as_posix(), path
+
+
+def split_of(value: Any, where: str) -> str | None:
+    """Read the cell that names a split; None if it is blank."""
+    # A blank cell of a data frame is a float that is not equal to itself.
+    if value is None or value != value or not str(value).strip():
+        return None
+    split = split_name(str(value))
+    if split is None:
+        raise DataError(f"{where}: the split is {value!r}; it must be train, val, test or blank")
+    return split

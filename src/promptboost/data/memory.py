@@ -17,30 +17,9 @@ from promptboost.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["read_frame", "read_pairs", "as_images", "holds_images"]
-
 
 def read_pairs(pairs: Iterable[Any]) -> Listing:
-    """Take (image, label) pairs; an image is a PIL image, an array, bytes or a path.
-
-    Parameters
-    ----------
-    pairs : iterable of (image, label) or (image, label, split)
-        An array has shape (height, width) or (height, width, 1, 3 or 4) and holds bytes, or floats
-        from 0 to 1.
-
-    Returns
-    -------
-    Listing
-        The images, called by their position, and those that cannot be used.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> image = read_pairs([(np.zeros((8, 8, 3), dtype=np.uint8), "dark")]).images[0]
-    >>> image.id, image.label, image.open().size
-    ('0', 'dark', (8, 8))
-    """
+    """Take (image, label) pairs; an image is a PIL image, an array, bytes or a path."""
     images: list[LabelledImage] = []
     bad: list[BadImage] = []
     classes: list[str] = []
@@ -57,19 +36,7 @@ def read_pairs(pairs: Iterable[Any]) -> Listing:
 
 
 def read_frame(frame: Any) -> Listing:
-    """Take a data frame with the columns path or image, label, and perhaps split.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        Relative paths start from the current folder. A column ``image`` holds PIL images, arrays
-        or bytes.
-
-    Returns
-    -------
-    Listing
-        The images, and those that cannot be used.
-    """
+    """Take a data frame with the columns path or image, label, and perhaps split."""
     columns = [str(column).strip().lower() for column in frame.columns]
     cells = [frame.iloc[:, number].tolist() for number in range(len(columns))]
     table = dict(zip(columns, cells, strict=True))
@@ -138,13 +105,7 @@ def _from_array(array: NDArray[Any]) -> "Image":
 
 
 def holds_images(X: Any) -> bool:
-    """Tell images (paths, PIL images, arrays of pixels, bytes of files) from rows of numbers.
-
-    Examples
-    --------
-    >>> holds_images(["a.jpg", "b.jpg"]), holds_images([[0.6, 0.8], [0.0, 1.0]])
-    (True, False)
-    """
+    """Tell images (paths, PIL images, arrays of pixels, bytes of files) from rows of numbers."""
     if getattr(X, "ndim", 1) != 1:  # an array, a sparse matrix or a data frame
         return bool(X.ndim > 2)
     if isinstance(X, str | bytes) or not hasattr(X, "__len__") or len(X) == 0:
@@ -158,13 +119,7 @@ def holds_images(X: Any) -> bool:
 
 
 def as_images(X: Sequence[Any]) -> tuple[LabelledImage, ...]:
-    """Make images of what :func:`holds_images`; a file is called by its path, if all are files.
-
-    Examples
-    --------
-    >>> [image.id for image in as_images(["a.jpg", "b.jpg"])]
-    ['a.jpg', 'b.jpg']
-    """
+    """Make images of what :func:`holds_images`; a file is called by its path, if all are files."""
     items = list(X)
     listing = read_pairs((item, "not known") for item in items)
     if listing.bad:

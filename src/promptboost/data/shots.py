@@ -1,4 +1,8 @@
-"""Which images to learn from: k of every class, drawn so that more shots only add images."""
+"""Which images to learn from, and which to measure on.
+
+Of one's own images, k of every class are drawn so that more shots only add images; of a benchmark,
+those that papers which follow its protocol learnt from.
+"""
 
 import random
 from collections.abc import Hashable, Mapping, Sequence
@@ -10,24 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.config import FitConfig, OnBad
 from promptboost.data.benchmarks.splits import Item
-from promptboost.data.benchmarks.survey import benchmark_source
 from promptboost.data.dataset import Dataset
-from promptboost.data.source import load_data
+from promptboost.data.source import DataSource, load_data
 from promptboost.errors import DataError, SettingError
-
-__all__ = [
-    "draw_shots",
-    "few_shot",
-    "rest",
-    "coop_draw",
-    "coop_few_shot",
-    "HeldOut",
-    "Task",
-    "divide",
-    "load_classes",
-    "load_task",
-    "image_ids",
-]
 
 Fewer = Literal["stop", "allow"]
 
@@ -63,11 +52,6 @@ def draw_shots(
     array of int64
         Positions in ``labels``, ascending.
 
-    Raises
-    ------
-    DataError
-        If a class has too few images.
-
     Examples
     --------
     >>> labels = [0, 0, 0, 1, 1, 1]
@@ -76,8 +60,7 @@ def draw_shots(
     >>> draw_shots(labels, 2, seed=5)
     array([0, 2, 3, 5])
     """
-    if shots < 1 or seed < 0:
-        raise SettingError(f"shots is {shots} and seed {seed}; try shots 1 or more, seed 0 or more")
+    _check_numbers(shots, seed)
     if fewer not in ("stop", "allow"):
         raise SettingError(f"fewer is {fewer!r}, but must be 'stop' or 'allow'")
     labels = np.asarray(labels, dtype=np.int64)
@@ -117,15 +100,8 @@ def few_shot(
         All images.
     shots : int or None
         How many of each class to learn from; None for all there are.
-    seed : int, default=0
+    seed, fewer
         See :func:`draw_shots`.
-    fewer : {"stop", "allow"}, default="stop"
-        See :func:`draw_shots`.
-
-    Returns
-    -------
-    tuple of Dataset
-        What to learn from, and what is held out (which may be empty).
 
     Examples
     --------
@@ -151,6 +127,11 @@ def few_shot(
         if split in splits:
             return pool.subset(drawn), dataset.of_split(split)
     return pool.subset(drawn), pool.subset(rest(len(pool), drawn))
+
+
+def _check_numbers(shots: int, seed: int) -> None:
+    if shots < 1 or seed < 0:
+        raise SettingError(f"shots is {shots} and seed {seed}; try shots 1 or more, seed 0 or more")
 
 
 def _check_enough(name: str, there: int, shots: int, fewer: Fewer) -> None:
@@ -179,52 +160,13 @@ def coop_draw(items: Mapping[str, Sequence[Item]], shots: int, seed: int) -> dic
     16 shots. There are three exceptions. ImageNet has no split file: the draw depends on the order
     in which a file system lists a folder, so read a list of shots instead. Released lists for
     Food101 and FGVCAircraft by others were drawn from other splits.
-
-    Parameters
-    ----------
-    items : mapping of str to sequence of Item
-        The images of ``train`` and perhaps ``val``, in the order of the split file.
-    shots : int
-        How many of each class.
-    seed : int
-        1, 2 and 3 in the protocol.
-
-    Returns
-    -------
-    dict of str to list of Item
-        What is drawn of ``train`` and, where there is one, of ``val``.
-
-    Examples
-    --------
-    >>> items = [Item(f"{number}.jpg", number % 2, "ab"[number % 2]) for number in range(8)]
-    >>> [item.path for item in coop_draw({"train": items}, shots=2, seed=1)["train"]]
-    ['2.jpg', '4.jpg', '1.jpg', '3.jpg']
     """
     drawn = _drawn({split: [item.label for item in items[split]] for split in items}, shots, seed)
     return {split: [items[split][index] for index in indices] for split, indices in drawn.items()}
 
 
 def coop_few_shot(dataset: Dataset, shots: int | None, seed: int) -> tuple[Dataset, Dataset]:
-    """Divide a benchmark as the protocol does: shots drawn from ``train``, all of ``test`` held out.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        A benchmark, as :func:`promptboost.data.load_data` reads it.
-    shots : int or None
-        How many of each class to learn from; None for all there are.
-    seed : int
-        See :func:`coop_draw`.
-
-    Examples
-    --------
-    >>> from promptboost.data import LabelledImage
-    >>> images = [LabelledImage(f"{i}.jpg", "ab"[i % 2], b"", "train") for i in range(8)]
-    >>> data = Dataset.of([*images, LabelledImage("9.jpg", "a", b"", "test")])
-    >>> learn, held_out = coop_few_shot(data, 2, seed=1)
-    >>> [image.id for image in learn.images], len(held_out)
-    (['2.jpg', '4.jpg', '1.jpg', '3.jpg'], 1)
-    """
+    """Divide a benchmark as the protocol does: shots drawn from ``train``, all of ``test`` held out."""
     train = dataset.of_split("train")
     held_out = dataset.of_split("test")
     if shots is None:
@@ -234,8 +176,7 @@ def coop_few_shot(dataset: Dataset, shots: int | None, seed: int) -> tuple[Datas
 
 
 def _drawn(labels: Mapping[str, Sequence[Hashable]], shots: int, seed: int) -> dict[str, list[int]]:
-    if shots < 1 or seed < 0:
-        raise SettingError(f"shots is {shots} and seed {seed}; try shots 1 or more, seed 0 or more")
+    _check_numbers(shots, seed)
     if not labels.get("train"):
         raise DataError("there are no images in the split train to draw from")
     chance = random.Random(seed)
@@ -262,24 +203,12 @@ HeldOut = Literal["test", "val", "rest"]
 
 @dataclass(frozen=True)
 class Task:
-    """A dataset, divided.
+    """A dataset, divided into what to learn from and what to measure on."""
 
-    Attributes
-    ----------
-    source : str
-        Where the images are, as it was typed.
-    learn : Dataset
-        What to learn from.
-    held_out : Dataset
-        What to measure on; may be empty.
-    kind : {"test", "val", "rest"} or None
-        What is held out: a split of the source, or what was not drawn; None if it is empty.
-    """
-
-    source: str
+    source: str  # as it was typed
     learn: Dataset
-    held_out: Dataset
-    kind: HeldOut | None
+    held_out: Dataset  # may be empty
+    kind: HeldOut | None  # a split of the source, or what was not drawn
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -302,13 +231,7 @@ class Task:
 
 
 def load_task(source: str, settings: FitConfig, *, progress: bool = True) -> Task:
-    """Read images and divide them as settings ask; a benchmark as its protocol does.
-
-    Raises
-    ------
-    DataError
-        If the images cannot be used, or there are fewer than two classes.
-    """
+    """Read images and divide them as settings ask; a benchmark as its protocol does."""
     data = load_classes(source, settings.on_bad, progress=progress)
     return divide(source, data, settings.shots, settings.seed)
 
@@ -325,7 +248,7 @@ def load_classes(source: str, on_bad: OnBad = "skip", *, progress: bool = True) 
 
 def divide(source: str, data: Dataset, shots: int | None, seed: int) -> Task:
     """Draw what to learn from; a benchmark has its own way to."""
-    if benchmark_source(source) is not None:
+    if DataSource.parse(source).benchmark is not None:
         learn, held_out = coop_few_shot(data, shots, seed)
     else:
         learn, held_out = few_shot(data, shots, seed, fewer="allow")

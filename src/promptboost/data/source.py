@@ -1,21 +1,125 @@
-"""One door for every source of images."""
+"""Where labelled images come from: one word that is typed, parsed once, and one door for the rest."""
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from promptboost.data.benchmarks.registry import Benchmark, benchmark_named, find_benchmark
 from promptboost.data.dataset import Dataset, Listing
 from promptboost.data.decode import BadImage
 from promptboost.data.folder import read_folder
-from promptboost.data.integrity import OnBad, check_images, without_bad
+from promptboost.data.integrity import OnBad, check_images, cut_off, without_bad
 from promptboost.data.manifest import MANIFEST_ENDINGS, read_manifest
 from promptboost.errors import DataError
 
-if TYPE_CHECKING:
-    from promptboost.data.benchmarks.survey import BenchmarkSource
+_EMOJI = "emoji"
 
-__all__ = ["load_data"]
+
+@dataclass(frozen=True)
+class DataSource:
+    """A source of images as it is typed: a folder, a manifest, ``emoji`` or a benchmark.
+
+    Attributes
+    ----------
+    text : str
+        The words that were typed, with a benchmark's usual name.
+    path : Path or None
+        The folder or manifest, or the folder of the benchmark; None for the emoji.
+    benchmark : Benchmark or None
+        Which benchmark it is, if it is one.
+    split : Path or None
+        The split file of a benchmark, where it was named.
+
+    Examples
+    --------
+    >>> source = DataSource.parse("Oxford-IIIT-Pet:data/pets@lists/split.json")
+    >>> str(source), source.benchmark.title, source.split.name
+    ('oxford_pets:data/pets@lists/split.json', 'OxfordPets', 'split.json')
+    >>> DataSource.parse("holiday/images").benchmark is None
+    True
+    """
+
+    text: str
+    path: Path | None
+    benchmark: Benchmark | None = None
+    split: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "DataSource":
+        """Understand a folder, a manifest, ``emoji``, ``NAME:FOLDER`` or ``NAME:FOLDER@SPLIT-FILE``.
+
+        Nothing is read. The name of a benchmark may be spelled in any way that
+        :func:`~promptboost.data.benchmarks.benchmark_named` knows.
+        """
+        if text == _EMOJI:
+            return cls(text, None)
+        name, _, rest = text.partition(":")
+        benchmark = find_benchmark(name) if rest else None
+        if benchmark is None:
+            return cls(text, Path(text))
+        folder, split = Path(rest).expanduser(), None  # a shell does not do so inside a word
+        if "@" in rest and not folder.is_dir():
+            before, _, after = rest.rpartition("@")
+            folder, split = Path(before).expanduser(), Path(after).expanduser()
+        return cls._of_benchmark(benchmark, folder, split)
+
+    @classmethod
+    def _of_benchmark(cls, benchmark: Benchmark, folder: Path, split: Path | None) -> "DataSource":
+        at = "" if split is None else f"@{split}"
+        return cls(f"{benchmark.name}:{folder}{at}", folder, benchmark, split)
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def is_emoji(self) -> bool:
+        """Whether it is the images that come with the package."""
+        return self.path is None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that holds the images; None for the emoji, and for what is no folder."""
+        return self.path if self.path is not None and self.path.is_dir() else None
+
+    @property
+    def lasting(self) -> "DataSource":
+        """The same source in words that hold in any folder; a path that is not there stays."""
+        if self.path is None:
+            return self
+        if self.benchmark is not None:
+            split = None if self.split is None else self.split.absolute()
+            return self._of_benchmark(self.benchmark, self.path.absolute(), split)
+        path = self.path.absolute() if self.path.exists() else self.path
+        return DataSource(str(path) if self.path.exists() else self.text, path)
+
+    def load(
+        self,
+        *,
+        on_bad: OnBad = "skip",
+        check: bool = True,
+        workers: int = 2,
+        progress: bool = True,
+    ) -> Dataset:
+        """Read the images; see :func:`load_data`."""
+        if self.path is None:
+            from promptboost.data.emoji import load_emoji
+
+            return load_emoji()
+        if self.benchmark is None:
+            listing = _read_path(self.path)
+            return _usable(listing, on_bad, check=check, workers=workers, progress=progress)
+        from promptboost.data.benchmarks.survey import read_benchmark
+
+        listing = read_benchmark(self.benchmark, self.path, self.split)
+        bad: list[BadImage] = []
+        if check:
+            # Most images of a benchmark are never used, and there may be a million.
+            files = [image.source for image in listing.images if isinstance(image.source, Path)]
+            bad = cut_off(files, workers=workers, progress=progress)
+        # Figures on a part of a benchmark would look like those on all of it.
+        return without_bad(listing, bad, "stop")
 
 
 def load_data(
@@ -30,7 +134,7 @@ def load_data(
 
     Parameters
     ----------
-    source : str, path, pandas.DataFrame, sequence of (image, label), or Dataset
+    source : str, path, DataSource, pandas.DataFrame, sequence of (image, label), or Dataset
         A folder (``class/image.jpg``, perhaps below ``train/``, ``val/`` and ``test/``); a CSV or
         JSON Lines manifest (path, label, perhaps split); a data frame with the same columns; pairs
         in memory; a benchmark as ``"dtd:folder"`` or ``"dtd:folder@split-file"`` (see
@@ -66,45 +170,26 @@ def load_data(
     """
     if isinstance(source, Dataset):
         return source
-    if isinstance(source, str) and source == "emoji":
-        from promptboost.data.emoji import load_emoji
-
-        return load_emoji()
     if isinstance(source, str):
-        from promptboost.data.benchmarks.survey import benchmark_source
+        source = DataSource.parse(source)
+    elif isinstance(source, os.PathLike):
+        source = DataSource(os.fspath(source), Path(source))
+    if isinstance(source, DataSource):
+        return source.load(on_bad=on_bad, check=check, workers=workers, progress=progress)
+    listing = _read_memory(source)
+    return _usable(listing, on_bad, check=check, workers=workers, progress=progress)
 
-        benchmark = benchmark_source(source)
-        if benchmark is not None:
-            return _load_benchmark(benchmark, check=check, workers=workers, progress=progress)
-    listing = _read(source)
-    bad: list[BadImage] = []
-    if check:
-        bad = check_images(listing.images, workers=workers, progress=progress)
+
+def _usable(
+    listing: Listing, on_bad: OnBad, *, check: bool, workers: int, progress: bool
+) -> Dataset:
+    bad = check_images(listing.images, workers=workers, progress=progress) if check else []
     if not listing.classes:
         raise DataError("there are no images; give at least one for each class")
     return without_bad(listing, bad, on_bad)
 
 
-def _load_benchmark(
-    benchmark: "BenchmarkSource", *, check: bool, workers: int, progress: bool
-) -> Dataset:
-    from promptboost.data.benchmarks.survey import read_benchmark
-    from promptboost.data.integrity import cut_off
-
-    listing = read_benchmark(*benchmark)
-    bad: list[BadImage] = []
-    if check:
-        # Most images of a benchmark are never used, and there may be a million.
-        files = [image.source for image in listing.images if isinstance(image.source, Path)]
-        bad = cut_off(files, workers=workers, progress=progress)
-    # Figures on a part of a benchmark would look like those on all of it.
-    return without_bad(listing, bad, "stop")
-
-
-def _read(source: Any) -> Listing:
-    if isinstance(source, str | os.PathLike):
-        path = Path(source)
-        return read_folder(path) if path.is_dir() else _read_file(path)
+def _read_memory(source: Any) -> Listing:
     from promptboost.data.memory import read_frame, read_pairs
 
     if hasattr(source, "columns") and hasattr(source, "iloc"):
@@ -117,7 +202,9 @@ def _read(source: Any) -> Listing:
     )
 
 
-def _read_file(path: Path) -> Listing:
+def _read_path(path: Path) -> Listing:
+    if path.is_dir():
+        return read_folder(path)
     if not path.exists():
         _check_no_benchmark(str(path))
         raise DataError(
@@ -132,9 +219,7 @@ def _read_file(path: Path) -> Listing:
 
 
 def _check_no_benchmark(text: str) -> None:
-    """Say so if a word looks like a benchmark and its name is none."""
-    from promptboost.data.benchmarks.registry import benchmark_named
-
+    """Raise if a word looks like a benchmark and its name is none."""
     name, colon, rest = text.partition(":")
     folder = Path(rest.partition("@")[0]).expanduser()
     if colon and "/" not in name and "\\" not in name and len(name) > 1 and folder.is_dir():

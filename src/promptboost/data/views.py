@@ -9,8 +9,6 @@ from promptboost.errors import SettingError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["DEFAULT_SCALE", "draw_view", "view_name"]
-
 #: Share of the image's area that a crop keeps. Half at least: boosting looks at few images and
 #: takes each view for an example of its class, so a crop must still show the object. Training with
 #: gradients goes down to 0.08, where many crops show background only.

@@ -1,11 +1,9 @@
 """Sentences asked from a language model.
 
-Reading order: :mod:`~promptboost.llm.questions` (what is asked),
-:mod:`~promptboost.llm.client` (who is asked), :mod:`~promptboost.llm.replies` (what was
-answered), :mod:`~promptboost.llm.requests` and :mod:`~promptboost.llm.requests` (many
-questions at once), :mod:`~promptboost.llm.replies` (replies become sentences),
-:mod:`~promptboost.llm.generation` (a whole pool), :mod:`~promptboost.llm.questions` (more
-about the classes a classifier still mixes up).
+Reading order: :mod:`~promptboost.llm.questions` (what is asked, also about the classes a classifier
+still mixes up), :mod:`~promptboost.llm.client` and :mod:`~promptboost.llm.adapters` (who is asked),
+:mod:`~promptboost.llm.requests` (many questions at once), :mod:`~promptboost.llm.replies` (replies
+are kept, and become sentences), :mod:`~promptboost.llm.generation` (a whole pool).
 """
 
 from promptboost.llm.client import LanguageModel, ModelSettings, Reply, open_model

@@ -21,8 +21,6 @@ from promptboost.llm.client import (
     about_tokens,
 )
 
-__all__ = ["AnthropicModel", "OpenAIModel"]
-
 
 class _Adapter(ABC):
     """What both clients share: they are made alike, and raise the same errors under two names."""

@@ -1,4 +1,4 @@
-"""Language models: one question in, one reply out."""
+"""A language model as it is asked: its settings, its replies and errors, one question at a time."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -10,19 +10,6 @@ from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from promptboost.errors import MissingExtraError, PromptBoostError, SettingError
-
-__all__ = [
-    "AskError",
-    "LanguageModel",
-    "ModelSettings",
-    "Provider",
-    "RefusedError",
-    "Reply",
-    "TemporaryError",
-    "about_tokens",
-    "most_tokens",
-    "open_model",
-]
 
 Provider = Literal["openai", "anthropic"]
 
@@ -40,12 +27,8 @@ class AskError(PromptBoostError):
 class TemporaryError(AskError):
     """A question got no reply this time: too many requests, a fault of the server, a time-out.
 
-    Attributes
-    ----------
-    retry_after : float or None
-        Seconds the server asks to wait.
-    crowded : bool
-        Whether it was asked too much at once, so that nobody should ask for a while.
+    ``retry_after`` is what the server asks to wait, in seconds. ``crowded`` says that it was asked too
+    much at once, so that nobody should ask for a while.
     """
 
     def __init__(
@@ -62,22 +45,12 @@ class RefusedError(AskError):
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model said.
-
-    Attributes
-    ----------
-    text : str
-        Its words, as they came.
-    input_tokens, output_tokens : int
-        As the server counted them, or about four characters each where it does not say.
-    cut_off : bool
-        Whether it stopped at the limit of tokens, in the middle of a line.
-    """
+    """What a model said, and the tokens of question and answer."""
 
     text: str
     input_tokens: int
-    output_tokens: int
-    cut_off: bool = False
+    output_tokens: int  # as the server counted, or about four characters each
+    cut_off: bool = False  # at the limit of tokens, in the middle of a line
 
     @property
     def tokens(self) -> int:
@@ -137,19 +110,7 @@ class ModelSettings:
 
     @property
     def address(self) -> str | None:
-        """The base URL in force.
-
-        Raises
-        ------
-        SettingError
-            If it is no URL.
-
-        Examples
-        --------
-        >>> ModelSettings("some-model", base_url="localhost:8000/v1").address
-        Traceback (most recent call last):
-        promptboost.errors.SettingError: 'localhost:8000/v1' is no URL of a server: ...
-        """
+        """The base URL in force."""
         given = self.base_url or os.environ.get(_URL_VARIABLES[self.provider]) or None
         if given is not None and not _is_url(given):
             raise SettingError(
@@ -165,17 +126,7 @@ class LanguageModel(Protocol):
     """Whatever answers a question; several threads may ask at once."""
 
     def ask(self, question: str) -> Reply:
-        """Answer one question.
-
-        Raises
-        ------
-        TemporaryError
-            If it may work later.
-        RefusedError
-            If no question will be answered.
-        AskError
-            If this one will not be.
-        """
+        """Answer one question; raise TemporaryError, RefusedError or AskError if that cannot be."""
 
 
 @contextmanager
@@ -183,13 +134,6 @@ def open_model(settings: ModelSettings) -> Iterator[LanguageModel]:
     """Open the client for a server, and close its connections in the end.
 
     The key comes from the environment; a server on this machine or in the local network needs none.
-
-    Raises
-    ------
-    MissingExtraError
-        If the provider's client is not installed.
-    SettingError
-        If the key is missing.
     """
     try:
         library = import_module(settings.provider)
@@ -255,23 +199,11 @@ def _is_local(address: str) -> bool:
 
 
 def about_tokens(text: str) -> int:
-    """Estimate the tokens of a text: English has about four characters in one.
-
-    Examples
-    --------
-    >>> about_tokens("what does an owl look like?")
-    7
-    """
+    """Estimate the tokens of a text: English has about four characters in one."""
     return -(-len(text) // 4)
 
 
 def most_tokens(question: str) -> int:
-    """Return a number of tokens that no question has more of: a token is a byte at least.
-
-    Examples
-    --------
-    >>> most_tokens("what does an owl look like?")
-    59
-    """
+    """Return a number of tokens that no question has more of: a token is a byte at least."""
     # The frame of a message counts too: who speaks, where it begins and ends.
     return len(question.encode("utf-8", "replace")) + 32

@@ -1,4 +1,4 @@
-"""A pool of sentences from a language model."""
+"""A pool of sentences from a language model: what it would take, and what came of it."""
 
 import re
 from collections import Counter
@@ -13,8 +13,6 @@ from promptboost.llm.requests import Answers, Manner, ask_all
 from promptboost.pool.templates import fill
 from promptboost.pool.text import NameFinder, name_key
 
-__all__ = ["Generated", "Plan", "Price", "generate_pool", "plan"]
-
 # The question asked for what follows "it has"; some models say those words all the same, or others.
 _HAS = re.compile(r"(?:it |they )?(?:has|have) ", re.IGNORECASE)
 _DOES = re.compile(
@@ -26,14 +24,7 @@ _DOES = re.compile(
 
 @dataclass(frozen=True)
 class Price:
-    """What a million tokens costs, of questions and of replies, in any currency.
-
-    Examples
-    --------
-    >>> Price(-1.0, 2.0)
-    Traceback (most recent call last):
-    promptboost.errors.SettingError: the price is -1.0 and 2.0, but must be 0 or more
-    """
+    """What a million tokens costs, of questions and of replies, in any currency."""
 
     input: float
     output: float
@@ -47,49 +38,24 @@ class Price:
 
 @dataclass(frozen=True)
 class Plan:
-    """What asking would take.
-
-    Attributes
-    ----------
-    questions : tuple of Question
-        All of them.
-    cached : int
-        How many have a reply already.
-    requests, input_tokens, output_tokens : int
-        What the others need if nothing fails; tokens are estimates.
-    cost : float or None
-        The estimate in the currency of the price; None without one.
-    """
+    """What asking would take if nothing fails; tokens are estimates."""
 
     questions: tuple[Question, ...]
-    cached: int
+    cached: int  # questions that have a reply already
     requests: int
     input_tokens: int
     output_tokens: int
-    cost: float | None = None
+    cost: float | None = None  # in the currency of the price; None without one
 
 
 @dataclass(frozen=True)
 class Generated:
-    """What came of it.
+    """What came of asking."""
 
-    Attributes
-    ----------
-    sentences : dict of str to list of str
-        By class, in the order of the questions; a class without any is left out.
-    missing : tuple of str
-        Classes without a sentence.
-    answers : Answers
-        What was asked, spent and not answered.
-    dropped : Counter of str
-        Lines of replies that were left out, by reason; also ``names the other class`` and
-        ``more than asked for``.
-    """
-
-    sentences: dict[str, list[str]]
-    missing: tuple[str, ...]
+    sentences: dict[str, list[str]]  # by class, in the order of the questions
+    missing: tuple[str, ...]  # classes without a sentence
     answers: Answers
-    dropped: Counter[str]
+    dropped: Counter[str]  # lines of replies that were left out, by reason
 
 
 def plan(
@@ -98,19 +64,7 @@ def plan(
     cache: ReplyCache,
     price: Price | None = None,
 ) -> Plan:
-    """Say what asking would take. Nothing is sent.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from promptboost.llm.questions import questions_for
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     cache = ReplyCache(pathlib.Path(folder, "replies.jsonl"))
-    ...     asked = questions_for(["owl", "bat"], "cupl", 10)
-    ...     found = plan(asked, ModelSettings("a-model"), cache, Price(1.0, 2.0))
-    >>> found.requests, found.cached, round(found.cost, 6)
-    (4, 0, 0.001338)
-    """
+    """Return what asking would take; nothing is sent."""
     open_ones = {
         question.text: question
         for question in questions

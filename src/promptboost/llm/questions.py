@@ -1,4 +1,4 @@
-"""What a language model is asked about classes.
+"""What a language model is asked about classes, and about those a classifier still mixes up.
 
 The wording is our own. The kinds follow three published ideas: descriptions of how a class looks
 (CuPL), lists of attributes (DCLIP), and what tells two classes apart.
@@ -11,20 +11,9 @@ from typing import Any, Literal, get_args
 
 from promptboost.errors import PoolError, SettingError
 from promptboost.llm.replies import distinct
-from promptboost.pool.descriptions import match_descriptions
+from promptboost.pool.descriptions import sentences_by_class
 from promptboost.pool.templates import fill
 from promptboost.pool.text import name_key
-
-__all__ = [
-    "Kind",
-    "Question",
-    "contrast_questions",
-    "questions_for",
-    "Pair",
-    "confused_pairs",
-    "grow_pool",
-    "pair_questions",
-]
 
 Kind = Literal["cupl", "dclip", "contrast"]
 
@@ -62,27 +51,13 @@ _TOKENS_A_LINE = {"cupl": 28, "dclip": 10, "contrast": 28}
 
 @dataclass(frozen=True)
 class Question:
-    """One question and what its answer is for.
-
-    Attributes
-    ----------
-    text : str
-        What is asked.
-    class_name : str
-        The class the answer describes.
-    kind : {"cupl", "dclip", "contrast"}
-        The kind of answer: sentences, features, or sentences that set the class apart.
-    count : int
-        How many lines are asked for.
-    rival : str or None
-        The class it is set apart from.
-    """
+    """One question and what its answer is for."""
 
     text: str
-    class_name: str
+    class_name: str  # the class the answer describes
     kind: Kind
-    count: int
-    rival: str | None = None
+    count: int  # lines asked for
+    rival: str | None = None  # the class it is set apart from
 
     @property
     def answer_tokens(self) -> int:
@@ -136,15 +111,7 @@ def questions_for(class_names: Sequence[str], kind: Kind, per_class: int) -> lis
 
 
 def contrast_questions(one: str, other: str, count: int) -> list[Question]:
-    """Ask what tells two classes apart, once for each: an answer describes one class only.
-
-    Examples
-    --------
-    >>> for question in contrast_questions("beagle", "basset hound", 5):
-    ...     print(question.class_name, "|", question.text.split("?")[0])
-    beagle | Seen in pictures, how does a beagle look different from a basset hound
-    basset hound | Seen in pictures, how does a basset hound look different from a beagle
-    """
+    """Ask what tells two classes apart, once for each: an answer describes one class only."""
     return [_apart(one, other, count), _apart(other, one, count)]
 
 
@@ -189,13 +156,6 @@ class Pair:
 def confused_pairs(confusions: Iterable[Mapping[str, Any]], most: int) -> list[Pair]:
     """Find the pairs of classes that are mixed up most, in either direction.
 
-    Parameters
-    ----------
-    confusions : iterable of mapping
-        As in a run's ``metrics.json``: ``true``, ``predicted`` and ``count``.
-    most : int
-        How many pairs to give.
-
     Examples
     --------
     >>> found = [
@@ -219,13 +179,7 @@ def confused_pairs(confusions: Iterable[Mapping[str, Any]], most: int) -> list[P
 
 
 def pair_questions(pairs: Iterable[Pair], count: int) -> list[Question]:
-    """Ask about both classes of each pair.
-
-    Examples
-    --------
-    >>> [question.class_name for question in pair_questions([Pair("owl", "bat", 4)], 5)]
-    ['owl', 'bat']
-    """
+    """Ask about both classes of each pair."""
     if count < 1:
         raise SettingError(f"per_pair is {count}, but must be 1 or more")
     return [
@@ -240,15 +194,6 @@ def grow_pool(
 ) -> dict[str, list[str]]:
     """Add sentences to those there are; what is there stays, in its order.
 
-    Parameters
-    ----------
-    class_names : sequence of str
-        Names and order of the classes.
-    descriptions : mapping of str to sequence of str
-        What there is. Names meet as in :func:`~promptboost.pool.match_descriptions`.
-    more : mapping of str to sequence of str
-        New sentences, by the names of the classes.
-
     Examples
     --------
     >>> grow_pool(["owl", "bat"], {"Owl": ["Round eyes."]}, {"owl": ["round eyes.", "A beak."]})
@@ -256,6 +201,6 @@ def grow_pool(
     """
     if strange := [name for name in more if name not in class_names]:
         raise PoolError(f"there are sentences about {strange[0]!r}, which is no class")
-    before = match_descriptions(class_names, descriptions).matched
+    before, _ = sentences_by_class(class_names, descriptions)
     grown = {name: distinct([*before.get(name, []), *more.get(name, [])]) for name in class_names}
     return {name: sentences for name, sentences in grown.items() if sentences}

@@ -1,4 +1,4 @@
-"""Replies become sentences, whatever a model wraps around them.
+"""Replies: kept in a file, and cleaned into sentences, whatever a model wraps around them.
 
 A reply is text and nothing else: no part of it is obeyed, run or shown as markup.
 """
@@ -21,16 +21,6 @@ from promptboost.errors import FileFormatError, PoolError
 from promptboost.llm.client import ModelSettings, Reply
 from promptboost.pool.text import control_character, text_key
 
-__all__ = [
-    "ReplyCache",
-    "reply_key",
-    "MAX_WORDS",
-    "NOTHING_YET",
-    "Cleaned",
-    "clean_reply",
-    "distinct",
-]
-
 _BEGIN = b'{"cut_off": '  # keys are sorted
 
 
@@ -38,14 +28,6 @@ def reply_key(settings: ModelSettings, question: str) -> str:
     """Return the key of a reply: the same model, parameters and question are the same key.
 
     Where the server is does not count: a reply can be used again from anywhere.
-
-    Examples
-    --------
-    >>> here = ModelSettings("a-model", base_url="http://localhost:8000/v1")
-    >>> reply_key(here, "?") == reply_key(ModelSettings("a-model"), "?")
-    True
-    >>> reply_key(here, "?") == reply_key(ModelSettings("a-model", temperature=1.0), "?")
-    False
     """
     asked = [settings.model, settings.parameters, question]
     return hashlib.blake2b(_line(asked).encode(), digest_size=16).hexdigest()
@@ -56,11 +38,6 @@ class ReplyCache:
 
     A reply is on disk before :meth:`keep` returns. Lines that cannot be read, such as a last one
     that was cut off by a power cut, are skipped and counted, and never touched.
-
-    Parameters
-    ----------
-    path : path-like
-        The file; made with the first reply.
 
     Examples
     --------
@@ -202,43 +179,18 @@ _INVISIBLE = frozenset("\u200b\u2060\ufeff\u00ad")
 
 @dataclass
 class Cleaned:
-    """What is left of a reply.
-
-    Attributes
-    ----------
-    sentences : list of str
-        In order, without repeats.
-    dropped : Counter of str
-        How many lines were left out, by reason: ``empty reply``, :data:`NOTHING_YET`, ``too long``,
-        ``cut off``, ``heading``, ``chat``, ``no words``, ``repeated``.
-    """
+    """The sentences of a reply, without repeats, and how many lines were left out, by reason."""
 
     sentences: list[str] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
 
 
 def clean_reply(text: str, *, max_words: int = MAX_WORDS, cut_off: bool = False) -> Cleaned:
-    r"""Take the sentences out of a reply.
+    """Take the sentences out of a reply.
 
     Bullets, numbers, quotes, markup, terminal codes and control characters go; so do headings and
     what a model says about its answer. A line with too many words is split into its sentences, and
     those that still have too many are left out.
-
-    Parameters
-    ----------
-    text : str
-        What the model said.
-    max_words : int, default=60
-        Longest sentence kept.
-    cut_off : bool, default=False
-        The reply ended in the middle of its last line, which is left out.
-
-    Examples
-    --------
-    >>> clean_reply("Sure! Here are two:\n1. **An owl** has round eyes.\n2. \"A hooked beak.\"").sentences
-    ['An owl has round eyes.', 'A hooked beak.']
-    >>> clean_reply("A beak.\nA bea", cut_off=True).dropped
-    Counter({'cut off': 1})
     """
     cleaned = Cleaned()
     lines = [line for line in _visible(text).split("\n") if line.strip()]
@@ -264,13 +216,7 @@ def clean_reply(text: str, *, max_words: int = MAX_WORDS, cut_off: bool = False)
 
 
 def distinct(sentences: Iterable[str]) -> list[str]:
-    """Leave out sentences that differ from an earlier one in case and white space only.
-
-    Examples
-    --------
-    >>> distinct(["A beak.", "a  beak.", "Wings."])
-    ['A beak.', 'Wings.']
-    """
+    """Leave out sentences that differ from an earlier one in case and white space only."""
     first: dict[str, str] = {}
     for sentence in sentences:
         first.setdefault(text_key(sentence), sentence)

@@ -21,26 +21,10 @@ from promptboost.llm.client import (
 )
 from promptboost.llm.replies import ReplyCache
 
-__all__ = ["Budget", "Purse", "Answers", "Manner", "Retries", "ask_all"]
-
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that may be spent; None is no limit.
-
-    Attributes
-    ----------
-    requests : int or None
-        Requests sent, those that fail and are sent again included.
-    tokens : int or None
-        Tokens in and out, as the server counts them.
-
-    Examples
-    --------
-    >>> Budget(requests=-1)
-    Traceback (most recent call last):
-    promptboost.errors.SettingError: the budget of requests is -1, but must be 0 or more
-    """
+    """The most that may be spent, failed requests and tokens of both sides included; None is no limit."""
 
     requests: int | None = None
     tokens: int | None = None
@@ -50,72 +34,6 @@ class Budget:
             most = getattr(self, name)
             if most is not None and most < 0:
                 raise SettingError(f"the budget of {name} is {most}, but must be 0 or more")
-
-
-class Purse:
-    """What is left of a budget, shared by threads.
-
-    Before a request, the most it can cost is set aside; after it, what it did cost is taken. So the
-    tokens never go over the budget, as long as the server keeps to the limit of a reply.
-
-    Examples
-    --------
-    >>> purse = Purse(Budget(requests=5, tokens=100))
-    >>> purse.take(80)
-    True
-    >>> purse.settle(80, 30)
-    >>> purse.take(80), purse.empty
-    (False, 'the budget of 100 tokens is used up: 30 used, and a reply may need 80')
-    """
-
-    def __init__(self, budget: Budget) -> None:
-        self.requests = 0
-        self.tokens = 0
-        self.empty: str | None = None
-        self._budget = budget
-        self._aside = 0
-        self._closed = False
-        self._changed = threading.Condition()
-
-    def take(self, cost: int) -> bool:
-        """Set aside what a request may cost; False if the budget does not allow it.
-
-        Waits while requests under way may leave enough over.
-        """
-        most = self._budget
-        with self._changed:
-            while self.empty is None and not self._closed:
-                if most.requests is not None and self.requests >= most.requests:
-                    self._end(f"the budget of {most.requests:,} requests is used up")
-                elif most.tokens is None or self.tokens + self._aside + cost <= most.tokens:
-                    self.requests += 1
-                    self._aside += cost
-                    return True
-                elif self._aside == 0:
-                    self._end(
-                        f"the budget of {most.tokens:,} tokens is used up: {self.tokens:,} used, "
-                        f"and a reply may need {cost:,}"
-                    )
-                else:
-                    self._changed.wait()
-            return False
-
-    def settle(self, cost: int, used: int) -> None:
-        """Take what a request did cost instead of what was set aside."""
-        with self._changed:
-            self._aside -= cost
-            self.tokens += used
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Return nothing any more."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def _end(self, reason: str) -> None:
-        self.empty = reason
-        self._changed.notify_all()
 
 
 # So many failures in a row are no accident, and the rest would only be more of them.
@@ -128,21 +46,11 @@ _SAY_FROM_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Retries:
-    """How often and how soon a question is asked again.
+    """How often and how soon a question is asked again."""
 
-    Attributes
-    ----------
-    attempts : int
-        Most times a question is sent.
-    first_delay : float
-        Seconds before the second time; each further wait is twice as long.
-    longest_delay : float
-        Most seconds to wait. A server that asks for more is not waited for.
-    """
-
-    attempts: int = 6
-    first_delay: float = 1.0
-    longest_delay: float = 120.0
+    attempts: int = 6  # most times a question is sent
+    first_delay: float = 1.0  # seconds; each further wait is twice as long
+    longest_delay: float = 120.0  # a server that asks for more is not waited for
 
     def delay(self, failures: int) -> float:
         """Return the seconds to wait after so many failures; spread, so that threads do not march.
@@ -158,27 +66,13 @@ class Retries:
 
 @dataclass(frozen=True)
 class Manner:
-    """How questions are asked.
+    """How questions are asked."""
 
-    Attributes
-    ----------
-    budget : Budget
-        The most that may be spent now; replies in the cache cost nothing.
-    workers : int
-        Questions under way at the same time.
-    retries : Retries
-        What to do when it does not work.
-    progress : bool
-        Show a progress bar on a terminal.
-    say : callable
-        Called with a line for people now and then.
-    """
-
-    budget: Budget = field(default_factory=Budget)
-    workers: int = 8
+    budget: Budget = field(default_factory=Budget)  # for now; replies in the cache cost nothing
+    workers: int = 8  # questions under way at the same time
     retries: Retries = field(default_factory=Retries)
-    progress: bool = False
-    say: Callable[[str], None] = lambda _: None
+    progress: bool = False  # a bar on a terminal
+    say: Callable[[str], None] = lambda _: None  # called with a line for people
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -187,31 +81,15 @@ class Manner:
 
 @dataclass
 class Answers:
-    """What came of asking.
+    """What came of asking."""
 
-    Attributes
-    ----------
-    replies : dict of str to Reply
-        By question, in the order asked.
-    cached : int
-        How many of them were there before.
-    requests, tokens : int
-        What was spent now.
-    failed : dict of str to str
-        Questions without a reply, and why.
-    stopped : str or None
-        Why not all were asked.
-    exhausted : bool
-        Whether it was the budget that stopped it.
-    """
-
-    replies: dict[str, Reply]
-    cached: int
-    requests: int = 0
+    replies: dict[str, Reply]  # by question, in the order asked
+    cached: int  # how many of them were there before
+    requests: int = 0  # what was spent now
     tokens: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
-    stopped: str | None = None
-    exhausted: bool = False
+    failed: dict[str, str] = field(default_factory=dict)  # questions without a reply, and why
+    stopped: str | None = None  # why not all were asked
+    exhausted: bool = False  # whether it was the budget
 
 
 def ask_all(
@@ -378,3 +256,60 @@ class _Asker:
             longer = self._resume_at - before
         if longer >= _SAY_FROM_SECONDS:
             self.manner.say(f"{reason}; waiting {seconds:.0f} seconds")
+
+
+class Purse:
+    """What is left of a budget, shared by threads.
+
+    Before a request, the most it can cost is set aside; after it, what it did cost is taken. So the
+    tokens never go over the budget, as long as the server keeps to the limit of a reply.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self.requests = 0
+        self.tokens = 0
+        self.empty: str | None = None
+        self._budget = budget
+        self._aside = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def take(self, cost: int) -> bool:
+        """Set aside what a request may cost; False if the budget does not allow it.
+
+        Waits while requests under way may leave enough over.
+        """
+        most = self._budget
+        with self._changed:
+            while self.empty is None and not self._closed:
+                if most.requests is not None and self.requests >= most.requests:
+                    self._end(f"the budget of {most.requests:,} requests is used up")
+                elif most.tokens is None or self.tokens + self._aside + cost <= most.tokens:
+                    self.requests += 1
+                    self._aside += cost
+                    return True
+                elif self._aside == 0:
+                    self._end(
+                        f"the budget of {most.tokens:,} tokens is used up: {self.tokens:,} used, "
+                        f"and a reply may need {cost:,}"
+                    )
+                else:
+                    self._changed.wait()
+            return False
+
+    def settle(self, cost: int, used: int) -> None:
+        """Take what a request did cost instead of what was set aside."""
+        with self._changed:
+            self._aside -= cost
+            self.tokens += used
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Return nothing any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _end(self, reason: str) -> None:
+        self.empty = reason
+        self._changed.notify_all()

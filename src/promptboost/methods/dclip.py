@@ -8,7 +8,7 @@ from promptboost.methods.base import Bank, FewShotSet, Group, Method, Transfer
 from promptboost.methods.fitted import TextClassifier
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import sentences
-from promptboost.pool.readers.dclip import connect
+from promptboost.pool.readers.fragments import connect
 
 __all__ = ["DCLIP"]
 

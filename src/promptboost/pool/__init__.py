@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from promptboost.pool.build import Concatenate, build_pool
 from promptboost.pool.combination import deduplicate, from_sources, union
-from promptboost.pool.descriptions import (
-    DescriptionMatch,
-    emoji_descriptions,
-    match_descriptions,
-    read_descriptions,
-)
+from promptboost.pool.descriptions import emoji_descriptions, read_descriptions
 from promptboost.pool.io import is_saved_pool, load_pool, save_pool
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.products import Prompt
@@ -22,8 +17,7 @@ from promptboost.pool.templates import PLAIN_TEMPLATE, TEMPLATES, clip_templates
 if TYPE_CHECKING:
     from promptboost.pool.lint import check_meeting
     from promptboost.pool.names import Resolution, read_class_names, read_synonyms, resolve
-    from promptboost.pool.readers import KINDS, read_source, read_sources
-    from promptboost.pool.readers.source import Source
+    from promptboost.pool.readers import KINDS, Reader, Source, kinds, read_source, read_sources
     from promptboost.pool.sources import (
         Meeting,
         choose_sources,
@@ -50,10 +44,10 @@ __all__ = [
     "clip_templates",
     "fill",
     "read_descriptions",
-    "match_descriptions",
-    "DescriptionMatch",
     "emoji_descriptions",
     "KINDS",
+    "kinds",
+    "Reader",
     "Source",
     "read_source",
     "read_sources",
@@ -72,43 +66,19 @@ __all__ = [
 ]
 
 _HOME = {
-    **dict.fromkeys(("check_meeting",), "lint"),
-    **dict.fromkeys(
-        (
-            "Resolution",
-            "read_class_names",
-            "read_synonyms",
-            "resolve",
-        ),
-        "names",
-    ),
-    **dict.fromkeys(
-        (
-            "KINDS",
-            "read_source",
-            "read_sources",
-        ),
-        "readers",
-    ),
-    **dict.fromkeys(("Source",), "readers.source"),
-    **dict.fromkeys(
-        (
-            "Meeting",
-            "choose_sources",
-            "join",
-            "join_pool",
-            "meet",
-            "read_pool",
-            "rename_classes",
-        ),
-        "sources",
+    "lint": ("check_meeting",),
+    "names": ("Resolution", "read_class_names", "read_synonyms", "resolve"),
+    "readers": ("KINDS", "Reader", "Source", "kinds", "read_source", "read_sources"),
+    "sources": (
+        *("Meeting", "choose_sources", "join", "join_pool", "meet", "read_pool", "rename_classes"),
     ),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    for home, names in _HOME.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,17 +1,15 @@
-"""Making a pool: which prompts a class gets, in which order."""
+"""A pool from class names, templates and descriptions: which prompts a class gets, in which order."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from promptboost.errors import PoolError, SettingError
-from promptboost.pool.descriptions import match_descriptions
+from promptboost.pool.descriptions import sentences_by_class
+from promptboost.pool.names import check_class_names
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.products import ClassPrompts, Product, sentences_of
 from promptboost.pool.templates import PLAIN_TEMPLATE, TEMPLATES, check_templates, fill
-from promptboost.pool.text import clean, control_character, name_key
-
-__all__ = ["Concatenate", "build_pool", "check_class_names"]
+from promptboost.pool.text import clean
 
 Concatenate = Literal["none", "one", "all"]
 
@@ -44,7 +42,7 @@ def build_pool(
     descriptions : mapping of str to sequence of str, or mapping of such mappings, optional
         Sentences by class, as :func:`read_descriptions` returns them; or, by the name of the
         source they come from, several such mappings. Names meet as in
-        :func:`match_descriptions`. Without templates every class needs some.
+        :func:`resolve`. Without templates every class needs some.
     concatenate : {"none", "one", "all"}, default="none"
         Also follow a filled template by each description: not at all, one template only, or
         every template.
@@ -81,49 +79,35 @@ def build_pool(
     shared = TEMPLATES if templates is None else check_templates(templates)
     joining = _joining_templates(concatenate, shared, concatenation_template)
     given = _by_source(descriptions, clean(source, where="source"), sources)
-    found = _match(names, given)
-    if joining and not any(found.sentences.values()):
+    sentences: dict[str, dict[str, list[str]]] = {name: {} for name in names}
+    unused: dict[str, None] = {}
+    for origin, by_class in given.items():
+        found, strange = sentences_by_class(names, by_class)
+        for name, texts in found.items():
+            sentences[name][origin] = texts
+        unused |= dict.fromkeys(strange)
+    missing = tuple(name for name in names if not sentences[name])
+    if joining and len(missing) == len(names):
         raise PoolError(
             f"concatenate={concatenate!r} needs descriptions, and no class has any: "
             "give descriptions, or concatenate='none'"
         )
-    if not shared and found.missing:
+    if not shared and missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise PoolError(
-            f"no prompts for the class {found.missing[0]!r}"
-            + (f" and {len(found.missing) - 1} more" if len(found.missing) > 1 else "")
-            + ": add descriptions under that name, or use templates"
+            f"no prompts for the class {missing[0]!r}{more}: add descriptions under that name, or "
+            "use templates"
         )
     return PromptPool(
         class_names=names,
         templates=shared,
         prompts_by_class=tuple(
-            ClassPrompts(_compose(name, shared, found.sentences[name], joining)).distinct()
+            ClassPrompts(_compose(name, shared, sentences[name], joining)).distinct()
             for name in names
         ),
-        missing=found.missing if descriptions is not None else (),
-        unused=found.unused,
+        missing=missing if descriptions is not None else (),
+        unused=tuple(unused),
     )
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The sentences of each class by source, and the names that met nothing."""
-
-    sentences: dict[str, dict[str, list[str]]]
-    missing: tuple[str, ...]
-    unused: tuple[str, ...]
-
-
-def _match(names: Sequence[str], given: Mapping[str, Sentences]) -> _Found:
-    sentences: dict[str, dict[str, list[str]]] = {name: {} for name in names}
-    unused: dict[str, None] = {}
-    for source, descriptions in given.items():
-        match = match_descriptions(names, descriptions)
-        for name, own in match.matched.items():
-            sentences[name][source] = own
-        unused.update(dict.fromkeys(match.unused))
-    missing = tuple(name for name in names if not sentences[name])
-    return _Found(sentences, missing, tuple(unused))
 
 
 def _by_source(
@@ -190,31 +174,3 @@ def _joining_templates(
     if concatenate == "all" and not templates:
         raise PoolError("concatenate='all' needs templates: give some, or concatenate='one'")
     return templates if concatenate == "all" else ()
-
-
-def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names as they are, or say which one cannot be used.
-
-    Examples
-    --------
-    >>> check_class_names(["owl", "bat"])
-    ('owl', 'bat')
-    """
-    if isinstance(class_names, str):
-        raise PoolError(f"class_names must be a list of names, not one string: [{class_names!r}]")
-    seen: dict[str, str] = {}
-    for number, name in enumerate(class_names, start=1):
-        clean(name, where=f"class name {number}")
-        # A name is kept as it is, so here not even the line breaks that clean() folds may pass.
-        if control := control_character(name):
-            raise PoolError(f"class name {number} contains the character {control}: {name!r}")
-        # Such names fill every template with the same words: no prompt could tell them apart.
-        if (key := name_key(name)) in seen:
-            raise PoolError(
-                f"two classes have the same name, {seen[key]!r} and {name!r} (case, underscores "
-                "and hyphens do not count): rename one"
-            )
-        seen[key] = name
-    if not seen:
-        raise PoolError("there are no classes: class_names is empty")
-    return tuple(str(name) for name in seen.values())

@@ -1,24 +1,19 @@
-"""The sentences of a pool by where they come from."""
+"""Pools made of other pools: put together, without repeats, or of some sources only."""
 
 from collections.abc import Collection
 from dataclasses import replace
 
 from promptboost.errors import PoolError, SettingError
-from promptboost.pool.build import check_class_names
+from promptboost.pool.names import check_class_names
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.products import ClassPrompts, Part, Prompt, pack
 from promptboost.pool.sources import goes_by
 from promptboost.pool.templates import check_templates
 
-__all__ = [
-    "deduplicate",
-    "from_sources",
-    "union",
-    "TEMPLATE",
-    "of_sources",
-    "sentence_sources",
-    "sentences",
-]
+#: What filled templates say they come from.
+TEMPLATE = "template"
+#: What a template and a sentence put together say they come from.
+CONCAT = "concat"
 
 
 def union(first: PromptPool, *others: PromptPool) -> PromptPool:
@@ -106,13 +101,6 @@ def deduplicate(pool: PromptPool) -> tuple[PromptPool, int]:
 
     Pools of :func:`build_pool` and :func:`union` have no repeats; those read from a file may.
 
-    Returns
-    -------
-    PromptPool
-        Without repeats.
-    int
-        How many prompts were left out.
-
     Examples
     --------
     >>> from promptboost.pool import Prompt
@@ -134,36 +122,8 @@ def _has_sentences(prompts: ClassPrompts) -> bool:
     return any(source != "template" for source in prompts.counts())
 
 
-#: What filled templates say they come from.
-TEMPLATE = "template"
-#: What a template and a sentence put together say they come from.
-CONCAT = "concat"
-
-
 def sentence_sources(pool: PromptPool, wanted: str = "") -> list[str]:
-    """Name where the pool's sentences come from, without templates.
-
-    Parameters
-    ----------
-    pool : PromptPool
-        All there is.
-    wanted : str
-        Names of sources with commas between them, in any case; the first word of the part behind
-        a colon is enough: ``proapo:CuPL_full`` is also ``cupl``. Empty for all.
-
-    Raises
-    ------
-    PoolError
-        If there is no such source; the message says which there are.
-
-    Examples
-    --------
-    >>> from promptboost.pool import build_pool
-    >>> files = {"proapo:CuPL_full": {"owl": ["big eyes"]}, "DCLIP": {"owl": ["a beak"]}}
-    >>> pool = build_pool(["owl"], descriptions=files)
-    >>> sentence_sources(pool), sentence_sources(pool, "cupl")
-    (['proapo:CuPL_full', 'DCLIP'], ['proapo:CuPL_full'])
-    """
+    """Name where the pool's sentences come from, without templates."""
     there = [source for source in pool.prompts_by_source if source not in (TEMPLATE, CONCAT)]
     names = [name.strip() for name in wanted.split(",") if name.strip()]
     if not names:
@@ -173,16 +133,7 @@ def sentence_sources(pool: PromptPool, wanted: str = "") -> list[str]:
 
 
 def of_sources(pool: PromptPool, wanted: str) -> PromptPool:
-    """Keep the templates and the sentences of some sources, named as in :func:`sentence_sources`.
-
-    Examples
-    --------
-    >>> from promptboost.pool import build_pool
-    >>> files = {"CuPL_full": {"owl": ["big eyes"]}, "DCLIP": {"owl": ["a beak"]}}
-    >>> pool = build_pool(["owl"], descriptions=files)
-    >>> of_sources(pool, "cupl").prompts_by_source
-    {'template': 80, 'CuPL_full': 1}
-    """
+    """Keep the templates and the sentences of some sources, named as in :func:`sentence_sources`."""
     if not wanted:
         return pool
     kept = sentence_sources(pool, wanted)
@@ -191,15 +142,7 @@ def of_sources(pool: PromptPool, wanted: str) -> PromptPool:
 
 
 def sentences(pool: PromptPool, wanted: str) -> list[list[Prompt]]:
-    """Return the sentences of some sources for each class, without templates and concatenations.
-
-    Examples
-    --------
-    >>> from promptboost.pool import build_pool
-    >>> pool = build_pool(["owl", "bat"], descriptions={"CuPL": {"owl": ["big eyes"]}})
-    >>> [[prompt.text for prompt in own] for own in sentences(pool, "cupl")]
-    [['big eyes'], []]
-    """
+    """Return the sentences of some sources for each class, without templates and concatenations."""
     names = set(sentence_sources(pool, wanted))
     return [
         [p for p in prompts if p.source in names and p.template is None]

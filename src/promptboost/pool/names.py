@@ -1,4 +1,8 @@
-"""Class names meet the names of a file, and nothing is guessed in silence."""
+"""Which names of a file are which class: one rule, for Python and the command line alike.
+
+Also the names themselves: class names and synonyms read from files, the numbers of ImageNet's
+classes, and what papers are known to call the classes of some benchmarks.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,170 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError
-from promptboost.files import load_json, read_text
-from promptboost.pool.text import LOOSE, STRICT, Key, Spelling, clean, name_key
-
-__all__ = [
-    "names_of_benchmark",
-    "imagenet_names",
-    "is_wnid",
-    "read_class_names",
-    "Ambiguity",
-    "Match",
-    "Resolution",
-    "read_synonyms",
-    "resolve",
-]
-
-Names = Mapping[str, Sequence[str]]
-
-_CALTECH: Names = {
-    "face": ["off-center face", "centered face"],
-    "car side": ["side of a car"],
-    "cougar body": ["body of a cougar cat"],
-    "cougar face": ["face of a cougar cat"],
-    "crocodile head": ["head of a crocodile"],
-    "flamingo head": ["head of a flamingo"],
-    "snoopy": ["snoopy (cartoon beagle)"],
-    "yin yang": ["yin and yang symbol"],
-}
-_EUROSAT: Names = {
-    "annual crop land": ["annual crop", "AnnualCrop"],
-    "herbaceous vegetation land": [
-        *("herbaceous vegetation", "HerbaceousVegetation", "brushland or shrubland"),
-    ],
-    "highway or road": ["highway"],
-    "industrial buildings": ["industrial", "industrial buildings or commercial buildings"],
-    "pasture land": ["pasture"],
-    "permanent crop land": ["permanent crop", "PermanentCrop"],
-    "residential buildings": ["residential", "residential buildings or homes or apartments"],
-    "sea or lake": ["SeaLake", "lake or sea"],
-}
-_FLOWERS: Names = {"pink-yellow dahlia": ["pink and yellow dahlia"], "ball moss": ["air plant"]}
-_IMAGENET: Names = {"eft": ["newt"], "maillot": ["tights"]}
-
-
-def names_of_benchmark(class_names: Iterable[str]) -> Names:
-    """Return the other names of a benchmark's classes; nothing for classes of one's own.
-
-    Examples
-    --------
-    >>> names_of_benchmark(["rose", "ball moss", "pink-yellow dahlia"])["ball moss"]
-    ['air plant']
-    >>> names_of_benchmark(["newt", "toad"])
-    {}
-    """
-    there = set(map(name_key, class_names))
-    for table in (_CALTECH, _EUROSAT, _FLOWERS, _IMAGENET):
-        # One class of a name may be anybody's; all of them together are not.
-        if all(there & set(map(name_key, (name, *others))) for name, others in table.items()):
-            return table
-    return {}
-
-
-_WNID = re.compile(r"n\d{8}")
-
-
-def is_wnid(name: str) -> bool:
-    """Say whether a name is a WordNet number.
-
-    Examples
-    --------
-    >>> is_wnid("n01514668"), is_wnid("rooster")
-    (True, False)
-    """
-    return _WNID.fullmatch(name) is not None
-
-
-@cache
-def imagenet_names() -> dict[str, list[str]]:
-    """Return the numbers of each ImageNet class by CLIP's name for it.
-
-    The numbers come from timm and the names, in the same order, from open_clip; without both
-    there is no table, and a synonyms file has to say what the numbers mean. Two pairs of classes
-    have the same name in CLIP's list: such a name has two numbers.
-    """
-    timm = find_spec("timm")
-    if timm is None or timm.origin is None or find_spec("open_clip") is None:
-        return {}
-    try:
-        numbers = Path(timm.origin).with_name("data") / "_info" / "imagenet_synsets.txt"
-        wnids = numbers.read_text("utf-8").split()
-        from open_clip import IMAGENET_CLASSNAMES
-    except (OSError, ImportError):
-        return {}
-    if len(wnids) != len(IMAGENET_CLASSNAMES) or not all(map(is_wnid, wnids)):
-        return {}
-    found: dict[str, list[str]] = {}
-    for wnid, name in zip(wnids, IMAGENET_CLASSNAMES, strict=True):
-        found.setdefault(name, []).append(wnid)
-    return found
-
-
-_LABELS = "label_to_category_name.json"
-
-
-def read_class_names(source: str | Path) -> tuple[str, ...] | None:
-    r"""Read class names from a file of names; None if it is no such file but perhaps images.
-
-    Parameters
-    ----------
-    source : path-like
-        A text file with a name a line; a JSON list of names, or ``{"0": "name", …}``; a JSON file
-        of sentences by class, whose names are taken; or a ProAPO folder.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "classes.txt")
-    ...     _ = path.write_text("owl\nbat\n")
-    ...     read_class_names(path)
-    ('owl', 'bat')
-    """
-    path = Path(source)
-    if path.is_dir() and (path / _LABELS).is_file():
-        path = path / _LABELS
-    if not path.is_file():  # a benchmark's name may end in .json too: dtd:DIR@split.json
-        return None
-    if path.suffix.lower() == ".txt":
-        return _checked([line for line in read_text(path).splitlines() if line.strip()], path)
-    if path.suffix.lower() == ".json":
-        return _checked(_names(load_json(read_text(path), str(path)), path), path)
-    return None
-
-
-def _names(loaded: Any, path: Path) -> list[Any]:
-    if isinstance(loaded, list):
-        return loaded
-    if isinstance(loaded, dict) and all(isinstance(value, str) for value in loaded.values()):
-        if not all(key.isdecimal() for key in loaded):
-            raise FileFormatError(f'{path} should be {{"0": "name", "1": "name", …}}')
-        return [loaded[key] for key in sorted(loaded, key=int)]
-    if isinstance(loaded, dict) and all(isinstance(value, list) for value in loaded.values()):
-        return list(loaded)
-    raise FileFormatError(f'{path} should be ["name", …] or {{"0": "name", …}}')
-
-
-def _checked(names: list[Any], path: Path) -> tuple[str, ...]:
-    seen: dict[str, str] = {}
-    for number, given in enumerate(names, start=1):
-        try:
-            name = clean(given, where=f"class name {number}")
-        except PoolError as error:
-            raise FileFormatError(f"{path}: {error}") from error
-        if (key := name_key(name)) in seen:
-            raise PoolError(
-                f"{path}: two classes have the same name, {seen[key]!r} and {name!r} (case, "
-                "underscores and hyphens do not count): rename one"
-            )
-        seen[key] = name
-    if not seen:
-        raise FileFormatError(f"{path} holds no class names")
-    return tuple(seen.values())
-
+from promptboost.files import read_json, read_text
+from promptboost.pool.text import (
+    LOOSE,
+    STRICT,
+    Key,
+    Spelling,
+    clean,
+    control_character,
+    name_key,
+)
 
 Synonyms = Mapping[str, Sequence[str]]
+"""Other names of classes, by the name of the class."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +70,15 @@ class Resolution:
     def entries(self, class_name: str) -> list[str]:
         """Return the names of the file that are one class."""
         return [match.entry for match in self.matches if match.class_name == class_name]
+
+    def check_clear(self, where: str, way_out: str = "rename one") -> None:
+        """Raise PoolError if a name fits in more than one way; `where` says in which file."""
+        for item in self.ambiguous:
+            raise PoolError(
+                f"{where}: {' or '.join(map(repr, item.entries))} could be "
+                f"{' or '.join(map(repr, item.classes))} ({item.how}), and neither is taken on a "
+                f"guess; {way_out}"
+            )
 
 
 def resolve(
@@ -332,6 +194,171 @@ class _Table:
         )
 
 
+def _groups(synonyms: Synonyms) -> dict[str, dict[str, None]]:
+    # Dicts and not sets: the order of what is joined must not change from run to run.
+    groups: dict[str, dict[str, None]] = {}
+    for name, others in synonyms.items():
+        keys = dict.fromkeys(map(name_key, (name, *others)))
+        groups.setdefault(name_key(name), {}).update(keys)
+    return groups
+
+
+def _by_key(names: Iterable[str], key_of: Key) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(key_of(name), []).append(name)
+    return found
+
+
+_CALTECH: Synonyms = {
+    "face": ["off-center face", "centered face"],
+    "car side": ["side of a car"],
+    "cougar body": ["body of a cougar cat"],
+    "cougar face": ["face of a cougar cat"],
+    "crocodile head": ["head of a crocodile"],
+    "flamingo head": ["head of a flamingo"],
+    "snoopy": ["snoopy (cartoon beagle)"],
+    "yin yang": ["yin and yang symbol"],
+}
+_EUROSAT: Synonyms = {
+    "annual crop land": ["annual crop", "AnnualCrop"],
+    "herbaceous vegetation land": [
+        *("herbaceous vegetation", "HerbaceousVegetation", "brushland or shrubland"),
+    ],
+    "highway or road": ["highway"],
+    "industrial buildings": ["industrial", "industrial buildings or commercial buildings"],
+    "pasture land": ["pasture"],
+    "permanent crop land": ["permanent crop", "PermanentCrop"],
+    "residential buildings": ["residential", "residential buildings or homes or apartments"],
+    "sea or lake": ["SeaLake", "lake or sea"],
+}
+_FLOWERS: Synonyms = {"pink-yellow dahlia": ["pink and yellow dahlia"], "ball moss": ["air plant"]}
+_IMAGENET: Synonyms = {"eft": ["newt"], "maillot": ["tights"]}
+
+
+def names_of_benchmark(class_names: Iterable[str]) -> Synonyms:
+    """Return the other names of a benchmark's classes; nothing for classes of one's own."""
+    there = set(map(name_key, class_names))
+    for table in (_CALTECH, _EUROSAT, _FLOWERS, _IMAGENET):
+        # One class of a name may be anybody's; all of them together are not.
+        if all(there & set(map(name_key, (name, *others))) for name, others in table.items()):
+            return table
+    return {}
+
+
+_WNID = re.compile(r"n\d{8}")
+
+
+def is_wnid(name: str) -> bool:
+    """Tell whether a name is a WordNet number, such as n01514668."""
+    return _WNID.fullmatch(name) is not None
+
+
+@cache
+def imagenet_names() -> dict[str, list[str]]:
+    """Return the numbers of each ImageNet class by CLIP's name for it.
+
+    The numbers come from timm and the names, in the same order, from open_clip; without both
+    there is no table, and a synonyms file has to say what the numbers mean. Two pairs of classes
+    have the same name in CLIP's list: such a name has two numbers.
+    """
+    timm = find_spec("timm")
+    if timm is None or timm.origin is None or find_spec("open_clip") is None:
+        return {}
+    try:
+        numbers = Path(timm.origin).with_name("data") / "_info" / "imagenet_synsets.txt"
+        wnids = numbers.read_text("utf-8").split()
+        from open_clip import IMAGENET_CLASSNAMES
+    except (OSError, ImportError):
+        return {}
+    if len(wnids) != len(IMAGENET_CLASSNAMES) or not all(map(is_wnid, wnids)):
+        return {}
+    found: dict[str, list[str]] = {}
+    for wnid, name in zip(wnids, IMAGENET_CLASSNAMES, strict=True):
+        found.setdefault(name, []).append(wnid)
+    return found
+
+
+_LABELS = "label_to_category_name.json"
+
+
+def read_class_names(source: str | Path) -> tuple[str, ...] | None:
+    r"""Read class names from a file of names; None if it is no such file but perhaps images.
+
+    Parameters
+    ----------
+    source : path-like
+        A text file with a name a line; a JSON list of names, or ``{"0": "name", …}``; a JSON file
+        of sentences by class, whose names are taken; or a ProAPO folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "classes.txt")
+    ...     _ = path.write_text("owl\nbat\n")
+    ...     read_class_names(path)
+    ('owl', 'bat')
+    """
+    path = Path(source)
+    if path.is_dir() and (path / _LABELS).is_file():
+        path = path / _LABELS
+    if not path.is_file():  # a benchmark's name may end in .json too: dtd:DIR@split.json
+        return None
+    if path.suffix.lower() == ".txt":
+        return _checked([line for line in read_text(path).splitlines() if line.strip()], path)
+    if path.suffix.lower() == ".json":
+        return _checked(_names(read_json(path), path), path)
+    return None
+
+
+def _names(loaded: Any, path: Path) -> list[Any]:
+    if isinstance(loaded, list):
+        return loaded
+    if isinstance(loaded, dict) and all(isinstance(value, str) for value in loaded.values()):
+        if not all(key.isdecimal() for key in loaded):
+            raise FileFormatError(f'{path} should be {{"0": "name", "1": "name", …}}')
+        return [loaded[key] for key in sorted(loaded, key=int)]
+    if isinstance(loaded, dict) and all(isinstance(value, list) for value in loaded.values()):
+        return list(loaded)
+    raise FileFormatError(f'{path} should be ["name", …] or {{"0": "name", …}}')
+
+
+def _checked(names: list[Any], path: Path) -> tuple[str, ...]:
+    try:
+        cleaned = [clean(name, where=f"class name {n}") for n, name in enumerate(names, start=1)]
+    except PoolError as error:
+        raise FileFormatError(f"{path}: {error}") from error
+    if not cleaned:
+        raise FileFormatError(f"{path} holds no class names")
+    try:
+        return check_class_names(cleaned)
+    except PoolError as error:
+        raise PoolError(f"{path}: {error}") from error
+
+
+def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names as they are; raise PoolError if one cannot be used, or two are the same."""
+    if isinstance(class_names, str):
+        raise PoolError(f"class_names must be a list of names, not one string: [{class_names!r}]")
+    seen: dict[str, str] = {}
+    for number, name in enumerate(class_names, start=1):
+        clean(name, where=f"class name {number}")
+        # A name is kept as it is, so here not even the line breaks that clean() folds may pass.
+        if control := control_character(name):
+            raise PoolError(f"class name {number} contains the character {control}: {name!r}")
+        # Such names fill every template with the same words: no prompt could tell them apart.
+        if (key := name_key(name)) in seen:
+            raise PoolError(
+                f"two classes have the same name, {seen[key]!r} and {name!r} (case, underscores "
+                "and hyphens do not count): rename one"
+            )
+        seen[key] = name
+    if not seen:
+        raise PoolError("there are no classes: class_names is empty")
+    return tuple(str(name) for name in seen.values())
+
+
 def read_synonyms(path: str | Path) -> dict[str, list[str]]:
     """Read other names of classes from a JSON file.
 
@@ -349,7 +376,7 @@ def read_synonyms(path: str | Path) -> dict[str, list[str]]:
     ...     read_synonyms(path)
     {'rooster': ['n01514668'], 'hen': ['n01514859']}
     """
-    loaded = load_json(read_text(path), str(path))
+    loaded = read_json(path)
     wanted = '{"name": ["other name", …]} or {"other name": "name"}'
     if not isinstance(loaded, dict):
         raise FileFormatError(f"{path} should be {wanted}")
@@ -361,20 +388,4 @@ def read_synonyms(path: str | Path) -> dict[str, list[str]]:
             found.setdefault(name, []).extend(others)
         else:
             raise FileFormatError(f"{path}: {name!r} should be as in {wanted}")
-    return found
-
-
-def _groups(synonyms: Synonyms) -> dict[str, dict[str, None]]:
-    # Dicts and not sets: the order of what is joined must not change from run to run.
-    groups: dict[str, dict[str, None]] = {}
-    for name, others in synonyms.items():
-        keys = dict.fromkeys(map(name_key, (name, *others)))
-        groups.setdefault(name_key(name), {}).update(keys)
-    return groups
-
-
-def _by_key(names: Iterable[str], key_of: Key) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for name in names:
-        found.setdefault(key_of(name), []).append(name)
     return found

@@ -1,52 +1,20 @@
-"""The prompts boosting may choose from: for every class a list of sentences of any length."""
+"""The prompts that boosting may choose from: for every class a list of sentences of any length."""
 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from promptboost.errors import PoolError
 from promptboost.pool.products import ClassPrompts, Prompt, Texts
 from promptboost.pool.templates import fill
 
-if TYPE_CHECKING:
-    from promptboost.encoders import Encoder
-    from promptboost.encoders.store import EmbeddingStore
-
-__all__ = ["words_fingerprint", "PromptPool"]
-
 _AT_ONCE = 4096
-
-
-def words_fingerprint(
-    class_names: Sequence[str], templates: Sequence[str], texts_by_class: Iterable[Iterable[str]]
-) -> str:
-    """Return what changes whenever a class name, a template, a text or their order changes.
-
-    Saved ensembles carry it: it must stay what it is for pools that stay what they are.
-
-    Examples
-    --------
-    >>> words_fingerprint(["owl"], ["a {}"], [["an owl"]])
-    '535e65611a5d3d243e2bbecdb1342026'
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    # JSON marks where each string and list ends: ["ab", "c"] and ["a", "bc"] differ.
-    digest.update(json.dumps([list(class_names), list(templates)]).encode())
-    for texts in texts_by_class:
-        digest.update(b"[")
-        rest, comma = iter(texts), b""
-        # A part at a time gives the bytes of one long list without making it.
-        while some := list(islice(rest, _AT_ONCE)):
-            digest.update(comma + json.dumps(some)[1:-1].encode())
-            comma = b", "
-        digest.update(b"]")
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -143,58 +111,6 @@ class PromptPool:
             "fingerprint": self.fingerprint,
         }
 
-    def embed(
-        self,
-        encoder: "Encoder",
-        store: "EmbeddingStore",
-        *,
-        batch: int = 4096,
-        progress: Callable[[int], None] | None = None,
-    ) -> int:
-        """Embed every text into a store, in half precision, holding one class at a time.
-
-        Work that is interrupted goes on where it was. Rows are read back with
-        ``StoredEncoder(encoder, store, dtype="float16")``.
-
-        Parameters
-        ----------
-        encoder : Encoder
-            What embeds the texts that the store does not have.
-        store : EmbeddingStore
-            Where rows are kept.
-        batch : int, default=4096
-            Texts encoded between two writes: what a killed run can lose.
-        progress : callable, optional
-            Called with the number of further texts that are done, such as ``tqdm(...).update``.
-
-        Returns
-        -------
-        int
-            How many texts that were; a text that several classes share counts for each of them.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> from promptboost.encoders.store import EmbeddingStore
-        >>> from promptboost.pool import build_pool
-        >>> from promptboost.encoders.fake import FakeEncoder
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     build_pool(["owl", "bat"]).embed(FakeEncoder(), EmbeddingStore(folder))
-        160
-        """
-        from promptboost.encoders.store import StoredEncoder
-
-        stored = StoredEncoder(encoder, store, batch=batch, dtype="float16", progress=progress)
-        done = 0
-        for texts in self._texts_to_embed():
-            stored.encode_texts(texts)
-            done += len(texts)
-        return done
-
-    def _texts_to_embed(self) -> Iterator[list[str]]:
-        for name, filled in zip(self.class_names, self.template_texts(), strict=True):
-            yield list(dict.fromkeys([*filled, *self.texts(name)]))
-
     @cached_property
     def _position(self) -> dict[str, int]:
         return {name: k for k, name in enumerate(self.class_names)}
@@ -213,3 +129,24 @@ class PromptPool:
     def __repr__(self) -> str:
         prompts = sum(map(len, self.prompts_by_class))
         return f"<PromptPool: {len(self.class_names)} classes, {prompts} prompts>"
+
+
+def words_fingerprint(
+    class_names: Sequence[str], templates: Sequence[str], texts_by_class: Iterable[Iterable[str]]
+) -> str:
+    """Return what changes whenever a class name, a template, a text or their order changes.
+
+    Saved ensembles carry it: it must stay what it is for pools that stay what they are.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    # JSON marks where each string and list ends: ["ab", "c"] and ["a", "bc"] differ.
+    digest.update(json.dumps([list(class_names), list(templates)]).encode())
+    for texts in texts_by_class:
+        digest.update(b"[")
+        rest, comma = iter(texts), b""
+        # A part at a time gives the bytes of one long list without making it.
+        while some := list(islice(rest, _AT_ONCE)):
+            digest.update(comma + json.dumps(some)[1:-1].encode())
+            comma = b", "
+        digest.update(b"]")
+    return digest.hexdigest()

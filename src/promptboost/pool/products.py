@@ -10,22 +10,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import overload
+from typing import TypeVar, overload
 
 from promptboost.pool.templates import fill
 from promptboost.pool.text import text_key
-
-__all__ = [
-    "Listed",
-    "Part",
-    "Product",
-    "Prompt",
-    "sentences_of",
-    "ClassPrompts",
-    "Texts",
-    "Packer",
-    "pack",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,34 +51,14 @@ class Product:
     """All pairs of some templates and some sentences, or some of the pairs; templates count first.
 
     ``None`` as the only template or sentence stands for prompts that have none.
-
-    Attributes
-    ----------
-    source, origin : str, str or None
-        As every prompt of it has them.
-    templates : tuple of str, or ``(None,)``
-        With ``{}``.
-    starts : tuple of str, or ``(None,)``
-        The same, filled with the name of the class.
-    sentences : tuple of str, or ``(None,)``
-        The second halves.
-    kept : array of int, optional
-        Which pairs: the number of the template times the number of sentences, plus the number of
-        the sentence. All by default.
-
-    Examples
-    --------
-    >>> pairs = Product("concat", ("a {}.", "the {}."), ("an owl.", "the owl."), ("eyes", "beak"))
-    >>> len(pairs), pairs.text(3), list(pairs.texts())[0]
-    (4, 'the owl. beak', 'an owl. eyes')
     """
 
     source: str
     templates: tuple[str | None, ...]
-    starts: tuple[str | None, ...]
-    sentences: tuple[str | None, ...]
+    starts: tuple[str | None, ...]  # the templates, filled with the name of the class
+    sentences: tuple[str | None, ...]  # the second halves
     origin: str | None = None
-    kept: "array[int] | None" = None
+    kept: "array[int] | None" = None  # which pairs: template × sentences + sentence
 
     def __len__(self) -> int:
         return len(self._numbers())
@@ -205,23 +173,25 @@ def _keys(parts: tuple[str | None, ...]) -> tuple[str | None, ...]:
 
 
 _SHOWN = 10
+_Item = TypeVar("_Item", covariant=True)
 
 
-class ClassPrompts(Sequence[Prompt]):
-    """The prompts of one class, made when asked for.
+class _Made(Sequence[_Item]):
+    """Items made when asked for; equal to any list or tuple of the same items."""
 
-    Parameters
-    ----------
-    parts : iterable of Product or Listed
-        One after the other; empty ones are left out.
+    __slots__ = ()
 
-    Examples
-    --------
-    >>> from promptboost.pool.products import sentences_of
-    >>> prompts = ClassPrompts([sentences_of("mine", ["round eyes", "a beak"])])
-    >>> len(prompts), prompts[-1].text
-    (2, 'a beak')
-    """
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Made | tuple | list):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+class ClassPrompts(_Made[Prompt]):
+    """The prompts of one class, made when asked for."""
 
     __slots__ = ("_ends", "parts")
 
@@ -276,27 +246,12 @@ class ClassPrompts(Sequence[Prompt]):
         p = bisect_right(self._ends, i)
         return self.parts[p], i - (self._ends[p - 1] if p else 0)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ClassPrompts | tuple | list):
-            return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
     def __repr__(self) -> str:
         return f"<{len(self)} prompts>"
 
 
-class Texts(Sequence[str]):
-    """The texts of prompts, made when asked for; equal to any list or tuple of the same texts.
-
-    Examples
-    --------
-    >>> texts = Texts((Prompt("an owl", "mine"), Prompt("a beak", "mine")))
-    >>> texts, texts[-1], texts == ["an owl", "a beak"]
-    (('an owl', 'a beak'), 'a beak', True)
-    """
+class Texts(_Made[str]):
+    """The texts of prompts, made when asked for; equal to any list or tuple of the same texts."""
 
     __slots__ = ("_prompts",)
 
@@ -322,14 +277,6 @@ class Texts(Sequence[str]):
             return self._prompts.texts()
         return (prompt.text for prompt in self._prompts)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Texts | tuple | list):
-            return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
     def __repr__(self) -> str:
         if len(self) <= _SHOWN:
             return repr(tuple(self))
@@ -337,14 +284,7 @@ class Texts(Sequence[str]):
 
 
 def pack(class_name: str, prompts: Sequence[Prompt]) -> ClassPrompts:
-    """Put the prompts of a class into little room; their order and content stay.
-
-    Examples
-    --------
-    >>> prompts = (Prompt("an owl", "template", "a {}"), Prompt("eyes", "mine", sentence="eyes"))
-    >>> pack("owl", prompts) == prompts
-    True
-    """
+    """Put the prompts of a class into little room; their order and content stay."""
     if isinstance(prompts, ClassPrompts):
         return prompts
     packer = Packer(class_name)
@@ -353,13 +293,7 @@ def pack(class_name: str, prompts: Sequence[Prompt]) -> ClassPrompts:
 
 
 class Packer:
-    """Takes the prompts of one class one by one, and keeps each template and sentence once.
-
-    Parameters
-    ----------
-    class_name : str
-        What templates are filled with.
-    """
+    """Takes the prompts of one class one by one, and keeps each template and sentence once."""
 
     def __init__(self, class_name: str) -> None:
         self.class_name = class_name

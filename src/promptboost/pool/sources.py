@@ -1,31 +1,19 @@
-"""Files become a pool: sources that met the classes, or a pool that was saved."""
+"""Sources of sentences that met the classes, and the pools made of them or of a saved pool."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from promptboost.errors import PoolError, SettingError
-from promptboost.pool.build import Concatenate, build_pool, check_class_names
+from promptboost.errors import PoolError, SettingError, few
+from promptboost.pool.build import Concatenate, build_pool
 from promptboost.pool.io import is_saved_pool, load_pool
-from promptboost.pool.names import Resolution, resolve
+from promptboost.pool.names import Resolution, check_class_names, resolve
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.readers import read_sources
 from promptboost.pool.readers.source import Source
 from promptboost.pool.text import text_key
-
-__all__ = [
-    "goes_by",
-    "Meeting",
-    "join",
-    "meet",
-    "sentences_of",
-    "choose_sources",
-    "join_pool",
-    "read_pool",
-    "rename_classes",
-]
 
 
 def goes_by(source: str, word: str) -> bool:
@@ -33,13 +21,6 @@ def goes_by(source: str, word: str) -> bool:
 
     It may be the whole name, the part of it before or behind a colon, or the first word of the
     latter.
-
-    Examples
-    --------
-    >>> [goes_by("proapo:CuPL_full", word) for word in ("proapo:CuPL_full", "cupl_full", "cupl")]
-    [True, True, True]
-    >>> goes_by("DCLIP.json", "dclip"), goes_by("DCLIP.json", "clip")
-    (True, False)
     """
     family, _, own = source.partition(":")
     short = own or source
@@ -49,17 +30,7 @@ def goes_by(source: str, word: str) -> bool:
 
 @dataclass(frozen=True)
 class Meeting:
-    """A source, how its names met the classes, and what each class gets.
-
-    Attributes
-    ----------
-    source : Source
-        The source.
-    resolution : Resolution
-        How the names met.
-    texts : dict of str to list of str
-        The sentences of each class that gets some, repeats and all.
-    """
+    """A source, how its names met the classes, and the sentences each class gets, repeats and all."""
 
     source: Source
     resolution: Resolution
@@ -69,7 +40,7 @@ class Meeting:
 def meet(
     source: Source, class_names: Sequence[str], synonyms: Mapping[str, Sequence[str]] | None = None
 ) -> Meeting:
-    """Return every class its sentences.
+    """Find for every class its sentences.
 
     Examples
     --------
@@ -93,11 +64,6 @@ def meet(
 def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, list[str]]:
     """Put the sentences of all sources together, in their order, each sentence once.
 
-    Raises
-    ------
-    PoolError
-        If names fit in more than one way, or no class has a sentence.
-
     Examples
     --------
     >>> from pathlib import Path
@@ -107,12 +73,10 @@ def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, l
     """
     found: dict[str, dict[str, str]] = {name: {} for name in class_names}
     for meeting in meetings:
-        for item in meeting.resolution.ambiguous:
-            raise PoolError(
-                f"{meeting.source.path}: {_listed(item.entries)} could be {_listed(item.classes)} "
-                f"({item.how}), and neither is taken on a guess; say which in a file "
-                '{"class": ["other name", …]} and give it as --synonyms, or rename one'
-            )
+        meeting.resolution.check_clear(
+            str(meeting.source.path),
+            'say which in a file {"class": ["other name", …]} and give it as --synonyms, or rename one',
+        )
         for name, texts in meeting.texts.items():
             for text in texts:
                 found[name].setdefault(text_key(text), text)
@@ -126,20 +90,7 @@ def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, l
 
 
 def sentences_of(sources: Sequence[Source], class_name: str) -> dict[str, list[str]]:
-    """Return the sentences of one class by the name of the source.
-
-    Raises
-    ------
-    PoolError
-        If no source knows the class; the message has the nearest names.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> source = Source("mine", "plain", Path("mine.json"), {"Owl": ("large round eyes",)})
-    >>> sentences_of([source], "owl")
-    {'mine': ['large round eyes']}
-    """
+    """Return the sentences of one class by the name of the source."""
     met = [(source.name, meet(source, [class_name])) for source in sources]
     if not any(item.texts or item.resolution.matches for _, item in met):
         entries = [entry for source in sources for entry in source.sentences]
@@ -148,10 +99,6 @@ def sentences_of(sources: Sequence[Source], class_name: str) -> dict[str, list[s
             f"there is no class {class_name!r}; there is {', '.join(map(repr, dict.fromkeys(near)))}"
         )
     return {name: item.texts.get(class_name, []) for name, item in met}
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " or ".join(map(repr, names))
 
 
 def read_pool(
@@ -206,22 +153,6 @@ def join_pool(
 ) -> PromptPool:
     """Make a pool of sources that met the classes; every prompt keeps the name of its source.
 
-    Parameters
-    ----------
-    meetings : sequence of Meeting
-        From :func:`meet`, all with these classes. Sources of one name are put together.
-    class_names : sequence of str
-        Names and order of the classes.
-    templates, concatenate
-        As for :func:`build_pool`. Templates that come from a source take the place of ours.
-    sources : sequence of str, optional
-        Which of them to take, see :func:`choose_sources`; all by default.
-
-    Raises
-    ------
-    PoolError
-        If names fit in more than one way, or no class has a sentence.
-
     Examples
     --------
     >>> from promptboost.pool.readers.source import Source
@@ -254,7 +185,7 @@ def join_pool(
 
 
 def choose_sources(meetings: Sequence[Meeting], wanted: Iterable[str]) -> list[Meeting]:
-    """Take some of the sources, in the order wanted, or say which one there is not.
+    """Take some of the sources, in the order wanted; raise SettingError if there is none of a name.
 
     A source goes by its name (``"cupl_full"``, ``"proapo:CuPL_full"``), by the part of it after
     the colon, by the first word of that (``"cupl"``) and by its format, all
@@ -292,12 +223,7 @@ def rename_classes(
     synonyms: Mapping[str, Sequence[str]] | None = None,
     where: str = "the pool",
 ) -> PromptPool:
-    """Return a pool the names and the order of these classes; its texts stay as they are.
-
-    Raises
-    ------
-    PoolError
-        If a class has no partner in the pool, or more than one.
+    """Put the names and the order of these classes on a pool; its texts stay as they are.
 
     Examples
     --------
@@ -313,12 +239,12 @@ def rename_classes(
         more = f" and {len(met.missing) - 1} more" if len(met.missing) > 1 else ""
         raise PoolError(
             f"{where} has no prompts for the class {met.missing[0]!r}{more}; it has "
-            f"{_few(pool.class_names)}. Make it again for these classes: promptboost pool build "
+            f"{_quoted(pool.class_names)}. Make it again for these classes: promptboost pool build "
             f"SOURCES … --classes DATA -o {Path(where).name}"
         )
     for name in names:
         if len(both := met.entries(name)) > 1:
-            raise PoolError(f"{where}: {_few(both)} are one class, {name!r}; join them first")
+            raise PoolError(f"{where}: {_quoted(both)} are one class, {name!r}; join them first")
     described = {name for name in names if met.entries(name)[0] not in pool.missing}
     return PromptPool(
         class_names=names,
@@ -330,24 +256,22 @@ def rename_classes(
 
 
 def _check_clear(resolution: Resolution, where: str) -> None:
-    for item in resolution.ambiguous:
-        raise PoolError(
-            f"{where}: {' or '.join(map(repr, item.entries))} could be "
-            f"{' or '.join(map(repr, item.classes))} ({item.how}), and neither is taken on a guess; "
-            'rename one, or say which in a file {"class": ["other name", …]} and type: promptboost '
-            f"pool build {where} --classes DATA --synonyms THAT_FILE -o pool.jsonl"
-        )
+    resolution.check_clear(
+        where,
+        'rename one, or say which in a file {"class": ["other name", …]} and type: promptboost '
+        f"pool build {where} --classes DATA --synonyms THAT_FILE -o pool.jsonl",
+    )
 
 
 def _nothing_met(meetings: Sequence[Meeting], class_names: Sequence[str]) -> str:
     there = [entry for meeting in meetings for entry in meeting.source.sentences]
-    paths = _few(list(dict.fromkeys(str(meeting.source.path) for meeting in meetings)), str)
+    paths = few(list(dict.fromkeys(str(meeting.source.path) for meeting in meetings)), 3)
     if any(meeting.resolution.matches for meeting in meetings):
         why = f"{paths} has the names of classes, but only blank or damaged sentences"
     else:
-        why = f"{paths} is about {_few(there)}, and the classes are {_few(class_names)}"
+        why = f"{paths} is about {_quoted(there)}, and the classes are {_quoted(class_names)}"
     return f"no class has a sentence: {why}; promptboost pool check says more"
 
 
-def _few(names: Sequence[str], show: Callable[[str], str] = repr) -> str:
-    return ", ".join(map(show, names[:3])) + (", …" if len(names) > 3 else "")
+def _quoted(names: Sequence[str]) -> str:
+    return few([repr(name) for name in names], 3)

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from promptboost.errors import MissingExtraError, PoolError
 from promptboost.pool.text import clean, text_key
 
-__all__ = ["PLAIN_TEMPLATE", "TEMPLATES", "check_templates", "clip_templates", "fill"]
-
 #: The one template of plain zero-shot classification.
 PLAIN_TEMPLATE = "a photo of a {}."
 
@@ -158,18 +156,7 @@ def fill(template: str, name: str) -> str:
 
 
 def check_templates(templates: Iterable[str]) -> tuple[str, ...]:
-    """Return the templates cleaned, repeats left out, or say which one cannot be used.
-
-    Examples
-    --------
-    >>> check_templates(["a photo of a {}.", "A photo  of a {}."])
-    ('a photo of a {}.',)
-    >>> check_templates(["a photo of a cat."])
-    Traceback (most recent call last):
-        ...
-    promptboost.errors.PoolError: template 1 has 0 times {} where the class name goes, it needs \
-exactly one: 'a photo of a cat.'
-    """
+    """Return the templates cleaned, repeats left out, or say which one cannot be used."""
     if isinstance(templates, str):
         raise PoolError(f"templates must be a list of sentences, not one string: [{templates!r}]")
     kept: dict[str, str] = {}

@@ -1,23 +1,10 @@
-"""What a prompt may contain, and when two prompts or names are the same."""
+"""Texts and names: what they may contain, when two are the same, and where a name is in a text."""
 
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 
 from promptboost.errors import PoolError
-
-__all__ = [
-    "clean",
-    "control_character",
-    "name_key",
-    "text_key",
-    "LOOSE",
-    "STRICT",
-    "Key",
-    "Spelling",
-    "singular",
-    "NameFinder",
-]
 
 # Characters that turn text around: they can make a report or terminal show what is not there.
 _DIRECTION_MARKS = frozenset(
@@ -27,27 +14,11 @@ _REFUSED_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 def clean(text: object, *, where: str) -> str:
-    r"""Return a text fit for terminals and HTML, or say why it is not.
+    """Return a text fit for terminals and HTML, or say why it is not.
 
     Runs of white space, line breaks and tabs among them, become one space. All other control
     characters, marks that reverse the direction of writing, and halves of surrogate pairs are
     refused and not removed: they are a sign of a damaged or hostile file.
-
-    Parameters
-    ----------
-    text : object
-        What should be a string with something in it.
-    where : str
-        What it is, for the message.
-
-    Examples
-    --------
-    >>> clean("  a small\n owl ", where="sentence 1")
-    'a small owl'
-    >>> clean("\x1b[31mred", where="sentence 1")
-    Traceback (most recent call last):
-        ...
-    promptboost.errors.PoolError: sentence 1 contains the control character U+001B: '\x1b[31mred'
     """
     if not isinstance(text, str):
         raise PoolError(f"{where} must be a string, not {type(text).__name__}: {_short(text)}")
@@ -60,13 +31,7 @@ def clean(text: object, *, where: str) -> str:
 
 
 def control_character(text: str) -> str | None:
-    r"""Return the code point of the first character that no prompt may contain, if there is one.
-
-    Examples
-    --------
-    >>> control_character("an owl"), control_character("an\nowl")
-    (None, 'U+000A')
-    """
+    """Return the code point of the first character that no prompt may contain, if there is one."""
     if text.isascii() and text.isprintable():
         return None
     for character in text:
@@ -76,24 +41,12 @@ def control_character(text: str) -> str | None:
 
 
 def text_key(text: str) -> str:
-    """Return what two texts share when they differ only in case and white space.
-
-    Examples
-    --------
-    >>> text_key("A small  Owl") == text_key("a small owl")
-    True
-    """
+    """Return what two texts share when they differ only in case and white space."""
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
 def name_key(name: str) -> str:
-    """Return what two class names share when they differ in case, underscores or hyphens only.
-
-    Examples
-    --------
-    >>> name_key("Hot_Dog") == name_key("hot-dog") == name_key("hot dog")
-    True
-    """
+    """Return what two class names share when they differ in case, underscores or hyphens only."""
     return text_key(re.sub(r"[_\-]", " ", name))
 
 
@@ -134,13 +87,7 @@ def _joined(name: str) -> str:
 
 
 def singular(name: str) -> str:
-    """Return what is left of a name when spaces, marks and a plural do not count.
-
-    Examples
-    --------
-    >>> singular("Faces"), singular("Yo-Yo"), singular("hot dogs"), singular("grass")
-    ('face', 'yoyo', 'hotdog', 'grass')
-    """
+    """Return what is left of a name when spaces, marks and a plural do not count."""
     joined = _joined(name)
     if joined.endswith("ies") and len(joined) > 4:
         return f"{joined[:-3]}y"
@@ -176,22 +123,6 @@ class NameFinder:
     """Finds the names of classes in sentences, word by word without regard to case.
 
     The longest name wins: "a tiger cat" names the class "tiger cat" and not "cat".
-
-    Parameters
-    ----------
-    class_names : sequence of str
-        The names.
-    plurals : bool, default=False
-        "Tiger cats" name the class "tiger cat" too; not where that makes two names one ("glass",
-        "glasses").
-
-    Examples
-    --------
-    >>> finder = NameFinder(["cat", "tiger cat", "dog"])
-    >>> list(finder.named("A tiger cat is no dog; dogged."))
-    ['tiger cat', 'dog']
-    >>> list(NameFinder(["cat", "dog"], plurals=True).named("Dogs and cats"))
-    ['dog', 'cat']
     """
 
     def __init__(self, class_names: Sequence[str], *, plurals: bool = False) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from promptboost.data import load_data
+from promptboost.data import DataSource, load_data
 from promptboost.data.benchmarks import BENCHMARKS, benchmark_source, read_benchmark
 from promptboost.data.shots import coop_few_shot
 from promptboost.errors import DataError
@@ -296,30 +296,46 @@ def test_a_list_of_shots_with_test_images_in_it_is_refused(tmp_path):
 )
 def test_sources_in_one_word(tmp_path, monkeypatch, text, folder, split):
     monkeypatch.chdir(tmp_path)
-    source = benchmark_source(text)
-    assert source == (BENCHMARKS["dtd"], Path(folder), None if split is None else Path(split))
+    source = DataSource.parse(text)
+    assert source.benchmark is BENCHMARKS["dtd"]
+    assert (source.path, source.split) == (Path(folder), None if split is None else Path(split))
     assert str(source) == text
-    lasting = source.absolute()
-    assert lasting.folder.is_absolute()
+    assert benchmark_source(text) == (source.benchmark, source.path, source.split)
+    lasting = source.lasting
+    assert lasting.path.is_absolute()
     assert split is None or lasting.split.is_absolute()
-    assert benchmark_source(str(lasting)) == lasting
+    assert DataSource.parse(str(lasting)) == lasting == lasting.lasting
 
 
 @pytest.mark.parametrize("name", ["DTD", "Oxford-IIIT-Pet", "oxford pets", "FGVC-Aircraft"])
 def test_sources_are_known_in_every_spelling(name):
-    assert benchmark_source(f"{name}:data").benchmark in BENCHMARKS.values()
+    assert DataSource.parse(f"{name}:data").benchmark in BENCHMARKS.values()
 
 
 def test_a_folder_with_a_sign_in_its_name(tmp_path, monkeypatch):
     (tmp_path / "me@home").mkdir()
-    assert benchmark_source(f"dtd:{tmp_path}/me@home").folder == tmp_path / "me@home"
+    assert DataSource.parse(f"dtd:{tmp_path}/me@home").folder == tmp_path / "me@home"
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert benchmark_source("dtd:~/me@home").folder == tmp_path / "me@home"
+    assert DataSource.parse("dtd:~/me@home").folder == tmp_path / "me@home"
 
 
 @pytest.mark.parametrize("text", ["emoji", "dtd", "dtd:", "./dtd:x", "cifar:x", "C:\\dtd", "a/b"])
 def test_sources_of_another_kind(text):
+    source = DataSource.parse(text)
+    assert source.benchmark is None
     assert benchmark_source(text) is None
+    assert str(source) == text
+    assert source.is_emoji == (text == "emoji")
+
+
+def test_sources_that_last(tmp_path, monkeypatch):
+    (tmp_path / "emoji").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert str(DataSource.parse("emoji").lasting) == "emoji"
+    assert str(DataSource.parse("./emoji").lasting) == str(tmp_path / "emoji")
+    assert str(DataSource.parse("./gone").lasting) == "./gone"
+    assert DataSource.parse("./emoji").folder == Path("emoji")
+    assert DataSource.parse("./gone").folder is None
 
 
 def test_load_data_reads_and_refuses(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Where a benchmark's images are: its own layout, torchvision's, or folders of classes."""
+"""Where a benchmark's images are: the protocol's layout, torchvision's, or folders of classes."""
 
 import os
 import re
@@ -9,9 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from promptboost.data.benchmarks.registry import Benchmark
-from promptboost.errors import DataError
-
-__all__ = ["Place", "Shelf", "few", "find_place", "unpacked_first"]
+from promptboost.errors import DataError, few
 
 _CLASS_LAST = re.compile(r"_n\d{8}(?=\.\w+$)")
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".rar", ".7z", ".xz", ".bz2")
@@ -19,21 +17,11 @@ _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".rar", ".7z", ".xz", ".bz2")
 
 @dataclass(frozen=True)
 class Place:
-    """An image folder and the folders in which its lists may lie.
+    """An image folder and the folders in which its lists may lie."""
 
-    Attributes
-    ----------
-    images : Path
-        Where the paths of a split file start.
-    own_layout : bool
-        Whether it is the protocol's layout; else images are looked for by their file names.
-    lists : tuple of Path
-        Folders to look for split files and class names in, nearest first.
-    """
-
-    images: Path
-    own_layout: bool
-    lists: tuple[Path, ...]
+    images: Path  # where the paths of a split file start
+    own_layout: bool  # the protocol's; else images are looked for by their file names
+    lists: tuple[Path, ...]  # nearest first
 
     def list_named(self, name: str) -> Path | None:
         """Find a file that belongs to the benchmark."""
@@ -41,18 +29,7 @@ class Place:
 
 
 def find_place(benchmark: Benchmark, folder: Path) -> Place:
-    """Find the images of a benchmark in its folder, or in the folder that holds all benchmarks.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from promptboost.data.benchmarks import BENCHMARKS
-    >>> with tempfile.TemporaryDirectory() as name:
-    ...     (Path(name) / "dtd" / "images").mkdir(parents=True)
-    ...     place = find_place(BENCHMARKS["dtd"], Path(name))
-    ...     place.images.relative_to(name).as_posix(), place.own_layout
-    ('dtd/images', True)
-    """
+    """Find the images of a benchmark in its folder, or in the folder that holds all benchmarks."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; give the folder of {benchmark.title}")
     for base in (folder, *(folder / name for name in benchmark.folders)):
@@ -72,19 +49,12 @@ def _lists(images: Path, folder: Path) -> tuple[Path, ...]:
     return tuple(above[: last + 1])
 
 
-class Shelf:
+class ImageIndex:
     """The files of an image folder, found by the paths of a split file.
 
     A path is looked up as it is written. Copies that sort images otherwise, like ``train/`` and
     ``test/`` with a folder for each class, keep the file names: there an image is found by its
     name if no other has it, else by its name and the folder it is in.
-
-    Parameters
-    ----------
-    place : Place
-        Where to look.
-    prefix : str, default=""
-        What the split file writes before the name of a split's folder.
     """
 
     def __init__(self, place: Place, prefix: str = "") -> None:
@@ -138,17 +108,7 @@ def _file_name(path: str) -> str:
 
 
 def unpacked_first(benchmark: Benchmark, folder: Path) -> list[str]:
-    """Name what was downloaded but is not images yet: archives, parquet files, videos.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from promptboost.data.benchmarks import BENCHMARKS
-    >>> with tempfile.TemporaryDirectory() as name:
-    ...     _ = (Path(name) / "dtd-r1.0.1.tar.gz").write_bytes(b"")
-    ...     unpacked_first(BENCHMARKS["dtd"], Path(name))
-    ['dtd-r1.0.1.tar.gz is not unpacked']
-    """
+    """Name what was downloaded but is not images yet: archives, parquet files, videos."""
     own = next((folder / name for name in benchmark.folders if (folder / name).is_dir()), folder)
     found = list(_files(own, depth=3))
     if own != folder:
@@ -157,7 +117,7 @@ def unpacked_first(benchmark: Benchmark, folder: Path) -> list[str]:
     archives = [path for path in found if path.lower().endswith(_ARCHIVES)]
     said = []
     if archives:
-        said.append(f"{few(archives)} {'is' if len(archives) == 1 else 'are'} not unpacked")
+        said.append(f"{few(archives, 3)} {'is' if len(archives) == 1 else 'are'} not unpacked")
     if parquet := _first_ending(found, (".parquet", ".arrow")):
         said.append(
             f"the images are inside files like {parquet}; write each to a file of the name "
@@ -166,17 +126,6 @@ def unpacked_first(benchmark: Benchmark, folder: Path) -> list[str]:
     if video := _first_ending(found, (".avi",)):
         said.append(f"there are videos like {video}, not the images of {benchmark.title}")
     return said
-
-
-def few(names: Sequence[str], shown: int = 3) -> str:
-    """List the first few of many names.
-
-    Examples
-    --------
-    >>> few(["a", "b", "c", "d"])
-    'a, b, c, …'
-    """
-    return ", ".join(names[:shown]) + (", …" if len(names) > shown else "")
 
 
 def _first_ending(paths: Iterable[str], endings: tuple[str, ...]) -> str | None:

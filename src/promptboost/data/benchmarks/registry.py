@@ -10,8 +10,6 @@ from types import MappingProxyType
 
 from promptboost.errors import DataError
 
-__all__ = ["BENCHMARKS", "Benchmark", "benchmark_named", "find_benchmark"]
-
 # Words, and no path: "./dtd" is a folder.
 _NAME = re.compile(r"[\w -]+")
 _SPLIT_PAGE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
@@ -67,13 +65,7 @@ class Benchmark:
     advice: str = ""
 
     def how_to_get(self) -> list[str]:
-        """Say in words where the images and the split file come from.
-
-        Examples
-        --------
-        >>> BENCHMARKS["dtd"].how_to_get()[0]
-        'images: https://www.robots.ox.ac.uk/~vgg/data/dtd/ → dtd/images'
-        """
+        """Return, in words, where the images and the split file come from."""
         place = "/".join(part for part in (self.folders[0], self.images[0]) if part)
         lines = [f"images: {self.page} → {place}"]
         if self.split_file is not None:
@@ -239,11 +231,6 @@ def benchmark_named(text: str) -> Benchmark:
 
     Case, hyphens and underscores do not matter.
 
-    Raises
-    ------
-    DataError
-        If there is none of that name.
-
     Examples
     --------
     >>> benchmark_named("Oxford-IIIT-Pet").name
@@ -256,13 +243,7 @@ def benchmark_named(text: str) -> Benchmark:
 
 
 def find_benchmark(text: str) -> Benchmark | None:
-    """Find a benchmark as :func:`benchmark_named` does; None if there is none of that name.
-
-    Examples
-    --------
-    >>> find_benchmark("Food-101").name, find_benchmark("./food101")
-    ('food101', None)
-    """
+    """Find a benchmark as :func:`benchmark_named` does; None if there is none of that name."""
     if _NAME.fullmatch(text) is None:
         return None
     wanted = _key(text)

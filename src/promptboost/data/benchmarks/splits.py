@@ -9,23 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from promptboost.data.benchmarks.layout import Place, Shelf
+from promptboost.data.benchmarks.layout import ImageIndex, Place
 from promptboost.data.benchmarks.registry import Benchmark
 from promptboost.data.dataset import split_name
 from promptboost.errors import DataError
-
-__all__ = [
-    "Item",
-    "SplitItems",
-    "check_apart",
-    "digest",
-    "read_split",
-    "text_of",
-    "read_aircraft",
-    "read_imagenet",
-    "Lists",
-    "read_lists",
-]
+from promptboost.files import read_text
 
 
 class Item(NamedTuple):
@@ -48,17 +36,6 @@ def read_split(path: Path) -> SplitItems:
     ``{path: class}``, in which lists of drawn shots are often released. In the second, classes are
     numbered in order of appearance.
 
-    Parameters
-    ----------
-    path : Path
-        A JSON file.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, is of another shape, lists an image in two splits, or calls one
-        class by two names.
-
     Examples
     --------
     >>> import tempfile
@@ -68,8 +45,9 @@ def read_split(path: Path) -> SplitItems:
     ...     read_split(file)
     {'train': [Item(path='a/1.jpg', label=0, name='cat'), Item(path='a/2.jpg', label=1, name='dog')]}
     """
+    text = read_text(path, error=DataError)
     try:
-        content = json.loads(text_of(path))
+        content = json.loads(text)
     except ValueError as error:
         raise DataError(f"{path} is not JSON ({error}); download it again") from error
     if not isinstance(content, dict) or not content:
@@ -87,7 +65,7 @@ def read_split(path: Path) -> SplitItems:
 
 
 def check_apart(items: Mapping[str, Sequence[Item]], where: str) -> None:
-    """Refuse an image that is listed twice: to learn from what is measured on would be a leak."""
+    """Raise if an image is listed twice: to learn from what is measured on would be a leak."""
     seen: dict[str, str] = {}
     for split, listed in items.items():
         for item in listed:
@@ -99,18 +77,10 @@ def check_apart(items: Mapping[str, Sequence[Item]], where: str) -> None:
 
 
 def digest(items: Mapping[str, Sequence[Item]]) -> str:
-    """Say in one word which images are in which split, as far as it changes a figure.
+    """Return one word for which images are in which split, as far as it changes a figure.
 
     The order counts where shots are drawn, not in ``test``. Names of classes do not count: copies
     of a list spell them in their own way.
-
-    Examples
-    --------
-    >>> one, two = Item("1.jpg", 0, "cat"), Item("2.jpg", 1, "dog")
-    >>> digest({"test": [one, two]}) == digest({"test": [two, one]})
-    True
-    >>> digest({"train": [one, two]}) == digest({"train": [two, one]})
-    False
     """
     hasher = hashlib.blake2b(digest_size=8)
     for split in ("train", "val", "test"):
@@ -119,16 +89,6 @@ def digest(items: Mapping[str, Sequence[Item]]) -> str:
             "\n".join([split, *(sorted(paths) if split == "test" else paths), ""]).encode()
         )
     return hasher.hexdigest()
-
-
-def text_of(path: Path) -> str:
-    """Read a text file that must be there."""
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
 def _items(listed: Any, numbers: dict[str, int], where: str) -> list[Item]:
@@ -194,7 +154,7 @@ def _lines(place: Place, name: str) -> list[str]:
     path = place.list_named(name)
     if path is None:
         raise DataError(f"{name} is missing; it comes with the images and lies beside images/")
-    return [line.strip() for line in text_of(path).splitlines() if line.strip()]
+    return [line.strip() for line in read_text(path, error=DataError).splitlines() if line.strip()]
 
 
 _CLASS_LIST = "classnames.txt"
@@ -205,7 +165,7 @@ _TOP = re.compile(r"([a-z]+)(_images(_\d+)?)?")  # train, and train_images_0 as 
 _SPLITS = {"train": "train", "val": "test"}  # the test images' own labels were never published
 
 
-def read_imagenet(place: Place, shelf: Shelf) -> SplitItems:
+def read_imagenet(place: Place, index: ImageIndex) -> SplitItems:
     """List the images of all classes in ``classnames.txt`` that are there, in sorted order.
 
     A line of it is the number of a class in WordNet and its name: ``n01440764 tench``. Classes with
@@ -215,7 +175,7 @@ def read_imagenet(place: Place, shelf: Shelf) -> SplitItems:
     numbers = {wnid: number for number, wnid in enumerate(sorted(classes))}
     listed = _val_labels(place)
     items: SplitItems = {"train": [], "test": []}
-    for path in sorted(shelf.paths):
+    for path in sorted(index.paths):
         top, _, inside = path.partition("/")
         split = _split(top)
         wnid = _wnid(inside, listed if split == "test" else {})
@@ -250,7 +210,7 @@ def _val_labels(place: Place) -> dict[str, str]:
     if path is None:
         return {}
     # ImageId,PredictionString: the latter is the class and a box, for each thing in the image.
-    rows = csv.reader(text_of(path).splitlines()[1:])
+    rows = csv.reader(read_text(path, error=DataError).splitlines()[1:])
     return {row[0]: row[1].split(" ")[0] for row in rows if len(row) > 1}
 
 
@@ -261,7 +221,7 @@ def _classes(place: Place) -> dict[str, str]:
             f"{_CLASS_LIST} is missing: the names of the classes are not known without it"
         )
     classes: dict[str, str] = {}
-    for number, line in enumerate(text_of(path).splitlines(), start=1):
+    for number, line in enumerate(read_text(path, error=DataError).splitlines(), start=1):
         wnid, _, name = line.strip().partition(" ")
         if not wnid:
             continue
@@ -272,7 +232,7 @@ def _classes(place: Place) -> dict[str, str]:
 
 
 _SAY_WHERE = "say where it is: --split FILE of data check, {}:DIR@FILE elsewhere"
-_OWN_LISTS: dict[str, Callable[[Place, Shelf], SplitItems]] = {
+_OWN_LISTS: dict[str, Callable[[Place, ImageIndex], SplitItems]] = {
     "imagenet": read_imagenet,
     "fgvc_aircraft": lambda place, _: read_aircraft(place),
 }
@@ -280,42 +240,23 @@ _OWN_LISTS: dict[str, Callable[[Place, Shelf], SplitItems]] = {
 
 @dataclass(frozen=True)
 class Lists:
-    """What is listed, and where.
+    """Which images are in which split, and which file says so."""
 
-    Attributes
-    ----------
-    items : dict of str to list of Item
-        The images of each split, in the order of the file.
-    file : Path or None
-        The file that says so; None if the images' own layout does.
-    shots : bool
-        Whether what to learn from was drawn before, so that published sizes say nothing about it.
-    whole : Path or None
-        The file that the test images are from, where it is another one.
-    foreign : bool
-        Whether the split is known not to be the protocol's.
-    """
-
-    items: SplitItems
-    file: Path | None
-    shots: bool = False
-    whole: Path | None = None
-    foreign: bool = False
+    items: SplitItems  # in the order of the file
+    file: Path | None  # None if the images' own layout says it
+    shots: bool = False  # what to learn from was drawn before
+    whole: Path | None = None  # where the test images are from, if elsewhere
+    foreign: bool = False  # known not to be the protocol's split
 
 
-def read_lists(benchmark: Benchmark, place: Place, shelf: Shelf, given: Path | None) -> Lists:
+def read_lists(benchmark: Benchmark, place: Place, index: ImageIndex, given: Path | None) -> Lists:
     """Read which images are in which split.
 
     A given file without ``test`` is a list of drawn shots: its images are what to learn from, and
     the test images are those of the whole split, which must be there too.
-
-    Raises
-    ------
-    DataError
-        If there is no split file, or something in it is wrong.
     """
     if given is None:
-        return _whole(benchmark, place, shelf, _SAY_WHERE.format(benchmark.name))
+        return _whole(benchmark, place, index, _SAY_WHERE.format(benchmark.name))
     listed = read_split(given)
     if "train" not in listed:
         raise DataError(f"{given} lists no images to learn from (train)")
@@ -324,14 +265,14 @@ def read_lists(benchmark: Benchmark, place: Place, shelf: Shelf, given: Path | N
     # Shots are often released beside the split they were drawn from, or in a folder there.
     near = replace(place, lists=(*place.lists, given.parent, given.parent.parent))
     advice = f"beside {given.name}, which lists drawn shots and no test images"
-    whole = _whole(benchmark, near, shelf, advice)
-    shots = _of_shots(listed, whole.items, shelf, str(given))
+    whole = _whole(benchmark, near, index, advice)
+    shots = _of_shots(listed, whole.items, index, str(given))
     return Lists(shots, given, shots=True, whole=whole.file, foreign=whole.foreign)
 
 
-def _whole(benchmark: Benchmark, place: Place, shelf: Shelf, advice: str) -> Lists:
+def _whole(benchmark: Benchmark, place: Place, index: ImageIndex, advice: str) -> Lists:
     if benchmark.split_file is None:
-        return Lists(_OWN_LISTS[benchmark.name](place, shelf), None)
+        return Lists(_OWN_LISTS[benchmark.name](place, index), None)
     file = place.list_named(benchmark.split_file)
     if file is None:
         raise DataError(
@@ -349,15 +290,15 @@ def _is_foreign(benchmark: Benchmark, items: SplitItems) -> bool:
     return benchmark.split_digest is not None and digest(items) != benchmark.split_digest
 
 
-def _of_shots(shots: SplitItems, whole: SplitItems, shelf: Shelf, where: str) -> SplitItems:
+def _of_shots(shots: SplitItems, whole: SplitItems, index: ImageIndex, where: str) -> SplitItems:
     """Look each drawn image up in the whole split: released lists spell classes in their own way."""
     everything = [item for listed in whole.values() for item in listed]
     by_path = {item.path: item for item in everything}
-    by_file = {file: by_path[path] for path, file in shelf.located(by_path).items()}
+    by_file = {file: by_path[path] for path, file in index.located(by_path).items()}
     numbers = {item.name: item.label for item in everything}
     result: SplitItems = {}
     for split, listed in shots.items():
-        files = shelf.located(item.path for item in listed)
+        files = index.located(item.path for item in listed)
         result[split] = []
         for item in listed:
             known = by_path.get(item.path) or by_file.get(files.get(item.path, Path()))

@@ -1,4 +1,4 @@
-"""Looking at a benchmark on disk: what is there, what is missing, what is wrong."""
+"""A benchmark as it is on disk: what is there, what is missing, what is wrong, and its images."""
 
 import os
 import shlex
@@ -7,46 +7,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from promptboost.data.benchmarks.layout import Place, Shelf, few, find_place, unpacked_first
-from promptboost.data.benchmarks.registry import Benchmark, benchmark_named, find_benchmark
+from promptboost.data.benchmarks.layout import ImageIndex, Place, find_place, unpacked_first
+from promptboost.data.benchmarks.registry import Benchmark, benchmark_named
 from promptboost.data.benchmarks.splits import Item, Lists, read_lists
 from promptboost.data.dataset import LabelledImage, Listing
 from promptboost.data.decode import BadImage
 from promptboost.data.integrity import cut_off
-from promptboost.errors import DataError
-
-__all__ = ["Survey", "survey_benchmark", "BenchmarkSource", "benchmark_source", "read_benchmark"]
+from promptboost.errors import DataError, count, few
 
 
 @dataclass(frozen=True)
 class Survey:
-    """A benchmark as it is on disk.
-
-    Attributes
-    ----------
-    benchmark : Benchmark
-        What it should be.
-    folder : Path
-        Where the user said it is.
-    place : Place
-        Where its images are.
-    lists : Lists or None
-        Which images it should have; None if that is not known.
-    files : dict of str to Path
-        The listed images that are there, by their path in the list.
-    problems : tuple of str
-        Why it cannot be used; empty if it can.
-    notes : tuple of str
-        What else to know.
-    """
+    """A benchmark as it is on disk."""
 
     benchmark: Benchmark
     folder: Path
     place: Place
-    lists: Lists | None
-    files: dict[str, Path]
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
+    lists: Lists | None  # what should be there; None if that is not known
+    files: dict[str, Path]  # the listed images that are there, by their path in the list
+    problems: tuple[str, ...]  # why it cannot be used
+    notes: tuple[str, ...]  # what else to know
 
     @property
     def complete(self) -> bool:
@@ -122,16 +102,16 @@ def survey_benchmark(
         benchmark = benchmark_named(benchmark)
     folder = Path(folder).expanduser()
     place = find_place(benchmark, folder)
-    shelf = Shelf(place, benchmark.prefix)
+    index = ImageIndex(place, benchmark.prefix)
     try:
         given = None if split is None else Path(split).expanduser()
-        lists = read_lists(benchmark, place, shelf, given)
+        lists = read_lists(benchmark, place, index, given)
     except DataError as error:
         problems = (str(error), *unpacked_first(benchmark, folder))
         return Survey(
-            benchmark, folder, place, None, {}, problems, _unlisted(benchmark, place, shelf)
+            benchmark, folder, place, None, {}, problems, _unlisted(benchmark, place, index)
         )
-    survey = _compared(benchmark, folder, place, shelf, lists)
+    survey = _compared(benchmark, folder, place, index, lists)
     if not look:
         return survey
     damaged = _damaged(cut_off(list(survey.files.values()), progress=progress), place.images)
@@ -139,22 +119,22 @@ def survey_benchmark(
 
 
 def _compared(
-    benchmark: Benchmark, folder: Path, place: Place, shelf: Shelf, lists: Lists
+    benchmark: Benchmark, folder: Path, place: Place, index: ImageIndex, lists: Lists
 ) -> Survey:
     items = [item for listed in lists.items.values() for item in listed]
     # A link to nothing is listed by its folder, but is not there.
-    located = shelf.located(item.path for item in items)
+    located = index.located(item.path for item in items)
     sizes = {path: _size(file) for path, file in located.items()}
     there = {path: file for path, file in located.items() if sizes[path] is not None}
     files = {path: file for path, file in there.items() if sizes[path]}
     problems = [
         *_wrong_lists(benchmark, lists),
-        *_missing(items, there, shelf),
+        *_missing(items, there, index),
         *_empty([path for path in there if path not in files]),
     ]
     if len(there) < len(items):
         problems += unpacked_first(benchmark, folder)
-    notes = (*_layout(place), *_notes(benchmark, lists, len(shelf.paths) - len(there)))
+    notes = (*_layout(place), *_notes(benchmark, lists, len(index.paths) - len(there)))
     return Survey(benchmark, folder, place, lists, files, tuple(problems), notes)
 
 
@@ -172,13 +152,13 @@ def _wrong_lists(benchmark: Benchmark, lists: Lists) -> Iterator[str]:
         if listed != published and (split == "test" or not lists.shots):
             right = False
             yield (
-                f"{split} has {_many(listed, 'image')}, but {benchmark.title} is published with "
+                f"{split} has {count(listed, 'image')}, but {benchmark.title} is published with "
                 f"{published:,}: this is another split, or a part of it"
             )
     names = {item.label: item.name for listed in lists.items.values() for item in listed}
     if len(names) != benchmark.classes:
         yield (
-            f"there are {_many(len(names), 'class', 'classes')}, but {benchmark.title} is published "
+            f"there are {count(len(names), 'class', 'classes')}, but {benchmark.title} is published "
             f"with {benchmark.classes:,}"
         )
     if lists.foreign and right:
@@ -191,42 +171,44 @@ def _wrong_lists(benchmark: Benchmark, lists: Lists) -> Iterator[str]:
         listed_labels = {item.label for item in lists.items[split]}
         none = [name for label, name in names.items() if label not in listed_labels]
         if none:
-            yield f"{split} has no image of {_many(len(none), 'class', 'classes')} ({few(none)})"
+            yield f"{split} has no image of {count(len(none), 'class', 'classes')} ({few(none, 3)})"
 
 
-def _missing(items: list[Item], there: dict[str, Path], shelf: Shelf) -> Iterator[str]:
+def _missing(items: list[Item], there: dict[str, Path], index: ImageIndex) -> Iterator[str]:
     missing = [item for item in items if item.path not in there]
     if not missing:
         return
     if len(missing) == len(items):
-        holds = f"other files, like {min(shelf.paths)}" if shelf.paths else "no files"
+        holds = f"other files, like {min(index.paths)}" if index.paths else "no files"
         yield f"none of the {len(items):,} listed images is there; the folder holds {holds}"
         return
     seen = {item.label for item in items if item.path in there}
     gone = list(dict.fromkeys(item.name for item in missing if item.label not in seen))
     whole = (
-        f", among them all of {_many(len(gone), 'class', 'classes')} ({few(gone)})" if gone else ""
+        f", among them all of {count(len(gone), 'class', 'classes')} ({few(gone, 3)})"
+        if gone
+        else ""
     )
     yield (
         f"{len(missing):,} of {len(items):,} listed images are missing{whole}; "
-        f"for example {few([item.path for item in missing])}"
+        f"for example {few([item.path for item in missing], 3)}"
     )
 
 
 def _empty(paths: list[str]) -> Iterator[str]:
     if paths:
-        yield f"{_many(len(paths), 'file')} of no length, from a broken download: {few(paths)}"
+        yield f"{count(len(paths), 'file')} of no length, from a broken download: {few(paths, 3)}"
 
 
 def _damaged(bad: list[BadImage], images: Path) -> Iterator[str]:
     if bad:
         paths = [os.path.relpath(image.path, images) for image in bad]
-        yield f"{_many(len(bad), 'file')} cut off or damaged: {few(paths)}; get them again"
+        yield f"{count(len(bad), 'file')} cut off or damaged: {few(paths, 3)}; get them again"
 
 
-def _unlisted(benchmark: Benchmark, place: Place, shelf: Shelf) -> tuple[str, ...]:
+def _unlisted(benchmark: Benchmark, place: Place, index: ImageIndex) -> tuple[str, ...]:
     published = sum(benchmark.sizes.values())
-    there = _many(len(shelf.paths), "file")
+    there = count(len(index.paths), "file")
     return (
         *_layout(place),
         f"{there} there; {benchmark.title} is published with {published:,} images",
@@ -244,7 +226,7 @@ def _notes(benchmark: Benchmark, lists: Lists, unused: int) -> Iterator[str]:
     labels, names = {item.label for item in every}, {item.name for item in every}
     if len(names) < len(labels):
         yield (
-            f"{len(labels):,} classes have {_many(len(names), 'name')}; classes of one name are one class, "
+            f"{len(labels):,} classes have {count(len(names), 'name')}; classes of one name are one class, "
             "as no sentence can tell them apart by it"
         )
     if lists.shots:
@@ -256,11 +238,7 @@ def _notes(benchmark: Benchmark, lists: Lists, unused: int) -> Iterator[str]:
             "which files were listed; give a list of shots instead"
         )
     if unused > 0:
-        yield f"{_many(unused, 'other file')} not in the split, and not used"
-
-
-def _many(number: int, one: str, more: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else more or one + 's'}"
+        yield f"{count(unused, 'other file')} not in the split, and not used"
 
 
 class BenchmarkSource(NamedTuple):
@@ -282,47 +260,19 @@ class BenchmarkSource(NamedTuple):
 
 
 def benchmark_source(text: str) -> BenchmarkSource | None:
-    """Understand ``NAME:FOLDER`` and ``NAME:FOLDER@SPLIT-FILE``; None if it is something else.
+    """Return the benchmark that a word names, as :meth:`DataSource.parse` understands it, or None."""
+    from promptboost.data.source import DataSource
 
-    The name may be spelled in any way that :func:`benchmark_named` knows.
-
-    Examples
-    --------
-    >>> source = benchmark_source("oxford_pets:data/pets@lists/split.json")
-    >>> source.benchmark.title, source.folder.name, source.split.name
-    ('OxfordPets', 'pets', 'split.json')
-    >>> benchmark_source("holiday/images") is None
-    True
-    """
-    name, _, rest = text.partition(":")
-    benchmark = find_benchmark(name)
-    if benchmark is None or not rest:
+    source = DataSource.parse(text)
+    if source.benchmark is None or source.path is None:
         return None
-    folder = Path(rest).expanduser()  # a shell does not do so in the middle of a word
-    if "@" in rest and not folder.is_dir():
-        before, _, after = rest.rpartition("@")
-        return BenchmarkSource(benchmark, Path(before).expanduser(), Path(after).expanduser())
-    return BenchmarkSource(benchmark, folder, None)
+    return BenchmarkSource(source.benchmark, source.path, source.split)
 
 
 def read_benchmark(
     benchmark: Benchmark | str, folder: str | Path, split: str | Path | None = None
 ) -> Listing:
     """List the images of a benchmark in the order of its split file.
-
-    Parameters
-    ----------
-    benchmark : Benchmark or str
-        Which one, or its name.
-    folder : str or Path
-        Its folder, or the folder that holds all benchmarks.
-    split : str or Path, optional
-        The split file, if it is not beside the images, or a list of drawn shots.
-
-    Returns
-    -------
-    Listing
-        The images, each with its split and named by its path in the split file.
 
     Raises
     ------

@@ -1,31 +1,29 @@
-"""Released description files, read as their authors released them: one small file a format."""
+"""Released description files, read as their authors released them: one small reader a format.
 
-from collections.abc import Callable
+Other packages add readers under the entry point group ``promptboost.readers``: each entry names a
+:class:`~promptboost.pool.readers.source.Reader`.
+"""
+
+import warnings
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError, SettingError
-from promptboost.files import load_json, read_text
-from promptboost.pool.readers import (
-    adaptclip,
-    awt,
-    clip_benchmark,
-    cupl,
-    dclip,
-    gpt4vis,
-    plain,
-    proapo,
-    saved,
-)
-from promptboost.pool.readers.source import Refused, Source
+from promptboost.files import Stamp, file_stamp
+from promptboost.plugins import PluginWarning, load_plugins
+from promptboost.pool.readers.clip_benchmark import CLIP_BENCHMARK
+from promptboost.pool.readers.fragments import ADAPTCLIP, DCLIP, PROAPO
+from promptboost.pool.readers.mapping import AWT, CUPL, GPT4VIS
+from promptboost.pool.readers.plain import PLAIN, SAVED
+from promptboost.pool.readers.source import Reader, Refused, Source
 
-__all__ = ["KINDS", "Refused", "Source", "read_source", "read_sources"]
+__all__ = ["KINDS", "Reader", "Refused", "Source", "kinds", "read_source", "read_sources"]
 
 # The order is that of recognition: what a file's place or name says goes before its shape.
-_NAMED: tuple[Any, ...] = (proapo, adaptclip, cupl, dclip, gpt4vis, awt)
-KINDS = (*(reader.KIND for reader in _NAMED), clip_benchmark.KIND, plain.KIND, saved.KIND)
-"""The formats there are, by the name to type."""
-_FOLDERS = [proapo.KIND, adaptclip.KIND]
+_BY_NAME = (PROAPO, ADAPTCLIP, CUPL, DCLIP, GPT4VIS, AWT)
+_BY_SHAPE = (CLIP_BENCHMARK, SAVED, PLAIN)
+KINDS = tuple(reader.kind for reader in (*_BY_NAME, CLIP_BENCHMARK, PLAIN, SAVED))
+"""The formats that come with the package, by the name to type."""
 
 
 def read_sources(
@@ -33,12 +31,14 @@ def read_sources(
 ) -> tuple[Source, ...]:
     """Read a file or folder of sentences; ProAPO's folders and saved pools hold several sources.
 
+    A file that has not changed since it was last read is not read again.
+
     Parameters
     ----------
     path : path-like
         The file or folder.
     kind : str, optional
-        One of :data:`KINDS`; by default recognised from the name, then from the shape. JSON that
+        One of :func:`kinds`; by default recognised from the name, then from the shape. JSON that
         nothing tells apart is ``"plain"``: its sentences are taken as they are.
     dataset : str, optional
         Which of the datasets of a CLIP_benchmark file.
@@ -65,23 +65,9 @@ def read_sources(
         raise PoolError(
             f"cannot read the descriptions {path}: it does not exist; give a file or a folder"
         )
-    kind = _recognise(path) if kind is None else kind
-    if kind not in KINDS:
-        raise SettingError(f"there is no kind {kind!r}; the kinds are {', '.join(KINDS)}")
-    fits = _FOLDERS if path.is_dir() else [other for other in KINDS if other != adaptclip.KIND]
-    if kind not in fits:
-        is_a, takes_a = ("folder", "file") if path.is_dir() else ("file", "folder")
-        raise FileFormatError(f"{path} is a {is_a}, and the kind {kind} is read from a {takes_a}")
-    if kind == proapo.KIND and path.is_dir():
-        return proapo.read_folder(path)
-    if kind == saved.KIND:
-        return saved.read(path)
-    if kind == clip_benchmark.KIND:
-        return (clip_benchmark.read(path, dataset),)
-    readers: dict[str, Callable[[Path], Source]] = {
-        reader.KIND: reader.read for reader in (*_NAMED, plain)
-    }
-    return (readers[kind](path),)
+    if path.is_dir():
+        return _read(path, kind, dataset)
+    return _read_file(path, kind, dataset, file_stamp(path))
 
 
 def read_source(path: str | Path, kind: str | None = None, *, dataset: str | None = None) -> Source:
@@ -104,22 +90,68 @@ def read_source(path: str | Path, kind: str | None = None, *, dataset: str | Non
     return sources[0]
 
 
-def _recognise(path: Path) -> str:
-    for reader in _NAMED:
-        if reader.recognises(path):
-            return str(reader.KIND)
-    if path.suffix.lower() == ".json" and path.is_file():
-        loaded = load_json(read_text(path), str(path))
-        return (
-            clip_benchmark.KIND
-            if isinstance(loaded, list) or clip_benchmark.has_shape(loaded)
-            else plain.KIND
+def kinds() -> tuple[str, ...]:
+    """Return the formats there are, those of installed plugins last.
+
+    Examples
+    --------
+    >>> kinds()[:3]
+    ('proapo', 'adaptclip', 'cupl')
+    """
+    return (*KINDS, *(reader.kind for reader in _plugins()))
+
+
+@lru_cache(maxsize=4)
+def _read_file(
+    path: Path, kind: str | None, dataset: str | None, stamp: Stamp | None
+) -> tuple[Source, ...]:
+    return _read(path, kind, dataset)
+
+
+def _read(path: Path, kind: str | None, dataset: str | None) -> tuple[Source, ...]:
+    reader = _recognised(path) if kind is None else _named(kind)
+    place = "folder" if path.is_dir() else "file"
+    if reader.takes not in (place, "both"):
+        raise FileFormatError(
+            f"{path} is a {place}, and the kind {reader.kind} is read from a {reader.takes}"
         )
-    if saved.recognises(path):
-        return saved.KIND
-    if path.is_file() and plain.recognises(path):
-        return plain.KIND
-    raise FileFormatError(
-        f"the format of {path} is not known; name it to promptboost pool build with --kind: "
-        f"{', '.join(KINDS)}"
-    )
+    return reader.read(path, dataset)
+
+
+def _named(kind: str) -> Reader:
+    readers = {reader.kind: reader for reader in (*_BY_NAME, *_BY_SHAPE)}
+    if kind not in readers:
+        readers |= {reader.kind: reader for reader in _plugins()}
+    if kind not in readers:
+        raise SettingError(f"there is no kind {kind!r}; the kinds are {', '.join(kinds())}")
+    return readers[kind]
+
+
+def _recognised(path: Path) -> Reader:
+    reader = next((reader for reader in _BY_NAME if reader.recognises(path)), None)
+    if reader is None:
+        others = (*_plugins(), *_BY_SHAPE)
+        reader = next((reader for reader in others if reader.recognises(path)), None)
+    if reader is None:
+        raise FileFormatError(
+            f"the format of {path} is not known; name it to promptboost pool build with --kind: "
+            f"{', '.join(kinds())}"
+        )
+    return reader
+
+
+@cache
+def _plugins() -> tuple[Reader, ...]:
+    """Return the readers of other packages; what is none is named and left out."""
+    readers = []
+    for name, plugin in load_plugins("promptboost.readers").items():
+        if isinstance(plugin, Reader) and plugin.kind not in KINDS:
+            readers.append(plugin)
+        else:
+            warnings.warn(
+                f"the plugin {name} of promptboost.readers is no Reader with a kind of its own, "
+                "and is left out",
+                PluginWarning,
+                stacklevel=2,
+            )
+    return tuple(readers)

@@ -1,4 +1,9 @@
-"""A user's own file: JSON, JSON Lines, CSV with the columns class and sentence, or tabbed text."""
+"""One's own files: JSON, JSON Lines, CSV with the columns class and sentence, tabbed text, saved pools.
+
+Of a saved pool, the sentences are read by the source they came from, and the templates.
+Concatenations are not read as such: they are made of the templates and sentences that are, and
+``build_pool`` makes them again.
+"""
 
 import csv
 import io
@@ -7,50 +12,19 @@ from pathlib import Path
 
 from promptboost.errors import FileFormatError
 from promptboost.files import load_json, read_text
+from promptboost.pool.io import is_saved_pool, load_pool
 from promptboost.pool.readers.mapping import read_mapping
-from promptboost.pool.readers.source import Gathering, Source
+from promptboost.pool.readers.source import Gathering, Reader, Source
 
-__all__ = ["ENDINGS", "KIND", "read", "recognises"]
-
-KIND = "plain"
 _TEXT_COLUMNS = ("sentence", "text")
 
 
-def recognises(path: Path) -> bool:
-    """Say whether the ending of a file is one of ours.
-
-    Examples
-    --------
-    >>> recognises(Path("birds.csv")), recognises(Path("birds.png"))
-    (True, False)
-    """
-    return path.suffix.lower() in ENDINGS
-
-
-def read(path: Path) -> Source:
-    r"""Read a file by its ending.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "birds.txt")
-    ...     _ = path.write_text("owl\tlarge round eyes\nbat\tleathery wings\n")
-    ...     read(path).sentences
-    {'owl': ('large round eyes',), 'bat': ('leathery wings',)}
-    """
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        raise FileFormatError(f"{path} should end in {', '.join(ENDINGS)}, or be of another --kind")
-    return reader(path)
-
-
 def _json(path: Path) -> Source:
-    return read_mapping(path, path.name, KIND)
+    return read_mapping(path, path.name, "plain")
 
 
 def _json_lines(path: Path) -> Source:
-    found = Gathering(str(path))
+    gathering = Gathering(str(path))
     # Not splitlines(): JSON strings may hold U+2028 and the like unescaped.
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if line.strip():
@@ -59,13 +33,13 @@ def _json_lines(path: Path) -> Source:
                 raise FileFormatError(
                     f'{path}, line {number}, should be {{"class": "…", "text": "…"}}'
                 )
-            found.add(record["class"], [record["text"]])
-    return found.source(path.name, KIND, path)
+            gathering.add(record["class"], [record["text"]], at=f"line {number}")
+    return gathering.source(path.name, "plain", path)
 
 
 def _csv(path: Path) -> Source:
     rows = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
-    found = Gathering(str(path))
+    gathering = Gathering(str(path))
     try:
         header = [cell.strip().lower() for cell in next(rows, [])]
         text_column = next((name for name in _TEXT_COLUMNS if name in header), None)
@@ -77,18 +51,18 @@ def _csv(path: Path) -> Source:
         place, text_place = header.index("class"), header.index(text_column)
         for row in rows:
             if len(row) > max(place, text_place):
-                found.add(row[place], [row[text_place]])
+                gathering.add(row[place], [row[text_place]])
             elif row:
                 raise FileFormatError(
                     f"{path}, line {rows.line_num}, has {len(row)} of {len(header)} columns"
                 )
     except csv.Error as error:
         raise FileFormatError(f"{path}, line {rows.line_num}: {error}") from error
-    return found.source(path.name, KIND, path)
+    return gathering.source(path.name, "plain", path)
 
 
 def _tabbed(path: Path) -> Source:
-    found = Gathering(str(path))
+    gathering = Gathering(str(path))
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
@@ -97,11 +71,11 @@ def _tabbed(path: Path) -> Source:
             raise FileFormatError(
                 f"{path}, line {number}, has no tab: write the class, a tab, the sentence"
             )
-        found.add(entry, [sentence])
-    return found.source(path.name, KIND, path)
+        gathering.add(entry, [sentence])
+    return gathering.source(path.name, "plain", path)
 
 
-_READERS: dict[str, Callable[[Path], Source]] = {
+_BY_ENDING: dict[str, Callable[[Path], Source]] = {
     ".json": _json,
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
@@ -109,4 +83,42 @@ _READERS: dict[str, Callable[[Path], Source]] = {
     ".tsv": _tabbed,
     ".txt": _tabbed,
 }
-ENDINGS = tuple(_READERS)
+
+
+def _recognises(path: Path) -> bool:
+    return path.is_file() and path.suffix.lower() in _BY_ENDING
+
+
+def _read(path: Path, dataset: str | None) -> tuple[Source, ...]:
+    read = _BY_ENDING.get(path.suffix.lower())
+    if read is None:
+        endings = ", ".join(_BY_ENDING)
+        raise FileFormatError(f"{path} should end in {endings}, or be of another --kind")
+    return (read(path),)
+
+
+PLAIN = Reader("plain", _recognises, _read)
+
+
+def _read_saved(path: Path, dataset: str | None) -> tuple[Source, ...]:
+    """Read one source for each that the prompts name, the templates first."""
+    pool = load_pool(path)
+    texts_of: dict[str, dict[str, dict[str, None]]] = {}
+    for name in pool.class_names:
+        for prompt in pool.prompts(name):
+            if prompt.source == "template" and prompt.template in pool.templates:
+                continue  # every class gets those
+            source, text = prompt.source, prompt.text
+            if source in ("template", "concat"):  # what others make, not where words come from
+                source, text = prompt.origin or "descriptions", prompt.sentence or text
+            texts_of.setdefault(source, {}).setdefault(name, {})[text] = None
+    sources = [
+        Source(source, "pool", path, {name: tuple(texts) for name, texts in by_class.items()})
+        for source, by_class in texts_of.items()
+    ]
+    if pool.templates:
+        sources.insert(0, Source("template", "pool", path, {}, templates=pool.templates))
+    return tuple(sources)
+
+
+SAVED = Reader("pool", is_saved_pool, _read_saved)

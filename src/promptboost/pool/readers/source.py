@@ -1,14 +1,13 @@
-"""What every reader gives: sentences by the names the file uses, and what was left out."""
+"""What every reader makes: a source of sentences by the names a file uses; and what a reader is."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.pool.templates import fill
 from promptboost.pool.text import clean
-
-__all__ = ["Gathering", "Phrase", "Refused", "Source"]
 
 Phrase = Callable[[str, str], str]
 """From a class name and what a file holds to a sentence that names the class."""
@@ -65,31 +64,33 @@ class Source:
     stray: tuple[str, ...] = ()
 
     def texts(self, entries: Iterable[str], class_name: str) -> list[str]:
-        """Return the sentences a class gets from the entries that are its own, in order."""
-        found = [fill(template, class_name) for template in self.templates]
+        """Return the sentences a class gets from its entries, in order."""
+        texts = [fill(template, class_name) for template in self.templates]
         for entry in entries:
             for sentence in self.sentences[entry]:
-                found.append(self.phrase(class_name, sentence) if self.phrase else sentence)
-        return found
+                texts.append(self.phrase(class_name, sentence) if self.phrase else sentence)
+        return texts
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One format of files or folders of sentences.
+
+    ``recognises`` tells by the place, the name or the first lines of a path whether it is of this
+    format. ``read`` takes the path, and the name of a dataset or None, and returns the sources there.
+    """
+
+    kind: str
+    recognises: Callable[[Path], bool]
+    read: Callable[[Path, str | None], tuple[Source, ...]]
+    takes: Literal["file", "folder", "both"] = "file"
 
 
 class Gathering:
-    r"""Collects the sentences of a file and leaves out, with a count, those nobody can use.
+    """Collects the sentences of a file and leaves out, with a count, those nobody can use.
 
     Released files hold blank lines and, rarely, control characters. Refusing a whole file for
     them would help nobody; dropping them in silence would be worse.
-
-    Parameters
-    ----------
-    where : str
-        The file, for messages.
-
-    Examples
-    --------
-    >>> found = Gathering("birds.json")
-    >>> found.add("owl", ["large round eyes", " ", "a hooked\n beak"])
-    >>> found.sentences, found.blank
-    ({'owl': ['large round eyes', 'a hooked beak']}, {'owl': 1})
     """
 
     def __init__(self, where: str) -> None:
@@ -98,29 +99,29 @@ class Gathering:
         self.refused: list[Refused] = []
         self._where = where
 
-    def add(self, entry: object, sentences: object) -> None:
+    def add(self, entry: object, sentences: object, at: str = "") -> None:
         """Add the sentences of one name; a name that came before gets more of them."""
+        where = f"{self._where}, {at}" if at else self._where
         try:
             name = clean(entry, where="a class name")
         except PoolError as error:
-            raise FileFormatError(f"{self._where}: {error}") from error
+            raise FileFormatError(f"{where}: {error}") from error
         if isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable):
             raise FileFormatError(
-                f"{self._where}: the class {name!r} needs a list of sentences, not a "
+                f"{where}: the class {name!r} needs a list of sentences, not a "
                 f'{type(sentences).__name__}: write ["sentence", …]'
             )
         kept = self.sentences.setdefault(name, [])
         for number, sentence in enumerate(sentences, start=1):
+            label = f"sentence {number} of the class {name!r}"
             if not isinstance(sentence, str):
-                raise FileFormatError(
-                    f"{self._where}: sentence {number} of {name!r} must be a string, not a "
-                    f"{type(sentence).__name__}"
-                )
+                kind = type(sentence).__name__
+                raise FileFormatError(f"{where}: {label} must be a string, not a {kind}")
             if not sentence.strip():
                 self.blank[name] = self.blank.get(name, 0) + 1
                 continue
             try:
-                kept.append(clean(sentence, where=f"sentence {number}"))
+                kept.append(clean(sentence, where=label))
             except PoolError as error:
                 self.refused.append(Refused(name, str(error)))
 
@@ -133,7 +134,7 @@ class Gathering:
         phrase: Phrase | None = None,
         stray: Iterable[str] = (),
     ) -> Source:
-        """Finish: the source with everything that was added."""
+        """Return the source with everything that was added."""
         if not self.sentences:
             raise FileFormatError(f"{self._where} holds no classes")
         return Source(
