@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from promptboost.config import PRESETS, FitConfig, read_config
 from promptboost.errors import FileFormatError, SettingError
-from promptboost.runs.folder import write_toml
+from promptboost.runs.run_folder import write_toml
 
 composers = st.fixed_dictionaries(
     {"composer": st.just("greedy"), "max_copies": st.none() | st.integers(1, 99)}

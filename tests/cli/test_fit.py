@@ -7,7 +7,8 @@ import tomllib
 
 import pytest
 
-from promptboost.runs.folder import RunFolder
+from promptboost.runs.results import Results
+from promptboost.runs.run_folder import RunFolder
 from tests.cli.cli_tools import FIT, call
 from tests.runs.run_tools import start_promptboost
 
@@ -93,8 +94,8 @@ def test_settings_of_the_other_composer_are_refused(capsys, task):
 def test_json_is_one_object_with_the_figures(capsys, task):
     answer = fit(capsys, task, "--json")
     assert answer.json["run"] == str(task / "run")
-    written = json.loads((task / "run/metrics.json").read_text())
-    assert {key: answer.json[key] for key in written} == written
+    assert Results.from_record(answer.json) == Results.read(task / "run/metrics.json")
+    assert answer.json["methods"][-1]["name"] == "boosted"
 
 
 def test_the_default_encoder_comes_with_advice(capsys, task):

@@ -11,8 +11,7 @@ import pytest
 from promptboost.cli.failure import guarded
 from promptboost.cli.generate import generate, grow
 from promptboost.pool import read_descriptions
-from promptboost.runs.folder import RunFolder
-from promptboost.runs.metrics import read_metrics
+from promptboost.runs.run_folder import RunFolder
 from tests.cli.cli_tools import Answer
 from tests.cli.cli_tools import call as call_main
 from tests.llm.conftest import _no_keys_and_no_proxy  # noqa: F401
@@ -284,7 +283,7 @@ def contrast(question, _):
 def test_a_pool_grown_from_confusions_and_the_fit_continued(call, fitted):
     grown, run, second = fitted / "grown.json", fitted / "run", fitted / "second"
     before = read_descriptions(fitted / "sentences.json")
-    confusions = read_metrics(RunFolder(run).metrics_path)["confusions"]
+    confusions = RunFolder(run).results.confusions
     assert confusions, "the task must be hard enough for some"
     with Server(contrast) as server:
         asked = [run, "-o", grown, "--pairs", 2, "--per-pair", 2, *model(server)]

@@ -2,7 +2,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.evaluation.measures import accuracy, class_accuracy, confusions, per_class
+from promptboost.evaluation.measures import (
+    Guesses,
+    accuracy,
+    class_accuracy,
+    confusions,
+    expected_calibration_error,
+    log_loss,
+    per_class,
+)
 
 pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40)
 NAMES = ["a", "b", "c", "d"]
@@ -12,19 +20,47 @@ def test_without_images_there_is_no_accuracy():
     nothing = np.zeros(0, dtype=np.int64)
     assert accuracy(nothing, nothing) is None
     assert class_accuracy(nothing, nothing) is None
-    assert per_class(["a"], nothing, {"boosted": nothing})[0]["boosted"] is None
+    assert per_class(["a"], nothing, {"boosted": nothing})[0].accuracy["boosted"] is None
 
 
 @given(pairs)
 def test_figures_agree_with_each_other(drawn):
     labels, predicted = (np.array(column, dtype=np.int64) for column in zip(*drawn, strict=True))
     classes = per_class(NAMES, labels, {"boosted": predicted})
-    there = [row for row in classes if row["count"]]
-    right = sum(row["boosted"] * row["count"] for row in there)
+    there = [row for row in classes if row.count]
+    right = sum(row.accuracy["boosted"] * row.count for row in there)
     assert np.isclose(right / len(labels), accuracy(predicted, labels))
-    mean = np.mean([row["boosted"] for row in there])
+    mean = np.mean([row.accuracy["boosted"] for row in there])
     assert np.isclose(mean, class_accuracy(predicted, labels))
     wrong = confusions(NAMES, labels, predicted, [str(i) for i in range(len(labels))])
-    assert sum(row["count"] for row in wrong) == int((labels != predicted).sum())
-    assert [row["count"] for row in wrong] == sorted((row["count"] for row in wrong), reverse=True)
-    assert all(len(row["pictures"]) == min(row["count"], 6) for row in wrong)
+    assert sum(row.count for row in wrong) == int((labels != predicted).sum())
+    assert [row.count for row in wrong] == sorted((row.count for row in wrong), reverse=True)
+    assert all(len(row.images) == min(row.count, 6) for row in wrong)
+
+
+def test_probabilities_are_measured_as_scikit_learn_does_it():
+    from sklearn.metrics import log_loss as reference
+
+    rng = np.random.default_rng(0)
+    chances, labels = rng.dirichlet(np.ones(4), 200), rng.integers(0, 4, 200)
+    assert np.isclose(log_loss(chances, labels), reference(labels, chances, labels=range(4)))
+    by_hand = 0.0
+    best, right = chances.max(axis=1), chances.argmax(axis=1) == labels
+    for low in np.arange(15) / 15:
+        inside = (best > low) & (best <= low + 1 / 15 + 1e-12)
+        if inside.any():
+            by_hand += inside.mean() * abs(best[inside].mean() - right[inside].mean())
+    assert np.isclose(expected_calibration_error(chances, labels), by_hand)
+
+
+def test_certainty_has_no_loss_and_an_impossible_class_a_finite_one():
+    sure = np.eye(2)
+    assert log_loss(sure, np.array([0, 1])) == 0
+    assert np.isfinite(log_loss(sure, np.array([1, 0])))
+    assert expected_calibration_error(sure, np.array([0, 1])) == 0
+
+
+def test_without_held_out_images_probabilities_say_nothing():
+    nothing, learnt = np.zeros(0, dtype=np.int64), np.array([0, 1])
+    found = Guesses("a", "a", nothing, learnt, np.zeros((0, 2))).result(nothing, learnt)
+    assert (found.accuracy, found.log_loss, found.learn_accuracy) == (None, None, 1.0)

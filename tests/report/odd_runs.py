@@ -27,16 +27,16 @@ def hostile_run(folder):
         sample_weights={name: 1.0 if i else 50.0 for i, name in enumerate(names)},
     )
     metrics = {
-        "schema_version": 1,
+        "schema_version": 2,
         "task": {
             "data": HOSTILE[0],
             "classes": 7,
-            "learn_pictures": 7,
-            "held_out_pictures": 7,
+            "learn_images": 7,
+            "held_out_images": 7,
             "held_out": "test",
             "shots": 1,
             "seed": 0,
-            "bad_pictures": [{"path": t, "reason": t} for t in [*HOSTILE, "caf\udce9.png"]],
+            "bad_images": [{"path": t, "reason": t} for t in [*HOSTILE, "caf\udce9.png"]],
         },
         "encoder": {"id": HOSTILE[0], "fingerprint": HOSTILE[0]},
         "pool": {"missing": HOSTILE, "unused": HOSTILE, "fingerprint": HOSTILE[0]},
@@ -48,21 +48,20 @@ def hostile_run(folder):
                 "class_accuracy": 0.5,
                 "learn_accuracy": 1,
             }
-            for name in ("zero_shot", "probe", "boosted")
+            for name in ("zero-shot", "logistic", "promptboost")
         ],
         "staged": [{"round": 1, "accuracy": 0.5, "learn_accuracy": 1.0}],
-        "per_class": [{"class": n, "count": 9, "zero_shot": 1, "boosted": 0} for n in names],
-        "confusions": [
-            {"true": n, "predicted": names[0], "count": 1, "pictures": [n]} for n in names
+        "per_class": [
+            {"class": n, "count": 9, "accuracy": {"zero-shot": 1, "promptboost": 0}} for n in names
         ],
-        "hardest": [{"picture": n, "label": n, "predicted": names[0], "weight": 1} for n in names],
+        "confusions": [
+            {"true": n, "predicted": names[0], "count": 1, "images": [n]} for n in names
+        ],
+        "hardest": [{"image": n, "label": n, "predicted": names[0], "weight": 1} for n in names],
         "transfers": [
             {
                 "encoder": HOSTILE[0],
-                "zero_shot": 1,
-                "template_mean": None,
-                "pool_mean": None,
-                "boosted": 0,
+                "accuracy": {"zero-shot": 1, "zero-shot-80": None, "promptboost": 0},
             }
         ],
         "timing": {HOSTILE[0]: 1.0},
@@ -96,14 +95,14 @@ def many_run(folder):
     )
     ensemble = PromptEnsemble(tuple(names), rounds)
     tiny = thumbnail("teal", "x")
-    pictures = [f"p{i}.png" for i in range(24)]
+    images = [f"p{i}.png" for i in range(24)]
     metrics = {
-        "schema_version": 1,
+        "schema_version": 2,
         "task": {
             "data": "many",
             "classes": 200,
-            "learn_pictures": 1600,
-            "held_out_pictures": 9000,
+            "learn_images": 1600,
+            "held_out_images": 9000,
             "held_out": "test",
             "shots": 8,
             "seed": 0,
@@ -117,17 +116,20 @@ def many_run(folder):
                 "class_accuracy": 0.5,
                 "learn_accuracy": 0.5,
             }
-            for name in ("zero_shot", "probe", "boosted")
+            for name in ("zero-shot", "logistic", "promptboost")
         ],
         "staged": [{"round": m, "accuracy": 0.5, "learn_accuracy": 0.6} for m in range(1, 51)],
-        "per_class": [{"class": n, "count": 45, "zero_shot": 0.4, "boosted": 0.5} for n in names],
+        "per_class": [
+            {"class": n, "count": 45, "accuracy": {"zero-shot": 0.4, "promptboost": 0.5}}
+            for n in names
+        ],
         "confusions": [
-            {"true": names[k], "predicted": names[k - 1], "count": 9, "pictures": pictures[:6]}
+            {"true": names[k], "predicted": names[k - 1], "count": 9, "images": images[:6]}
             for k in range(200)
         ],
         "hardest": [
-            {"picture": p, "label": names[0], "predicted": names[1], "weight": 0.01}
-            for p in pictures
+            {"image": p, "label": names[0], "predicted": names[1], "weight": 0.01}
+            for p in images
         ],
     }
-    return write_run(folder, ensemble, metrics, dict.fromkeys(pictures, tiny))
+    return write_run(folder, ensemble, metrics, dict.fromkeys(images, tiny))

@@ -15,11 +15,11 @@ from promptboost.testing import clip_like
 
 PROMPTS = 40
 LABELS = {
-    "zero_shot": "zero-shot, one template",
-    "template_mean": "mean of templates",
-    "pool_mean": "mean of pool",
-    "probe": "logistic regression",
-    "boosted": "boosted prompts",
+    "zero-shot": "zero-shot, one template",
+    "zero-shot-80": "mean of templates",
+    "pool-mean": "mean of pool",
+    "logistic": "logistic regression",
+    "promptboost": "boosted prompts",
 }
 RUN_TOML = """
 [data]
@@ -42,10 +42,10 @@ numpy = "2.4.0"
 
 
 def thumbnail(colour, text=""):
-    picture = Image.new("RGB", (96, 72), colour)
-    ImageDraw.Draw(picture).text((8, 8), text, fill="white")
+    image = Image.new("RGB", (96, 72), colour)
+    ImageDraw.Draw(image).text((8, 8), text, fill="white")
     stream = io.BytesIO()
-    picture.save(stream, "JPEG", quality=60)
+    image.save(stream, "JPEG", quality=60)
     return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
@@ -90,34 +90,34 @@ def fitted(n_classes=8, shots=4, tests=12, rounds=12, seed=0):
 
 def _metrics(ensemble, task, learn, names, ids, rows, shots):
     names = np.array(names)
-    truth, pictures = names[task.labels], task.images
+    truth, images = names[task.labels], task.images
 
     def nearest(means):
-        return names[(pictures @ np.stack(means).T).argmax(1)]
+        return names[(images @ np.stack(means).T).argmax(1)]
 
-    probe = LogisticRegression(max_iter=200).fit(pictures[learn], truth[learn])
+    probe = LogisticRegression(max_iter=200).fit(images[learn], truth[learn])
     staged = [
-        ensemble.truncate(m).embed_texts(rows).predict(pictures)
+        ensemble.truncate(m).embed_texts(rows).predict(images)
         for m in range(1, len(ensemble) + 1)
     ]
     guesses = {
-        "zero_shot": nearest(task.templates[:, 0]),
-        "template_mean": nearest(task.templates.mean(1)),
-        "pool_mean": nearest([block.mean(0) for block in task.prompts]),
-        "probe": probe.predict(pictures),
-        "boosted": staged[-1],
+        "zero-shot": nearest(task.templates[:, 0]),
+        "zero-shot-80": nearest(task.templates.mean(1)),
+        "pool-mean": nearest([block.mean(0) for block in task.prompts]),
+        "logistic": probe.predict(images),
+        "promptboost": staged[-1],
     }
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "task": {
             "data": "emoji",
             "classes": len(names),
-            "learn_pictures": int(learn.sum()),
-            "held_out_pictures": int((~learn).sum()),
+            "learn_images": int(learn.sum()),
+            "held_out_images": int((~learn).sum()),
             "held_out": "rest",
             "shots": shots,
             "seed": 0,
-            "bad_pictures": [{"path": "bird/empty.png", "reason": "the file is empty"}],
+            "bad_images": [{"path": "bird/empty.png", "reason": "the file is empty"}],
         },
         "encoder": {"id": "fake:64-0", "fingerprint": "f00d", "dim": 64},
         "pool": {
@@ -154,23 +154,27 @@ def _metrics(ensemble, task, learn, names, ids, rows, shots):
             {
                 "class": name,
                 "count": int((~learn & (truth == name)).sum()),
-                "zero_shot": _share(guesses["zero_shot"], truth, ~learn & (truth == name)),
-                "boosted": _share(guesses["boosted"], truth, ~learn & (truth == name)),
+                "accuracy": {
+                    method: _share(guesses[method], truth, ~learn & (truth == name))
+                    for method in ("zero-shot", "promptboost")
+                },
             }
             for name in names.tolist()
         ],
-        "confusions": _confusions(truth, guesses["boosted"], ids, ~learn),
-        "hardest": _hardest(ensemble, truth, guesses["boosted"], ids),
+        "confusions": _confusions(truth, guesses["promptboost"], ids, ~learn),
+        "hardest": _hardest(ensemble, truth, guesses["promptboost"], ids),
         "transfers": [
             {
                 "encoder": "fake:64-1",
-                "zero_shot": 0.5,
-                "template_mean": 0.55,
-                "pool_mean": None,
-                "boosted": 0.65,
+                "accuracy": {
+                    "zero-shot": 0.5,
+                    "zero-shot-80": 0.55,
+                    "pool-mean": None,
+                    "promptboost": 0.65,
+                },
             }
         ],
-        "timing": {"pictures_s": 1.25, "texts_s": 0.5, "boost_s": 0.75, "total_s": 2.5},
+        "timing": {"images_s": 1.25, "texts_s": 0.5, "boost_s": 0.75, "total_s": 2.5},
     }
 
 
@@ -184,28 +188,28 @@ def _confusions(truth, guess, ids, where):
         pairs.setdefault((str(truth[i]), str(guess[i])), []).append(ids[i])
     ordered = sorted(pairs.items(), key=lambda pair: -len(pair[1]))
     return [
-        {"true": t, "predicted": p, "count": len(found), "pictures": found[:6]}
+        {"true": t, "predicted": p, "count": len(found), "images": found[:6]}
         for (t, p), found in ordered
     ]
 
 
 def _hardest(ensemble, truth, guess, ids):
-    place = {picture: i for i, picture in enumerate(ids)}
+    place = {image: i for i, image in enumerate(ids)}
     heavy = sorted(ensemble.sample_weights.items(), key=lambda pair: -pair[1])[:24]
     return [
         {
-            "picture": picture,
-            "label": str(truth[place[picture]]),
-            "predicted": str(guess[place[picture]]),
+            "image": image,
+            "label": str(truth[place[image]]),
+            "predicted": str(guess[place[image]]),
             "weight": weight,
         }
-        for picture, weight in heavy
+        for image, weight in heavy
     ]
 
 
 def thumbnails_for(metrics):
-    shown = {item["picture"] for item in metrics["hardest"]}
-    shown |= {picture for pair in metrics["confusions"] for picture in pair["pictures"]}
+    shown = {item["image"] for item in metrics["hardest"]}
+    shown |= {image for pair in metrics["confusions"] for image in pair["images"]}
     colours = ["teal", "maroon", "navy", "olive", "purple"]
     return {p: thumbnail(colours[i % 5], p[:10]) for i, p in enumerate(sorted(shown))}
 
@@ -223,9 +227,9 @@ def write_run(folder, ensemble, metrics, thumbnails=None, toml=RUN_TOML):
 
 
 def without_held_out(metrics):
-    """The same figures for a fit that used all pictures."""
+    """The same figures for a fit that used all images."""
     metrics = json.loads(json.dumps(metrics))
-    metrics["task"] |= {"held_out": None, "held_out_pictures": 0}
+    metrics["task"] |= {"held_out": None, "held_out_images": 0}
     for row in (*metrics["methods"], *metrics["staged"]):
         row["accuracy"] = None
     for row in metrics["methods"]:

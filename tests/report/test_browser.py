@@ -56,8 +56,8 @@ def pixels(file, tmp_path, *, size, dark=False):
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
     width, height = size
     visit(file, tmp_path, f"--screenshot={shot}", f"--window-size={width},{height}", scheme)
-    with Image.open(shot) as picture:
-        return picture.convert("RGB")
+    with Image.open(shot) as image:
+        return image.convert("RGB")
 
 
 def with_probe(file, tmp_path, script):
@@ -125,8 +125,8 @@ def test_light_and_dark(emoji_run, tmp_path):
     dark = pixels(file, tmp_path, size=(800, 600), dark=True)
     assert min(light.getpixel((2, 2))) > 230
     assert max(dark.getpixel((2, 2))) < 50
-    for picture in (light, dark):
-        assert len(picture.getcolors(1 << 20)) > 50  # text, bars and rules were drawn
+    for image in (light, dark):
+        assert len(image.getcolors(1 << 20)) > 50  # text, bars and rules were drawn
 
 
 def test_colours_have_contrast(emoji_run):

@@ -70,19 +70,19 @@ def test_snippet_runs(card, emoji_run, monkeypatch, capsys, tmp_path):
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ensemble.json").write_bytes((emoji_run / "ensemble.json").read_bytes())
-    Image.new("RGB", (8, 8), "red").save("picture.jpg")
+    Image.new("RGB", (8, 8), "red").save("image.jpg")
     code = re.search(r"```python\n(.*?)```", card, flags=re.S)[1]
     exec(compile(ast.parse(code), "card", "exec"), {})
     assert FakeEncoder(64).id == "fake:64-0"
     assert re.fullmatch(r"\['[a-z ]+'\]\n", capsys.readouterr().out)
-    assert "promptboost predict emoji-4 picture.jpg" in card
+    assert "promptboost predict emoji-4 image.jpg" in card
 
 
-def test_without_held_out_pictures_it_says_so(fit, tmp_path):
+def test_without_held_out_images_it_says_so(fit, tmp_path):
     card = written(fit, tmp_path, without_held_out(fit[1]))
     assert "Nothing was held out." in section(card, "Results")
     assert "not evidence" in section(card, "Results")
-    assert "How well it recognises new pictures is not known." in card
+    assert "How well it recognises new images is not known." in card
 
 
 def test_figures_of_a_text_edited_since_are_said_to_be_so(fit, tmp_path, card):

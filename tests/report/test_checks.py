@@ -6,7 +6,8 @@ import pytest
 
 from promptboost.model import PromptEnsemble, Round
 from promptboost.report.checks import RULES, run_checks
-from promptboost.report.results import read_metrics, read_run
+from promptboost.report.run import read_run
+from promptboost.runs.results import Results
 from promptboost.report.rules import foreign_names
 from tests.report.run_tools import without_held_out
 
@@ -23,13 +24,14 @@ def record(fit):
 
 def answers(run, record=None, ensemble=None):
     if record is not None:
-        run = dataclasses.replace(run, metrics=read_metrics(json.loads(json.dumps(record))))
+        results = Results.from_record(json.loads(json.dumps(record)))
+        run = dataclasses.replace(run, results=results)
     if ensemble is not None:
         run = dataclasses.replace(run, ensemble=ensemble)
     return {check.rule.code: check.answer for check in run_checks(run)}
 
 
-def set_accuracy(record, **accuracies):
+def set_accuracy(record, accuracies):
     for row in record["methods"]:
         row["accuracy"] = accuracies.get(row["name"], row["accuracy"])
 
@@ -65,22 +67,22 @@ def test_nothing_held_out_is_found_and_silences_what_needs_it(run, record):
     ("zero", "boosted", "outcome"), [(0.5, 0.6, "fine"), (0.5, 0.5, "found"), (0.6, 0.5, "found")]
 )
 def test_zero_shot(run, record, zero, boosted, outcome):
-    set_accuracy(record, zero_shot=zero, boosted=boosted)
+    set_accuracy(record, {"zero-shot": zero, "promptboost": boosted})
     assert answers(run, record)["PB002"].outcome == outcome
 
 
-def test_probe(run, record):
-    set_accuracy(record, probe=0.7, boosted=0.6)
+def test_logistic(run, record):
+    set_accuracy(record, {"logistic": 0.7, "promptboost": 0.6})
     assert answers(run, record)["PB003"].outcome == "found"
-    set_accuracy(record, probe=0.6)
+    set_accuracy(record, {"logistic": 0.6})
     assert answers(run, record)["PB003"].outcome == "fine"
-    record["methods"] = [row for row in record["methods"] if row["name"] != "probe"]
+    record["methods"] = [row for row in record["methods"] if row["name"] != "logistic"]
     assert answers(run, record)["PB003"].outcome == "not applicable"
 
 
 def test_interval(run, record):
-    assert answers(run, record)["PB004"].outcome == "found"  # 96 pictures
-    record["task"]["held_out_pictures"] = 1000
+    assert answers(run, record)["PB004"].outcome == "found"  # 96 images
+    record["task"]["held_out_images"] = 1000
     assert answers(run, record)["PB004"].outcome == "fine"
 
 
@@ -101,10 +103,10 @@ def test_still_improving(run, record):
 
 def test_classes_that_lost(run, record):
     record["per_class"] = [
-        {"class": "worse", "count": 10, "zero_shot": 0.5, "boosted": 0.3},
-        {"class": "few", "count": 2, "zero_shot": 1.0, "boosted": 0.0},
-        {"class": "better", "count": 10, "zero_shot": 0.3, "boosted": 0.5},
-        {"class": "unknown", "count": 0, "zero_shot": None, "boosted": None},
+        {"class": "worse", "count": 10, "accuracy": {"zero-shot": 0.5, "promptboost": 0.3}},
+        {"class": "few", "count": 2, "accuracy": {"zero-shot": 1.0, "promptboost": 0.0}},
+        {"class": "better", "count": 10, "accuracy": {"zero-shot": 0.3, "promptboost": 0.5}},
+        {"class": "unknown", "count": 0, "accuracy": {"zero-shot": None, "promptboost": None}},
     ]
     answer = answers(run, record)["PB006"]
     assert answer.outcome == "found"
@@ -116,7 +118,8 @@ def test_classes_that_lost(run, record):
 
 def test_transfer(run, record):
     assert answers(run, record)["PB007"].outcome == "fine"
-    record["transfers"][0] |= {"boosted": 0.4, "encoder": "fake:64-1; ls"}
+    record["transfers"][0]["encoder"] = "fake:64-1; ls"
+    record["transfers"][0]["accuracy"]["promptboost"] = 0.4
     answer = answers(run, record)["PB007"]
     assert answer.outcome == "found"
     assert answer.type_next.endswith("--encoder 'fake:64-1; ls'")
@@ -136,15 +139,15 @@ def test_figures_of_another_text(run, record):
 
 def test_fewer_shots(run, record):
     assert answers(run, record)["PB010"].outcome == "fine"
-    record["task"]["learn_pictures"] -= 1
+    record["task"]["learn_images"] -= 1
     assert answers(run, record)["PB010"].outcome == "found"
     record["task"]["shots"] = None
     assert answers(run, record)["PB010"].outcome == "not applicable"
 
 
-def test_unreadable_pictures(run, record):
+def test_unreadable_images(run, record):
     assert "bird/empty.png: the file is empty" in answers(run)["PB011"].details
-    record["task"]["bad_pictures"] = []
+    record["task"]["bad_images"] = []
     assert answers(run, record)["PB011"].outcome == "fine"
 
 
@@ -160,13 +163,13 @@ def test_suspected_labels(run):
 
 def test_after_one_round_labels_are_suspected_by_what_is_not_recognised(run, record):
     one = tell([weak()], sample_weights={"a": 0.5, "b": 0.5})
-    right = {"picture": "a", "label": "cat", "predicted": "cat", "weight": 0.5}
-    wrong = right | {"picture": "b", "predicted": "dog"}
-    boosted = next(row for row in record["methods"] if row["name"] == "boosted")
+    right = {"image": "a", "label": "cat", "predicted": "cat", "weight": 0.5}
+    wrong = right | {"image": "b", "predicted": "dog"}
+    boosted = next(row for row in record["methods"] if row["name"] == "promptboost")
     record["hardest"], boosted["learn_accuracy"] = [right, wrong], 0.9
     answer = answers(run, record, one)["PB012"]
     assert answer.details == ("b: labelled cat, taken for dog",)
-    assert answer.summary == "1 of the 2 hardest learning pictures: taken for another class."
+    assert answer.summary == "1 of the 2 hardest learning images: taken for another class."
     boosted["learn_accuracy"] = 0.6
     assert answers(run, record, one)["PB012"].outcome == "not applicable"
     record["hardest"], boosted["learn_accuracy"] = [right], 1.0
@@ -188,7 +191,7 @@ def test_weight_on_few(run):
     heavy = dict.fromkeys(names, 1.0) | {"0.png": 60.0}
     answer = answers(run, ensemble=tell([weak()] * 4, sample_weights=heavy))["PB013"]
     assert answer.outcome == "found"
-    assert answer.summary == "Half of all weight is on 1 of 40 pictures."
+    assert answer.summary == "Half of all weight is on 1 of 40 images."
     assert answer.type_next.endswith("--rounds 2")
     even = tell([weak()] * 2, sample_weights=dict.fromkeys(names, 1.0))
     assert answers(run, ensemble=even)["PB013"].summary.startswith("Half of all weight is on 20 ")

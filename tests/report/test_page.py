@@ -52,9 +52,9 @@ def test_comparison_has_every_method_with_its_accuracy(page, fit):
 
 
 def test_headline_is_the_boosted_accuracy_and_its_gain(page, fit):
-    zero, boosted = (method(fit[1], name)["accuracy"] for name in ("zero_shot", "boosted"))
+    zero, boosted = (method(fit[1], name)["accuracy"] for name in ("zero-shot", "promptboost"))
     text = page.text()
-    assert f"{percent_of(boosted)} of 96 held-out pictures recognised" in text
+    assert f"{percent_of(boosted)} of 96 held-out images recognised" in text
     assert f"{100 * (boosted - zero):+.1f} points over zero-shot" in text
 
 
@@ -79,8 +79,8 @@ def test_curve_is_drawn_for_wide_and_narrow_screens(page, fit):
     assert len(drawn) == 2
     lines = [a for a in page.named("polyline") if len(a["points"].split()) == 12]
     assert len(lines) == 4
-    assert "Accuracy on held-out pictures against rounds" in page.text("curve")
-    assert percent_of(method(fit[1], "probe")["accuracy"]) in page.text("curve")
+    assert "Accuracy on held-out images against rounds" in page.text("curve")
+    assert percent_of(method(fit[1], "logistic")["accuracy"]) in page.text("curve")
 
 
 def test_every_round_has_its_template(page, fit):
@@ -90,11 +90,12 @@ def test_every_round_has_its_template(page, fit):
 
 def test_classes_are_sorted_from_least_recognised(page, fit):
     text = page.text("classes")
-    rows = sorted(fit[1]["per_class"], key=lambda row: row["boosted"])
-    places = [text.index(row["class"]) for row in rows if row["boosted"] in (rows[0]["boosted"],)]
+    rows = sorted(fit[1]["per_class"], key=lambda row: row["accuracy"]["promptboost"])
+    least = rows[0]["accuracy"]
+    places = [text.index(row["class"]) for row in rows if row["accuracy"] == least]
     best = rows[-1]
     assert max(places) < text.index(best["class"])
-    assert percent_of(best["zero_shot"]) in text
+    assert percent_of(best["accuracy"]["zero-shot"]) in text
     assert len([a for a in page.named("svg") if a.get("class") == "dumbbell"]) == len(rows) + 1
 
 
@@ -107,7 +108,7 @@ def test_confusions_and_hardest_show_thumbnails_with_alt_text(page, fit):
     assert all(a["alt"] for a in images)
     assert f"{pair['true']} taken for {pair['predicted']}" in {a["alt"] for a in images}
     worst = fit[1]["hardest"][0]
-    assert worst["picture"] in page.text("hardest")
+    assert worst["image"] in page.text("hardest")
 
 
 def test_hardest_are_multiples_of_the_average(page, fit):
@@ -115,11 +116,11 @@ def test_hardest_are_multiples_of_the_average(page, fit):
     assert f"{worst['weight'] * 32:.1f} ×" in page.text("hardest")
 
 
-def test_light_pictures_are_hard_only_if_not_recognised(fit, tmp_path):
-    light = {"picture": "a.png", "label": "bird", "predicted": "bird", "weight": 1 / 64}
+def test_light_images_are_hard_only_if_not_recognised(fit, tmp_path):
+    light = {"image": "a.png", "label": "bird", "predicted": "bird", "weight": 1 / 64}
     text = changed(fit, tmp_path, hardest=[light]).text("hardest")
     assert "a.png" not in text
-    assert "The hardest learning pictures are recognised" in text
+    assert "The hardest learning images are recognised" in text
     text = changed(fit, tmp_path, hardest=[light | {"predicted": "fish"}]).text("hardest")
     assert "0.5 × bird taken for fish a.png" in text
     lightest = light | {"predicted": "fish", "weight": 1e-9}
@@ -151,8 +152,8 @@ def test_banks_fold_and_only_the_first_is_open(page, fit):
         assert name in page.text("banks")
 
 
-def test_transfer_settings_bad_pictures_and_time(page, fit):
-    zero, boosted = (method(fit[1], name)["accuracy"] for name in ("zero_shot", "boosted"))
+def test_transfer_settings_bad_images_and_time(page, fit):
+    zero, boosted = (method(fit[1], name)["accuracy"] for name in ("zero-shot", "promptboost"))
     text = page.text("transfer")
     assert "fake:64-1" in text
     assert "50.0 %" in text
@@ -168,7 +169,7 @@ def test_transfer_settings_bad_pictures_and_time(page, fit):
 
 def test_checks_say_what_to_type(page):
     text = page.text("checks")
-    assert "PB011 tip Unreadable pictures" in text
+    assert "PB011 tip Unreadable images" in text
     assert "PB021 tip Descriptions of no class" in text
     assert "promptboost fit DATA -o NEW_RUN" in text
     assert "not applicable . In SAMME.R all rounds have the same vote." in text
@@ -193,7 +194,7 @@ def test_accessible_structure(page):
         assert a.get("aria-hidden") == "true" or a.get("role") == "img"
 
 
-def test_without_held_out_pictures_it_says_so(fit, tmp_path):
+def test_without_held_out_images_it_says_so(fit, tmp_path):
     ensemble, metrics = fit
     run = write_run(tmp_path / "run", ensemble, without_held_out(metrics))
     page = Page(write_report(run).read_text(encoding="utf-8"))
@@ -202,7 +203,7 @@ def test_without_held_out_pictures_it_says_so(fit, tmp_path):
     assert "PB001" in page.ids
     assert "points over zero-shot" not in page.text()
     assert "whisker" not in {a.get("class") for a in page.named("line")}
-    assert percent_of(method(metrics, "boosted")["learn_accuracy"]) in page.text("comparison")
+    assert percent_of(method(metrics, "promptboost")["learn_accuracy"]) in page.text("comparison")
 
 
 @pytest.mark.parametrize(("encoder", "said"), [("conse:lite0", True), ("ViT-B-32/openai", False)])
@@ -300,7 +301,7 @@ def test_one_gradient_round_has_a_certificate_and_no_curve(fit, tmp_path):
         "objective 0.432; no weighting of the pool's prompts could lower it by more than 0.012"
         in text
     )
-    assert "chosen by gradient on 32 pictures" in page.text()
+    assert "chosen by gradient on 32 images" in page.text()
     assert "Round by round" not in page.text()
     assert not [a for a in page.named("a") if a.get("href") == "#curve"]
     assert "strip" not in page.text("banks")

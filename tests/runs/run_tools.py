@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from promptboost.config import FitConfig
+from promptboost.report import write_card, write_report
 from promptboost.runs.fit import FitRequest
 
 ENCODER = "fake:32-0"
@@ -64,7 +65,8 @@ def request(root: Path, run: str = "run", **options) -> FitRequest:
         }
     )
     source = flags.pop("source", str(root / "images"))
-    return FitRequest(source, root / run, settings, progress=False, **flags)
+    finish = (write_report, write_card)
+    return FitRequest(source, root / run, settings, progress=False, finish=finish, **flags)
 
 
 def start_promptboost(*arguments: str, cwd: Path, cache: Path) -> subprocess.Popen:

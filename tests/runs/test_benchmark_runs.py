@@ -11,7 +11,7 @@ from promptboost.data.benchmarks import BENCHMARKS
 from promptboost.data.shots import coop_few_shot
 from promptboost.errors import DataError, RunError
 from promptboost.runs.fit import FitRequest, fit_run
-from promptboost.runs.folder import RunFolder
+from promptboost.runs.run_folder import RunFolder
 from tests.data.benchmarks.benchmark_tools import tiny, write_tree
 
 SETTINGS = FitConfig(encoder="fake:16-0", shots=2, seed=1, views=1)
@@ -31,8 +31,8 @@ def fit(source, run, **flags):
 def test_the_shots_are_those_of_the_protocol(textures):
     metrics = fit("dtd:data", "run")
     learn, held_out = coop_few_shot(load_data("dtd:data", progress=False), 2, 1)
-    assert metrics["task"]["held_out"] == "test"
-    assert metrics["task"]["held_out_pictures"] == len(held_out) == 4
+    assert metrics.task.held_out == "test"
+    assert metrics.task.held_out_images == len(held_out) == 4
     weighed = RunFolder(Path("run")).ensemble_path.read_text()
     assert all(f'"{image.id}"' in weighed for image in learn.images)
 

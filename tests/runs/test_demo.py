@@ -3,8 +3,9 @@ import pytest
 from promptboost.cli.demo import _summary
 from promptboost.config import FitConfig
 from promptboost.errors import RunError
+from promptboost.report import write_card, write_report
 from promptboost.runs.demo import COLUMNS, run_demo
-from promptboost.runs.folder import RunFolder
+from promptboost.runs.run_folder import RunFolder
 
 QUICK = FitConfig(rounds=2, views=2, views_per_round=1)
 FAKES = ("fake:32-0", "fake:16-1")
@@ -19,6 +20,7 @@ def quick_demo(task, folder, **options):
         encoders=FAKES,
         settings=QUICK,
         progress=False,
+        finish=(write_report, write_card),
         **options,
     )
 

@@ -14,7 +14,7 @@ def figures(found):
 def test_other_images(fitted):
     write_images(fitted / "new", count=3, seed=9)
     found = evaluate_run(fitted / "run", str(fitted / "new"), progress=False)
-    assert found["pictures"] == 12
+    assert found["images"] == 12
     assert set(figures(found)) == {"zero_shot", "boosted"}
     assert [row["count"] for row in found["per_class"]] == [3, 3, 3, 3]
     wrong = sum(row["count"] for row in found["confusions"])
@@ -24,7 +24,7 @@ def test_other_images(fitted):
 def test_some_classes_are_enough_and_images_learnt_from_are_counted(fitted):
     shutil.rmtree(fitted / "images/sea")
     found = evaluate_run(fitted / "run", str(fitted / "images"), progress=False)
-    assert found["pictures"] == 24
+    assert found["images"] == 24
     assert found["learnt_from"] == 12
     assert {row["class"]: row["count"] for row in found["per_class"]}["sea"] == 0
 
@@ -44,7 +44,7 @@ def test_a_split_called_test_is_what_is_measured(fitted):
     write_images(fitted / "new/train", count=2)
     write_images(fitted / "new/test", count=1)
     found = evaluate_run(fitted / "run", str(fitted / "new"), progress=False)
-    assert found["pictures"] == 4
+    assert found["images"] == 4
 
 
 def test_unknown_classes_are_refused(fitted):

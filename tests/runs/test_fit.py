@@ -6,22 +6,20 @@ import tomllib
 import numpy as np
 import pytest
 
-import promptboost.runs.artifacts as writing_module
 import promptboost.runs.fit as fit_module
 from promptboost.data import read_image
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, EncoderError, PoolError, RunError, StoreError
 from promptboost.files import write_text
 from promptboost.model import LinearHead, PromptEnsemble
-from promptboost.report.results import read_metrics as check_contract
 from promptboost.runs.fit import fit_run
-from promptboost.runs.folder import RunFolder
-from promptboost.runs.metrics import read_metrics
+from promptboost.runs.run_folder import RunFolder
+from promptboost.runs.results import Results
 from tests.runs.run_tools import COLOURS, request, write_images
 
 
 def accuracies(metrics):
-    return {method["name"]: method["accuracy"] for method in metrics["methods"]}
+    return {method.name: method.accuracy for method in metrics.methods}
 
 
 def test_a_run_folder_holds_what_it_should(fitted):
@@ -40,23 +38,23 @@ def test_a_run_folder_holds_what_it_should(fitted):
     tables = tomllib.loads(run.settings_path.read_text())
     assert tables["fit"]["rounds"] == 5
     assert tables["data"]["classes"] == sorted(COLOURS)
-    check_contract(read_metrics(run.metrics_path))
+    assert Results.read(run.metrics_path).encoder.id == "fake:32-0"
 
 
 def test_figures_are_those_of_the_files(fitted):
     run = RunFolder(fitted / "run")
-    metrics = read_metrics(run.metrics_path)
-    assert metrics["task"]["learn_pictures"] == metrics["task"]["held_out_pictures"] == 16
-    assert metrics["task"]["held_out"] == "rest"
+    metrics = Results.read(run.metrics_path)
+    assert metrics.task.learn_images == metrics.task.held_out_images == 16
+    assert metrics.task.held_out == "rest"
     with run.predictions_path.open() as file:
         rows = list(csv.DictReader(file))
     right = np.mean([row["label"] == row["predicted"] for row in rows])
     assert len(rows) == 16
-    assert accuracies(metrics)["boosted"] == right
-    assert metrics["staged"][-1]["accuracy"] == right
-    assert len(metrics["staged"]) == 5
-    assert sum(item["count"] for item in metrics["confusions"]) == 16 - round(16 * right)
-    weights = [item["weight"] for item in metrics["hardest"]]
+    assert accuracies(metrics)["promptboost"] == right
+    assert metrics.staged[-1].accuracy == right
+    assert len(metrics.staged) == 5
+    assert sum(item.count for item in metrics.confusions) == 16 - round(16 * right)
+    weights = [item.weight for item in metrics.hardest]
     assert weights == sorted(weights, reverse=True)
     assert np.isclose(sum(weights), 1)
 
@@ -78,14 +76,14 @@ def test_what_is_measured_is_what_is_shipped(fitted):
 
 
 def test_boosting_helps_here(fitted):
-    found = accuracies(read_metrics(fitted / "run" / "metrics.json"))
-    assert found["boosted"] > found["zero_shot"]
+    found = accuracies(Results.read(fitted / "run" / "metrics.json"))
+    assert found["promptboost"] > found["zero-shot"]
 
 
 def test_thumbnails_are_of_the_images_in_the_report(fitted):
-    metrics = read_metrics(fitted / "run" / "metrics.json")
+    metrics = Results.read(fitted / "run" / "metrics.json")
     found = json.loads((fitted / "run" / "thumbnails.json").read_text())
-    assert {item["picture"] for item in metrics["hardest"]} <= set(found)
+    assert {item.image for item in metrics.hardest} <= set(found)
     assert all(address.startswith("data:image/jpeg;base64,") for address in found.values())
 
 
@@ -134,7 +132,7 @@ def test_a_fault_while_writing_leaves_an_unfinished_run_that_can_go_on(fitted, m
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing_module, "write_metrics", full)
+        patch.setattr(Results, "write", full)
         with pytest.raises(OSError, match="No space left"):
             fit_run(request(fitted, "other"))
     assert RunFolder(fitted / "other").state == "unfinished"
@@ -150,7 +148,7 @@ def test_resume_of_nothing_starts_and_of_a_finished_run_changes_nothing(fitted):
     said = []
     metrics = fit_run(request(fitted, "other", resume=True), said.append)
     assert "finished already" in said[0]
-    assert metrics == read_metrics(fitted / "other" / "metrics.json")
+    assert metrics == Results.read(fitted / "other" / "metrics.json")
     assert before == {file: file.read_bytes() for file in (fitted / "other").iterdir()}
 
 
@@ -162,7 +160,7 @@ def unfinished(task):
 
 def test_a_changed_image_cannot_be_resumed(fitted):
     unfinished(fitted)
-    victim = json.loads((fitted / "run/metrics.json").read_text())["hardest"][0]["picture"]
+    victim = json.loads((fitted / "run/metrics.json").read_text())["hardest"][0]["image"]
     other = next(file for file in (fitted / "images").rglob("*.png"))
     shutil.copy(other, fitted / "images" / victim)
     if other == fitted / "images" / victim:
@@ -278,13 +276,13 @@ def test_without_held_out_images_figures_are_about_the_learnt_ones(task):
     metrics = fit_run(request(task, shots=None), said.append)
     [remark] = [line for line in said if "no image is held out" in line]
     assert remark.endswith("--shots 4 would leave some to measure on")
-    assert metrics["task"]["held_out"] is None
-    assert metrics["task"]["shots"] is None
-    assert all(method["accuracy"] is None for method in metrics["methods"])
-    assert all(method["learn_accuracy"] is not None for method in metrics["methods"])
+    assert metrics.task.held_out is None
+    assert metrics.task.shots is None
+    assert all(method.accuracy is None for method in metrics.methods)
+    assert all(method.learn_accuracy is not None for method in metrics.methods)
     rows = (task / "run" / "predictions.csv").read_text().splitlines()
     assert len(rows) == 1 + 32
-    check_contract(metrics)
+    assert Results.read(task / "run/metrics.json") == metrics
 
 
 def test_bad_and_few_images_are_mentioned(task):
@@ -295,7 +293,7 @@ def test_bad_and_few_images_are_mentioned(task):
     metrics = fit_run(request(task), said.append)
     assert any("broken.png: the file is empty" in line for line in said)
     assert any("fewer than 4 images to learn from: sea (2)" in line for line in said)
-    assert metrics["task"]["bad_pictures"][0]["reason"] == "the file is empty"
+    assert metrics.task.bad_images[0].reason == "the file is empty"
     with pytest.raises(DataError, match="cannot be used"):
         fit_run(request(task, "other", on_bad="stop"))
 
@@ -319,7 +317,7 @@ def test_one_class_is_not_a_task(tmp_path):
 
 def test_without_views(task):
     metrics = fit_run(request(task, views=0, views_per_round=0))
-    assert accuracies(metrics)["boosted"] is not None
+    assert accuracies(metrics)["promptboost"] is not None
 
 
 def test_names_that_are_not_utf8(task):
@@ -348,10 +346,10 @@ def test_one_round_by_gradient_says_how_it_was_composed(task):
     # The fake encoder's own scale is 20, and what is tried are multiples of it.
     assert ensemble.settings["logit_scale"] in (20.0, 40.0, 60.0, 80.0, 120.0)
     assert ensemble.settings["scale_choice"].startswith("logit scale")
-    composed = metrics["composed"]
-    assert composed["scale_choice"] == ensemble.settings["scale_choice"]
-    assert (composed["objective"], composed["gap"]) == (only.objective, only.gap)
-    assert metrics["methods"][-1]["label"] == "boosted, by gradient"
+    composed = metrics.composed
+    assert composed.scale_choice == ensemble.settings["scale_choice"]
+    assert (composed.objective, composed.gap) == (only.objective, only.gap)
+    assert metrics.methods[-1].label == "boosted, by gradient"
     page = (task / "run" / "report.html").read_text()
     assert "no weighting of the pool" in page
     assert "Round by round" not in page
@@ -359,14 +357,14 @@ def test_one_round_by_gradient_says_how_it_was_composed(task):
 
 def test_a_given_scale_is_taken(task):
     metrics = fit_run(request(task, rounds=1, logit_scale=7))
-    assert metrics["composed"]["logit_scale"] == 7
-    assert metrics["composed"]["scale_choice"] is None
+    assert metrics.composed.logit_scale == 7
+    assert metrics.composed.scale_choice is None
 
 
 def test_greedy_rounds_are_the_other_composer(task):
     metrics = fit_run(request(task, composer="greedy"))
-    assert metrics["composed"]["composer"] == "greedy"
-    assert metrics["composed"]["logit_scale"] is None
-    assert metrics["methods"][-1]["label"] == "boosted, 5 rounds"
+    assert metrics.composed.composer == "greedy"
+    assert metrics.composed.logit_scale is None
+    assert metrics.methods[-1].label == "boosted, 5 rounds"
     with pytest.raises(RunError, match=r"composer is gradient, but the run .* with greedy"):
         fit_run(request(task, resume=True))

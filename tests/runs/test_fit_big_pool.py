@@ -5,7 +5,7 @@ import pytest
 import promptboost.runs.fit as fit_module
 import promptboost.training.pool_rows as pool_rows
 from promptboost.runs.fit import fit_run
-from promptboost.runs.folder import RunFolder
+from promptboost.runs.run_folder import RunFolder
 from tests.runs.run_tools import request
 
 
@@ -45,7 +45,7 @@ def test_left_out_sentences_are_said_and_chosen_ones_know_their_source(task):
     said = []
     metrics = fit_run(request(task, prompts=str(task / "descriptors_x.json")), said.append)
     assert any(line.endswith("1 blank") for line in said)
-    chosen = metrics["pool"]["chosen"]
+    chosen = metrics.pool.chosen
     assert set(chosen["sea"].values()) <= {"template", "dclip"}
     ensemble = json.loads((task / "run/ensemble.json").read_text())
     texts = {text for item in ensemble["rounds"] for text in item["banks"]["sea"]}

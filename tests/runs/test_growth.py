@@ -7,7 +7,7 @@ import pytest
 from promptboost.errors import RunError
 from promptboost.pool import build_pool, load_pool, save_pool
 from promptboost.runs.fit import fit_run
-from promptboost.runs.folder import RunFolder
+from promptboost.runs.run_folder import RunFolder
 from promptboost.runs.growth import check_growable, fit_again, write_grown
 from tests.runs.run_tools import SENTENCES, request
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from promptboost.runs.fit import fit_run
-from promptboost.runs.folder import RunFolder
+from promptboost.runs.run_folder import RunFolder
 from tests.runs.run_tools import request, start_promptboost
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")

@@ -2,11 +2,14 @@ import base64
 import io
 import json
 
+import msgspec
 from PIL import Image
 
 from promptboost.data import Dataset, LabelledImage
+from promptboost.evaluation.measures import Confusion
 from promptboost.report.page import CONFUSIONS_SHOWN
 from promptboost.runs.artifacts import images_shown, thumbnail, write_thumbnails
+from promptboost.runs.run_folder import RunFolder
 
 
 def test_thumbnails_are_small_whatever_the_image(tmp_path):
@@ -24,6 +27,7 @@ def test_only_named_images_and_none_that_is_gone(tmp_path):
     assert list(json.loads((tmp_path / "thumbnails.json").read_text())) == ["a"]
 
 
-def test_not_every_confusion_is_shown():
-    pairs = [{"pictures": [f"{i}"]} for i in range(50)]
-    assert len(images_shown({"confusions": pairs, "hardest": []})) == CONFUSIONS_SHOWN
+def test_not_every_confusion_is_shown(fitted):
+    pairs = tuple(Confusion("a", "b", 1, (f"{i}",)) for i in range(50))
+    results = msgspec.structs.replace(RunFolder(fitted / "run").results, confusions=pairs, hardest=())
+    assert len(images_shown(results)) == CONFUSIONS_SHOWN

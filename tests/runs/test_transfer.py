@@ -6,8 +6,9 @@ import pytest
 from promptboost.errors import DataError
 from promptboost.model import LinearHead
 from promptboost.pool import build_pool, from_sources, load_pool, save_pool
-from promptboost.report.results import read_metrics as check_contract
 from promptboost.runs.fit import fit_run
+from promptboost.runs.results import method_answer, transfer_answer
+from promptboost.runs.run_folder import RunFolder
 from promptboost.runs.transfer import transfer_run
 from tests.runs.run_tools import SENTENCES, request, write_images
 
@@ -25,16 +26,15 @@ def test_the_text_moves(fitted):
     assert found["pictures"] == 16
     names = ("zero_shot", "template_mean", "pool_mean", "boosted")
     assert all(0 <= found[name] <= 1 for name in names)
-    assert transfers(fitted) == [{name: found[name] for name in ("encoder", *names)}]
-    check_contract(json.loads((fitted / "run/metrics.json").read_text()))
+    [kept] = RunFolder(fitted / "run").results.transfers
+    assert transfer_answer(kept) == {name: found[name] for name in ("encoder", *names)}
 
 
 def test_transfer_to_itself_gives_the_figures_of_the_fit(fitted):
     found = transfer_run(fitted / "run", "fake:32-0", progress=False)
-    methods = json.loads((fitted / "run/metrics.json").read_text())["methods"]
-    for method in methods:
-        if method["name"] != "probe":
-            assert found[method["name"]] == method["accuracy"]
+    for method in RunFolder(fitted / "run").results.methods:
+        if method.name != "logistic":
+            assert found[method_answer(method)["name"]] == method.accuracy
 
 
 def test_a_second_transfer_to_the_same_encoder_replaces_the_first(fitted):
@@ -70,7 +70,7 @@ def test_images_learnt_from_are_left_out_whatever_their_names(fitted):
     write_images(fitted / "new", count=3, seed=9)
     learnt = json.loads((fitted / "run/metrics.json").read_text())["hardest"][:2]
     for number, item in enumerate(learnt):
-        source = fitted / "images" / item["picture"]
+        source = fitted / "images" / item["image"]
         shutil.copy(source, fitted / "new" / item["label"] / f"renamed-{number}.png")
     found = transfer_run(fitted / "run", OTHER, str(fitted / "new"), progress=False)
     assert (found["pictures"], found["left_out"]) == (12, 2)
@@ -98,7 +98,7 @@ def test_figures_are_kept_when_nothing_can_be_measured(fitted):
 
 
 def test_changed_images_are_not_measured_on(fitted):
-    victim = json.loads((fitted / "run/metrics.json").read_text())["hardest"][0]["picture"]
+    victim = json.loads((fitted / "run/metrics.json").read_text())["hardest"][0]["image"]
     (fitted / "images" / victim).unlink()
     found = transfer_run(fitted / "run", OTHER, progress=False)
     assert found["boosted"] is None

@@ -36,9 +36,12 @@ def command(out: Output, folder: Path) -> None:
     Accuracy on emoji that were never learnt from, at 1, 2, 4 and 8 shots, mean of three draws. A few
     minutes the first time; the second time all vectors are in the store.
     """
+    from promptboost.report import write_card, write_report
     from promptboost.runs.demo import run_demo
 
-    found = run_demo(folder, progress=out.progress, say=out.note)
+    found = run_demo(
+        folder, progress=out.progress, say=out.note, finish=(write_report, write_card)
+    )
     out.result(found, lambda: _summary(found))
 
 

@@ -21,12 +21,12 @@ def command(out: Output, encoder: str) -> int:
     """
     from promptboost.runs.doctor import examine
 
-    findings = []
-    for finding in examine(encoder):
-        findings.append(finding)
+    diagnoses = []
+    for one in examine(encoder):
+        diagnoses.append(one)
         if not out.json:
-            click.echo(f"{_MARKS[finding.ok]} {finding.name}: {plain(finding.detail)}")
-    faults = [finding for finding in findings if finding.ok is False]
+            click.echo(f"{_MARKS[one.ok]} {one.name}: {plain(one.detail)}")
+    faults = [one for one in diagnoses if one.ok is False]
     if out.json:
-        out.result({"ok": not faults, "findings": [asdict(finding) for finding in findings]}, "")
+        out.result({"ok": not faults, "findings": [asdict(one) for one in diagnoses]}, "")
     return UNUSABLE if faults else 0

@@ -23,9 +23,9 @@ def command(out: Output, data: str, encoder: str, views: int, device: str | None
     from promptboost.runs.fit import embed_data
 
     found = embed_data(data, encoder, views=views, progress=out.progress, device=device)
-    for bad in found["bad_pictures"]:
+    for bad in found["bad_images"]:
         out.note(f"left out {bad['path']}: {bad['reason']}")
     out.result(
         found,
-        f"{found['pictures']:,} images, {found['rows']:,} vectors, {found['seconds']:.1f} s",
+        f"{found['images']:,} images, {found['rows']:,} vectors, {found['seconds']:.1f} s",
     )

@@ -38,7 +38,7 @@ def command(
     found = evaluate_run(
         run, data, encoder=encoder, cache=not no_cache, progress=out.progress, device=device
     )
-    for bad in found["bad_pictures"]:
+    for bad in found["bad_images"]:
         out.note(f"left out {bad['path']}: {bad['reason']}")
     if found["learnt_from"] is None:
         out.note(
@@ -65,5 +65,5 @@ def _summary(found: dict[str, Any]) -> str:
             for row in found["per_class"]
         ],
     )
-    heading = f"{found['pictures']} images, encoder {plain(found['encoder'])}"
+    heading = f"{found['images']} images, encoder {plain(found['encoder'])}"
     return f"{heading}\n\n{methods}\n\n{classes}"

@@ -1,7 +1,7 @@
 """``promptboost fit``."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,10 @@ from promptboost.cli.output import (
 )
 from promptboost.config import DEFAULT_ENCODER, PRESETS, FitConfig
 from promptboost.errors import command_name
+
+if TYPE_CHECKING:
+    from promptboost.model.provenance import Composed
+    from promptboost.runs.results import Results
 
 _DEFAULT = FitConfig()
 _PAPER = _DEFAULT.merged(PRESETS["paper"])
@@ -128,8 +132,9 @@ def command(
     """
     from promptboost.config import read_config
     from promptboost.errors import RunError, SettingError
+    from promptboost.report import write_card, write_report
     from promptboost.runs.fit import FitRequest, fit_run
-    from promptboost.runs.folder import RunFolder
+    from promptboost.runs.run_folder import RunFolder
 
     if overwrite and resume:
         raise SettingError("--overwrite and --resume cannot both be meant; give one of them")
@@ -147,9 +152,19 @@ def command(
             f"encoder {settings.encoder}: needs no model hub. Where one can be reached, add "
             "--encoder ViT-B-32/openai, which sees much better"
         )
-    request = FitRequest(data, run, settings, overwrite, resume, not no_cache, out.progress, device)
+    request = FitRequest(
+        data,
+        run,
+        settings,
+        overwrite,
+        resume,
+        not no_cache,
+        out.progress,
+        device,
+        finish=(write_report, write_card),
+    )
     try:
-        metrics = fit_run(request, out.note)
+        results = fit_run(request, out.note)
     except KeyboardInterrupt:
         if folder.state == "unfinished":
             raise Interrupted(RunFolder(run).resume_hint) from None
@@ -161,41 +176,40 @@ def command(
                 f"{place}{error.strerror}; put that right, then type: {RunFolder(run).resume_hint}"
             ) from error
         raise
-    out.result({"run": str(run), **metrics}, lambda: _summary(run, metrics))
+    out.result({"run": str(run), **results.answer()}, lambda: _summary(run, results))
 
 
-def _summary(run: Path, metrics: dict[str, Any]) -> str:
-    task = metrics["task"]
-    held_out = task["held_out"] is not None
+def _summary(run: Path, results: "Results") -> str:
+    task = results.task
     lines = [
-        f"{task['classes']} classes, {task['learn_pictures']} images to learn from, "
-        f"{task['held_out_pictures']} held out",
+        f"{task.classes} classes, {task.learn_images} images to learn from, "
+        f"{task.held_out_images} held out",
         "",
         table(
             ["", "accuracy", "mean of classes", "learnt images"],
             [
                 [
-                    method["label"],
-                    percent(method["accuracy"]),
-                    percent(method["class_accuracy"]),
-                    percent(method["learn_accuracy"]),
+                    method.label,
+                    percent(method.accuracy),
+                    percent(method.class_accuracy),
+                    percent(method.learn_accuracy),
                 ]
-                for method in metrics["methods"]
+                for method in results.methods
             ],
         ),
         "",
-        *_curve(metrics["staged"], "accuracy" if held_out else "learn_accuracy"),
-        *_composed(metrics.get("composed")),
+        *_curve([s.accuracy if results.held_out else s.learn_accuracy for s in results.staged]),
+        *_composed(results.composed),
         f"report   {run / 'report.html'}",
         f"predict  {command_name()} predict {run} PICTURES",
     ]
     return "\n".join(plain(part) if "\n" not in part else part for part in lines)
 
 
-def _curve(staged: list[dict[str, Any]], key: str) -> list[str]:
-    if len(staged) < 2:  # a curve of one point says what the table says
+def _curve(stages: "list[float | None]") -> list[str]:
+    values = [value for value in stages if value is not None]
+    if len(values) < 2:  # a curve of one point says what the table says
         return []
-    values = [stage[key] for stage in staged]
     return [
         f"by round  {percent(values[0])} {sparkline(values)} {percent(values[-1])}"
         f"  (from {percent(min(values))} to {percent(max(values))})",
@@ -203,9 +217,7 @@ def _curve(staged: list[dict[str, Any]], key: str) -> list[str]:
     ]
 
 
-def _composed(record: dict[str, Any] | None) -> list[str]:
-    from promptboost.model.provenance import Composed
-
-    if record is None:  # the figures of an earlier promptboost
+def _composed(composed: "Composed | None") -> list[str]:
+    if composed is None:  # the figures of an earlier promptboost
         return []
-    return [*(f"{title:<11}  {said}" for title, said in Composed(**record).lines()), ""]
+    return [*(f"{title:<11}  {said}" for title, said in composed.lines()), ""]

@@ -268,7 +268,7 @@ def grow(
     from promptboost.cli import generate_text as words
     from promptboost.llm.questions import pair_questions
     from promptboost.runs import growth
-    from promptboost.runs.folder import RunFolder
+    from promptboost.runs.run_folder import RunFolder
 
     _check_file(file, None, asking)
     found = growth.run_pairs(run, pairs)
@@ -290,8 +290,16 @@ def grow(
     if new_run is None:
         record["next"] = growth.fit_command(run, file)
     else:
+        from promptboost.report import write_card, write_report
+
         growth.fit_again(
-            run, file, new_run, overwrite=overwrite, progress=out.progress, say=out.note
+            run,
+            file,
+            new_run,
+            overwrite=overwrite,
+            progress=out.progress,
+            say=out.note,
+            finish=(write_report, write_card),
         )
         record |= {"run": str(new_run), **words.before_and_after(run, new_run)}
     out.result(record, lambda: words.text(record))

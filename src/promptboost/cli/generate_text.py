@@ -8,8 +8,7 @@ from promptboost.cli.output import percent, plain
 from promptboost.errors import PoolError
 from promptboost.llm import Generated, Pair, Plan
 from promptboost.llm.replies import NOTHING_YET
-from promptboost.runs.folder import RunFolder
-from promptboost.runs.metrics import read_metrics
+from promptboost.runs.run_folder import RunFolder
 
 __all__ = [
     "before_and_after",
@@ -142,8 +141,4 @@ def text(record: Mapping[str, Any]) -> str:
 
 
 def _accuracy(run: Path) -> float | None:
-    metrics = read_metrics(RunFolder(run).metrics_path)
-    boosted = next(method for method in metrics["methods"] if method["name"] == "boosted")
-    held_out = metrics["task"]["held_out"] is not None
-    found: float | None = boosted["accuracy" if held_out else "learn_accuracy"]
-    return found
+    return RunFolder(run).results.measured()

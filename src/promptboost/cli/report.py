@@ -13,7 +13,7 @@ from promptboost.cli.output import Output, plain, speaks
 def command(out: Output, run: Path) -> None:
     """Write the report (report.html) and the model card (README.md) of a run again."""
     from promptboost.report import write_card, write_report
-    from promptboost.runs.folder import RunFolder
+    from promptboost.runs.run_folder import RunFolder
 
     RunFolder(run).check_finished()
     report, card = write_report(run), write_card(run)

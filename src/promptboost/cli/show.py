@@ -33,18 +33,22 @@ def command(
 
     Ends with the images that stayed hard: wrong labels are often among them.
     """
+    import msgspec
+
     from promptboost.model import PromptEnsemble
-    from promptboost.runs.folder import RunFolder
-    from promptboost.runs.metrics import read_metrics
+    from promptboost.runs.run_folder import RunFolder
+    from promptboost.runs.results import old_names
 
     folder = RunFolder(run)
     folder.check_readable()
     ensemble = PromptEnsemble.load(folder.ensemble_path)
     names = list(ensemble.class_names) if class_name is None else [class_name]
     classes = {name: ensemble.prompts(name) for name in names}
-    found = read_metrics(folder.metrics_path) if folder.metrics_path.exists() else {}
-    hard = found.get("hardest", [])
-    edited = found.get("ensemble_fingerprint") not in (None, ensemble.fingerprint)
+    results = folder.results if folder.metrics_path.exists() else None
+    hardest = [] if results is None else msgspec.to_builtins(results.hardest)
+    hard = [old_names(item, {"image": "picture"}) for item in hardest]
+    measured = None if results is None else results.ensemble_fingerprint
+    edited = measured not in (None, ensemble.fingerprint)
     limit = None if everything else top
 
     def text() -> str:
@@ -106,7 +110,7 @@ def _round_text(number: int, item: "Round", names: list[str]) -> str:
 
 def _hard_text(hard: list[dict[str, Any]]) -> str:
     rows = [
-        [item["picture"], item["label"], item["predicted"], percent(item["weight"])]
+        [item["image"], item["label"], item["predicted"], percent(item["weight"])]
         for item in hard
     ]
     return "images that stayed hard\n" + table(

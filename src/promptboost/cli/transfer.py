@@ -52,8 +52,8 @@ def command(
 
 def _summary(run: Path, found: dict[str, Any]) -> str:
     heading = f"encoder {found['encoder']}"
-    if found["pictures"]:
-        heading += f", {found['pictures']} images, {found['pictures_are']}"
+    if found["images"]:
+        heading += f", {found['images']} images, {found['images_are']}"
     figures = table(["", "accuracy"], [[_LABELS[name], percent(found[name])] for name in _LABELS])
     if found["note"]:
         heading = f"{heading}\n{plain(found['note'])}"

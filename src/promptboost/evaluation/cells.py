@@ -74,7 +74,7 @@ class Notebook:
         ]
 
     def fill(self, keys: Iterable[Key], work: Callable[[Key], list[Result]]) -> list[Result]:
-        """Do what is not there yet; give all results of these keys.
+        """Do what is not there yet, and return all results of these keys.
 
         ``work`` gives the results of one key, for example one for each number of rounds.
         """
@@ -128,6 +128,10 @@ class CompareRequest:
         Of these settings, those about words and views count.
     cache, progress, device
         As for a fit.
+    refit : bool
+        Have methods that do not carry over learn again on the other models.
+    timed : bool
+        Measure how long an image takes from file to answer.
 
     Examples
     --------
@@ -149,6 +153,8 @@ class CompareRequest:
     cache: bool = True
     progress: bool = True
     device: str | None = None
+    refit: bool = True
+    timed: bool = True
 
     def __post_init__(self) -> None:
         for name in ("methods", "shots", "seeds"):
@@ -170,7 +176,7 @@ class CompareRequest:
 
 
 def check_same(out: Path, about: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Remember what a folder of results is about, or refuse to mix it with something else.
+    """Remember what a folder of results is about; raise if it is about something else.
 
     Parameters
     ----------

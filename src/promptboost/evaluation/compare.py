@@ -16,7 +16,7 @@ from promptboost.encoders import Encoder
 from promptboost.errors import FileFormatError, PromptBoostError, RunError
 from promptboost.evaluation.cells import CompareRequest, Key, Notebook, Result, check_same
 from promptboost.evaluation.figure import accuracy_figure
-from promptboost.evaluation.measures import accuracy, class_accuracy
+from promptboost.evaluation.measures import Guesses
 from promptboost.evaluation.tables import curves, markdown, to_csv, with_times
 from promptboost.evaluation.world import Draw, World
 from promptboost.files import write_text
@@ -74,7 +74,7 @@ class Cell:
 
     def keys(self, world: World) -> list[Key]:
         """Return where it is to be measured: on its own encoder, then on all others."""
-        return [self.key(world, on) for on in (world.encoder, *world.targets)]
+        return [self.key(world, on) for on in world.encoders_for(self.method)]
 
     def seeded(self) -> Method:
         """Return the method, with the seed of the draw where it draws itself and none is spelled."""
@@ -85,7 +85,7 @@ class Cell:
 
 
 def usable_cells(request: CompareRequest, world: World, book: Notebook, say: Say) -> list[Cell]:
-    """Make the methods and what is to be done with them; refuse those that cannot be used."""
+    """Make the methods and what is to be done with them; raise for one that cannot be used."""
     spelled = [name for name in request.methods if name != "all"]
     every = METHODS if "all" in request.methods else ()
     methods = {name: make_method(name) for name in (*every, *spelled)}
@@ -95,9 +95,9 @@ def usable_cells(request: CompareRequest, world: World, book: Notebook, say: Say
         cells = [Cell(name, method, k, seed) for k in request.shots for seed in request.seeds]
         # What is all there can be shown, though a server that it needs is down.
         if any(key not in book for cell in cells for key in cell.keys(world)):
-            again = world.targets if method.carries_over is Transfer.REFIT else []
+            again = method.carries_over is Transfer.REFIT
             try:
-                for encoder in (world.encoder, *again):
+                for encoder in world.encoders_for(method) if again else [world.encoder]:
                     method.check(first, world.pool, encoder)
             except PromptBoostError as error:
                 if name in spelled:
@@ -141,7 +141,7 @@ class Compared:
 
 
 def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:
-    """Do what is not there yet, and give all results.
+    """Do what is not there yet, and return all results.
 
     What cannot be done is refused before any work. Every result is kept as soon as it is there:
     stop it at any time, and the same request goes on.
@@ -204,7 +204,7 @@ def _measure(
     folder = request.out / "fitted" / _folder_name(cell)
     via = cell.method.carries_over
     fitted: Fitted | None = None
-    for on in (world.encoder, *world.targets):
+    for on in world.encoders_for(cell.method):
         key = cell.key(world, on)
         if key in book:
             continue
@@ -221,7 +221,7 @@ def _measure(
             there = fitted if at_home else _carried(fitted, via, on)
         seconds = time.perf_counter() - start
         result = _figures(there, draw, at_home, seconds)
-        result["predict_ms"] = _time_to_predict(there, world, book, key)
+        result["predict_ms"] = _time_to_predict(there, world, book, key) if request.timed else None
         result["via"] = "" if at_home else via.name.lower()
         yield key, result, seconds
 
@@ -247,14 +247,14 @@ def _carried(fitted: Fitted, via: Transfer, on: Encoder) -> Fitted:
 
 
 def _figures(fitted: Fitted, draw: Draw, at_home: bool, seconds: float) -> Result:
-    guesses = fitted.predict(draw.held_out)
+    learnt = fitted.predict(draw.learn.images) if at_home else None
+    guesses = Guesses(fitted.origin.method, "", fitted.predict(draw.held_out), learnt)
+    measured = guesses.result(draw.labels, draw.learn.labels)
     words = fitted.words()
     return {
-        "accuracy": accuracy(guesses, draw.labels),
-        "class_accuracy": class_accuracy(guesses, draw.labels),
-        "learn_accuracy": (
-            accuracy(fitted.predict(draw.learn.images), draw.learn.labels) if at_home else None
-        ),
+        "accuracy": measured.accuracy,
+        "class_accuracy": measured.class_accuracy,
+        "learn_accuracy": measured.learn_accuracy,
         "prompts": None if words is None else float(np.mean([len(bank) for bank in words])),
         "fit_s": round(seconds, 3),
         "image_passes": len(fitted.encoders_asked),

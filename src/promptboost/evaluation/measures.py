@@ -1,17 +1,127 @@
-"""Figures about predictions: accuracies, classes, confusions."""
+"""Figures about predictions: one record a method, a class, a confusion, and what measures it.
+
+A column of the results is one field of :class:`MethodResult` and one line in
+:meth:`Guesses.result`; the page shows it in ``report/templates/report.html.j2``.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["accuracy", "class_accuracy", "confusions", "per_class"]
+__all__ = [
+    "OURS",
+    "ClassResult",
+    "Confusion",
+    "Guesses",
+    "MethodResult",
+    "accuracy",
+    "class_accuracy",
+    "confusions",
+    "expected_calibration_error",
+    "log_loss",
+    "per_class",
+]
+
+#: The name of the boosted text among the methods.
+OURS = "promptboost"
 
 Indices = NDArray[np.intp] | NDArray[np.int64]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Positive = Annotated[float, msgspec.Meta(ge=0)]
 
-_PICTURES_SHOWN = 6
+_IMAGES_SHOWN = 6
+
+
+class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One way of classifying the same images.
+
+    Attributes
+    ----------
+    name, label : str
+        The method's name, and words for people.
+    accuracy, class_accuracy : float or None
+        On held-out images: over all, and as the mean over classes.
+    learn_accuracy : float or None
+        On the images learnt from.
+    log_loss, expected_calibration_error : float or None
+        Of the probabilities on held-out images, where the method has any.
+    """
+
+    name: str
+    label: str
+    accuracy: Share | None
+    class_accuracy: Share | None
+    learn_accuracy: Share | None
+    log_loss: Positive | None = None
+    expected_calibration_error: Share | None = None
+
+
+class ClassResult(msgspec.Struct, frozen=True):
+    """The accuracy of each method in one class; None where the class has no images."""
+
+    class_name: str = msgspec.field(name="class")
+    count: Count
+    accuracy: dict[str, Share | None]
+
+
+class Confusion(msgspec.Struct, frozen=True):
+    """Images of one class taken for another, with some of them by name."""
+
+    true: str
+    predicted: str
+    count: Count
+    images: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What one method takes the images for.
+
+    Attributes
+    ----------
+    name, label : str
+        The method's name, and words for people.
+    held_out, learn : array of int
+        Class indices for the held-out images and, where asked, for those learnt from.
+    probabilities : array of shape (n, K), or None
+        Of each class for the held-out images.
+
+    Examples
+    --------
+    >>> one = Guesses("zero-shot", "zero-shot", np.array([0, 1, 1, 1]))
+    >>> one.result(np.array([0, 0, 1, 1])).accuracy
+    0.75
+    """
+
+    name: str
+    label: str
+    held_out: Indices
+    learn: Indices | None = None
+    probabilities: NDArray[np.floating] | None = None
+
+    def result(self, labels: Indices, learn_labels: Indices | None = None) -> MethodResult:
+        """Measure against the labels."""
+        learn = self.learn if learn_labels is not None else None
+        chances = self.probabilities if len(labels) else None
+        return MethodResult(
+            name=self.name,
+            label=self.label,
+            accuracy=accuracy(self.held_out, labels),
+            class_accuracy=class_accuracy(self.held_out, labels),
+            learn_accuracy=None
+            if learn is None or learn_labels is None
+            else accuracy(learn, learn_labels),
+            log_loss=None if chances is None else log_loss(chances, labels),
+            expected_calibration_error=None
+            if chances is None
+            else expected_calibration_error(chances, labels),
+        )
 
 
 def accuracy(predicted: Indices, labels: Indices) -> float | None:
@@ -38,49 +148,75 @@ def class_accuracy(predicted: Indices, labels: Indices) -> float | None:
     return float(np.mean([np.mean(predicted[labels == k] == k) for k in np.unique(labels)]))
 
 
-def per_class(
-    class_names: Sequence[str], labels: Indices, predicted: Mapping[str, Indices]
-) -> list[dict[str, Any]]:
-    """Return the accuracy of each method in each class; None where a class has no images.
+def log_loss(probabilities: NDArray[np.floating], labels: Indices) -> float:
+    """Return the mean of −log p of the right class.
 
     Examples
     --------
-    >>> per_class(["cat", "dog"], np.array([0, 0]), {"boosted": np.array([0, 1])})
-    [{'class': 'cat', 'count': 2, 'boosted': 0.5}, {'class': 'dog', 'count': 0, 'boosted': None}]
+    >>> round(log_loss(np.array([[0.5, 0.5], [0.25, 0.75]]), np.array([0, 1])), 4)
+    0.4904
     """
-    return [
-        {
-            "class": name,
-            "count": int(np.sum(labels == k)),
-            **{
-                method: accuracy(found[labels == k], labels[labels == k])
-                for method, found in predicted.items()
+    right = np.asarray(probabilities, dtype=np.float64)[np.arange(len(labels)), labels]
+    return float(-np.log(np.maximum(right, np.finfo(np.float64).tiny)).mean())
+
+
+def expected_calibration_error(
+    probabilities: NDArray[np.floating], labels: Indices, bins: int = 15
+) -> float:
+    """Return how far the probability of the best class is from its accuracy, over even bins.
+
+    Examples
+    --------
+    >>> sure = np.array([[0.9, 0.1], [0.9, 0.1]])
+    >>> round(expected_calibration_error(sure, np.array([0, 1])), 4)
+    0.4
+    """
+    probabilities = np.asarray(probabilities, dtype=np.float64)
+    best = probabilities.max(axis=1)
+    right = (probabilities.argmax(axis=1) == labels).astype(np.float64)
+    which = np.clip(np.ceil(best * bins).astype(np.int64) - 1, 0, bins - 1)
+    gaps = np.bincount(which, best, bins) - np.bincount(which, right, bins)
+    return float(np.abs(gaps).sum() / len(labels))
+
+
+def per_class(
+    class_names: Sequence[str], labels: Indices, predicted: Mapping[str, Indices]
+) -> tuple[ClassResult, ...]:
+    """Return the accuracy of each method in each class.
+
+    Examples
+    --------
+    >>> per_class(["cat"], np.array([0, 0]), {"zero-shot": np.array([0, 1])})[0].accuracy
+    {'zero-shot': 0.5}
+    """
+    return tuple(
+        ClassResult(
+            name,
+            int(np.sum(labels == k)),
+            {
+                method: accuracy(guesses[labels == k], labels[labels == k])
+                for method, guesses in predicted.items()
             },
-        }
+        )
         for k, name in enumerate(class_names)
-    ]
+    )
 
 
 def confusions(
     class_names: Sequence[str], labels: Indices, predicted: Indices, images: Sequence[str]
-) -> list[dict[str, Any]]:
+) -> tuple[Confusion, ...]:
     """List which class was taken for which, most frequent first, with some of the images.
 
     Examples
     --------
     >>> confusions(["cat", "dog"], np.array([0, 0]), np.array([1, 0]), ["a.png", "b.png"])
-    [{'true': 'cat', 'predicted': 'dog', 'count': 1, 'pictures': ['a.png']}]
+    (Confusion(true='cat', predicted='dog', count=1, images=('a.png',)),)
     """
-    found: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
+    mixed: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
     for image, label, guess in zip(images, labels.tolist(), predicted.tolist(), strict=True):
         if label != guess:
-            found[label, guess].append(image)
-    return [
-        {
-            "true": class_names[label],
-            "predicted": class_names[guess],
-            "count": len(names),
-            "pictures": names[:_PICTURES_SHOWN],
-        }
-        for (label, guess), names in sorted(found.items(), key=lambda pair: -len(pair[1]))
-    ]
+            mixed[label, guess].append(image)
+    return tuple(
+        Confusion(class_names[label], class_names[guess], len(names), tuple(names[:_IMAGES_SHOWN]))
+        for (label, guess), names in sorted(mixed.items(), key=lambda pair: -len(pair[1]))
+    )

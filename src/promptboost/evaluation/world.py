@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +14,63 @@ from promptboost.data.benchmarks import benchmark_source
 from promptboost.data.shots import Task, divide, load_classes
 from promptboost.encoders import Encoder, load_encoder
 from promptboost.encoders.base import UnitRows
-from promptboost.errors import DataError
+from promptboost.config import FitConfig
+from promptboost.errors import DataError, SettingError
 from promptboost.evaluation.cells import CompareRequest
-from promptboost.methods import FewShotSet, FileImages, Images
-from promptboost.runs.baselines import pool_for
+from promptboost.methods import FewShotSet, FileImages, Images, Method, Transfer
+from promptboost.pool import (
+    PromptPool,
+    build_pool,
+    clip_templates,
+    emoji_descriptions,
+    is_saved_pool,
+    read_pool,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from promptboost.encoders.store import EmbeddingStore
 
-__all__ = ["Draw", "SomeImages", "World"]
+__all__ = ["Draw", "SomeImages", "World", "pool_for"]
+
+
+def pool_for(settings: FitConfig, source: str, class_names: Sequence[str]) -> PromptPool:
+    """Make the pool that settings ask for; the emoji come with sentences of their own.
+
+    A saved pool is taken as it is, templates and concatenations included.
+
+    Examples
+    --------
+    >>> pool_for(FitConfig(), "my-images", ["owl", "bat"])
+    <PromptPool: 2 classes, 160 prompts>
+    """
+    if settings.prompts is not None and is_saved_pool(settings.prompts):
+        _check_left_open(settings)
+        return read_pool(settings.prompts, class_names)
+    templates = clip_templates() if settings.templates == "clip" else None
+    if settings.prompts is not None:
+        return read_pool(
+            settings.prompts, class_names, templates=templates, concatenate=settings.concatenate
+        )
+    return build_pool(
+        class_names,
+        templates=templates,
+        descriptions=emoji_descriptions() if source == "emoji" else None,
+        concatenate=settings.concatenate,
+        source="descriptions:emoji",
+    )
+
+
+def _check_left_open(settings: FitConfig) -> None:
+    """Raise for settings that a saved pool has settled already."""
+    for name, usual in (("templates", "own"), ("concatenate", "none")):
+        if (asked := getattr(settings, name)) != usual:
+            raise SettingError(
+                f"{name} is {asked!r}, but {settings.prompts} is a saved pool and has been made with "
+                f"its own; leave {name} out, or make the pool again with: promptboost pool build … "
+                f"--{name} {asked} -o {Path(settings.prompts or '').name}"
+            )
 
 
 @dataclass(frozen=True)
@@ -79,13 +126,18 @@ class World:
         self.encoder = self._open(request.encoder)
         self.targets = [self._open(name) for name in request.transfers]
 
+    def encoders_for(self, method: Method) -> list[Encoder]:
+        """Return where a method is measured: the encoder it learns with, then the others."""
+        stays = method.carries_over is Transfer.REFIT and not self._request.refit
+        return [self.encoder, *([] if stays else self.targets)]
+
     @cached_property
     def data(self) -> Dataset:
         """All images."""
         return load_classes(self._request.source, progress=self._request.progress)
 
     @cached_property
-    def pool(self) -> Any:
+    def pool(self) -> PromptPool:
         """All words."""
         request = self._request
         return pool_for(request.words, request.source, self.data.class_names)

@@ -4,12 +4,13 @@ import json
 import os
 from pathlib import Path
 
+from promptboost.evaluation.measures import OURS
 from promptboost.files import write_text
 from promptboost.model.provenance import Composed
 from promptboost.report import figures
 from promptboost.report.figures import class_banks
 from promptboost.report.page import render
-from promptboost.report.results import Run, read_run
+from promptboost.report.run import Run, read_run
 
 __all__ = ["card_markdown", "write_card"]
 
@@ -57,12 +58,13 @@ def card_markdown(run: Run) -> str:
         run=run,
         ensemble=run.ensemble,
         composed=Composed.of(run.ensemble),
-        metrics=run.metrics,
-        task=run.metrics.task,
+        results=run.results,
+        task=run.results.task,
         # A JSON string is a Python string too, and hides line breaks and quotes.
-        encoder_literal=json.dumps(run.metrics.encoder.id, ensure_ascii=False),
-        methods=figures.method_rows(run.metrics),
-        transfers=figures.transfer_rows(run.metrics),
+        encoder_literal=json.dumps(run.results.encoder.id, ensure_ascii=False),
+        methods=figures.method_rows(run.results),
+        ours=run.results.method(OURS),
+        transfers=figures.transfer_rows(run.results),
         banks=banks[:CLASSES_SHOWN],
         banks_left=len(banks[CLASSES_SHOWN:]),
     )

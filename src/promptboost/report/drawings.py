@@ -65,7 +65,7 @@ def strip(rounds: Sequence[int], of: int) -> Markup:
 
 
 def wilson(share: float | None, n: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of a share counted on n pictures, as Wilson defines it.
+    """Return the 95 % interval of a share counted on n images, as Wilson defines it.
 
     Examples
     --------

@@ -6,16 +6,18 @@ from typing import Any
 
 from markupsafe import Markup
 
+from promptboost.evaluation.measures import OURS, MethodResult
 from promptboost.model import PromptEnsemble
 from promptboost.report.drawings import Line, Reference, staged_curve, wilson
 from promptboost.report.phrases import among, number, percent
-from promptboost.report.results import ClassResult, HardPicture, Metrics, Transfer
+from promptboost.runs.results import HardImage, Results, TransferResult
 
 __all__ = [
     "Bank",
     "PromptRow",
     "class_banks",
     "rows_per_class",
+    "ClassRow",
     "MethodRow",
     "TransferRow",
     "class_rows",
@@ -108,9 +110,9 @@ def class_banks(ensemble: PromptEnsemble, most: int) -> Iterator[Bank]:
 
 # The curve is drawn twice, and the style sheet shows the one that fits: shrunk text is unreadable.
 _SIZES = {"wide": (900, 340), "narrow": (360, 280)}
-_LABELS = {"zero_shot": ("zero-shot", "zero"), "probe": ("logistic regression", "probe")}
+_LABELS = {"zero-shot": ("zero-shot", "zero"), "logistic": ("logistic regression", "probe")}
 _TIMES = {
-    "pictures_s": "reading and embedding pictures",
+    "images_s": "reading and embedding images",
     "texts_s": "embedding prompts",
     "boost_s": "boosting",
     "total_s": "in all",
@@ -119,47 +121,59 @@ _TIMES = {
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One line of the comparison."""
+    """One line of the comparison: the figures, the one to show, and its interval."""
 
-    name: str
-    label: str
+    figures: MethodResult
     shown: float | None
     span: tuple[float, float] | None
-    class_accuracy: float | None
-    learn_accuracy: float | None
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is the boosted text."""
+        return self.figures.name == OURS
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """One class before and after."""
+
+    class_name: str
+    count: int
+    zero_shot: float | None
+    boosted: float | None
 
 
 @dataclass(frozen=True)
 class TransferRow:
     """One line of the transfer table, with the part of the gain that was kept."""
 
-    facts: Transfer
+    encoder: str
+    zero_shot: float | None
+    templates: float | None
+    pool: float | None
+    boosted: float | None
     kept: float | None
 
 
-def method_rows(metrics: Metrics) -> list[MethodRow]:
+def method_rows(results: Results) -> list[MethodRow]:
     """Return the methods in the order of the file; intervals only where accuracy is evidence."""
+    n = results.task.held_out_images
     return [
         MethodRow(
-            name=method.name,
-            label=method.label,
-            shown=metrics.measured(method.name),
-            span=wilson(method.accuracy, metrics.task.held_out_pictures)
-            if metrics.held_out
-            else None,
-            class_accuracy=method.class_accuracy,
-            learn_accuracy=method.learn_accuracy,
+            method,
+            results.measured(method.name),
+            wilson(method.accuracy, n) if results.held_out else None,
         )
-        for method in metrics.methods
+        for method in results.methods
     ]
 
 
-def curves(metrics: Metrics) -> dict[str, Markup]:
+def curves(results: Results) -> dict[str, Markup]:
     """Draw the staged curve for wide and for narrow screens; nothing if there are no two stages."""
-    if len(metrics.staged) < 2:
+    if len(results.staged) < 2:
         return {}
-    lines, levels = _drawn(metrics)
-    title = _curve_title(metrics, levels)
+    lines, levels = _drawn(results)
+    title = _curve_title(results, levels)
     return {
         size: staged_curve(
             lines, levels, width=width, height=height, title=title, named=size == "wide"
@@ -168,77 +182,94 @@ def curves(metrics: Metrics) -> dict[str, Markup]:
     }
 
 
-def legend(metrics: Metrics) -> list[tuple[str, str]]:
+def legend(results: Results) -> list[tuple[str, str]]:
     """Return the line style and the name of everything on the curve."""
-    lines, levels = _drawn(metrics)
+    lines, levels = _drawn(results)
     return [(line.kind, line.label) for line in reversed(lines)] + [
         (level.kind, level.label) for level in levels
     ]
 
 
-def _drawn(metrics: Metrics) -> tuple[list[Line], list[Reference]]:
-    learn = Line("learning", "learn", [stage.learn_accuracy for stage in metrics.staged])
-    held = Line("boosted", "main", [stage.accuracy for stage in metrics.staged])
+def _drawn(results: Results) -> tuple[list[Line], list[Reference]]:
+    learn = Line("learning", "learn", [stage.learn_accuracy for stage in results.staged])
+    held = Line("boosted", "main", [stage.accuracy for stage in results.staged])
     levels = [
         Reference(label, kind, value)
         for name, (label, kind) in _LABELS.items()
-        if (value := metrics.measured(name)) is not None
+        if (value := results.measured(name)) is not None
     ]
-    return [learn, held] if metrics.held_out else [learn], levels
+    return [learn, held] if results.held_out else [learn], levels
 
 
-def _curve_title(metrics: Metrics, levels: list[Reference]) -> str:
-    first, last = metrics.staged[0], metrics.staged[-1]
+def _curve_title(results: Results, levels: list[Reference]) -> str:
+    first, last = results.staged[0], results.staged[-1]
     ends = (
         (first.accuracy, last.accuracy)
-        if metrics.held_out
+        if results.held_out
         else (first.learn_accuracy, last.learn_accuracy)
     )
-    where = "held-out" if metrics.held_out else "learning"
+    where = "held-out" if results.held_out else "learning"
     beside = "".join(f", {level.label} {percent(level.value)}" for level in levels)
     return (
-        f"Accuracy on {where} pictures against rounds: {percent(ends[0])} after round 1, "
+        f"Accuracy on {where} images against rounds: {percent(ends[0])} after round 1, "
         f"{percent(ends[1])} after round {last.round}{beside}."
     )
 
 
-def class_rows(metrics: Metrics) -> list[ClassResult]:
+def class_rows(results: Results) -> list[ClassRow]:
     """Return the classes, those recognised least first: they are what one looks for."""
+    rows = [
+        ClassRow(
+            item.class_name, item.count, item.accuracy.get("zero-shot"), item.accuracy.get(OURS)
+        )
+        for item in results.per_class
+    ]
     return sorted(
-        metrics.per_class,
+        rows,
         key=lambda row: (row.boosted is None, row.boosted, row.zero_shot or 0.0, row.class_name),
     )
 
 
-def hard_rows(metrics: Metrics) -> list[tuple[str, HardPicture]]:
-    """Return pictures that are not recognised, or weigh more than the average, with that multiple."""
-    n = max(1, metrics.task.learn_pictures)
+def hard_rows(results: Results) -> list[tuple[str, HardImage]]:
+    """Return images that are not recognised, or weigh more than the average, with that multiple."""
+    n = max(1, results.task.learn_images)
     return [
         (f"{n * item.weight:.1f}" if n * item.weight >= 0.1 else "under 0.1", item)
-        for item in metrics.hardest
-        # As it is shown: after one round half of all pictures weigh a hair more than the average.
+        for item in results.hardest
+        # As it is shown: after one round half of all images weigh a hair more than the average.
         if round(n * item.weight, 1) > 1 or item.predicted != item.label
     ]
 
 
-def transfer_rows(metrics: Metrics) -> list[TransferRow]:
+def transfer_rows(results: Results) -> list[TransferRow]:
     """Compare the gain on each other encoder with the gain on the encoder of the fit."""
-    zero, boosted = metrics.measured("zero_shot"), metrics.measured("boosted")
-    gain = None if zero is None or boosted is None or not metrics.held_out else boosted - zero
-    return [TransferRow(item, _kept(item, gain)) for item in metrics.transfers]
+    zero, boosted = results.measured("zero-shot"), results.measured()
+    gain = None if zero is None or boosted is None or not results.held_out else boosted - zero
+    return [
+        TransferRow(
+            item.encoder,
+            item.of("zero-shot"),
+            item.of("zero-shot-80"),
+            item.of("pool-mean"),
+            item.of(OURS),
+            _kept(item, gain),
+        )
+        for item in results.transfers
+    ]
 
 
-def _kept(item: Transfer, gain: float | None) -> float | None:
-    if gain is None or gain <= 0 or item.boosted is None or item.zero_shot is None:
+def _kept(item: TransferResult, gain: float | None) -> float | None:
+    zero, boosted = item.of("zero-shot"), item.of(OURS)
+    if gain is None or gain <= 0 or boosted is None or zero is None:
         return None
-    return (item.boosted - item.zero_shot) / gain
+    return (boosted - zero) / gain
 
 
-def timing_rows(metrics: Metrics) -> list[tuple[str, str]]:
+def timing_rows(results: Results) -> list[tuple[str, str]]:
     """Return the seconds that were spent, with words for the steps that are known."""
     return [
         (_TIMES.get(name, name), f"{number(round(value, 1))} s")
-        for name, value in metrics.timing.items()
+        for name, value in results.timing.items()
         if isinstance(value, int | float)
     ]
 

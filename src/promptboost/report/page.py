@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import promptboost
+from promptboost.evaluation.measures import OURS
 from promptboost.files import write_text
 from promptboost.model.provenance import Composed
 from promptboost.report import drawings, figures, phrases
@@ -13,7 +14,7 @@ from promptboost.report.checks import run_checks
 from promptboost.report.drawings import swatch
 from promptboost.report.figures import class_banks, rows_per_class
 from promptboost.report.phrases import fenced, plain
-from promptboost.report.results import Run, read_run
+from promptboost.report.run import Run, read_run
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -92,7 +93,7 @@ promptboost fit DATA -o no-such-run
 
 def report_html(run: Run) -> str:
     """Return the report of a run as HTML."""
-    metrics = run.metrics
+    results = run.results
     checks = run_checks(run)
     found = [check for check in checks if check.answer.outcome == "found"]
     most = rows_per_class(len(run.ensemble.class_names))
@@ -101,24 +102,25 @@ def report_html(run: Run) -> str:
         run=run,
         ensemble=run.ensemble,
         composed=Composed.of(run.ensemble),
-        metrics=metrics,
-        task=metrics.task,
+        results=results,
+        task=results.task,
         version=promptboost.__version__,
-        zero_shot=metrics.measured("zero_shot"),
-        boosted=metrics.measured("boosted"),
-        methods=figures.method_rows(metrics),
-        curves=figures.curves(metrics),
-        legend=figures.legend(metrics),
+        zero_shot=results.measured("zero-shot"),
+        boosted=results.measured(),
+        ours=results.method(OURS),
+        methods=figures.method_rows(results),
+        curves=figures.curves(results),
+        legend=figures.legend(results),
         found=sorted(found, key=lambda check: check.rule.severity != "issue"),
         quiet=[check for check in checks if check.answer.outcome != "found"],
-        classes=figures.class_rows(metrics),
+        classes=figures.class_rows(results),
         classes_shown=CLASSES_SHOWN,
-        confusions=metrics.confusions[:CONFUSIONS_SHOWN],
-        confusions_left=metrics.confusions[CONFUSIONS_SHOWN:],
-        hardest=figures.hard_rows(metrics),
+        confusions=results.confusions[:CONFUSIONS_SHOWN],
+        confusions_left=results.confusions[CONFUSIONS_SHOWN:],
+        hardest=figures.hard_rows(results),
         banks=class_banks(run.ensemble, most),
         most=most,
-        transfers=figures.transfer_rows(metrics),
+        transfers=figures.transfer_rows(results),
         settings=figures.setting_tables(run.settings),
-        timing=figures.timing_rows(metrics),
+        timing=figures.timing_rows(results),
     )

@@ -1,4 +1,4 @@
-"""Checks of what went in: pictures and words, and what boosting says about them."""
+"""What each check looks at: results, images, words, and what boosting says about them."""
 
 import bisect
 import itertools
@@ -11,7 +11,9 @@ from promptboost.model import PromptEnsemble
 from promptboost.pool.text import NameFinder
 from promptboost.report.drawings import wilson
 from promptboost.report.phrases import count, number, percent, points
-from promptboost.report.results import Metrics, Run
+from promptboost.evaluation.measures import OURS
+from promptboost.report.run import Run
+from promptboost.runs.results import Results
 
 __all__ = [
     "Answer",
@@ -20,7 +22,7 @@ __all__ = [
     "found",
     "skipped",
     "foreign_names",
-    "behind_probe",
+    "behind_logistic",
     "classes_that_lost",
     "figures_of_another_text",
     "no_better_than_zero_shot",
@@ -35,7 +37,7 @@ __all__ = [
     "pool_of_little_use",
     "round_that_dominates",
     "suspected_labels",
-    "unreadable_pictures",
+    "unreadable_images",
     "weight_on_few",
 ]
 
@@ -67,7 +69,7 @@ class Answer:
 
 
 def found(summary: str, *, details: Sequence[str] = (), type_next: str) -> Answer:
-    """Say what was found, where, and what to type next.
+    """Return what was found, where, and what to type next.
 
     Examples
     --------
@@ -80,12 +82,12 @@ def found(summary: str, *, details: Sequence[str] = (), type_next: str) -> Answe
 
 
 def fine(summary: str) -> Answer:
-    """Say that there is nothing to look at, and on what grounds."""
+    """Return that there is nothing to look at, and on what grounds."""
     return Answer("fine", summary)
 
 
 def skipped(reason: str) -> Answer:
-    """Say why a check has nothing to say about this run."""
+    """Return why a check does not apply to this run."""
     return Answer("not applicable", reason)
 
 
@@ -120,21 +122,21 @@ _NOTHING = "Nothing was held out."
 
 
 def nothing_held_out(run: Run) -> Answer:
-    """PB001: without held-out pictures no accuracy is evidence."""
-    task = run.metrics.task
-    if run.metrics.held_out:
+    """PB001: without held-out images no accuracy is evidence."""
+    task = run.results.task
+    if run.results.held_out:
         return fine(
-            f"{count(task.held_out_pictures, 'picture was', 'pictures were')} kept from learning."
+            f"{count(task.held_out_images, 'image was', 'images were')} kept from learning."
         )
     return found(
-        "All pictures were used for learning.",
-        type_next=f"promptboost evaluate {run.shell_name} OTHER_PICTURES",
+        "All images were used for learning.",
+        type_next=f"promptboost evaluate {run.shell_name} OTHER_IMAGES",
     )
 
 
 def no_better_than_zero_shot(run: Run) -> Answer:
     """PB002: the boosted ensemble should beat the class names alone."""
-    pair = _pair(run.metrics, "zero_shot")
+    pair = _pair(run.results, "zero-shot")
     if pair is None:
         return skipped(_NOTHING)
     zero, boosted = pair
@@ -146,38 +148,38 @@ def no_better_than_zero_shot(run: Run) -> Answer:
     return found(text, type_next=f"promptboost show {run.shell_name}")
 
 
-def behind_probe(run: Run) -> Answer:
+def behind_logistic(run: Run) -> Answer:
     """PB003: logistic regression on the same embeddings may do better."""
-    pair = _pair(run.metrics, "probe")
+    pair = _pair(run.results, "logistic")
     if pair is None:
-        return skipped("There is no logistic regression on held-out pictures to compare with.")
-    probe, boosted = pair
-    text = f"Logistic regression {percent(probe)}, boosted {percent(boosted)}."
-    if boosted >= probe:
+        return skipped("There is no logistic regression on held-out images to compare with.")
+    logistic, boosted = pair
+    text = f"Logistic regression {percent(logistic)}, boosted {percent(boosted)}."
+    if boosted >= logistic:
         return fine(text)
     return found(text, type_next="promptboost fit DATA -o NEW_RUN --prompts MORE.json")
 
 
 def wide_interval(run: Run) -> Answer:
-    """PB004: few held-out pictures leave the accuracy uncertain."""
-    metrics = run.metrics
-    span = wilson(metrics.measured("boosted"), metrics.task.held_out_pictures)
-    if span is None or not metrics.held_out:
+    """PB004: few held-out images leave the accuracy uncertain."""
+    results = run.results
+    span = wilson(results.measured(), results.task.held_out_images)
+    if span is None or not results.held_out:
         return skipped(_NOTHING)
     low, high = span
     text = f"The accuracy lies between {percent(low)} and {percent(high)} (95 % interval)."
     if high - low <= 0.1:
         return fine(text)
-    return found(text, type_next=f"promptboost evaluate {run.shell_name} MORE_PICTURES")
+    return found(text, type_next=f"promptboost evaluate {run.shell_name} MORE_IMAGES")
 
 
 def still_improving(run: Run) -> Answer:
     """PB005: the curve may still rise where it ends."""
-    stages = run.metrics.staged
+    stages = run.results.staged
     fifth = len(stages) // 5
     if fifth < 2:
         return skipped("There are fewer than ten rounds.")
-    values = [s.accuracy if run.metrics.held_out else s.learn_accuracy for s in stages]
+    values = [s.accuracy if run.results.held_out else s.learn_accuracy for s in stages]
     known = [v for v in values if v is not None]
     if len(known) < len(values):
         return skipped("The curve has gaps.")
@@ -191,47 +193,52 @@ def still_improving(run: Run) -> Answer:
 
 def classes_that_lost(run: Run) -> Answer:
     """PB006: a better average can hide a class that got worse."""
-    if not run.metrics.held_out:
+    if not run.results.held_out:
         return skipped(_NOTHING)
     rows = [
-        (row.zero_shot - row.boosted, row)
-        for row in run.metrics.per_class
-        if row.zero_shot is not None and row.boosted is not None and row.count >= 5
+        (zero - boosted, zero, boosted, row)
+        for row in run.results.per_class
+        if (zero := row.accuracy.get("zero-shot")) is not None
+        and (boosted := row.accuracy.get(OURS)) is not None
+        and row.count >= 5
     ]
     if not rows:
-        return skipped("No class has five held-out pictures.")
-    lost = sorted(((drop, r) for drop, r in rows if drop >= 0.1), key=lambda pair: -pair[0])
+        return skipped("No class has five held-out images.")
+    lost = sorted((row for row in rows if row[0] >= 0.1), key=lambda row: -row[0])
     if not lost:
-        return fine("No class with five held-out pictures lost ten points.")
+        return fine("No class with five held-out images lost ten points.")
     return found(
         f"{count(len(lost), 'class', 'classes')} lost ten points or more.",
         details=[
-            f"{row.class_name}: {percent(row.zero_shot)} → {percent(row.boosted)} "
-            f"on {count(row.count, 'picture')}"
-            for _, row in lost
+            f"{row.class_name}: {percent(zero)} → {percent(boosted)} on {count(row.count, 'image')}"
+            for _, zero, boosted, row in lost
         ],
-        type_next=f"promptboost show {run.shell_name} --class {shlex.quote(lost[0][1].class_name)}",
+        type_next=f"promptboost show {run.shell_name} --class {shlex.quote(lost[0][-1].class_name)}",
     )
 
 
 def transfer_without_gain(run: Run) -> Answer:
     """PB007: the text should also help the encoders it was moved to."""
-    rows = [t for t in run.metrics.transfers if t.zero_shot is not None and t.boosted is not None]
+    rows = [
+        (moved.encoder, zero, boosted)
+        for moved in run.results.transfers
+        if (zero := moved.of("zero-shot")) is not None and (boosted := moved.of(OURS)) is not None
+    ]
     if not rows:
         return skipped("The ensemble was not tried on another encoder.")
-    bad = [t for t in rows if (t.boosted or 0.0) <= (t.zero_shot or 0.0)]
+    bad = [row for row in rows if row[2] <= row[1]]
     if not bad:
         return fine(f"It beats zero-shot on {number(len(rows))} of {number(len(rows))}.")
     return found(
         f"It does not beat zero-shot on {number(len(bad))} of {number(len(rows))}.",
-        details=[f"{t.encoder}: {percent(t.zero_shot)} → {percent(t.boosted)}" for t in bad],
-        type_next=f"promptboost fit DATA -o NEW_RUN --encoder {shlex.quote(bad[0].encoder)}",
+        details=[f"{name}: {percent(zero)} → {percent(boosted)}" for name, zero, boosted in bad],
+        type_next=f"promptboost fit DATA -o NEW_RUN --encoder {shlex.quote(bad[0][0])}",
     )
 
 
 def figures_of_another_text(run: Run) -> Answer:
     """PB008: figures hold for the text they were measured on."""
-    if run.metrics.ensemble_fingerprint is None:
+    if run.results.ensemble_fingerprint is None:
         return skipped("The figures do not say which text they were measured on.")
     if not run.is_edited:
         return fine("The figures were measured on the text as it is.")
@@ -240,26 +247,26 @@ def figures_of_another_text(run: Run) -> Answer:
     )
 
 
-def _pair(metrics: Metrics, other: str) -> tuple[float, float] | None:
+def _pair(results: Results, other: str) -> tuple[float, float] | None:
     """Return held-out accuracies of another method and of the boosted ensemble."""
-    first, second = metrics.measured(other), metrics.measured("boosted")
-    return None if first is None or second is None or not metrics.held_out else (first, second)
+    first, second = results.measured(other), results.measured()
+    return None if first is None or second is None or not results.held_out else (first, second)
 
 
 LABEL_FACTOR = 3.0
-# Where more than this share of the learning pictures is not recognised, the labels are not the reason.
+# Where more than this share of the learning images is not recognised, the labels are not the reason.
 MOST_SUSPECTED = 0.25
 
 
 def fewer_shots(run: Run) -> Answer:
-    """PB010: a class may have had fewer pictures than asked."""
-    task = run.metrics.task
+    """PB010: a class may have had fewer images than asked."""
+    task = run.results.task
     if task.shots is None:
-        return skipped("All learning pictures were used; no number of shots was asked.")
-    short = task.shots * task.classes - task.learn_pictures
+        return skipped("All learning images were used; no number of shots was asked.")
+    short = task.shots * task.classes - task.learn_images
     text = (
         f"{number(task.shots)} shots of {count(task.classes, 'class', 'classes')} were asked; "
-        f"there are {count(task.learn_pictures, 'learning picture')}."
+        f"there are {count(task.learn_images, 'learning image')}."
     )
     if short <= 0:
         return fine(text)
@@ -268,9 +275,9 @@ def fewer_shots(run: Run) -> Answer:
     )
 
 
-def unreadable_pictures(run: Run) -> Answer:
-    """PB011: some files may not have been pictures."""
-    bad = run.metrics.task.bad_pictures
+def unreadable_images(run: Run) -> Answer:
+    """PB011: some files may not have been images."""
+    bad = run.results.task.bad_images
     if not bad:
         return fine("Every file could be read.")
     return found(
@@ -281,22 +288,22 @@ def unreadable_pictures(run: Run) -> Answer:
 
 
 def suspected_labels(run: Run) -> Answer:
-    """PB012: pictures that boosting could not get right may be labelled wrongly."""
+    """PB012: images that boosting could not get right may be labelled wrongly."""
     weights = run.ensemble.sample_weights
     if not weights:
-        return skipped("The ensemble does not know the weights of its pictures.")
+        return skipped("The ensemble does not know the weights of its images.")
     if len(run.ensemble) == 1:
         return _not_recognised(run)
     total = sum(weights.values()) or 1.0
-    factors = {picture: len(weights) * w / total for picture, w in weights.items()}
+    factors = {image: len(weights) * w / total for image, w in weights.items()}
     heavy = sorted((p for p, f in factors.items() if f >= LABEL_FACTOR), key=lambda p: -factors[p])
     if not heavy:
-        return fine(f"No picture weighs {number(LABEL_FACTOR)} times the average.")
+        return fine(f"No image weighs {number(LABEL_FACTOR)} times the average.")
     taken = {
-        h.picture: f", labelled {h.label}, taken for {h.predicted}" for h in run.metrics.hardest
+        h.image: f", labelled {h.label}, taken for {h.predicted}" for h in run.results.hardest
     }
     return found(
-        f"{number(len(heavy))} of {count(len(weights), 'picture')}: at least "
+        f"{number(len(heavy))} of {count(len(weights), 'image')}: at least "
         f"{number(LABEL_FACTOR)} times the average weight.",
         details=[f"{p}: {factors[p]:.1f} ×{taken.get(p, '')}" for p in heavy],
         type_next="promptboost fit CORRECTED_DATA -o NEW_RUN",
@@ -305,33 +312,33 @@ def suspected_labels(run: Run) -> Answer:
 
 def _not_recognised(run: Run) -> Answer:
     """PB012 after one round, which moves weights too little to tell: what is still taken for another."""
-    boosted = run.metrics.method("boosted")
+    boosted = run.results.method(OURS)
     right = None if boosted is None else boosted.learn_accuracy
     if right is not None and right < 1 - MOST_SUSPECTED:
-        return skipped("Too many learning pictures are not recognised to suspect any of them.")
-    wrong = [item for item in run.metrics.hardest if item.predicted != item.label]
+        return skipped("Too many learning images are not recognised to suspect any of them.")
+    wrong = [item for item in run.results.hardest if item.predicted != item.label]
     if not wrong:
-        return fine("The hardest learning pictures are recognised.")
+        return fine("The hardest learning images are recognised.")
     return found(
-        f"{number(len(wrong))} of the {count(len(run.metrics.hardest), 'hardest learning picture')}: "
+        f"{number(len(wrong))} of the {count(len(run.results.hardest), 'hardest learning image')}: "
         "taken for another class.",
         details=[
-            f"{item.picture}: labelled {item.label}, taken for {item.predicted}" for item in wrong
+            f"{item.image}: labelled {item.label}, taken for {item.predicted}" for item in wrong
         ],
         type_next="promptboost fit CORRECTED_DATA -o NEW_RUN",
     )
 
 
 def weight_on_few(run: Run) -> Answer:
-    """PB013: boosting may have ended up looking at a handful of pictures."""
+    """PB013: boosting may have ended up looking at a handful of images."""
     if len(run.ensemble) == 1:
         return skipped("There is one round, and no later one that the weights could lead astray.")
     weights = sorted(run.ensemble.sample_weights.values(), reverse=True)
     if len(weights) < 20:
-        return skipped("The weights of twenty learning pictures at least are needed.")
+        return skipped("The weights of twenty learning images at least are needed.")
     sums = list(itertools.accumulate(weights))
     few = bisect.bisect_left(sums, sums[-1] / 2) + 1
-    text = f"Half of all weight is on {number(few)} of {count(len(weights), 'picture')}."
+    text = f"Half of all weight is on {number(few)} of {count(len(weights), 'image')}."
     if few > 0.05 * len(weights):
         return fine(text)
     fewer = max(1, len(run.ensemble) // 2)
@@ -340,7 +347,7 @@ def weight_on_few(run: Run) -> Answer:
 
 def descriptions_missing(run: Run) -> Answer:
     """PB020: a class may have had templates only."""
-    missing = run.metrics.pool.missing
+    missing = run.results.pool.missing
     if not missing:
         return fine("Every class has descriptions, or none were asked for.")
     return found(
@@ -352,7 +359,7 @@ def descriptions_missing(run: Run) -> Answer:
 
 def descriptions_unused(run: Run) -> Answer:
     """PB021: descriptions may be filed under a name that is no class."""
-    unused = run.metrics.pool.unused
+    unused = run.results.pool.unused
     if not unused:
         return fine("All descriptions belong to a class.")
     return found(

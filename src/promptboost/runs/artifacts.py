@@ -4,16 +4,15 @@ import base64
 import csv
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from promptboost.data import Dataset, ImageError, LabelledImage
 from promptboost.data.shots import Task, image_ids
 from promptboost.files import write_text
-from promptboost.runs.baselines import Learned, Rows
-from promptboost.runs.folder import RunFolder
-from promptboost.runs.metrics import write_metrics
+from promptboost.runs.learned import Learned, TaskEmbeddings
+from promptboost.runs.results import Results
+from promptboost.runs.run_folder import RunFolder
 
 __all__ = ["images_shown", "thumbnail", "write_thumbnails", "write_run"]
 
@@ -21,16 +20,10 @@ _SIDE = 96
 _PAIRS_SHOWN = 12
 
 
-def images_shown(metrics: dict[str, Any]) -> list[str]:
-    """Name the images a report shows: of the most frequent confusions, and the hardest.
-
-    Examples
-    --------
-    >>> images_shown({"confusions": [{"pictures": ["a"]}], "hardest": [{"picture": "b"}]})
-    ['a', 'b']
-    """
-    names = [name for pair in metrics["confusions"][:_PAIRS_SHOWN] for name in pair["pictures"]]
-    return list(dict.fromkeys([*names, *(item["picture"] for item in metrics["hardest"])]))
+def images_shown(results: Results) -> list[str]:
+    """Name the images a report shows: of the most frequent confusions, and the hardest."""
+    mixed = [name for pair in results.confusions[:_PAIRS_SHOWN] for name in pair.images]
+    return list(dict.fromkeys([*mixed, *(item.image for item in results.hardest)]))
 
 
 def thumbnail(image: LabelledImage) -> str:
@@ -66,10 +59,11 @@ def write_thumbnails(path: Path, names: Iterable[str], datasets: Iterable[Datase
 def write_run(
     run: RunFolder,
     task: Task,
-    rows: Rows,
+    embeddings: TaskEmbeddings,
     learned: Learned,
-    metrics: dict[str, Any],
+    results: Results,
     logit_scale: float,
+    finish: Iterable[Callable[[Path], object]] = (),
 ) -> None:
     """Write everything; the rounds so far go last, as without them the run counts as finished.
 
@@ -77,26 +71,26 @@ def write_run(
     implies grows with every round, and says "certain" of nearly everything.
     """
     learned.ensemble.save(run.ensemble_path)
-    learned.head.save(run.head_path(metrics["encoder"]["id"]))
-    write_text(run.predictions_path, _predictions(task, rows, learned, logit_scale))
-    write_thumbnails(run.thumbnails_path, images_shown(metrics), (task.measured, task.learn))
-    write_metrics(run.metrics_path, metrics)
-    from promptboost.report import write_card, write_report
-
-    write_report(run.path)
-    write_card(run.path)
+    learned.head.save(run.head_path(results.encoder.id))
+    write_text(run.predictions_path, _predictions(task, embeddings, learned, logit_scale))
+    write_thumbnails(run.thumbnails_path, images_shown(results), (task.measured, task.learn))
+    results.write(run.metrics_path)
+    for write in finish:
+        write(run.path)
     run.sweep()
     run.partial_path.unlink(missing_ok=True)
 
 
-def _predictions(task: Task, rows: Rows, learned: Learned, logit_scale: float) -> str:
+def _predictions(
+    task: Task, embeddings: TaskEmbeddings, learned: Learned, logit_scale: float
+) -> str:
     """Return the table of ``predictions.csv``."""
-    embedded = rows.learn[:, 0] if task.kind is None else rows.held_out
-    chances = learned.head.predict_proba(embedded, logit_scale)
-    best = learned.head.predict_index(embedded)
+    rows = embeddings.learn[:, 0] if task.kind is None else embeddings.held_out
+    chances = learned.head.predict_proba(rows, logit_scale)
+    best = learned.head.predict_index(rows)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["picture", "label", "predicted", "probability"])
+    table.writerow(["picture", "label", "predicted", "probability"])  # read by other programs
     labels = [image.label for image in task.measured.images]
     for i, (name, label) in enumerate(zip(image_ids(task.measured), labels, strict=True)):
         guess = int(best[i])

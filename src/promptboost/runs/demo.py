@@ -1,5 +1,6 @@
 """The demonstration: emoji, a few of each class, and the text on a second encoder."""
 
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from promptboost.config import FitConfig
-from promptboost.data.shots import load_task
-from promptboost.encoders.embedder import Embedder
-from promptboost.runs.baselines import compare, embed_task, learn, pool_for
+from promptboost.errors import RunError
+from promptboost.evaluation.cells import CompareRequest
+from promptboost.evaluation.compare import compare
 from promptboost.runs.fit import FitRequest, fit_run
-from promptboost.runs.folder import RunFolder
-from promptboost.runs.heads import embed_ensemble
 from promptboost.runs.preflight import check_place, check_store
-from promptboost.runs.transfer import measure_transfer, transfer_run
+from promptboost.runs.run_folder import RunFolder
+from promptboost.runs.transfer import transfer_run
 
 __all__ = ["COLUMNS", "run_demo"]
 
@@ -22,11 +22,19 @@ SHOTS = (1, 2, 4, 8)
 SEEDS = (1, 2, 3)
 SOURCE, TARGET = "conse:lite0", "conse:lite2"
 
-#: What a row holds beside ``shots``: mean accuracies, the last two on the second encoder.
-COLUMNS = (
-    *("zero_shot", "template_mean", "pool_mean", "probe", "boosted"),
-    *("target_zero_shot", "target_boosted"),
-)
+# What a row holds beside ``shots``: the method, and whether it is measured on the second encoder.
+_COLUMNS = {
+    "zero_shot": ("zero-shot", False),
+    "template_mean": ("zero-shot-80", False),
+    "pool_mean": ("pool-mean", False),
+    "probe": ("logistic", False),
+    "boosted": ("promptboost", False),
+    "target_zero_shot": ("zero-shot", True),
+    "target_boosted": ("promptboost", True),
+}
+
+#: The same by name: mean accuracies, the last two on the second encoder.
+COLUMNS = tuple(_COLUMNS)
 
 
 def run_demo(
@@ -40,8 +48,9 @@ def run_demo(
     cache: bool = True,
     progress: bool = True,
     say: Callable[[str], None] = lambda _: None,
+    finish: tuple[Callable[[Path], object], ...] = (),
 ) -> dict[str, Any]:
-    """Fit at several numbers of shots and seeds, transfer each, and keep one run with its report.
+    """Compare at several numbers of shots and seeds, and keep one run with its report.
 
     Parameters
     ----------
@@ -49,7 +58,7 @@ def run_demo(
         Where the run of most shots and the first seed is kept; one that is there is replaced.
     data, shots, seeds, encoders, settings
         What to do; the defaults are the demonstration.
-    cache, progress, say
+    cache, progress, say, finish
         See :func:`~promptboost.runs.fit.fit_run`.
 
     Returns
@@ -64,43 +73,80 @@ def run_demo(
     check_place(run)
     if cache:
         check_store()
-    source, target = (Embedder.open(name, cache=cache, progress=progress) for name in encoders)
-    rows = []
-    for number in shots:
-        say(f"{number} shot{'s' if number > 1 else ''} of each class …")
-        lines = [
-            _one_fit(data, base.merged({"shots": number, "seed": seed}), source, target)
-            for seed in seeds
-        ]
-        means = {name: float(np.mean([line[name] for line in lines])) for name in COLUMNS}
-        rows.append({"shots": number, **means})
+    rows = _rows(data, tuple(shots), tuple(seeds), encoders, base, cache, progress, say)
     kept = base.merged({"shots": shots[-1], "seed": seeds[0]})
-    fit_run(FitRequest(data, folder, kept, overwrite=True, cache=cache, progress=progress))
+    fit_run(
+        FitRequest(data, folder, kept, overwrite=True, cache=cache, progress=progress, finish=finish)
+    )
     transfer_run(folder, encoders[1], cache=cache, progress=progress)
-    from promptboost.report import write_card, write_report
-
-    report = write_report(folder)
-    write_card(folder)
+    for write in finish:
+        write(folder)
     return {
         "rows": rows,
         "data": data,
         "encoders": list(encoders),
         "seeds": list(seeds),
         "run": str(folder),
-        "report": str(report),
+        "report": str(folder / "report.html"),
     }
 
 
-def _one_fit(
-    data: str, settings: FitConfig, source: Embedder, target: Embedder
-) -> dict[str, float | None]:
-    """Fit in memory, and give the accuracies on both encoders."""
-    task = load_task(data, settings, progress=source.progress)
-    pool = pool_for(settings, data, task.class_names)
-    rows = embed_task(task, pool, settings, source)
-    learned = learn(task, rows, settings, source)
-    guesses = compare(task, rows, learned, seed=settings.seed)
-    found = {guess.name: guess.figures(task)["accuracy"] for guess in guesses}
-    head = embed_ensemble(learned.ensemble, target)
-    moved = measure_transfer(head, pool, task.held_out, target, task.class_names)
-    return {**found, **{f"target_{name}": value for name, value in moved.items()}}
+def _rows(
+    data: str,
+    shots: tuple[int, ...],
+    seeds: tuple[int, ...],
+    encoders: tuple[str, str],
+    settings: FitConfig,
+    cache: bool,
+    progress: bool,
+    say: Callable[[str], None],
+) -> list[dict[str, float]]:
+    """Compare all methods on both encoders; what needs images of its own stays on the first."""
+    ours = _spelled(settings)
+    names = {method: ours if method == "promptboost" else method for method, _ in _COLUMNS.values()}
+    say(f"{', '.join(map(str, shots))} shots of each class, {len(seeds)} draws of each …")
+    with tempfile.TemporaryDirectory(prefix="promptboost-") as place:
+        done = compare(
+            CompareRequest(
+                data,
+                Path(place),
+                tuple(names.values()),
+                shots,
+                seeds,
+                encoders[0],
+                encoders[1:],
+                settings,
+                cache,
+                progress,
+                refit=False,
+                timed=False,
+            )
+        )
+    if done.failed:
+        raise RunError(f"the demonstration could not be finished: {done.failed[0]}")
+    figures: dict[tuple[str, int, bool], list[float]] = {}
+    for line in done.lines:
+        key = line["method"], line["shots"], line["on"] != line["encoder"]
+        figures.setdefault(key, []).append(line["accuracy"])
+    return [
+        {
+            "shots": number,
+            **{
+                column: float(np.mean(figures[names[method], number, moved]))
+                for column, (method, moved) in _COLUMNS.items()
+            },
+        }
+        for number in shots
+    ]
+
+
+def _spelled(settings: FitConfig) -> str:
+    """Spell the method that fits as the settings ask."""
+    fields = ("composer", "rounds", "views_per_round", "max_copies", "logit_scale", "temperature")
+    usual = FitConfig()
+    changed = [
+        f"{name}={value}"
+        for name in fields
+        if (value := getattr(settings, name)) != getattr(usual, name)
+    ]
+    return "promptboost" + "?" * bool(changed) + "&".join(changed)

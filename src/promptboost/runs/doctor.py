@@ -8,7 +8,7 @@ from importlib import metadata
 import promptboost
 from promptboost.errors import PromptBoostError
 
-__all__ = ["Finding", "examine"]
+__all__ = ["Diagnosis", "examine"]
 
 _CORE = ("numpy", "numba", "pillow", "scikit-learn", "safetensors")
 _EXTRAS = {
@@ -19,7 +19,7 @@ _EXTRAS = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One thing that was looked at.
 
     Attributes
@@ -35,7 +35,7 @@ class Finding:
     ok: bool | None = True
 
 
-def examine(encoder: str) -> Iterator[Finding]:
+def examine(encoder: str) -> Iterator[Diagnosis]:
     """Look at everything a fit with an encoder needs, one thing at a time.
 
     Examples
@@ -43,9 +43,9 @@ def examine(encoder: str) -> Iterator[Finding]:
     >>> next(examine("fake:16-0")).name
     'promptboost'
     """
-    yield Finding("promptboost", f"{promptboost.__version__} on Python {platform.python_version()}")
+    yield Diagnosis("promptboost", f"{promptboost.__version__} on Python {platform.python_version()}")
     versions = [f"{name} {_version(name) or 'missing'}" for name in _CORE]
-    yield Finding("libraries", ", ".join(versions), all(map(_version, _CORE)))
+    yield Diagnosis("libraries", ", ".join(versions), all(map(_version, _CORE)))
     for extra, packages in _EXTRAS.items():
         yield _extra(extra, packages)
     yield _checked("device", _device)
@@ -60,18 +60,18 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _extra(extra: str, packages: tuple[str, ...]) -> Finding:
+def _extra(extra: str, packages: tuple[str, ...]) -> Diagnosis:
     if missing := [name for name in packages if _version(name) is None]:
         hint = f"not installed ({', '.join(missing)}); type: pip install 'promptboost[{extra}]'"
-        return Finding(f"extra {extra}", hint, None)
-    return Finding(f"extra {extra}", ", ".join(f"{name} {_version(name)}" for name in packages))
+        return Diagnosis(f"extra {extra}", hint, None)
+    return Diagnosis(f"extra {extra}", ", ".join(f"{name} {_version(name)}" for name in packages))
 
 
-def _checked(name: str, look: Callable[[], str]) -> Finding:
+def _checked(name: str, look: Callable[[], str]) -> Diagnosis:
     try:
-        return Finding(name, look())
+        return Diagnosis(name, look())
     except (PromptBoostError, OSError, RuntimeError) as error:
-        return Finding(name, str(error), False)
+        return Diagnosis(name, str(error), False)
 
 
 def _device() -> str:

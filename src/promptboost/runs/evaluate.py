@@ -3,21 +3,20 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import msgspec
 
 from promptboost.data import Dataset, load_data
 from promptboost.data.shots import image_ids
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
-from promptboost.evaluation.measures import accuracy, class_accuracy, confusions, per_class
-from promptboost.model import LinearHead, PromptEnsemble
-from promptboost.pool import PLAIN_TEMPLATE, fill
-from promptboost.runs.folder import RunFolder
+from promptboost.evaluation.baselines import zero_shot_head
+from promptboost.evaluation.measures import OURS, Guesses, confusions, per_class
+from promptboost.model import PromptEnsemble
 from promptboost.runs.heads import encoder_name, head_of
-from promptboost.runs.predict import learnt_positions
+from promptboost.runs.results import class_answer, method_answer, old_names
+from promptboost.runs.run_folder import RunFolder
 
-__all__ = ["evaluate_run", "with_classes"]
+__all__ = ["evaluate_run", "learnt_positions", "with_classes"]
 
 
 def evaluate_run(
@@ -35,8 +34,7 @@ def evaluate_run(
     -------
     dict
         ``images``, ``learnt_from`` (how many of them; None if the run does not say),
-        ``bad_images``, ``methods`` (zero-shot and boosted),
-        ``per_class`` and ``confusions``, as in ``metrics.json``.
+        ``bad_images``, ``methods`` (zero-shot and boosted), ``per_class`` and ``confusions``.
 
     Raises
     ------
@@ -46,47 +44,44 @@ def evaluate_run(
     folder = RunFolder(run)
     folder.check_readable()
     ensemble = PromptEnsemble.load(folder.ensemble_path)
-    name = encoder_name(ensemble, encoder)
-    embedder = Embedder.open(name, cache=cache, progress=progress, device=device)
+    names = ensemble.class_names
+    embedder = Embedder.open(
+        encoder_name(ensemble, encoder), cache=cache, progress=progress, device=device
+    )
     data = load_data(source, progress=progress)
     if "test" in data.splits:
         data = data.of_split("test")
-    data = with_classes(data, ensemble.class_names)
+    data = with_classes(data, names)
     learnt = learnt_positions(folder, data)
-    rows = embedder.originals(data)
-    plain = [fill(PLAIN_TEMPLATE, name) for name in ensemble.class_names]
-    heads = {
-        "zero_shot": LinearHead(ensemble.class_names, embedder.texts(plain)(plain)),
-        "boosted": head_of(folder, ensemble, embedder),
-    }
-    found = {name: head.predict_index(rows) for name, head in heads.items()}
-    return {
+    rows, labels = embedder.originals(data), data.labels
+    head = head_of(folder, ensemble, embedder)
+    guesses = [
+        Guesses("zero-shot", "zero-shot", zero_shot_head(names, embedder).predict_index(rows)),
+        Guesses(
+            OURS,
+            "boosted",
+            head.predict_index(rows),
+            probabilities=head.predict_proba(rows, embedder.encoder.logit_scale),
+        ),
+    ]
+    mixed = confusions(names, labels, guesses[-1].held_out, image_ids(data))
+    by_class = per_class(names, labels, {guess.name: guess.held_out for guess in guesses})
+    record = {
         "encoder": embedder.encoder.id,
-        "pictures": len(data),
+        "images": len(data),
         "learnt_from": None if learnt is None else len(learnt),
-        "bad_pictures": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
-        **_figures(data, found),
-    }
-
-
-def _figures(data: Dataset, found: dict[str, NDArray[np.intp]]) -> dict[str, Any]:
-    names, labels = data.class_names, data.labels
-    return {
-        "methods": [
-            {
-                "name": name,
-                "accuracy": accuracy(guess, labels),
-                "class_accuracy": class_accuracy(guess, labels),
-            }
-            for name, guess in found.items()
+        "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
+        "methods": [method_answer(guess.result(labels)) for guess in guesses],
+        "per_class": [class_answer(item) for item in by_class],
+        "confusions": [
+            old_names(pair, {"images": "pictures"}) for pair in msgspec.to_builtins(mixed)
         ],
-        "per_class": per_class(names, labels, found),
-        "confusions": confusions(names, labels, found["boosted"], image_ids(data)),
     }
+    return old_names(record, {"images": "pictures", "bad_images": "bad_pictures"})
 
 
 def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
-    """Return images the class numbers of a run, which may have classes they lack.
+    """Return images with the class numbers of a run, which may have classes they lack.
 
     Raises
     ------
@@ -100,3 +95,15 @@ def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
             f"{', '.join(class_names[:10])}{', …' if len(class_names) > 10 else ''}"
         )
     return Dataset(data.images, tuple(class_names), data.bad)
+
+
+def learnt_positions(run: RunFolder, data: Dataset) -> list[int] | None:
+    """Return the positions of the images that a run learnt from, byte for byte the same.
+
+    An image that was saved anew, smaller for instance, is not recognised. None if the run does not
+    say: its figures are gone, or an older promptboost wrote them.
+    """
+    if not run.metrics_path.exists() or (digests := run.results.task.learn_digests) is None:
+        return None
+    known = set(digests)
+    return [i for i, image in enumerate(data.images) if image.digest().hex() in known]

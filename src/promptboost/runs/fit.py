@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 import promptboost
@@ -16,11 +17,10 @@ from promptboost.data.benchmarks import benchmark_source
 from promptboost.data.shots import Task, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import InputError, RunError
+from promptboost.evaluation.world import pool_for
 from promptboost.model import PromptEnsemble
 from promptboost.runs.artifacts import write_run
-from promptboost.runs.baselines import Learned, Rows, compare, embed_task, learn, pool_for
-from promptboost.runs.folder import RunFolder
-from promptboost.runs.metrics import make_metrics, read_metrics
+from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
 from promptboost.runs.preflight import (
     check_inputs,
     check_place,
@@ -33,6 +33,8 @@ from promptboost.runs.preflight import (
     prompts_remarks,
     task_remarks,
 )
+from promptboost.runs.results import Results, old_names
+from promptboost.runs.run_folder import RunFolder
 
 __all__ = ["FitRequest", "fit_run", "embed_data"]
 
@@ -60,6 +62,9 @@ class FitRequest:
         Show progress bars on a terminal.
     device : str or None
         Where the encoder runs, as torch spells it; None for the fastest there is.
+    finish : tuple of callable
+        Called with the folder once everything is measured, before the run counts as finished: what
+        writes the report and the card.
     """
 
     source: str
@@ -70,9 +75,10 @@ class FitRequest:
     cache: bool = True
     progress: bool = True
     device: str | None = None
+    finish: tuple[Callable[[Path], object], ...] = ()
 
 
-def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) -> Results:
     """Fit, measure, and write a run folder.
 
     Bad input is found before anything is written. After that the folder holds an unfinished run
@@ -88,7 +94,7 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
 
     Returns
     -------
-    dict
+    Results
         What is in ``metrics.json``.
 
     Raises
@@ -105,7 +111,7 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
         check_same_request(run, request.source, settings)
     if continuing and run.state == "finished":
         say(f"the run in {run.path} is finished already")
-        return read_metrics(run.metrics_path)
+        return run.results
     embedder = _prepare(request, run, settings)
     task = load_task(request.source, settings, progress=request.progress)
     for line in task_remarks(task, settings.shots):
@@ -117,12 +123,15 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
         check_same_content(run, task, embedder)
     else:
         run.begin(settings, _about(task, embedder))
-    rows = embed_task(task, pool, settings, embedder, run.path / _POOL_ROWS)
-    learned = _learn(run, task, rows, settings, embedder, say)
-    metrics = _measure(task, rows, learned, settings, embedder)
-    metrics["timing"] = _timing(embedder, learned, start)
-    write_run(run, task, rows, learned, metrics, embedder.encoder.logit_scale)
-    return metrics
+    embeddings = embed_task(task, pool, settings, embedder, run.path / _POOL_ROWS)
+    learned = _learn(run, task, embeddings, settings, embedder, say)
+    results = msgspec.structs.replace(
+        measure(task, embeddings, learned, settings, embedder),
+        timing=_timing(embedder, learned, start),
+    )
+    scale = embedder.encoder.logit_scale
+    write_run(run, task, embeddings, learned, results, scale, request.finish)
+    return results
 
 
 def _prepare(request: FitRequest, run: RunFolder, settings: FitConfig) -> Embedder:
@@ -139,7 +148,7 @@ def _prepare(request: FitRequest, run: RunFolder, settings: FitConfig) -> Embedd
 def _learn(
     run: RunFolder,
     task: Task,
-    rows: Rows,
+    embeddings: TaskEmbeddings,
     settings: FitConfig,
     embedder: Embedder,
     say: Callable[[str], None],
@@ -164,24 +173,17 @@ def _learn(
             bar.update()
 
         if not run.partial_path.exists():
-            return learn(task, rows, settings, embedder, on_round=keep)
+            return learn(task, embeddings, settings, embedder, on_round=keep)
         try:
             before = PromptEnsemble.load(run.partial_path)
             say(f"going on after round {len(before)}")
             bar.update(len(before))
-            return learn(task, rows, settings, embedder, resume=before, on_round=keep)
+            return learn(task, embeddings, settings, embedder, resume=before, on_round=keep)
         except InputError as error:
             raise RunError(
                 f"the run in {run.path} cannot go on: {error}; add --overwrite instead of --resume "
                 "to start again"
             ) from error
-
-
-def _measure(
-    task: Task, rows: Rows, learned: Learned, settings: FitConfig, embedder: Embedder
-) -> dict[str, Any]:
-    guesses = compare(task, rows, learned, seed=settings.seed)
-    return make_metrics(task, rows, learned, guesses, settings, embedder)
 
 
 def _about(task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
@@ -191,8 +193,8 @@ def _about(task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
             "source": lasting_source(task.source),
             "learn_fingerprint": task.learn.fingerprint,
             "classes": list(task.class_names),
-            "learn_pictures": len(task.learn),
-            "held_out_pictures": len(task.held_out),
+            "learn_images": len(task.learn),
+            "held_out_images": len(task.held_out),
         },
         "encoder": {"id": encoder.id, "fingerprint": encoder.fingerprint, "dim": encoder.dim},
         "versions": {
@@ -204,7 +206,7 @@ def _about(task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
 
 
 def _check_apart(source: str, run: RunFolder) -> None:
-    """Refuse to write among the images, where the next fit would take the run for a class."""
+    """Raise for a place among the images, where the next fit would take the run for a class."""
     benchmark = benchmark_source(source)
     data = Path(source if benchmark is None else benchmark.folder).resolve()
     if data.is_dir() and run.path.resolve().is_relative_to(data):
@@ -216,7 +218,7 @@ def _check_apart(source: str, run: RunFolder) -> None:
 
 def _timing(embedder: Embedder, learned: Learned, start: float) -> dict[str, float]:
     return {
-        "pictures_s": round(embedder.seconds["pictures"], 3),
+        "images_s": round(embedder.seconds["pictures"], 3),
         "texts_s": round(embedder.seconds["texts"], 3),
         "boost_s": round(learned.boost_seconds, 3),
         "total_s": round(time.perf_counter() - start, 3),
@@ -242,10 +244,11 @@ def embed_data(
     embedder = Embedder.open(encoder, progress=progress, device=device)
     data = load_data(source, progress=progress)
     rows = embedder.images(data, views=views)
-    return {
+    record = {
         "encoder": embedder.encoder.id,
-        "pictures": len(data),
+        "images": len(data),
         "rows": rows.shape[0] * rows.shape[1],
         "seconds": round(embedder.seconds["pictures"], 3),
-        "bad_pictures": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
+        "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
     }
+    return old_names(record, {"images": "pictures", "bad_images": "bad_pictures"})

@@ -4,7 +4,8 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from promptboost.errors import RunError, command_name, place
 from promptboost.files import write_text
@@ -21,8 +22,8 @@ from promptboost.pool import (
     union,
 )
 from promptboost.runs.fit import FitRequest, fit_run
-from promptboost.runs.folder import RunFolder
-from promptboost.runs.metrics import read_metrics
+from promptboost.runs.results import Results
+from promptboost.runs.run_folder import RunFolder
 
 __all__ = ["check_growable", "fit_again", "fit_command", "measured_on", "run_pairs", "write_grown"]
 
@@ -37,8 +38,7 @@ def run_pairs(run: Path, most: int) -> list[Pair]:
     """
     folder = RunFolder(run)
     folder.check_finished()
-    metrics = read_metrics(folder.metrics_path)
-    pairs = confused_pairs(metrics["confusions"], most)
+    pairs = confused_pairs(msgspec.to_builtins(folder.results.confusions), most)
     if not pairs:
         raise RunError(f"the run in {run} mixes up no classes, so there is nothing to ask about")
     return pairs
@@ -63,9 +63,8 @@ def check_growable(run: Path, file: Path) -> None:
 
 
 def measured_on(run: Path) -> str | None:
-    """Say on which images the pairs were found: ``test``, ``val``, …; None for those learnt from."""
-    held_out = read_metrics(RunFolder(run).metrics_path)["task"].get("held_out")
-    return None if held_out is None else str(held_out)
+    """Return on which images the pairs were found: ``test``, ``val``, …; None for those learnt from."""
+    return RunFolder(run).results.task.held_out
 
 
 def write_grown(run: Path, more: Mapping[str, Sequence[str]], file: Path) -> dict[str, list[str]]:
@@ -99,11 +98,14 @@ def fit_again(
     overwrite: bool = False,
     progress: bool = True,
     say: Callable[[str], None] = lambda _: None,
-) -> dict[str, Any]:
-    """Fit as a run was fitted, with other sentences, into a new folder; gives its figures."""
+    finish: tuple[Callable[[Path], object], ...] = (),
+) -> Results:
+    """Fit as a run was fitted, with other sentences, into a new folder; return its figures."""
     folder = RunFolder(run)
     settings = folder.settings.merged({"prompts": str(prompts)})
-    request = FitRequest(folder.source, new_run, settings, overwrite=overwrite, progress=progress)
+    request = FitRequest(
+        folder.source, new_run, settings, overwrite=overwrite, progress=progress, finish=finish
+    )
     return fit_run(request, say)
 
 

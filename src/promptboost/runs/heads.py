@@ -5,7 +5,7 @@ from dataclasses import replace
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import FileFormatError, RunError
 from promptboost.model import LinearHead, PromptEnsemble, VotingHead
-from promptboost.runs.folder import RunFolder
+from promptboost.runs.run_folder import RunFolder
 
 __all__ = ["AnyHead", "embed_ensemble", "encoder_name", "head_of"]
 

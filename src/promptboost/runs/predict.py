@@ -13,30 +13,10 @@ from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
 from promptboost.model import PromptEnsemble
-from promptboost.runs.folder import RunFolder
+from promptboost.runs.run_folder import RunFolder
 from promptboost.runs.heads import AnyHead, encoder_name, head_of
-from promptboost.runs.metrics import read_metrics
 
-__all__ = ["learnt_positions", "Prediction", "Predictor"]
-
-
-def learnt_positions(run: RunFolder, data: Dataset) -> list[int] | None:
-    """Return the positions of the images that a run learnt from, byte for byte the same.
-
-    An image that was saved anew, smaller for instance, is not recognised.
-
-    Returns
-    -------
-    list of int, or None
-        None if the run does not say: its figures are gone, or an older promptboost wrote them.
-    """
-    if not run.metrics_path.exists():
-        return None
-    learnt = read_metrics(run.metrics_path)["task"].get("learn_digests")
-    if learnt is None:
-        return None
-    known = set(learnt)
-    return [i for i, image in enumerate(data.images) if image.digest().hex() in known]
+__all__ = ["Prediction", "Predictor"]
 
 
 _AT_ONCE = 256

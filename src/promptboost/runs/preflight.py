@@ -18,7 +18,7 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, RunError, StoreError
 from promptboost.pool import PromptPool, Source, is_saved_pool, read_sources
 from promptboost.pool.io import saved_templates
-from promptboost.runs.folder import RunFolder
+from promptboost.runs.run_folder import RunFolder
 
 __all__ = [
     "check_inputs",

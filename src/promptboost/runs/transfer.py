@@ -4,21 +4,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from promptboost.data import Dataset
 from promptboost.data.shots import Task, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, PromptBoostError
-from promptboost.evaluation.measures import accuracy
-from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.evaluation.baselines import TEXT_BASELINES, pool_heads, zero_shot_head
+from promptboost.evaluation.measures import OURS, accuracy
+from promptboost.evaluation.world import pool_for
+from promptboost.model import PromptEnsemble
 from promptboost.pool import PromptPool
-from promptboost.runs.baselines import Words, pool_for, text_methods, zero_shot_rows
-from promptboost.runs.evaluate import with_classes
-from promptboost.runs.folder import RunFolder
+from promptboost.runs.evaluate import learnt_positions, with_classes
 from promptboost.runs.heads import AnyHead, embed_ensemble
-from promptboost.runs.metrics import read_metrics, write_metrics
-from promptboost.runs.predict import learnt_positions
+from promptboost.runs.results import TransferResult, old_names, transfer_answer
+from promptboost.runs.run_folder import RunFolder
 
-__all__ = ["measure_transfer", "transfer_run"]
+__all__ = ["transfer_run"]
 
 
 @dataclass(frozen=True)
@@ -67,62 +69,54 @@ def transfer_run(
     folder = RunFolder(run)
     folder.check_finished()
     ensemble = PromptEnsemble.load(folder.ensemble_path)
-    metrics = read_metrics(folder.metrics_path)
+    results = folder.results
     embedder = Embedder.open(encoder, cache=cache, progress=progress, device=device)
     measured = _held_out(folder, ensemble, source, progress)
     head = embed_ensemble(ensemble, embedder)
-    head.save(folder.head_path(embedder.encoder.id))
-    pool = _pool(folder, ensemble)
-    line = {
-        "encoder": embedder.encoder.id,
-        **measure_transfer(head, pool, measured.data, embedder, ensemble.class_names),
-    }
+    head_path = folder.head_path(embedder.encoder.id)
+    head.save(head_path)
+    figures = _measure(head, _pool(folder, ensemble), measured.data, embedder)
+    moved = TransferResult(embedder.encoder.id, figures, measured.note)
+    before = [old for old in results.transfers if old.encoder == moved.encoder]
     note = measured.note
-    others = [old for old in metrics["transfers"] if old["encoder"] != line["encoder"]]
-    before = [old for old in metrics["transfers"] if old["encoder"] == line["encoder"]]
-    if line["boosted"] is None and any(old["boosted"] is not None for old in before):
+    if figures[OURS] is None and any(old.of(OURS) is not None for old in before):
         note += "; the figures measured before are kept"
     else:
-        kept = {**line, "note": note} if note else line
-        write_metrics(folder.metrics_path, {**metrics, "transfers": [*others, kept]})
-    return {
-        **line,
-        "head": str(folder.head_path(embedder.encoder.id)),
-        "pictures": len(measured.data),
-        "pictures_are": measured.are,
+        others = [old for old in results.transfers if old.encoder != moved.encoder]
+        results = msgspec.structs.replace(results, transfers=(*others, moved))
+        results.write(folder.metrics_path)
+    record = {
+        **transfer_answer(moved),
+        "head": str(head_path),
+        "images": len(measured.data),
+        "images_are": measured.are,
         "left_out": measured.left_out,
         "note": note,
     }
+    return old_names(record, {"images": "pictures", "images_are": "pictures_are"})
 
 
-def measure_transfer(
-    head: AnyHead,
-    pool: PromptPool | None,
-    held_out: Dataset,
-    embedder: Embedder,
-    class_names: tuple[str, ...],
+def _measure(
+    head: AnyHead, pool: PromptPool | None, held_out: Dataset, embedder: Embedder
 ) -> dict[str, float | None]:
     """Compare a head with what its encoder does without having learnt; None where nothing can be."""
-    names = ("zero_shot", "template_mean", "pool_mean", "boosted")
-    found: dict[str, float | None] = dict.fromkeys(names)
+    figures: dict[str, float | None] = dict.fromkeys((*TEXT_BASELINES, OURS))
     if not len(held_out):
-        return found
-    rows = embedder.originals(held_out)
+        return figures
+    rows, names = embedder.originals(held_out), head.class_names
     if pool is None:
-        methods = {"zero_shot": zero_shot_rows(class_names, embedder)}
+        heads: dict[str, AnyHead] = {"zero-shot": zero_shot_head(names, embedder)}
     else:
-        methods = text_methods(Words.embed(pool, embedder))
-    for name, weights in methods.items():
-        guess = LinearHead(class_names, weights).predict_index(rows)
-        found[name] = accuracy(guess, held_out.labels)
-    found["boosted"] = accuracy(head.predict_index(rows), held_out.labels)
-    return found
+        heads = {**pool_heads(pool, embedder)}
+    for name, one in {**heads, OURS: head}.items():
+        figures[name] = accuracy(one.predict_index(rows), held_out.labels)
+    return figures
 
 
 def _held_out(
     folder: RunFolder, ensemble: PromptEnsemble, source: str | None, progress: bool
 ) -> _Measured:
-    """Find the images that the run did not learn from, and say what they are."""
+    """Find the images that the run did not learn from, and what is known about them."""
     empty = Dataset((), ensemble.class_names)
     try:
         task = load_task(source or folder.source, folder.settings, progress=progress)

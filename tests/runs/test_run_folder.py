@@ -2,7 +2,7 @@ import pytest
 
 from promptboost.config import FitConfig
 from promptboost.errors import RunError
-from promptboost.runs.folder import RunFolder, encoder_slug
+from promptboost.runs.run_folder import RunFolder, encoder_slug
 
 
 def started(path):

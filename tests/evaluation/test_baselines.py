@@ -3,17 +3,20 @@ import json
 import numpy as np
 import pytest
 
-import promptboost.runs.baselines as words_module
+import promptboost.evaluation.baselines as baselines
 from promptboost.config import FitConfig
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, SettingError
+from promptboost.evaluation.baselines import pool_heads
+from promptboost.evaluation.world import pool_for
+from promptboost.methods import FewShotSet, make_method
+from promptboost.methods.base import RowImages
 from promptboost.pool import build_pool, save_pool
-from promptboost.runs.baselines import Words, pool_for
 
 
-def words(settings=None, names=("owl", "bat")):
+def heads(settings=None, names=("owl", "bat")):
     pool = pool_for(settings or FitConfig(), "images", names)
-    return Words.embed(pool, Embedder.open("fake:32-0", cache=False, progress=False))
+    return pool_heads(pool, Embedder.open("fake:32-0", cache=False, progress=False))
 
 
 def test_emoji_bring_their_own_sentences_unless_others_are_given(tmp_path):
@@ -32,37 +35,33 @@ def test_a_missing_sentence_file_is_an_error():
 
 
 def test_baselines_are_unit_rows_and_differ():
-    found = words()
-    for rows in (found.zero_shot(), found.template_mean(), found.pool_mean()):
+    found = {name: head.weights for name, head in heads().items()}
+    for rows in found.values():
         assert rows.shape == (2, 32)
         np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
     # Without sentences the pool is the templates.
-    np.testing.assert_allclose(found.template_mean(), found.pool_mean(), atol=1e-6)
-    assert not np.allclose(found.zero_shot(), found.template_mean())
+    np.testing.assert_allclose(found["zero-shot-80"], found["pool-mean"], atol=1e-6)
+    assert not np.allclose(found["zero-shot"], found["zero-shot-80"])
 
 
 @pytest.mark.parametrize("at_once", [7, 4096])
-def test_means_are_those_of_the_encoders_rows(monkeypatch, at_once):
-    monkeypatch.setattr(words_module, "_AT_ONCE", at_once)
+def test_means_are_those_of_the_methods_that_compare_fits(monkeypatch, at_once):
+    monkeypatch.setattr(baselines, "_AT_ONCE", at_once)
     pool = build_pool(["owl", "bat"], descriptions={"owl": ["round eyes", "a beak"]})
     encoder = Embedder.open("fake:32-0", cache=False).encoder
-    found = Words.embed(pool, Embedder(encoder, progress=False))
-    expected = {
-        "template_mean": pool.template_texts(),
-        "pool_mean": map(pool.texts, ["owl", "bat"]),
-    }
-    for name, texts in expected.items():
-        means = np.stack([encoder.encode_texts(list(own)).mean(axis=0) for own in texts])
-        means /= np.linalg.norm(means, axis=1, keepdims=True)
+    found = pool_heads(pool, Embedder(encoder, progress=False))
+    nothing = RowImages({encoder.id: np.zeros((0, 1, 32), np.float32)})
+    shots = FewShotSet(nothing, np.zeros(0, np.int64), ("owl", "bat"))
+    for name, head in found.items():
+        rows = make_method(name).fit(shots, pool, encoder).rows
         # Rows are on the grid, which moves each entry by 2e-5 at most.
-        np.testing.assert_allclose(getattr(found, name)(), means, atol=5e-5)
+        np.testing.assert_allclose(head.weights, rows, atol=5e-5)
 
 
 def test_zero_shot_is_the_plain_template_whatever_the_templates():
-    found = words()
     encoder = Embedder.open("fake:32-0", cache=False).encoder
     expected = encoder.encode_texts(["a photo of an owl.", "a photo of a bat."])
-    np.testing.assert_array_equal(found.zero_shot(), expected)
+    np.testing.assert_allclose(heads()["zero-shot"].weights, expected, atol=1e-7)
 
 
 def test_any_format_will_do_and_prompts_know_their_source(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from promptboost.errors import FileFormatError, RunError
 from promptboost.report import write_card, write_report
-from promptboost.report.results import read_run
+from promptboost.report.run import read_run
 from tests.report.run_tools import thumbnail, write_run
 
 BOTH = pytest.mark.parametrize("write", [write_report, write_card])
@@ -44,7 +44,7 @@ def test_garbled_file_is_named(write, name, content, run):
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("schema_version",), 2, "upgrade"),
+        (("schema_version",), 3, "upgrade"),
         (("schema_version",), "1", "schema_version"),
         (("task",), None, "task: must be an object"),
         (("task", "classes"), -1, r"task\.classes: must be a whole number"),
@@ -53,7 +53,7 @@ def test_garbled_file_is_named(write, name, content, run):
         (("methods", 0, "accuracy"), float("nan"), r"methods\[0\]\.accuracy"),
         (("methods",), {}, "methods: must be a list"),
         (("staged", 3, "learn_accuracy"), None, r"staged\[3\]\.learn_accuracy"),
-        (("confusions", 0, "pictures"), [1], r"confusions\[0\]\.pictures\[0\]: must be text"),
+        (("confusions", 0, "images"), [1], r"confusions\[0\]\.images\[0\]: must be text"),
         (("hardest", 0, "weight"), [], r"hardest\[0\]\.weight"),
     ],
 )

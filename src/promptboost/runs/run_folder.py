@@ -1,6 +1,5 @@
 """The run folder: what lies where, and whether a fit may write there."""
 
-import json
 import re
 import shlex
 import tomllib
@@ -14,13 +13,12 @@ from promptboost.config import FitConfig
 from promptboost.data.benchmarks import benchmark_source
 from promptboost.errors import FileFormatError, RunError, command_name, place
 from promptboost.files import write_text
+from promptboost.runs.results import Results
 
 __all__ = ["TomlValue", "write_toml", "RunFolder", "encoder_slug"]
 
 
 TomlValue = str | int | float | bool | list[str] | list[float]
-
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def write_toml(tables: Mapping[str, Mapping[str, TomlValue | None]]) -> str:
@@ -34,33 +32,23 @@ def write_toml(tables: Mapping[str, Mapping[str, TomlValue | None]]) -> str:
     encoder = "conse:lite0"
     <BLANKLINE>
     """
-    parts = []
-    for table, values in tables.items():
-        lines = [f"[{_key(table)}]"]
-        lines += [f"{_key(k)} = {_value(v)}" for k, v in values.items() if v is not None]
-        parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
+    import tomli_w
+
+    return tomli_w.dumps(
+        {
+            _sound(table): {_sound(k): _sound(v) for k, v in values.items() if v is not None}
+            for table, values in tables.items()
+        }
+    )
 
 
-def _key(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else _text(key)
-
-
-def _value(value: TomlValue) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _text(value)
+def _sound(value: Any) -> Any:
+    """Escape surrogates, which stand for the bytes of file names that are not UTF-8."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    return repr(value)
-
-
-def _text(text: str) -> str:
-    # A JSON string is a TOML string, but for two things: TOML wants DEL escaped, and knows no
-    # surrogates, which stand for the bytes of file names that are not UTF-8.
-    sound = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return json.dumps(sound, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return [_sound(item) for item in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    return value
 
 
 State = Literal["missing", "unfinished", "finished", "other"]
@@ -157,7 +145,7 @@ class RunFolder:
             self.check_finished()
 
     def check_finished(self) -> None:
-        """Raise unless a finished run is here, and say what to do."""
+        """Raise unless a finished run is here; the message says what to do."""
         if self.state == "finished" and self.ensemble_path.exists():
             return
         if self.state == "unfinished":
@@ -176,7 +164,7 @@ class RunFolder:
         source = self.source if plain else place(self.source)
         if source == "emoji" != self.source:  # a folder of that name, not the images within
             source = "./emoji"
-        return f"{command_name()} fit {_quoted(source)} -o {_quoted(str(self.path))} --resume"
+        return f"{command_name()} fit {shlex.quote(source)} -o {shlex.quote(str(self.path))} --resume"
 
     def check_free(self, *, overwrite: bool, resume: bool) -> None:
         """Raise if a fit must not write here."""
@@ -220,11 +208,16 @@ class RunFolder:
     def tables(self) -> dict[str, Any]:
         """What ``run.toml`` says."""
         try:
-            return tomllib.loads(self.settings_path.read_text(encoding="utf-8"))
+            return tomllib.loads(self.settings_path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError as error:
             raise RunError(f"{self.path} has no run.toml: it is no run folder") from error
         except ValueError as error:
             raise FileFormatError(f"{self.settings_path} is not TOML: {error}") from error
+
+    @cached_property
+    def results(self) -> Results:
+        """Everything that was measured, read once."""
+        return Results.read(self.metrics_path)
 
     @property
     def settings(self) -> FitConfig:
@@ -235,8 +228,3 @@ class RunFolder:
     def source(self) -> str:
         """Where the images were; a path that holds in any folder, or the word ``emoji``."""
         return str(self.tables.get("data", {}).get("source", "DATA"))
-
-
-def _quoted(text: str) -> str:
-
-    return shlex.quote(text)

@@ -1,0 +1,165 @@
+"""What a fit is compared with: methods that only read texts, and logistic regression.
+
+They have the names that ``promptboost compare`` knows them by. A pool whose rows are there already is
+not embedded again, and one that is too big for memory is read one class at a time.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.boosting import GridPool
+from promptboost.boosting.grid import GridRows, from_grid
+from promptboost.encoders.base import Encoder, UnitRows
+from promptboost.evaluation.measures import Guesses
+from promptboost.methods import METHODS, FewShotSet, make_method
+from promptboost.methods.base import RowImages
+from promptboost.model import LinearHead
+from promptboost.pool import PLAIN_TEMPLATE, PromptPool, build_pool
+from promptboost.training import PoolTexts
+from promptboost.training.pool_rows import encoding
+
+if TYPE_CHECKING:
+    from promptboost.encoders.embedder import Embedder
+
+__all__ = ["TEXT_BASELINES", "guess_baselines", "method_label", "pool_heads", "zero_shot_head"]
+
+#: Methods that learn from no image.
+TEXT_BASELINES = ("zero-shot", "zero-shot-80", "pool-mean")
+
+# Rows that are floats at a time: a class of a big pool has tens of thousands.
+_AT_ONCE = 4096
+
+
+def zero_shot_head(class_names: Sequence[str], embedder: "Embedder") -> LinearHead:
+    """Return the class names in the plain template as a head.
+
+    Examples
+    --------
+    >>> from promptboost.encoders.embedder import Embedder
+    >>> embedder = Embedder.open("fake:16-0", cache=False, progress=False)
+    >>> zero_shot_head(["owl", "bat"], embedder).weights.shape
+    (2, 16)
+    """
+    encoder = _stored(embedder)
+    nothing = np.zeros((0, 1, encoder.dim), dtype=np.float32)
+    shots = FewShotSet(RowImages({encoder.id: nothing}), np.zeros(0, np.int64), tuple(class_names))
+    pool = build_pool(class_names, templates=[PLAIN_TEMPLATE])
+    fitted = make_method("zero-shot").fit(shots, pool, encoder)
+    return LinearHead(tuple(class_names), fitted.rows)  # type: ignore[attr-defined]
+
+
+def pool_heads(
+    pool: PromptPool, embedder: "Embedder", grid: GridPool | None = None
+) -> dict[str, LinearHead]:
+    """Return the heads of all methods that only read texts, by name.
+
+    Parameters
+    ----------
+    pool : PromptPool
+        Templates and prompts of the classes.
+    embedder : Embedder
+        What embeds them.
+    grid : GridPool, optional
+        The rows of the pool, where they are there already.
+    """
+    means = (
+        _streamed(pool, embedder)
+        if grid is None
+        else [(_mean(a), _mean(b)) for a, b in zip(grid.templates, grid.prompts, strict=True)]
+    )
+    names = pool.class_names
+    return {
+        "zero-shot": zero_shot_head(names, embedder),
+        "zero-shot-80": LinearHead(names, _unit(filled for filled, _ in means)),
+        "pool-mean": LinearHead(names, _unit(prompts for _, prompts in means)),
+    }
+
+
+def guess_baselines(
+    learn: FewShotSet,
+    held_out: UnitRows,
+    heads: dict[str, LinearHead],
+    pool: PromptPool,
+    encoder: Encoder,
+    *,
+    seed: int,
+) -> list[Guesses]:
+    """Have every baseline look at every image.
+
+    Parameters
+    ----------
+    learn : FewShotSet
+        What was learnt from; logistic regression learns from it too.
+    held_out : array of shape (n, D)
+        The images to measure on.
+    heads : dict of str to LinearHead
+        The methods that only read texts, from :func:`pool_heads`.
+    pool, encoder
+        What the embeddings are of.
+    seed : int
+        Divides the images of logistic regression into folds.
+    """
+    originals = learn.images.rows(encoder)
+    guesses = [
+        Guesses(
+            name,
+            method_label(name, pool),
+            head.predict_index(held_out),
+            head.predict_index(originals),
+        )
+        for name, head in heads.items()
+    ]
+    logistic = make_method(f"logistic?seed={seed}").fit(learn, pool, encoder)
+    images = RowImages({encoder.id: held_out[:, None]})
+    guesses.append(
+        Guesses(
+            "logistic",
+            method_label("logistic", pool),
+            logistic.predict(images),
+            logistic.predict(learn.images),
+        )
+    )
+    return guesses
+
+
+def method_label(name: str, pool: PromptPool) -> str:
+    """Return a baseline's name for people, with the number of texts it is the mean of."""
+    if name == "zero-shot-80":
+        return f"mean of {len(pool.templates)} templates"
+    if name == "pool-mean":
+        return f"mean of all {sum(map(len, pool.prompts_by_class)):,} prompts"
+    return METHODS[name].label
+
+
+def _stored(embedder: "Embedder") -> Encoder:
+    if embedder.store is None:
+        return embedder.encoder
+    from promptboost.encoders.store import StoredEncoder
+
+    return StoredEncoder(embedder.encoder, embedder.store, batch=256)
+
+
+def _streamed(
+    pool: PromptPool, embedder: "Embedder"
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Embed every text of a pool, holding the rows of one class at a time."""
+    texts = PoolTexts.of(pool)
+    with encoding(texts, embedder) as encode:
+        return [(_mean(filled), _mean(prompts)) for filled, prompts in texts.blocks(encode)]
+
+
+def _mean(rows: GridRows) -> NDArray[np.float64]:
+    total = np.zeros(rows.shape[1])
+    for start in range(0, len(rows), _AT_ONCE):
+        total += from_grid(rows[start : start + _AT_ONCE]).sum(axis=0, dtype=np.float64)
+    return np.asarray(total / len(rows))
+
+
+def _unit(means: Iterable[NDArray[np.float64]]) -> NDArray[np.float32]:
+    # Scaled to length one, as CLIP's own scripts do: else a class whose prompts differ more would
+    # have a shorter mean, and lose for it.
+    rows = np.stack(list(means))
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), dtype=np.float32)

@@ -1,0 +1,124 @@
+"""The files of a run folder that a report is made of."""
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from promptboost.errors import FileFormatError, RunError
+from promptboost.model import PromptEnsemble
+from promptboost.runs.results import Results
+from promptboost.runs.run_folder import RunFolder
+
+__all__ = ["Run", "read_run"]
+
+# Only what is inside the file itself, and only pixels: an SVG can carry a script or an address.
+_PIXELS = re.compile(r"data:image/(?:jpeg|png|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything a report or a card can say.
+
+    Attributes
+    ----------
+    path : Path
+        The folder.
+    ensemble : PromptEnsemble
+        The fitted text.
+    results : Results
+        The figures.
+    settings : mapping
+        ``run.toml``, or what the ensemble remembers if there is none.
+    thumbnails : mapping of str to str
+        Image id → ``data:`` address of a small version.
+    """
+
+    path: Path
+    ensemble: PromptEnsemble
+    results: Results
+    settings: Mapping[str, Any]
+    thumbnails: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The folder's own name: a report is passed on, and where it lay is nobody's business."""
+        return self.path.resolve().name
+
+    @property
+    def shell_name(self) -> str:
+        """The folder's name as a shell wants it."""
+        return shlex.quote(self.name)
+
+    @property
+    def is_conse(self) -> bool:
+        """Whether the encoder is a ConSE one, which must not be taken for a CLIP model."""
+        return self.results.encoder.id.startswith("conse:")
+
+    @cached_property
+    def is_edited(self) -> bool:
+        """Whether the figures are of another text than the one that is here now."""
+        measured = self.results.ensemble_fingerprint
+        return measured is not None and measured != self.ensemble.fingerprint
+
+    @property
+    def measure_again(self) -> str:
+        """The command that measures the text as it is now."""
+        return f"promptboost evaluate {self.shell_name} DATA"
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """Read a run folder.
+
+    Raises
+    ------
+    RunError
+        If there is no such folder, or it lacks ``ensemble.json`` or ``metrics.json``.
+    FileFormatError
+        If a file is there and cannot be understood; the message names it and the place in it.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise RunError(
+            f"{folder} is not a run folder. To make one, type: "
+            f"promptboost fit DATA -o {shlex.quote(str(folder))}"
+        )
+    for name in ("ensemble.json", "metrics.json"):
+        if not (folder / name).is_file():
+            raise RunError(
+                f"{folder} has no {name}: the fit was not finished. To finish it, repeat the "
+                "promptboost fit command with --resume"
+            )
+    files = RunFolder(folder)
+    ensemble = PromptEnsemble.load(files.ensemble_path)
+    return Run(
+        path=folder,
+        ensemble=ensemble,
+        results=files.results,
+        settings=files.tables
+        if files.settings_path.is_file()
+        else {"settings": dict(ensemble.settings), "versions": dict(ensemble.versions)},
+        thumbnails=_read_thumbnails(files.thumbnails_path),
+    )
+
+
+def _read_thumbnails(file: Path) -> dict[str, str]:
+    if not file.is_file():
+        return {}
+    try:
+        record = json.loads(file.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        # ValueError: not JSON, not UTF-8, or a number of thousands of digits.
+        raise FileFormatError(f"{file}: not JSON that can be read: {error}") from None
+    if not isinstance(record, Mapping):
+        raise FileFormatError(f"{file}: must be an object of images, not {record!r:.60}")
+    return {
+        image: address
+        for image, address in record.items()
+        if isinstance(address, str) and _PIXELS.fullmatch(address)
+    }

@@ -1,0 +1,305 @@
+"""A fit in memory: its embeddings, what was learnt from them, and what is measured of it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.boosting import BoostSettings, GradientSettings, Shots
+from promptboost.config import FitConfig
+from promptboost.data.shots import Task, image_ids
+from promptboost.encoders.base import UnitRows
+from promptboost.encoders.embedder import Embedder
+from promptboost.evaluation.baselines import guess_baselines, pool_heads
+from promptboost.evaluation.measures import OURS, Guesses, accuracy, confusions, per_class
+from promptboost.methods import FewShotSet
+from promptboost.methods.base import RowImages
+from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model.provenance import Composed
+from promptboost.pool import PromptPool
+from promptboost.runs.heads import AnyHead, embed_ensemble
+from promptboost.runs.results import (
+    EncoderFacts,
+    HardImage,
+    LeftOut,
+    PoolFacts,
+    Results,
+    StageResult,
+    TaskFacts,
+)
+from promptboost.training import PoolTexts, fit_ensemble
+from promptboost.training.pool_rows import PoolRows
+
+__all__ = ["Learned", "TaskEmbeddings", "chosen_sources", "embed_task", "learn", "measure"]
+
+_HARDEST = 24
+
+
+@dataclass(frozen=True)
+class TaskEmbeddings:
+    """The embeddings a fit works on.
+
+    Attributes
+    ----------
+    learn : float32 array of shape (n, 1 + V, D)
+        Each image to learn from and its crops.
+    held_out : float32 array of shape (m, D)
+        The images to measure on.
+    pool : PromptPool
+        The words to choose from.
+    pool_rows : PoolRows
+        Their rows; those of a big pool are on disk until :func:`learn` is done.
+    text_heads : dict of str to LinearHead
+        What the texts alone make of the classes, by the name of the method.
+    """
+
+    learn: UnitRows
+    held_out: UnitRows
+    pool: PromptPool
+    pool_rows: PoolRows
+    text_heads: dict[str, LinearHead]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A finished fit in memory.
+
+    Attributes
+    ----------
+    ensemble : PromptEnsemble
+        What was learnt, as text.
+    head : Head
+        That text embedded again: what is measured is what is shipped.
+    stages : array of shape (rounds, K, D)
+        The class rows of each round by itself.
+    boost_seconds : float
+        Time spent boosting.
+    """
+
+    ensemble: PromptEnsemble
+    head: AnyHead
+    stages: NDArray[np.float32]
+    boost_seconds: float
+
+
+def embed_task(
+    task: Task,
+    pool: PromptPool,
+    settings: FitConfig,
+    embedder: Embedder,
+    folder: Path | None = None,
+) -> TaskEmbeddings:
+    """Embed the images and texts of a fit; `folder` may keep the rows of a big pool meanwhile."""
+    learn = embedder.images(task.learn, views=settings.views, view_scale=settings.view_scale)
+    held_out = embedder.originals(task.held_out)
+    rows = PoolRows.embed(PoolTexts.of(pool), embedder, folder)
+    return TaskEmbeddings(learn, held_out, pool, rows, pool_heads(pool, embedder, rows.grid))
+
+
+def learn(
+    task: Task,
+    embeddings: TaskEmbeddings,
+    settings: FitConfig,
+    embedder: Embedder,
+    *,
+    resume: PromptEnsemble | None = None,
+    on_round: Callable[[PromptEnsemble], None] | None = None,
+) -> Learned:
+    """Boost on the embeddings of a task.
+
+    What the pool has on disk is deleted at the end, and kept if the work is interrupted.
+
+    Parameters
+    ----------
+    task, embeddings, settings, embedder
+        The images, their embeddings, what is asked, and what embeds texts.
+    resume : PromptEnsemble, optional
+        The rounds of an earlier, interrupted call, as given to `on_round`.
+    on_round : callable, optional
+        Called with the ensemble so far after each round.
+    """
+    start = time.perf_counter()
+    views = embeddings.learn[:, 1:]
+    encoder = embedder.encoder
+    ensemble = fit_ensemble(
+        Shots.from_rows(
+            embeddings.learn[:, 0], task.learn.labels, views if views.size else None
+        ),
+        embeddings.pool_rows.grid,
+        embeddings.pool_rows.texts,
+        _boost_settings(settings),
+        image_ids=image_ids(task.learn),
+        encoder_id=encoder.id,
+        encoder_fingerprint=encoder.fingerprint,
+        encoder_scale=encoder.logit_scale,
+        notes={"view_scale": settings.view_scale, "shots": settings.shots},
+        resume=resume,
+        on_round=None if on_round is None else (lambda so_far, _: on_round(so_far)),
+    )
+    seconds = time.perf_counter() - start
+    embeddings.pool_rows.release()
+    stages = [head.weights for head in ensemble.weak_heads(embedder.texts(ensemble.texts()))]
+    return Learned(ensemble, embed_ensemble(ensemble, embedder), np.stack(stages), seconds)
+
+
+def _boost_settings(settings: FitConfig) -> BoostSettings:
+    by_gradient = settings.composer == "gradient"
+    return BoostSettings(
+        rounds=settings.rounds,
+        views_per_round=settings.views_seen,
+        temperature=settings.temperature,
+        seed=settings.seed,
+        max_copies=settings.max_copies,
+        patience=settings.patience,
+        gradient=GradientSettings(logit_scale=settings.logit_scale) if by_gradient else None,
+    )
+
+
+def measure(
+    task: Task,
+    embeddings: TaskEmbeddings,
+    learned: Learned,
+    settings: FitConfig,
+    embedder: Embedder,
+) -> Results:
+    """Compare what was learnt with the baselines, and gather all figures but the times."""
+    encoder, ensemble, pool = embedder.encoder, learned.ensemble, embeddings.pool
+    ours = _guess(embeddings, learned, encoder.logit_scale)
+    images = RowImages({encoder.id: embeddings.learn})
+    shots = FewShotSet(images, task.learn.labels, task.class_names)
+    guesses = [
+        *guess_baselines(
+            shots,
+            embeddings.held_out,
+            embeddings.text_heads,
+            pool,
+            encoder,
+            seed=settings.seed,
+        ),
+        ours,
+    ]
+    labels, learn_labels = task.held_out.labels, task.learn.labels
+    shown = {
+        guess.name: guess.held_out if task.kind is not None else guess.learn
+        for guess in guesses
+        if guess.name in ("zero-shot", OURS)
+    }
+    names, measured = task.class_names, task.measured
+    statistics = pool.statistics()
+    return Results(
+        task=_task_facts(task, settings),
+        ensemble_fingerprint=ensemble.fingerprint,
+        composed=Composed.of(ensemble),
+        encoder=EncoderFacts(encoder.id, encoder.fingerprint, encoder.dim),
+        pool=PoolFacts(
+            fingerprint=pool.fingerprint,
+            templates=statistics["templates"],
+            prompts=statistics["prompts"],
+            statistics=statistics,
+            missing=tuple(pool.missing),
+            unused=tuple(pool.unused),
+            chosen=chosen_sources(pool, ensemble),
+        ),
+        methods=tuple(guess.result(labels, learn_labels) for guess in guesses),
+        staged=tuple(_stages(task, embeddings, learned)),
+        per_class=per_class(names, measured.labels, shown),
+        confusions=confusions(names, measured.labels, shown[OURS], image_ids(measured)),
+        hardest=_hardest(task, ensemble, ours.learn),
+    )
+
+
+def _guess(embeddings: TaskEmbeddings, learned: Learned, logit_scale: float) -> Guesses:
+    head, held_out = learned.head, embeddings.held_out
+    return Guesses(
+        OURS,
+        Composed.of(learned.ensemble).label,
+        head.predict_index(held_out),
+        head.predict_index(embeddings.learn[:, 0]),
+        head.predict_proba(held_out, logit_scale) if len(held_out) else None,
+    )
+
+
+def _stages(task: Task, embeddings: TaskEmbeddings, learned: Learned) -> list[StageResult]:
+    originals = embeddings.learn[:, 0]
+    held_out = np.zeros((len(embeddings.held_out), len(task.class_names)), dtype=np.float32)
+    learn = np.zeros((len(originals), len(task.class_names)), dtype=np.float32)
+    stages = []
+    rounds = zip(learned.stages, learned.ensemble.rounds, strict=True)
+    for number, (weights, item) in enumerate(rounds, start=1):
+        held_out += embeddings.held_out @ weights.T
+        learn += originals @ weights.T
+        stages.append(
+            StageResult(
+                number,
+                accuracy(held_out.argmax(axis=1), task.held_out.labels),
+                float(np.mean(learn.argmax(axis=1) == task.learn.labels)),
+                item.error,
+                item.template_error,
+            )
+        )
+    return stages
+
+
+def _hardest(
+    task: Task, ensemble: PromptEnsemble, guesses: NDArray[np.intp]
+) -> tuple[HardImage, ...]:
+    """List the learning images by their weight at the end of the fit, heaviest first."""
+    ids = image_ids(task.learn)
+    weights = np.array([ensemble.sample_weights[name] for name in ids])
+    order = np.argsort(-weights, kind="stable")[:_HARDEST]
+    return tuple(
+        HardImage(
+            ids[i],
+            task.learn.images[i].label,
+            task.class_names[int(guesses[i])],
+            float(weights[i]),
+        )
+        for i in map(int, order)
+    )
+
+
+def _task_facts(task: Task, settings: FitConfig) -> TaskFacts:
+    return TaskFacts(
+        data=task.source,
+        classes=len(task.class_names),
+        learn_images=len(task.learn),
+        held_out_images=len(task.held_out),
+        held_out=task.kind,
+        shots=settings.shots,
+        seed=settings.seed,
+        learn_digests=tuple(sorted({image.digest().hex() for image in task.learn.images})),
+        bad_images=tuple(LeftOut(_text(b.path), _text(b.reason)) for b in task.learn.bad),
+    )
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def chosen_sources(pool: PromptPool, ensemble: PromptEnsemble) -> dict[str, dict[str, str]]:
+    """Return where each chosen prompt of each class comes from; for a concatenation, its sentence.
+
+    Examples
+    --------
+    >>> from promptboost.model import Round
+    >>> from promptboost.pool import build_pool
+    >>> files = {"cupl": {"owl": ["eyes"], "bat": ["wings"]}}
+    >>> pool = build_pool(["owl", "bat"], templates=["a {}."], descriptions=files)
+    >>> banks = {"owl": {"eyes": 2, "an owl.": 1}, "bat": {"a bat.": 1}}
+    >>> chosen_sources(pool, PromptEnsemble(("owl", "bat"), (Round("a {}.", banks, 0.1, 0.1),)))
+    {'owl': {'eyes': 'cupl', 'an owl.': 'template'}, 'bat': {'a bat.': 'template'}}
+    """
+    sources: dict[str, dict[str, str]] = {}
+    for name in ensemble.class_names:
+        wanted = ensemble.prompts(name)
+        # The template that all banks begin with need not be among the prompts of a pool.
+        sources[name] = dict.fromkeys(wanted, "template")
+        for i, text in enumerate(pool.texts(name)):
+            if text in wanted:
+                prompt = pool.prompts(name)[i]
+                origin = f"concat:{prompt.origin}" if prompt.origin else prompt.source
+                sources[name][text] = origin
+    return sources

@@ -1,0 +1,327 @@
+"""``metrics.json``: everything that was measured of a run, as typed records.
+
+One module writes and reads it, for runs, commands, report and card. A file of version 1 is read too;
+its names are mapped to today's by one table each.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from promptboost.errors import FileFormatError, RunError
+from promptboost.evaluation.measures import (
+    OURS,
+    ClassResult,
+    Confusion,
+    Count,
+    MethodResult,
+    Positive,
+    Share,
+)
+from promptboost.files import write_text
+from promptboost.model.provenance import Composed
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "EncoderFacts",
+    "HardImage",
+    "LeftOut",
+    "PoolFacts",
+    "Results",
+    "StageResult",
+    "TaskFacts",
+    "TransferResult",
+    "class_answer",
+    "method_answer",
+    "old_names",
+    "transfer_answer",
+]
+
+SCHEMA_VERSION = 2
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A file that could not be used."""
+
+    path: str
+    reason: str
+
+
+class TaskFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Which images taught and which tested; the digests are those of the images learnt from."""
+
+    data: str
+    classes: Count
+    learn_images: Count
+    held_out_images: Count
+    held_out: str | None
+    shots: Count | None
+    seed: Count
+    learn_digests: tuple[str, ...] | None = None
+    bad_images: tuple[LeftOut, ...] = ()
+
+
+class EncoderFacts(msgspec.Struct, frozen=True):
+    """The encoder of the fit."""
+
+    id: str
+    fingerprint: str | None = None
+    dim: Count | None = None
+
+
+class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The words the fit could choose from; `chosen` says of each class where its prompts are from."""
+
+    fingerprint: str | None = None
+    templates: Count | None = None
+    prompts: Count | None = None
+    statistics: dict[str, Any] = {}
+    missing: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    chosen: dict[str, dict[str, str]] = {}
+
+
+class StageResult(msgspec.Struct, frozen=True):
+    """The ensemble after one more round."""
+
+    round: Count
+    accuracy: Share | None
+    learn_accuracy: Share
+    weak_error: float | None = None
+    template_error: float | None = None
+
+
+class HardImage(msgspec.Struct, frozen=True):
+    """A learning image with a large boosting weight."""
+
+    image: str
+    label: str
+    predicted: str
+    weight: Positive
+
+
+class TransferResult(msgspec.Struct, frozen=True):
+    """The same text on another encoder: accuracy by method, None where nothing was measured."""
+
+    encoder: str
+    accuracy: dict[str, Share | None]
+    note: str = ""
+
+    def of(self, method: str) -> float | None:
+        """Return the accuracy of a method."""
+        return self.accuracy.get(method)
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole file.
+
+    Examples
+    --------
+    >>> Results.from_record({"schema_version": 2, "task": 3})
+    Traceback (most recent call last):
+    promptboost.errors.FileFormatError: task: must be an object, not int
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    task: TaskFacts
+    ensemble_fingerprint: str | None = None
+    composed: Composed | None = None
+    encoder: EncoderFacts
+    pool: PoolFacts = PoolFacts()
+    methods: tuple[MethodResult, ...]
+    staged: tuple[StageResult, ...] = ()
+    per_class: tuple[ClassResult, ...] = ()
+    confusions: tuple[Confusion, ...] = ()
+    hardest: tuple[HardImage, ...] = ()
+    transfers: tuple[TransferResult, ...] = ()
+    timing: dict[str, Any] = {}
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Results":
+        """Read ``metrics.json``.
+
+        Raises
+        ------
+        RunError
+            If there is no such file.
+        FileFormatError
+            If it is not what a fit writes; the message names the file and the field.
+        """
+        try:
+            # A number that is none becomes a text, so that its place can be named.
+            record = json.loads(Path(path).read_text(encoding="utf-8-sig"), parse_constant=str)
+        except FileNotFoundError as error:
+            raise RunError(f"{path} does not exist; finish the fit with --resume") from error
+        except (ValueError, RecursionError) as error:
+            raise FileFormatError(f"{path}: is not JSON that can be read: {error}") from error
+        try:
+            return cls.from_record(record)
+        except FileFormatError as error:
+            raise FileFormatError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_record(cls, record: object) -> "Results":
+        """Check a record that was read from JSON, of this version or an earlier one."""
+        version = record.get("schema_version") if isinstance(record, Mapping) else None
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise FileFormatError(
+                f"schema_version: is {version}, and this promptboost reads {SCHEMA_VERSION}: upgrade "
+                "with pip install -U promptboost"
+            )
+        if version not in (1, 2) or isinstance(version, bool) or not isinstance(record, Mapping):
+            raise FileFormatError(f"schema_version: must be 1 or 2, not {version!r:.60}")
+        try:
+            return msgspec.convert(_from_version_1(record) if version == 1 else record, cls)
+        except msgspec.ValidationError as error:
+            raise FileFormatError(_worded(str(error))) from None
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        record = msgspec.to_builtins(self)
+        write_text(path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+    @property
+    def held_out(self) -> bool:
+        """Whether any image was kept from learning; without one, no accuracy is evidence."""
+        return self.task.held_out is not None and self.task.held_out_images > 0
+
+    def method(self, name: str) -> MethodResult | None:
+        """Find a method by its name."""
+        return next((method for method in self.methods if method.name == name), None)
+
+    def measured(self, name: str = OURS) -> float | None:
+        """Return a method's accuracy on held-out images or, if there are none, on learning ones."""
+        method = self.method(name)
+        if method is None:
+            return None
+        return method.accuracy if self.held_out else method.learn_accuracy
+
+    def answer(self) -> dict[str, Any]:
+        """Return what commands print as JSON: the names of version 1, and today's beside them."""
+        record: dict[str, Any] = msgspec.to_builtins(self)
+        for section, names in _FIELDS.items():
+            record[section] = _each(record[section], lambda part, names=names: old_names(part, names))
+        record["methods"] = [method_answer(method) for method in self.methods]
+        record["per_class"] = [class_answer(item) for item in self.per_class]
+        record["transfers"] = [transfer_answer(item) for item in self.transfers]
+        return {**record, "schema_version": 1}
+
+
+# Names of version 1 by today's. Commands still print them.
+_METHODS = {
+    "zero-shot": "zero_shot",
+    "zero-shot-80": "template_mean",
+    "pool-mean": "pool_mean",
+    "logistic": "probe",
+    OURS: "boosted",
+}
+_FIELDS = {
+    "task": {
+        "learn_images": "learn_pictures",
+        "held_out_images": "held_out_pictures",
+        "bad_images": "bad_pictures",
+    },
+    "confusions": {"images": "pictures"},
+    "hardest": {"image": "picture"},
+    "timing": {"images_s": "pictures_s"},
+}
+
+
+def _from_version_1(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename what had other names; whatever else is wrong is found afterwards."""
+    today = {old: new for new, old in _METHODS.items()}
+
+    def gathered(part: dict[str, Any]) -> dict[str, Any]:
+        rest = {name: value for name, value in part.items() if name not in today}
+        return {**rest, "accuracy": {new: part[old] for old, new in today.items() if old in part}}
+
+    def named(part: dict[str, Any]) -> dict[str, Any]:
+        name = part.get("name")
+        return {**part, "name": today.get(name, name)} if isinstance(name, str) else part
+
+    changed = dict(record)
+    for section, names in _FIELDS.items():
+        back = {old: new for new, old in names.items()}
+        changed[section] = _each(
+            record.get(section),
+            lambda part, back=back: {back.get(name, name): value for name, value in part.items()},
+        )
+    for section, change in (("methods", named), ("per_class", gathered), ("transfers", gathered)):
+        changed[section] = _each(record.get(section), change)
+    return {name: value for name, value in changed.items() if value is not None or name in record}
+
+
+def _each(value: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Change an object, or every object of a list."""
+    if isinstance(value, dict):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return [change(part) if isinstance(part, dict) else part for part in value]
+    return value
+
+
+def old_names(part: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Add earlier names of some fields.
+
+    Examples
+    --------
+    >>> old_names({"image": "a.png"}, {"image": "picture"})
+    {'image': 'a.png', 'picture': 'a.png'}
+    """
+    return {**part, **{old: part[new] for new, old in names.items() if new in part}}
+
+
+def method_answer(method: MethodResult) -> dict[str, Any]:
+    """Return what a command prints of a method; its `name` is that of version 1."""
+    name = _METHODS.get(method.name, method.name)
+    return {**msgspec.to_builtins(method), "name": name, "method": method.name}
+
+
+def class_answer(item: ClassResult) -> dict[str, Any]:
+    """Return what a command prints of a class."""
+    return _flat(msgspec.to_builtins(item))
+
+
+def transfer_answer(item: TransferResult) -> dict[str, Any]:
+    """Return what a command prints of a transfer."""
+    return _flat(msgspec.to_builtins(item))
+
+
+def _flat(part: dict[str, Any]) -> dict[str, Any]:
+    rest = {name: value for name, value in part.items() if name != "accuracy" and value != ""}
+    return {**rest, **{_METHODS.get(name, name): v for name, v in part["accuracy"].items()}}
+
+
+_PLACE = re.compile(r"^(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?$", re.S)
+_KINDS = {
+    "object": "an object",
+    "array": "a list",
+    "str": "text",
+    "int": "a whole number from 0 up",
+    "float": "a number",
+}
+
+
+def _worded(message: str) -> str:
+    """Put what msgspec says into our words: the place first, then what must be there.
+
+    Examples
+    --------
+    >>> _worded("Expected `float | null`, got `str` - at `$.methods[0].accuracy`")
+    'methods[0].accuracy: must be a number, not str'
+    >>> _worded("Object missing required field `task`")
+    'task: is missing'
+    """
+    match = _PLACE.match(message)
+    text, place = (match[1], match[2] or "") if match else (message, "")
+    if missing := re.search(r"missing required field `(.*)`", text):
+        return f"{place}.{missing[1]}: is missing".removeprefix(".")
+    if expected := re.match(r"Expected `(\w+)[^`]*`(?:, got `(.*)`)?(.*)", text):
+        kind, other, limit = expected.groups()
+        said = f"must be {_KINDS.get(kind, kind)}{limit}"
+        return f"{place}: {said}, not {other}" if other else f"{place}: {said}"
+    return f"{place}: {text}"
