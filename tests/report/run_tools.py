@@ -213,7 +213,7 @@ def thumbnails_for(metrics):
 def write_run(folder, ensemble, metrics, thumbnails=None, toml=RUN_TOML):
     """Write a run folder as a fit would."""
     folder.mkdir(parents=True, exist_ok=True)
-    ensemble.save(folder / "ensemble.json")
+    RunFolder(folder).write_ensemble(ensemble)
     (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
     if thumbnails is not None:
         (folder / "thumbnails.json").write_text(json.dumps(thumbnails), encoding="utf-8")
