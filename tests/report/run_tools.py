@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from promptboost.boosting import BoostSettings, GridPool, Shots, boost
 from promptboost.model import PromptEnsemble, Round
 from promptboost.pool import TEMPLATES, emoji_descriptions, fill
+from promptboost.runs.folder import RunFolder
 from promptboost.testing import clip_like
 
 PROMPTS = 40

@@ -133,9 +133,13 @@ def test_an_interrupted_fit_ends_with_the_same_text(problem, stop, algorithm, vi
     whole = problem.fit(**options)
     part = problem.fit(on_round=lambda so_far, done: len(so_far) == stop, **options)
     again = PromptEnsemble.from_json(part.to_json(sample_weights=True))
-    assert problem.fit(resume=again, **options).to_json(sample_weights=True) == whole.to_json(sample_weights=True)
+    assert problem.fit(resume=again, **options).to_json(sample_weights=True) == whole.to_json(
+        sample_weights=True
+    )
     shorter = problem.fit(rounds=stop, **options)
-    assert problem.fit(resume=shorter, **options).to_json(sample_weights=True) == whole.to_json(sample_weights=True)
+    assert problem.fit(resume=shorter, **options).to_json(sample_weights=True) == whole.to_json(
+        sample_weights=True
+    )
 
 
 @examples(max_examples=15)
@@ -257,7 +261,9 @@ def test_an_interrupted_gradient_fit_keeps_its_scale(problem, stop):
     whole = problem.fit(rounds=3, **OPEN)
     part = problem.fit(rounds=3, on_round=lambda so_far, done: len(so_far) == stop, **OPEN)
     again = PromptEnsemble.from_json(part.to_json(sample_weights=True))
-    assert problem.fit(rounds=3, resume=again, **OPEN).to_json(sample_weights=True) == whole.to_json(sample_weights=True)
+    assert problem.fit(rounds=3, resume=again, **OPEN).to_json(
+        sample_weights=True
+    ) == whole.to_json(sample_weights=True)
     # Whatever would be chosen now, the scale of the earlier rounds stays.
     other = problem.fit(rounds=3, resume=again, **OPEN | {"encoder_scale": 500.0})
     assert other.to_json(sample_weights=True) == whole.to_json(sample_weights=True)
@@ -417,13 +423,14 @@ def test_rounds_without_a_vote_count_until_one_has_some():
     assert stages == [["cat", "dog"], ["dog", "cat"]]
 
 
-@pytest.mark.parametrize("X", [[], "a.jpg", np.zeros((2, 3)), [[1, 2]], [1, 2], np.array([1.0])])
+@pytest.mark.parametrize("X", [[], np.zeros((2, 3)), [[1, 2]], [1, 2], np.array([1.0])])
 def test_what_are_no_images(X):
     assert not holds_images(X)
 
 
 @pytest.mark.parametrize(
-    "X", [["a.jpg"], np.array(["a.jpg"]), [b"..."], np.zeros((2, 3, 3)), [np.zeros((4, 4, 3))]]
+    "X",
+    ["a.jpg", ["a.jpg"], np.array(["a.jpg"]), [b"..."], np.zeros((2, 3, 3)), [np.zeros((4, 4, 3))]],
 )
 def test_what_are_images(X):
     assert holds_images(X)
@@ -548,4 +555,6 @@ def test_a_fit_from_disk_has_the_same_text(problem, tmp_path):
     assert problem.fit(rounds=3).to_json(sample_weights=True) == whole.to_json(sample_weights=True)
     gradient = problem.fit(rounds=1, **OPEN)
     problem.pool = problem.texts.embed(encode)
-    assert problem.fit(rounds=1, **OPEN).to_json(sample_weights=True) == gradient.to_json(sample_weights=True)
+    assert problem.fit(rounds=1, **OPEN).to_json(sample_weights=True) == gradient.to_json(
+        sample_weights=True
+    )
