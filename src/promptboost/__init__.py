@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from promptboost.encoders import Encoder, load_encoder
     from promptboost.estimator import PromptBoostClassifier
-    from promptboost.model import LinearHead, PromptEnsemble
+    from promptboost.model import LinearHead, PromptClassifier, PromptEnsemble, load
 
-__all__ = ["PromptBoostClassifier", "PromptEnsemble", "LinearHead", "Encoder", "load_encoder"]
+__all__ = [
+    "PromptBoostClassifier",
+    "PromptClassifier",
+    "PromptEnsemble",
+    "LinearHead",
+    "Encoder",
+    "load",
+    "load_encoder",
+]
 
 __version__ = "0.1.0"
 
@@ -25,6 +33,8 @@ _HOME = {
     "PromptBoostClassifier": "promptboost.estimator",
     "PromptEnsemble": "promptboost.model",
     "LinearHead": "promptboost.model",
+    "PromptClassifier": "promptboost.model.classifier",
+    "load": "promptboost.model.classifier",
     "Encoder": "promptboost.encoders",
     "load_encoder": "promptboost.encoders",
 }

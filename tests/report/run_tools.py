@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from promptboost.boosting import BoostSettings, GridPool, Shots, boost
 from promptboost.model import PromptEnsemble, Round
 from promptboost.pool import TEMPLATES, emoji_descriptions, fill
+from promptboost.runs.run_folder import RunFolder
 from promptboost.testing import clip_like
 
 PROMPTS = 40
@@ -97,8 +98,7 @@ def _metrics(ensemble, task, learn, names, ids, rows, shots):
 
     probe = LogisticRegression(max_iter=200).fit(images[learn], truth[learn])
     staged = [
-        ensemble.truncate(m).embed_texts(rows).predict(images)
-        for m in range(1, len(ensemble) + 1)
+        ensemble.truncate(m).embed_texts(rows).predict(images) for m in range(1, len(ensemble) + 1)
     ]
     guesses = {
         "zero-shot": nearest(task.templates[:, 0]),
@@ -217,7 +217,7 @@ def thumbnails_for(metrics):
 def write_run(folder, ensemble, metrics, thumbnails=None, toml=RUN_TOML):
     """Write a run folder as a fit would."""
     folder.mkdir(parents=True, exist_ok=True)
-    ensemble.save(folder / "ensemble.json")
+    RunFolder(folder).write_ensemble(ensemble)
     (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
     if thumbnails is not None:
         (folder / "thumbnails.json").write_text(json.dumps(thumbnails), encoding="utf-8")

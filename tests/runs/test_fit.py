@@ -13,8 +13,8 @@ from promptboost.errors import DataError, EncoderError, PoolError, RunError, Sto
 from promptboost.files import write_text
 from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.runs.fit import fit_run
-from promptboost.runs.run_folder import RunFolder
 from promptboost.runs.results import Results
+from promptboost.runs.run_folder import RunFolder
 from tests.runs.run_tools import COLOURS, request, write_images
 
 
@@ -71,7 +71,7 @@ def test_what_is_measured_is_what_is_shipped(fitted):
             image = read_image(fitted / "images" / row["picture"])
             rows = embedder.encoder.encode_images([image])
             assert head.predict(rows)[0] == row["predicted"]
-            chances = head.predict_proba(rows, embedder.encoder.logit_scale)
+            chances = head.predict_proba(rows)
             assert np.isclose(chances.max(), float(row["probability"]), atol=1e-4)
 
 

@@ -36,8 +36,8 @@ def command(
     import msgspec
 
     from promptboost.model import PromptEnsemble
-    from promptboost.runs.run_folder import RunFolder
     from promptboost.runs.results import old_names
+    from promptboost.runs.run_folder import RunFolder
 
     folder = RunFolder(run)
     folder.check_readable()
@@ -48,7 +48,7 @@ def command(
     hardest = [] if results is None else msgspec.to_builtins(results.hardest)
     hard = [old_names(item, {"image": "picture"}) for item in hardest]
     measured = None if results is None else results.ensemble_fingerprint
-    edited = measured not in (None, ensemble.fingerprint)
+    edited = measured is not None and not ensemble.has_fingerprint(measured)
     limit = None if everything else top
 
     def text() -> str:
@@ -110,8 +110,7 @@ def _round_text(number: int, item: "Round", names: list[str]) -> str:
 
 def _hard_text(hard: list[dict[str, Any]]) -> str:
     rows = [
-        [item["image"], item["label"], item["predicted"], percent(item["weight"])]
-        for item in hard
+        [item["image"], item["label"], item["predicted"], percent(item["weight"])] for item in hard
     ]
     return "images that stayed hard\n" + table(
         ["image", "label", "taken for", "weight"], rows, (0, 1, 2)

@@ -108,7 +108,7 @@ class Guesses:
     def result(self, labels: Indices, learn_labels: Indices | None = None) -> MethodResult:
         """Measure against the labels."""
         learn = self.learn if learn_labels is not None else None
-        chances = self.probabilities if len(labels) else None
+        chances = self.probabilities
         return MethodResult(
             name=self.name,
             label=self.label,
@@ -148,34 +148,44 @@ def class_accuracy(predicted: Indices, labels: Indices) -> float | None:
     return float(np.mean([np.mean(predicted[labels == k] == k) for k in np.unique(labels)]))
 
 
-def log_loss(probabilities: NDArray[np.floating], labels: Indices) -> float:
-    """Return the mean of −log p of the right class.
+def log_loss(probabilities: NDArray[np.floating], labels: Indices) -> float | None:
+    """Return the mean of −log p of the right class; None without images.
+
+    A probability of zero counts as the smallest that can be told from it, so that the loss is finite.
 
     Examples
     --------
-    >>> round(log_loss(np.array([[0.5, 0.5], [0.25, 0.75]]), np.array([0, 1])), 4)
-    0.4904
+    >>> round(log_loss(np.array([[0.5, 0.5], [0.1, 0.9]]), np.array([0, 1])), 3)
+    0.399
     """
+    if not len(labels):
+        return None
     right = np.asarray(probabilities, dtype=np.float64)[np.arange(len(labels)), labels]
     return float(-np.log(np.maximum(right, np.finfo(np.float64).tiny)).mean())
 
 
 def expected_calibration_error(
     probabilities: NDArray[np.floating], labels: Indices, bins: int = 15
-) -> float:
-    """Return how far the probability of the best class is from its accuracy, over even bins.
+) -> float | None:
+    """Return how far the largest probabilities are from the share that is right; None without images.
+
+    Images go into bins of equal width by the probability of the class they are taken for. The error is
+    the mean over images of the difference, in their bin, between the mean of that probability and the
+    share that is right (Guo et al., 2017, who use 15 bins).
 
     Examples
     --------
-    >>> sure = np.array([[0.9, 0.1], [0.9, 0.1]])
-    >>> round(expected_calibration_error(sure, np.array([0, 1])), 4)
+    >>> chances = np.array([[0.9, 0.1], [0.9, 0.1]])  # sure of both, and right about one
+    >>> round(expected_calibration_error(chances, np.array([0, 1])), 3)
     0.4
     """
-    probabilities = np.asarray(probabilities, dtype=np.float64)
-    best = probabilities.max(axis=1)
-    right = (probabilities.argmax(axis=1) == labels).astype(np.float64)
-    which = np.clip(np.ceil(best * bins).astype(np.int64) - 1, 0, bins - 1)
-    gaps = np.bincount(which, best, bins) - np.bincount(which, right, bins)
+    if not len(labels):
+        return None
+    sure = np.asarray(probabilities, dtype=np.float64).max(axis=1)
+    right = np.asarray(probabilities).argmax(axis=1) == labels
+    # A bin has its upper edge and not its lower one.
+    index = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
+    gaps = np.bincount(index, weights=sure - right, minlength=bins)
     return float(np.abs(gaps).sum() / len(labels))
 
 

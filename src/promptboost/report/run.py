@@ -64,7 +64,7 @@ class Run:
     def is_edited(self) -> bool:
         """Whether the figures are of another text than the one that is here now."""
         measured = self.results.ensemble_fingerprint
-        return measured is not None and measured != self.ensemble.fingerprint
+        return measured is not None and not self.ensemble.has_fingerprint(measured)
 
     @property
     def measure_again(self) -> str:

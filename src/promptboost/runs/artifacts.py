@@ -62,17 +62,12 @@ def write_run(
     embeddings: TaskEmbeddings,
     learned: Learned,
     results: Results,
-    logit_scale: float,
     finish: Iterable[Callable[[Path], object]] = (),
 ) -> None:
-    """Write everything; the rounds so far go last, as without them the run counts as finished.
-
-    Probabilities have the sharpness of the encoder's own zero-shot classifier: the one that boosting
-    implies grows with every round, and says "certain" of nearly everything.
-    """
-    learned.ensemble.save(run.ensemble_path)
+    """Write everything; the rounds so far go last, as without them the run counts as finished."""
+    run.write_ensemble(learned.ensemble)
     learned.head.save(run.head_path(results.encoder.id))
-    write_text(run.predictions_path, _predictions(task, embeddings, learned, logit_scale))
+    write_text(run.predictions_path, _predictions(task, embeddings, learned))
     write_thumbnails(run.thumbnails_path, images_shown(results), (task.measured, task.learn))
     results.write(run.metrics_path)
     for write in finish:
@@ -81,12 +76,10 @@ def write_run(
     run.partial_path.unlink(missing_ok=True)
 
 
-def _predictions(
-    task: Task, embeddings: TaskEmbeddings, learned: Learned, logit_scale: float
-) -> str:
+def _predictions(task: Task, embeddings: TaskEmbeddings, learned: Learned) -> str:
     """Return the table of ``predictions.csv``."""
     rows = embeddings.learn[:, 0] if task.kind is None else embeddings.held_out
-    chances = learned.head.predict_proba(rows, logit_scale)
+    chances = learned.head.predict_proba(rows)
     best = learned.head.predict_index(rows)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

@@ -7,12 +7,10 @@ import msgspec
 
 from promptboost.data import Dataset, load_data
 from promptboost.data.shots import image_ids
-from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
 from promptboost.evaluation.baselines import zero_shot_head
 from promptboost.evaluation.measures import OURS, Guesses, confusions, per_class
-from promptboost.model import PromptEnsemble
-from promptboost.runs.heads import encoder_name, head_of
+from promptboost.runs.predict import Predictor
 from promptboost.runs.results import class_answer, method_answer, old_names
 from promptboost.runs.run_folder import RunFolder
 
@@ -42,27 +40,18 @@ def evaluate_run(
         If an image is of a class that the run does not know.
     """
     folder = RunFolder(run)
-    folder.check_readable()
-    ensemble = PromptEnsemble.load(folder.ensemble_path)
-    names = ensemble.class_names
-    embedder = Embedder.open(
-        encoder_name(ensemble, encoder), cache=cache, progress=progress, device=device
-    )
+    predictor = Predictor.open(run, encoder=encoder, cache=cache, progress=progress, device=device)
+    classifier = predictor.classifier
+    names, embedder, head = classifier.class_names, classifier.embedder, classifier.head
     data = load_data(source, progress=progress)
     if "test" in data.splits:
         data = data.of_split("test")
     data = with_classes(data, names)
     learnt = learnt_positions(folder, data)
     rows, labels = embedder.originals(data), data.labels
-    head = head_of(folder, ensemble, embedder)
     guesses = [
         Guesses("zero-shot", "zero-shot", zero_shot_head(names, embedder).predict_index(rows)),
-        Guesses(
-            OURS,
-            "boosted",
-            head.predict_index(rows),
-            probabilities=head.predict_proba(rows, embedder.encoder.logit_scale),
-        ),
+        Guesses(OURS, "boosted", head.predict_index(rows), probabilities=head.predict_proba(rows)),
     ]
     mixed = confusions(names, labels, guesses[-1].held_out, image_ids(data))
     by_class = per_class(names, labels, {guess.name: guess.held_out for guess in guesses})

@@ -129,8 +129,7 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
         measure(task, embeddings, learned, settings, embedder),
         timing=_timing(embedder, learned, start),
     )
-    scale = embedder.encoder.logit_scale
-    write_run(run, task, embeddings, learned, results, scale, request.finish)
+    write_run(run, task, embeddings, learned, results, request.finish)
     return results
 
 
@@ -169,7 +168,7 @@ def _learn(
     ) as bar:
 
         def keep(so_far: PromptEnsemble) -> None:
-            so_far.save(run.partial_path)
+            so_far.save(run.partial_path, sample_weights=True)
             bar.update()
 
         if not run.partial_path.exists():

@@ -18,9 +18,9 @@ from promptboost.evaluation.measures import OURS, Guesses, accuracy, confusions,
 from promptboost.methods import FewShotSet
 from promptboost.methods.base import RowImages
 from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model.classifier import AnyHead, embed_ensemble
 from promptboost.model.provenance import Composed
 from promptboost.pool import PromptPool
-from promptboost.runs.heads import AnyHead, embed_ensemble
 from promptboost.runs.results import (
     EncoderFacts,
     HardImage,
@@ -125,9 +125,7 @@ def learn(
     views = embeddings.learn[:, 1:]
     encoder = embedder.encoder
     ensemble = fit_ensemble(
-        Shots.from_rows(
-            embeddings.learn[:, 0], task.learn.labels, views if views.size else None
-        ),
+        Shots.from_rows(embeddings.learn[:, 0], task.learn.labels, views if views.size else None),
         embeddings.pool_rows.grid,
         embeddings.pool_rows.texts,
         _boost_settings(settings),

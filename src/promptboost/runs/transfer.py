@@ -14,9 +14,9 @@ from promptboost.evaluation.baselines import TEXT_BASELINES, pool_heads, zero_sh
 from promptboost.evaluation.measures import OURS, accuracy
 from promptboost.evaluation.world import pool_for
 from promptboost.model import PromptEnsemble
+from promptboost.model.classifier import AnyHead, embed_ensemble
 from promptboost.pool import PromptPool
 from promptboost.runs.evaluate import learnt_positions, with_classes
-from promptboost.runs.heads import AnyHead, embed_ensemble
 from promptboost.runs.results import TransferResult, old_names, transfer_answer
 from promptboost.runs.run_folder import RunFolder
 
