@@ -122,7 +122,9 @@ def run_step(step: str, number: int, root: Path, rows: int, dim: int) -> None:
     start = time.perf_counter()
     store = STORES[number](root, dim)
     if step in ("write", "report"):
-        tell = (lambda count: print(count, flush=True)) if step == "report" else (lambda count: None)
+        tell = (
+            (lambda count: print(count, flush=True)) if step == "report" else (lambda count: None)
+        )
         store.write(keys, vectors, tell)
     else:
         found = store.read([keys[i] for i in wanted])
