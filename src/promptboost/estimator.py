@@ -26,8 +26,8 @@ from promptboost.boosting import BoostSettings
 from promptboost.boosting.gradient.compose import GradientSettings
 from promptboost.data.memory import as_images, holds_images
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import TextSource, embed_with_views, text_source
-from promptboost.errors import EncoderError, LabelError, SettingError
+from promptboost.encoders.embedder import Embedder, TextSource, text_source
+from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
 from promptboost.model.head import Head
 from promptboost.model.vectors import EmbeddedRounds
@@ -282,7 +282,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
                 f"set n_views={settings.views_per_round} or views_per_round={self.n_views}"
             )
         wanted = self.n_views if settings.views_per_round else 0
-        rows, seen = embed_with_views(images, source, views=wanted, seed=settings.seed)
+        embedded = _embed(images, source, views=wanted)
+        rows, seen = embedded[:, 0], embedded[:, 1:] if wanted else None
         self.n_features_in_ = rows.shape[1]
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
         ids = tuple(image.id for image in images)
@@ -482,7 +483,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             rows = validate_data(self, X, reset=False, dtype="numeric")
             return self._space.unit(np.asarray(rows, dtype=np.float64))
         source = text_source(self.encoder)
-        rows, _ = embed_with_views(as_images(X), source)
+        rows = _embed(as_images(X), source, views=0)[:, 0]
         if isinstance(source, Encoder) and source.fingerprint != self.head_.encoder_fingerprint:
             raise EncoderError(
                 f"fitted with {self.head_.encoder_id!r}, but encoder is {source.id!r} now: use transfer"
@@ -546,3 +547,12 @@ def _divided(weights: Mapping[str, float], parts: Parts | None) -> Mapping[str, 
 def _votes(head: Head, rows: Floats) -> Floats:
     votes = head.decision_function(rows)
     return np.asarray(votes[:, 1] - votes[:, 0]) if votes.shape[1] == 2 else votes
+
+
+def _embed(images: Any, source: TextSource | None, views: int) -> Floats:
+    if not isinstance(source, Encoder):
+        raise DataError(
+            "X holds images, and there is no encoder to embed them: set encoder to an encoder or "
+            "to the name of one, or give embeddings"
+        )
+    return Embedder(source, progress=False).images(images, views=views).astype(np.float64)

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Encoder", "UnitRows", "unit_rows", "TruncatedPromptWarning", "report_truncated"]
+__all__ = [
+    "ENCODER_PARTS",
+    "Encoder",
+    "UnitRows",
+    "unit_rows",
+    "TruncatedPromptWarning",
+    "report_truncated",
+]
 
 UnitRows = NDArray[np.float32]
 
@@ -56,6 +63,13 @@ class Encoder(Protocol):
     def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Count the tokens of each text, with start and end tokens, before any truncation."""
         ...
+
+
+#: What an encoder has, in the order in which an author writes it.
+ENCODER_PARTS = (
+    *("id", "fingerprint", "dim", "context_length", "causal_text", "logit_scale"),
+    *("encode_texts", "encode_images", "count_tokens"),
+)
 
 
 def unit_rows(rows: NDArray[np.floating]) -> UnitRows:

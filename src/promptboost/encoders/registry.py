@@ -8,10 +8,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from promptboost.encoders.base import Encoder
+from promptboost.encoders.base import ENCODER_PARTS, Encoder
 from promptboost.errors import EncoderError, SettingError
+from promptboost.plugins import import_object, load_plugins
 
-__all__ = ["MODELS", "ModelRecord", "models_by_family", "load_encoder"]
+__all__ = ["MODELS", "ModelRecord", "load_encoder", "models_by_family", "register_encoder"]
+
+#: The entry point group in which other packages declare encoders: prefix = loader.
+ENTRY_POINTS = "promptboost.encoders"
+Loader = Callable[..., Encoder]
+_registered: dict[str, Loader] = {}
 
 
 @dataclass(frozen=True)
@@ -171,6 +177,36 @@ def models_by_family() -> dict[str, list[ModelRecord]]:
     return families
 
 
+def register_encoder(prefix: str, loader: Loader) -> None:
+    """Make encoders loadable under names of the form ``prefix:rest``.
+
+    An installed package does the same without being imported first, by the entry point
+    ``prefix = "package.module:loader"`` in the group ``promptboost.encoders``.
+
+    Parameters
+    ----------
+    prefix : str
+        Letters, digits, ``-`` and ``_``.
+    loader : callable
+        Called as ``loader(rest, device=device)``, with further parameters of
+        :func:`load_encoder` by name; returns an :class:`~promptboost.encoders.Encoder`. A class
+        will do. :func:`promptboost.testing.check_encoder` tells what an encoder lacks.
+
+    Examples
+    --------
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> register_encoder("small", lambda rest, device=None: FakeEncoder(dim=int(rest)))
+    >>> load_encoder("small:8").dim
+    8
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", prefix) or prefix in _BUILT_IN:
+        raise SettingError(
+            f"the prefix {prefix!r} cannot be registered: take letters, digits, - and _, and none "
+            f"of {', '.join(_BUILT_IN)}"
+        )
+    _registered[prefix] = loader
+
+
 def load_encoder(name: str, *, device: str | None = None, **parameters: Any) -> Encoder:
     """Load the encoder that a name stands for.
 
@@ -186,7 +222,10 @@ def load_encoder(name: str, *, device: str | None = None, **parameters: Any) -> 
           ``ViT-B-32-quickgelu@...`` for those with;
         * ``conse:lite0``, ``conse:lite2``: made of parts from package registries, no hub needed.
           Settings may follow: ``conse:lite0?temperature=2``;
-        * ``fake:32-0``: for tests, with the dimension and the seed.
+        * ``fake:32-0``: for tests, with the dimension and the seed;
+        * ``prefix:rest``: of another package, see :func:`register_encoder`;
+        * ``package.module:Class``: a class that can be imported. Settings may follow:
+          ``package.module:Class?size=3`` passes ``size="3"``.
     device : str, optional
         Where to run, as torch spells it. By default CUDA, then MPS, then the processor.
     **parameters
@@ -214,18 +253,41 @@ def load_encoder(name: str, *, device: str | None = None, **parameters: Any) -> 
 conse:lite0 or conse:lite2-l6? To see what there is, type: promptboost models
     """
     kind, _, rest = name.partition(":")
-    loaders: dict[str, Callable[..., Encoder]] = {
-        "conse": _load_conse,
-        "fake": _load_fake,
-        "hf-hub": _load_hub,
-    }
-    if kind in loaders and rest:
-        return loaders[kind](name, rest, device, parameters)
+    if kind in _BUILT_IN and rest:
+        return _BUILT_IN[kind](name, rest, device, parameters)
+    if rest and re.fullmatch(r"[\w.-]+", kind):
+        return _load_foreign(name, kind, rest, device, parameters)
     if "@" in name:
         return _load_file(name, device, parameters)
     if "/" in name:
         return _load_published(name, device, parameters)
     raise _unknown(name)
+
+
+def _load_foreign(
+    name: str, kind: str, rest: str, device: str | None, parameters: Mapping[str, Any]
+) -> Encoder:
+    """Load an encoder that another package brings."""
+    loader: Any = _registered.get(kind) or load_plugins(ENTRY_POINTS).get(kind)
+    if loader is not None:
+        return _checked(name, loader(rest, device=device, **parameters))
+    path, _, query = rest.partition("?")
+    try:
+        made_by = import_object(f"{kind}:{path}")
+    except SettingError as error:
+        raise EncoderError(f"{_unknown(name)}. As package.module:Class: {error}") from error
+    settings = {**dict(parse_qsl(query, keep_blank_values=True)), **parameters}
+    return _checked(name, made_by(**settings))
+
+
+def _checked(name: str, encoder: Any) -> Encoder:
+    if isinstance(encoder, Encoder):
+        return encoder
+    lacking = [part for part in ENCODER_PARTS if not hasattr(encoder, part)]
+    raise EncoderError(
+        f"{name} made {type(encoder).__name__}, which is no encoder: it lacks "
+        f"{', '.join(lacking)}. promptboost.testing.check_encoder tells what is missing"
+    )
 
 
 def _load_conse(name: str, rest: str, device: str | None, parameters: Mapping[str, Any]) -> Encoder:
@@ -258,6 +320,13 @@ def _load_hub(name: str, rest: str, device: str | None, parameters: Mapping[str,
     if rest.count("/") != 1:
         raise EncoderError(f"{name!r} should be hf-hub:organisation/model")
     return load_openclip(OpenClipName(name, name), device=device, **parameters)
+
+
+_BUILT_IN: dict[str, Callable[[str, str, str | None, Mapping[str, Any]], Encoder]] = {
+    "conse": _load_conse,
+    "fake": _load_fake,
+    "hf-hub": _load_hub,
+}
 
 
 def _load_file(name: str, device: str | None, parameters: Mapping[str, Any]) -> Encoder:

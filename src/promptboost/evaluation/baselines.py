@@ -43,7 +43,7 @@ def zero_shot_head(class_names: Sequence[str], embedder: "Embedder") -> LinearHe
     >>> zero_shot_head(["owl", "bat"], embedder).weights.shape
     (2, 16)
     """
-    encoder = _stored(embedder)
+    encoder = embedder
     nothing = np.zeros((0, 1, encoder.dim), dtype=np.float32)
     shots = FewShotSet(RowImages({encoder.id: nothing}), np.zeros(0, np.int64), tuple(class_names))
     pool = build_pool(class_names, templates=[PLAIN_TEMPLATE])
@@ -132,14 +132,6 @@ def method_label(name: str, pool: PromptPool) -> str:
     if name == "pool-mean":
         return f"mean of all {sum(map(len, pool.prompts_by_class)):,} prompts"
     return METHODS[name].label
-
-
-def _stored(embedder: "Embedder") -> Encoder:
-    if embedder.store is None:
-        return embedder.encoder
-    from promptboost.encoders.store import StoredEncoder
-
-    return StoredEncoder(embedder.encoder, embedder.store, batch=256)
 
 
 def _streamed(

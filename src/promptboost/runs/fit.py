@@ -217,7 +217,7 @@ def _check_apart(source: str, run: RunFolder) -> None:
 
 def _timing(embedder: Embedder, learned: Learned, start: float) -> dict[str, float]:
     return {
-        "images_s": round(embedder.seconds["pictures"], 3),
+        "images_s": round(embedder.seconds["images"], 3),
         "texts_s": round(embedder.seconds["texts"], 3),
         "boost_s": round(learned.boost_seconds, 3),
         "total_s": round(time.perf_counter() - start, 3),
@@ -247,7 +247,7 @@ def embed_data(
         "encoder": embedder.encoder.id,
         "images": len(data),
         "rows": rows.shape[0] * rows.shape[1],
-        "seconds": round(embedder.seconds["pictures"], 3),
+        "seconds": round(embedder.seconds["images"], 3),
         "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
     }
     return old_names(record, {"images": "pictures", "bad_images": "bad_pictures"})

@@ -9,9 +9,10 @@ torch = pytest.importorskip("torch", reason="needs the extra clip")
 
 from PIL import Image  # noqa: E402
 
+from promptboost.encoders.embedder import Embedder  # noqa: E402
 from promptboost.encoders.fake import FakeEncoder  # noqa: E402
 from promptboost.encoders.openclip.deep_prompts import PromptedTowers  # noqa: E402
-from promptboost.encoders.store import EmbeddingStore, StoredEncoder  # noqa: E402
+from promptboost.encoders.store import EmbeddingStore  # noqa: E402
 from promptboost.errors import DataError, EncoderError, FileFormatError, SettingError  # noqa: E402
 from promptboost.methods import (  # noqa: E402
     METHODS,
@@ -255,7 +256,7 @@ def test_the_seed_decides(encoder, quick):
 
 
 def test_a_store_before_the_encoder_changes_nothing(encoder, quick, tmp_path):
-    stored = StoredEncoder(encoder, EmbeddingStore(tmp_path))
+    stored = Embedder(encoder, EmbeddingStore(tmp_path), progress=False)
     fitted = QUICK.fit(SHOTS, POOL, stored)
     np.testing.assert_allclose(fitted.logits(PICTURES), quick.logits(PICTURES), atol=1e-4)
 

@@ -27,7 +27,7 @@ from promptboost.encoders.conse.parts import (
     require_parts,
 )
 from promptboost.encoders.conse.sentences import OnnxBert, SentenceEncoder, TorchBert
-from promptboost.encoders.runtime import fingerprint, hash_file, pick_device
+from promptboost.encoders.runtime import fingerprint, installed_hash, kept_array, pick_device
 from promptboost.errors import EncoderError, SettingError
 
 if TYPE_CHECKING:
@@ -78,14 +78,15 @@ class ConseEncoder:
         self._variant = variant
         self._device = device
         self._image_file, self._text_file, self._vocabulary = require_parts(variant)
+        notes = _cache_folder() / "hashes.json"
         self.fingerprint = fingerprint(
             {
                 "kind": "conse",
-                "image weights": hash_file(self._image_file),
+                "image weights": installed_hash(self._image_file, notes),
                 "image size": variant.image_size,
                 "image centre": CENTRE,
-                "text weights": hash_file(self._text_file),
-                "vocabulary": hash_file(self._vocabulary),
+                "text weights": installed_hash(self._text_file, notes),
+                "vocabulary": installed_hash(self._vocabulary, notes),
                 "context length": variant.context_length,
                 "class names": imagenet_class_names(),
                 "temperature": temperature,
@@ -155,10 +156,22 @@ class ConseEncoder:
 
     @cached_property
     def _names(self) -> NDArray[np.float64]:
-        sentences = [self.template.format(name) for name in imagenet_class_names()]
-        rows = self._sentences.encode(self._sentences.tokens(sentences)).astype(np.float64)
+        names = imagenet_class_names()
+        file = _cache_folder() / f"names-{self.fingerprint}"
+        rows = kept_array(file, (len(names), self.dim), self._embed_names).astype(np.float64)
         centred: NDArray[np.float64] = rows - rows.mean(axis=0)
         return centred
+
+    def _embed_names(self) -> UnitRows:
+        sentences = [self.template.format(name) for name in imagenet_class_names()]
+        return self._sentences.encode(self._sentences.tokens(sentences))
+
+
+def _cache_folder() -> Path:
+    """Return where the embeddings of the class names are kept: a second or more at every start."""
+    from promptboost.encoders.store import default_root
+
+    return default_root().parent / "conse"
 
 
 def load_conse(

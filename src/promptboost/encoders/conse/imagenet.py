@@ -109,6 +109,7 @@ def _layer(convolution: Any, norm: Any, *, clamp: bool) -> list[Any]:
         convolution.kernel_size,
         convolution.stride,
         groups=convolution.groups,
+        device="meta",  # no random weights that would be replaced at once
     )
     plain.weight, plain.bias = fuse_conv_bn_weights(
         convolution.weight,
