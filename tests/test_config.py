@@ -73,7 +73,7 @@ def test_names_that_are_not_utf8_can_be_written():
         ({"max_copies": 3}, "only the greedy composer has it, and the composer is gradient"),
         (
             {"composer": "greedy", "logit_scale": 3},
-            "leave logit_scale out, or ask for the composer gradient (--composer gradient)",
+            "leave logit_scale out, or ask for the composer gradient (--composer gradient;",
         ),
         ({"colour": "red"}, "there is no setting 'colour'; there are encoder,"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots
+from promptboost.boosting import GridPool, Shots
 from promptboost.boosting.grid import GridRows, from_grid
 from promptboost.config import FitConfig
 from promptboost.data.shots import Task, image_ids
@@ -31,7 +31,7 @@ from promptboost.pool import (
     read_pool,
 )
 from promptboost.runs.heads import AnyHead, embed_ensemble
-from promptboost.training import PoolTexts, fit_ensemble
+from promptboost.training import PoolTexts, boost_settings, fit_ensemble
 from promptboost.training.pool_rows import PoolRows, encoding
 
 __all__ = [
@@ -295,7 +295,7 @@ def learn(
         shots,
         rows.pool.grid,
         rows.pool.texts,
-        _boost_settings(settings),
+        boost_settings(settings, settings.views),
         image_ids=image_ids(task.learn),
         encoder_id=encoder.id,
         encoder_fingerprint=encoder.fingerprint,
@@ -308,19 +308,6 @@ def learn(
     rows.pool.release()
     stages = [head.weights for head in ensemble.weak_heads(embedder.texts(ensemble.texts()))]
     return Learned(ensemble, embed_ensemble(ensemble, embedder), np.stack(stages), seconds)
-
-
-def _boost_settings(settings: FitConfig) -> BoostSettings:
-    by_gradient = settings.composer == "gradient"
-    return BoostSettings(
-        rounds=settings.rounds,
-        views_per_round=settings.views_seen,
-        temperature=settings.temperature,
-        seed=settings.seed,
-        max_copies=settings.max_copies,
-        patience=settings.patience,
-        gradient=GradientSettings(logit_scale=settings.logit_scale) if by_gradient else None,
-    )
 
 
 @dataclass(frozen=True)

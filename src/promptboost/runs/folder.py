@@ -1,6 +1,5 @@
 """The run folder: what lies where, and whether a fit may write there."""
 
-import json
 import re
 import shlex
 import tomllib
@@ -15,15 +14,10 @@ from promptboost.data.benchmarks import benchmark_source
 from promptboost.errors import FileFormatError, RunError, command_name, place
 from promptboost.files import write_text
 
-__all__ = ["TomlValue", "write_toml", "RunFolder", "encoder_slug"]
+__all__ = ["write_toml", "RunFolder", "encoder_slug"]
 
 
-TomlValue = str | int | float | bool | list[str] | list[float]
-
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-
-
-def write_toml(tables: Mapping[str, Mapping[str, TomlValue | None]]) -> str:
+def write_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """Write tables as TOML text; a value of None is left out, as TOML has no word for it.
 
     Examples
@@ -34,33 +28,23 @@ def write_toml(tables: Mapping[str, Mapping[str, TomlValue | None]]) -> str:
     encoder = "conse:lite0"
     <BLANKLINE>
     """
-    parts = []
-    for table, values in tables.items():
-        lines = [f"[{_key(table)}]"]
-        lines += [f"{_key(k)} = {_value(v)}" for k, v in values.items() if v is not None]
-        parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
+    import tomli_w
+
+    return tomli_w.dumps(
+        {
+            table: {key: _sound(value) for key, value in values.items() if value is not None}
+            for table, values in tables.items()
+        }
+    )
 
 
-def _key(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else _text(key)
-
-
-def _value(value: TomlValue) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _text(value)
+def _sound(value: Any) -> Any:
+    """Escape surrogates, which stand for the bytes of file names that are not UTF-8."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    return repr(value)
-
-
-def _text(text: str) -> str:
-    # A JSON string is a TOML string, but for two things: TOML wants DEL escaped, and knows no
-    # surrogates, which stand for the bytes of file names that are not UTF-8.
-    sound = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return json.dumps(sound, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return [_sound(item) for item in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    return value
 
 
 State = Literal["missing", "unfinished", "finished", "other"]
