@@ -14,9 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from promptboost.boosting import BoostSettings
 from promptboost.boosting.gradient.scale import FACTORS
-from promptboost.config import FitConfig
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import (
     DataError,
@@ -59,28 +57,20 @@ both_composers = pytest.mark.parametrize("composer", ["gradient", "greedy"])
 # --- parameters ----------------------------------------------------------------------------------
 
 
-def test_defaults_are_those_of_the_command_line():
-    ours, theirs = PromptBoostClassifier().get_params(), FitConfig()
-    named = {"n_rounds": "rounds", "n_views": "views"}
-    same = ("composer", "logit_scale", "views_per_round", "temperature", "max_copies", "patience")
-    for name, field in {**named, **{name: name for name in same}}.items():
-        assert ours[name] == getattr(theirs, field), name
-    assert (ours["algorithm"], ours["penalty"]) == (BoostSettings().algorithm, True)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_copies": 2}, "max_copies is 2, but the gradient composer has none: .*='greedy'"),
-        ({"penalty": False}, "penalty is False, but the gradient composer has none"),
+        ({"max_copies": 2}, "max_copies is 2, but only the greedy composer has it.*='greedy'"),
+        ({"penalty": False}, "penalty is False, but only the greedy composer has it"),
         (
             {"composer": "greedy", "logit_scale": 20.0},
-            "logit_scale is 20.0, but the greedy composer has none: .*='gradient'",
+            "logit_scale is 20.0, but only the gradient composer has it.*='gradient'",
         ),
-        ({"composer": "random"}, "composer is 'random': give 'gradient' or 'greedy'"),
-        ({"logit_scale": "high"}, "logit_scale is 'high': give a positive number, or None"),
+        ({"composer": "greedy", "spread": 1}, "spread is 1.0, but only the gradient composer"),
+        ({"composer": "random"}, "composer is 'random', but must be 'gradient' or 'greedy'"),
+        ({"logit_scale": "high"}, "logit_scale is 'high', but must be a number above 0"),
         ({"logit_scale": True}, "logit_scale is True"),
-        ({"logit_scale": 0.0}, "logit_scale must be positive"),
+        ({"logit_scale": 0.0}, "logit_scale is 0.0, but must be a number above 0"),
     ],
 )
 def test_parameters_that_a_composer_does_not_have(options, message):
@@ -596,17 +586,21 @@ ROWS, LABELS = np.eye(4), np.array(["a", "a", "b", "b"])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_rounds": 0}, "rounds must be at least 1"),
-        ({"n_rounds": 2.5}, "n_rounds is 2.5: give a whole number"),
+        ({"n_rounds": 0}, "n_rounds is 0, but must be 1 or more"),
+        ({"n_rounds": 2.5}, "n_rounds is 2.5, but must be a whole number"),
         ({"n_rounds": True}, "n_rounds is True"),
-        ({"views_per_round": -1}, "views_per_round must be at least 0"),
-        ({"temperature": 0.0}, "temperature must be positive"),
+        ({"n_views": -1}, "n_views is -1, but must be 0 or more"),
+        ({"views_per_round": -1}, "views_per_round is -1, but must be 0 or more"),
+        ({"temperature": 0.0}, "temperature is 0.0, but must be a number above 0"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
-        ({"algorithm": "real"}, "algorithm must be"),
-        ({"composer": "greedy", "max_copies": 0}, "max_copies must be at least 1"),
-        ({"patience": 0}, "patience must be at least 1"),
+        ({"algorithm": "real"}, "algorithm is 'real', but must be 'samme.r' or 'samme'"),
+        ({"composer": "greedy", "max_copies": 0}, "max_copies is 0, but must be 1 or more"),
+        ({"patience": 0}, "patience is 0, but must be 1 or more"),
+        ({"copies": 2**16}, "copies is 65536, but must be at most 32768"),
+        ({"caution": -0.5}, "caution is -0.5, but must be a number, 0 or more"),
         ({"encoder": 3}, "encoder is 3"),
-        ({"random_state": -1}, "seed must be at least 0"),
+        ({"random_state": -1}, "random_state is -1, but must be 0 or more"),
+        ({"cache": 3}, "cache is 3: give True, False, or the path of a folder"),
         ({"pool": {"a": ["b"]}}, "need an encoder"),
         ({"templates": ["a {}"]}, "need an encoder"),
     ],
@@ -662,7 +656,7 @@ def test_bad_images(images, tmp_path):
         model.fit(X, y[1:])
     with pytest.raises(SettingError, match="views go with embeddings"):
         model.fit(X, y, views=np.ones((12, 4, 48)))
-    with pytest.raises(SettingError, match=r"n_views is 3: .* set n_views=8 or views_per_round=3"):
+    with pytest.raises(SettingError, match=r"is 8, .* set n_views to 8 or .* views_per_round to 3"):
         clone(model).set_params(n_views=3, views_per_round=8).fit(X, y)
     with pytest.raises(EncoderError, match="There is no encoder"):
         PromptBoostClassifier("no such").fit(X, y)

@@ -14,15 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from promptboost.encoders import Encoder, load_encoder
-    from promptboost.estimator import PromptBoostClassifier
+    from promptboost.estimator import ImageEmbedder, PromptBoostClassifier
     from promptboost.model import LinearHead, PromptEnsemble
 
-__all__ = ["PromptBoostClassifier", "PromptEnsemble", "LinearHead", "Encoder", "load_encoder"]
+__all__ = [
+    "PromptBoostClassifier",
+    "ImageEmbedder",
+    "PromptEnsemble",
+    "LinearHead",
+    "Encoder",
+    "load_encoder",
+]
 
 __version__ = "0.1.0"
 
 _HOME = {
     "PromptBoostClassifier": "promptboost.estimator",
+    "ImageEmbedder": "promptboost.estimator",
     "PromptEnsemble": "promptboost.model",
     "LinearHead": "promptboost.model",
     "Encoder": "promptboost.encoders",

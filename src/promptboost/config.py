@@ -10,6 +10,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
+from textwrap import fill
 from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
@@ -162,7 +163,10 @@ class BoostConfig:
         only_for="gradient",
     )
     tolerance: float = _setting(
-        0.01, "Stop when the gap is below this share of the objective.", least=0, only_for="gradient"
+        0.01,
+        "Stop when the gap is below this share of the objective.",
+        least=0,
+        only_for="gradient",
     )
     seed: int = _setting(
         0, "Decides which images are drawn, which crops a round sees, and ties.", least=0
@@ -308,10 +312,10 @@ class Setting:
         kind += " or None" if self.optional else ""
         meaning = f" None: {self.none}." if self.optional else ""
         composer = f" Only for the {self.only_for} composer." if self.only_for else ""
-        return (
-            f"{called or self.name} : {kind}, default={self.default!r}\n"
-            f"    {self.help}{meaning}{composer}"
+        text = fill(
+            f"{self.help}{meaning}{composer}", 94, initial_indent="    ", subsequent_indent="    "
         )
+        return f"{called or self.name} : {kind}, default={self.default!r}\n{text}"
 
 
 @cache

@@ -17,7 +17,7 @@ from promptboost.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["read_frame", "read_pairs", "as_images", "holds_images"]
+__all__ = ["read_frame", "read_pairs", "as_images", "holds_images", "is_one_image"]
 
 
 def read_pairs(pairs: Iterable[Any]) -> Listing:
@@ -155,6 +155,23 @@ def holds_images(X: Any) -> bool:
     if isinstance(first, str | bytes | os.PathLike | Image):
         return True
     return isinstance(first, np.ndarray) and first.ndim > 1
+
+
+def is_one_image(X: Any) -> bool:
+    """Tell one image, such as a path or an array of shape (height, width, 3), from several.
+
+    Examples
+    --------
+    >>> is_one_image("a.jpg"), is_one_image(["a.jpg"]), is_one_image(np.zeros((8, 8, 3)))
+    (True, False, True)
+    """
+    if isinstance(X, str | bytes | os.PathLike):
+        return True
+    if isinstance(X, np.ndarray):
+        return X.ndim == 3 and X.shape[2] in (1, 3, 4)
+    from PIL.Image import Image
+
+    return isinstance(X, Image)
 
 
 def as_images(X: Sequence[Any]) -> tuple[LabelledImage, ...]:

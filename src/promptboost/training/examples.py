@@ -1,21 +1,37 @@
-"""What a fit learns from: rows, labels, weights and names, ready for boosting."""
+"""The labelled examples a fit learns from, and the prompts it chooses from, ready for boosting."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.boosting import GridPool, Shots
+from promptboost.boosting import Shots
 from promptboost.boosting.grid import to_grid
-from promptboost.encoders.embedder import TextSource, embed_texts
+from promptboost.encoders.embedder import embed_texts
 from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
-from promptboost.pool import PromptPool, build_pool
-from promptboost.training.pool_rows import PoolTexts
+from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
+from promptboost.training.pool_rows import PoolRows, PoolTexts
 
-__all__ = ["RowSpace", "Rows", "Examples", "checked_views", "Words", "prototypes", "sentences"]
+__all__ = [
+    "Examples",
+    "PoolLike",
+    "RowSpace",
+    "Rows",
+    "checked_views",
+    "make_pool",
+    "names_of_classes",
+    "prototypes",
+]
 
-Rows = NDArray[np.float64]
+Rows = NDArray[np.floating]
+# What a pool can be made of: a pool, a file, or sentences by class.
+PoolLike = PromptPool | str | Path | Mapping[str, Sequence[str]]
+# Example → the example it was merged into, and its part of that one's weight.
+Parts = dict[str, tuple[str, float]]
 
 
 @dataclass(frozen=True)
@@ -121,12 +137,46 @@ class Examples:
             None if self.views is None else self.views[kept],
         )
 
+    def merged(self) -> tuple["Examples", Parts]:
+        """Put examples in the order of their values, and equal ones together with their weights added.
+
+        Then it decides nothing in which order examples were given, or whether one was given twice or
+        with twice the weight: neither a sum of floats that is rounded, nor who is set aside with whom
+        when the logit scale is chosen. Which merged example each one went into, and its part of
+        that, is returned too.
+        """
+        n = len(self.rows)
+        values = [self.labels[:, None], self.rows]
+        if self.views is not None:
+            values.append(self.views.reshape(n, -1))
+        _, first, into = np.unique(
+            np.concatenate(values, axis=1), axis=0, return_index=True, return_inverse=True
+        )
+        into = into.reshape(n)
+        weights = self.relative_weights()
+        total = np.bincount(into, weights=weights).astype(np.float64)
+        together = Examples(
+            self.rows[first],
+            self.labels[first],
+            tuple(self.ids[i] for i in first),
+            None if self.weights is None and len(first) == n else total,
+            None if self.views is None else self.views[first],
+        )
+        shares = zip(self.ids, into, weights / total[into], strict=True)
+        return together, {name: (together.ids[i], float(share)) for name, i, share in shares}
+
     def relative_weights(self) -> Rows:
         """Return the start weights, ones where there are none."""
         return np.ones(len(self.rows)) if self.weights is None else self.weights
 
     def shots(self, space: RowSpace) -> Shots:
-        """Put the rows on the grid."""
+        """Put the rows on the grid.
+
+        Rows in single precision are an encoder's own: they are of length one, and stay as they are to
+        the last bit, so that the command line learns the same text from them.
+        """
+        if self.rows.dtype == np.float32:
+            return Shots.from_rows(self.rows, self.labels, self.views)
         views = None if self.views is None else space.unit(self.views)
         return Shots.from_rows(space.unit(self.rows), self.labels, views)
 
@@ -144,7 +194,7 @@ of X, got (2, 3, 5)
     """
     if views is None:
         return None
-    seen = np.asarray(views, dtype=np.float64)
+    seen = np.asarray(views, dtype=rows.dtype)
     if seen.ndim != 3 or seen.shape[::2] != rows.shape or seen.shape[1] == 0:
         raise EmbeddingError(
             f"views: expected shape ({rows.shape[0]}, V, {rows.shape[1]}) with V >= 1 views of each "
@@ -155,64 +205,125 @@ of X, got (2, 3, 5)
     return seen
 
 
-_TEMPLATE = "the average {}"
+def names_of_classes(
+    labels: Sequence[Any],
+    class_names: Sequence[str] | Mapping[Any, str] | None,
+    *,
+    in_prompts: bool,
+) -> tuple[str, ...]:
+    """Return the name of each class.
+
+    Parameters
+    ----------
+    labels : sequence
+        The distinct labels, sorted.
+    class_names : sequence or mapping, optional
+        Names by label. A sequence has the names of the labels 0, 1, and so on.
+    in_prompts : bool
+        Whether names are read as words, so that a number is none.
+
+    Examples
+    --------
+    >>> names_of_classes([0, 2], ["cat", "dog", "owl"], in_prompts=True)
+    ('cat', 'owl')
+    """
+    if class_names is None:
+        numbers = [label for label in labels if not isinstance(label, str)]
+        if in_prompts and numbers:
+            raise LabelError(
+                f"y holds labels that are no names, such as {numbers[0]!r}, and prompts need names: set "
+                f"class_names={{{numbers[0]!r}: 'name', …}}, or a list of the names of 0, 1, and so on"
+            )
+        return tuple(map(str, labels))
+    if isinstance(class_names, str):
+        raise SettingError(f"class_names is {class_names!r}: give a list of names, or a mapping")
+    if isinstance(class_names, Mapping):
+        missing = [label for label in labels if label not in class_names]
+        names = [] if missing else [class_names[label] for label in labels]
+    else:
+        counted = all(isinstance(label, Integral | np.bool_) for label in labels)
+        if not counted:
+            raise LabelError(
+                "class_names is a sequence, which names the labels 0, 1, and so on, but y holds "
+                f"{labels[0]!r}: give a mapping from label to name"
+            )
+        missing = [label for label in labels if not 0 <= int(label) < len(class_names)]
+        names = [] if missing else [class_names[int(label)] for label in labels]
+    if missing:
+        raise LabelError(f"class_names has no name for the label {missing[0]!r}: add one")
+    strange = [name for name in names if not isinstance(name, str)]
+    if strange or len(set(names)) < len(names):
+        twice = [name for name in names if names.count(name) > 1]
+        problem = "is no text" if strange else "stands for two labels"
+        raise LabelError(
+            f"class_names: {(strange or twice)[0]!r} {problem}; give each its own name"
+        )
+    return tuple(names)
 
 
-@dataclass(frozen=True)
-class Words:
-    """What a pool says, its rows, and what embeds the texts that are chosen from it."""
-
-    texts: PoolTexts
-    grid: GridPool
-    source: TextSource
-
-
-def sentences(
+def make_pool(
     class_names: Sequence[str],
-    source: TextSource,
-    pool: PromptPool | Mapping[str, Sequence[str]] | None = None,
+    pool: PoolLike | None = None,
     templates: Sequence[str] | None = None,
-) -> Words:
-    """Make and embed the pool of some classes.
+    concatenate: Literal["none", "one", "all"] = "none",
+) -> PromptPool:
+    """Make the pool of some classes.
 
     Parameters
     ----------
     class_names : sequence of str
         In the order of the labels.
-    source : Encoder, mapping or callable
-        What embeds texts.
-    pool : PromptPool, mapping of str to sequence of str, or None
-        A pool, of which these classes are taken; or sentences by class, to join the templates.
-    templates : sequence of str, optional
-        Where `pool` is not a PromptPool; ours by default.
+    pool : PromptPool, path-like or mapping of str to sequence of str, optional
+        A pool, which may have more classes; a file that :func:`promptboost.pool.read_pool` reads;
+        or sentences by class, to join the templates.
+    templates : sequence of str, "own" or "clip", optional
+        Templates where `pool` has none; ours by default.
+    concatenate : {"none", "one", "all"}, default="none"
+        See :func:`promptboost.pool.build_pool`.
 
     Examples
     --------
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> words = sentences(["owl", "bat"], FakeEncoder(), {"owl": ["round eyes"]}, ["a {}."])
-    >>> words.texts.prompt_texts
+    >>> pool = make_pool(["owl", "bat"], {"owl": ["round eyes"]}, ["a {}."])
+    >>> PoolTexts.of(pool).prompt_texts
     (('an owl.', 'round eyes'), ('a bat.',))
     """
-    if not isinstance(pool, PromptPool):
-        pool = build_pool(class_names, templates=templates, descriptions=pool)
-    elif templates is not None:
-        raise SettingError("the pool has templates of its own: set templates=None")
-    texts = PoolTexts.of(pool, class_names)
-    return Words(texts, texts.embed(lambda wanted: embed_texts(source, wanted)), source)
+    if isinstance(templates, str):
+        if templates not in ("own", "clip"):
+            raise SettingError(f"templates is {templates!r}: give 'own', 'clip', or a list")
+        templates = clip_templates() if templates == "clip" else None
+    if isinstance(pool, PromptPool):
+        if templates is not None or concatenate != "none":
+            name = "templates=None" if templates is not None else "concatenate='none'"
+            raise SettingError(f"the pool has templates of its own: set {name}")
+        return pool
+    if isinstance(pool, str | Path):
+        return read_pool(pool, class_names, templates=templates, concatenate=concatenate)
+    if pool is not None and not isinstance(pool, Mapping):
+        raise SettingError(
+            f"pool is a {type(pool).__name__}: give a PromptPool, the path of a file, or a mapping "
+            "from class name to sentences"
+        )
+    return build_pool(class_names, templates=templates, descriptions=pool, concatenate=concatenate)
 
 
-def prototypes(class_names: Sequence[str], examples: Examples, space: RowSpace) -> Words:
+_TEMPLATE = "the average {}"
+
+
+def prototypes(
+    class_names: Sequence[str], examples: Examples, space: RowSpace
+) -> tuple[PoolRows, dict[str, Rows]]:
     """Make the examples of a class its prompts, and their average its one template.
 
     The examples of a class are put in the order of their values and equal ones are kept once, so
-    that the order in which they were given decides nothing.
+    that the order in which they were given decides nothing. The embeddings of all texts are returned
+    too.
 
     Examples
     --------
     >>> rows = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
     >>> examples = Examples(rows, np.array([0, 0, 1]), ("0", "1", "2"))
-    >>> words = prototypes(["a", "b"], examples, RowSpace())
-    >>> words.texts.template_texts, words.texts.prompt_texts
+    >>> pool, _ = prototypes(["a", "b"], examples, RowSpace())
+    >>> pool.texts.template_texts, pool.texts.prompt_texts
     ((('the average a',), ('the average b',)), (('example 1', 'example 0'), ('example 2',)))
     """
     rows, weights = space.unit(examples.rows), examples.relative_weights()
@@ -229,4 +340,4 @@ def prototypes(class_names: Sequence[str], examples: Examples, space: RowSpace) 
     texts = PoolTexts(
         tuple(class_names), (_TEMPLATE,), tuple((text,) for text in filled), tuple(prompts)
     )
-    return Words(texts, texts.embed(lambda wanted: embed_texts(vectors, wanted)), vectors)
+    return PoolRows(texts, texts.embed(lambda wanted: embed_texts(vectors, wanted))), vectors
