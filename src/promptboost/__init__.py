@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from promptboost.encoders import Encoder, load_encoder
     from promptboost.estimator import ImageEmbedder, PromptBoostClassifier
-    from promptboost.model import LinearHead, PromptEnsemble
+    from promptboost.model import LinearHead, PromptClassifier, PromptEnsemble, load
 
 __all__ = [
     "PromptBoostClassifier",
     "ImageEmbedder",
+    "PromptClassifier",
     "PromptEnsemble",
     "LinearHead",
     "Encoder",
+    "load",
     "load_encoder",
 ]
 
@@ -33,6 +35,8 @@ _HOME = {
     "ImageEmbedder": "promptboost.estimator",
     "PromptEnsemble": "promptboost.model",
     "LinearHead": "promptboost.model",
+    "PromptClassifier": "promptboost.model.classifier",
+    "load": "promptboost.model.classifier",
     "Encoder": "promptboost.encoders",
     "load_encoder": "promptboost.encoders",
 }

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,12 +38,20 @@ from promptboost.config import (
     settings_of,
 )
 from promptboost.data.dataset import Dataset
-from promptboost.data.memory import as_images, holds_images, is_one_image
+from promptboost.data.memory import as_images, holds_images
 from promptboost.data.shots import image_ids
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import Embedder, TextSource, embed_texts, text_source
+from promptboost.encoders.embedder import (
+    Cache,
+    Embedder,
+    TextSource,
+    embed_texts,
+    open_store,
+    text_source,
+)
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
+from promptboost.model.classifier import ENSEMBLE_FILE, PromptClassifier
 from promptboost.model.head import Head
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool
@@ -59,15 +67,10 @@ from promptboost.training.examples import (
 )
 from promptboost.training.pool_rows import PoolRows
 
-if TYPE_CHECKING:
-    from promptboost.encoders.store.store import EmbeddingStore
-    from promptboost.model.classifier import PromptClassifier
-
 __all__ = ["ImageEmbedder", "PromptBoostClassifier"]
 
 Floats = NDArray[np.float64]
 Labels = NDArray[Any]
-Cache = bool | str | os.PathLike[str]
 
 # The settings of a fit that are parameters here, and what scikit-learn calls some of them.
 _SETTINGS = ("concatenate", *settings_of(BoostConfig), "views", "view_scale")
@@ -257,7 +260,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self
         """
         source = self._source(self.encoder)
-        config = self._config(images=holds_images(X) or is_one_image(X))
+        config = self._config(images=holds_images(X))
         given = self._examples(X, y, sample_weight, views, source, config)
         names = names_of_classes(
             self.classes_.tolist(), self.class_names, in_prompts=source is not None
@@ -305,7 +308,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _source(self, encoder: object) -> TextSource | None:
         """Return what embeds texts; an encoder does so through the store."""
         source = text_source(encoder)
-        store = _store(self.cache)
+        store = open_store(self.cache)
         if store is None or not isinstance(source, Encoder):
             return source
         from promptboost.encoders.store.store import StoredEncoder
@@ -322,10 +325,6 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         config: FitConfig,
     ) -> Examples:
         """Check X and y as scikit-learn does, learn the classes, and embed what are images."""
-        if is_one_image(X):
-            raise DataError(
-                "X is one image, and fit takes several of two classes: [image, image, …]"
-            )
         if not holds_images(X):
             _check_no_pixels(X, source)
             rows, y = validate_data(self, X, y, dtype="numeric")
@@ -335,11 +334,15 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             return Examples(rows, labels, ids, weights, checked_views(views, rows))
         if views is not None:
             raise SettingError("views go with embeddings; X holds images, whose views are drawn")
-        check_consistent_length(X, y)
         data = Dataset(as_images(X), ())
-        labels, weights = self._checked_targets(column_or_1d(y, warn=True), sample_weight, X)
+        if len(data) == 1:
+            raise DataError("X is one image, and fit takes several, of two classes or more")
+        check_consistent_length(data.images, y)
+        labels, weights = self._checked_targets(
+            column_or_1d(y, warn=True), sample_weight, data.images
+        )
         wanted = config.views if config.views_seen else 0
-        embedder = _embedder(self.encoder, self.cache)
+        embedder = Embedder.of(self.encoder, cache=self.cache)
         rows = embedder.images(data, views=wanted, view_scale=config.view_scale)
         self.n_features_in_ = rows.shape[2]
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
@@ -380,7 +383,11 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             _warn_of_missing_sentences(pool.missing)
         texts = PoolTexts.of(pool, names)
         if isinstance(source, Encoder):
-            return PoolRows.embed(texts, _embedder(self.encoder, self.cache)), source, RowSpace()
+            return (
+                PoolRows.embed(texts, Embedder.of(self.encoder, cache=self.cache)),
+                source,
+                RowSpace(),
+            )
         return (
             PoolRows(texts, texts.embed(lambda some: embed_texts(source, some))),
             source,
@@ -454,7 +461,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """
         if not isinstance(ensemble, PromptEnsemble):
             path = Path(ensemble)
-            ensemble = PromptEnsemble.load(path / "ensemble.json" if path.is_dir() else path)
+            ensemble = PromptEnsemble.load(path / ENSEMBLE_FILE if path.is_dir() else path)
         encoder = ensemble.encoder_id if encoder is None else encoder
         self = cls(encoder, **parameters)
         source = self._source(encoder)
@@ -467,10 +474,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self
 
     @property
-    def classifier_(self) -> "PromptClassifier":
+    def classifier_(self) -> PromptClassifier:
         """The text with its encoder, which answers for images in any form; see the class."""
-        from promptboost.model.classifier import PromptClassifier
-
         check_is_fitted(self)
         self._check_sentences("a classifier of their own")
         return PromptClassifier(self.ensemble_, self.encoder, self.head_, cache=self.cache)
@@ -556,18 +561,17 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _rows(self, X: Any) -> Floats:
         """Check X, embed what are images, and return embeddings of length one."""
         check_is_fitted(self)
-        one = is_one_image(X)
-        if not one and not holds_images(X):
+        if not holds_images(X):
             _check_no_pixels(X, self.encoder)
             rows = validate_data(self, X, reset=False, dtype="numeric")
             return self._space.unit(np.asarray(rows, dtype=np.float64))
-        embedder = _embedder(self.encoder, self.cache)
+        embedder = Embedder.of(self.encoder, cache=self.cache)
         if embedder.encoder.fingerprint != self.head_.encoder_fingerprint:
             raise EncoderError(
                 f"fitted with {self.head_.encoder_id!r}, but encoder is {embedder.encoder.id!r} now: "
                 "use transfer"
             )
-        rows = embedder.originals(Dataset(as_images([X] if one else X), ()))
+        rows = embedder.originals(Dataset(as_images(X), ()))
         return self._space.unit(rows.astype(np.float64))
 
 
@@ -616,7 +620,7 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Load the encoder; there is nothing to learn."""
-        self.n_features_out_ = _embedder(self.encoder, self.cache).encoder.dim
+        self.n_features_out_ = Embedder.of(self.encoder, cache=self.cache).encoder.dim
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
@@ -627,37 +631,14 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         ndarray of shape (n_samples, n_features_out_)
             Rows of length one.
         """
-        if not (one := is_one_image(X)) and not holds_images(X):
+        if not holds_images(X):
             raise DataError("X holds no images: give paths, PIL images, arrays of pixels, or bytes")
-        embedder = _embedder(self.encoder, self.cache)
-        return embedder.originals(Dataset(as_images([X] if one else X), ()))
+        embedder = Embedder.of(self.encoder, cache=self.cache)
+        return embedder.originals(Dataset(as_images(X), ()))
 
     @property
     def _n_features_out(self) -> int:
         return int(self.n_features_out_)
-
-
-def _store(cache: Cache) -> "EmbeddingStore | None":
-    if cache is False:
-        return None
-    from promptboost.encoders.store.store import EmbeddingStore
-
-    if cache is True:
-        return EmbeddingStore()
-    if isinstance(cache, str | os.PathLike):
-        return EmbeddingStore(Path(cache))
-    raise SettingError(f"cache is {cache!r}: give True, False, or the path of a folder")
-
-
-def _embedder(encoder: object, cache: Cache) -> Embedder:
-    """Return what embeds images and texts, each once."""
-    source = text_source(encoder)
-    if not isinstance(source, Encoder):
-        raise DataError(
-            "X holds images, and there is no encoder to embed them: set encoder to an encoder or "
-            "to the name of one, or give embeddings"
-        )
-    return Embedder(source, _store(cache), progress=False)
 
 
 def _check_no_pixels(X: Any, encoder: object) -> None:

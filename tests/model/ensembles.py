@@ -51,6 +51,8 @@ def ensembles(draw, class_names=None, prompts=PROMPT, algorithm=None, temperatur
             settings=st.dictionaries(TEXT | st.just("rounds"), SCALAR, max_size=3),
             versions=st.dictionaries(TEXT, TEXT, max_size=2),
             history=st.lists(TEXT, max_size=2).map(tuple),
+            logit_scale=st.none() | st.floats(0.01, 1000.0),
+            encoder_logit_scale=st.none() | st.floats(0.01, 1000.0),
             sample_weights=st.dictionaries(st.text(max_size=5), FINITE, max_size=3),
         )
     )

@@ -173,7 +173,7 @@ def test_replacing_moves_the_copies():
         {"my cat": 1, "a red cat": 1},
     ]
     assert edited.history == ("replaced 'a cat.' by 'a red cat' in cat (3 copies in 2 rounds)",)
-    assert two_pets().replace("a pet", "x", "dog").texts() == ["a pet", "a cat", "x", "a dog"]
+    assert two_pets().replace("a pet", "x", "dog").texts() == ["a cat", "a pet", "x", "a dog"]
     with pytest.raises(InputError, match="blank"):
         pets().replace("a cat.", " ")
 

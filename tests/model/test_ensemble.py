@@ -14,14 +14,14 @@ from promptboost.errors import (
     SettingError,
 )
 from promptboost.model import LinearHead, PromptEnsemble, Round
-from promptboost.model.voting import VotingHead
+from promptboost.model.votes import VotingHead
 from tests.model.ensembles import PATIENT, ensembles, pets, random_ensemble
 
 BANKS = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
 
 
 def test_texts_are_distinct_and_in_reading_order():
-    assert pets().texts() == ["a cat.", "a red cat", "my cat", "a dog.", "a red dog", "my dog"]
+    assert pets().texts() == ["a red cat", "a cat.", "my cat", "a dog.", "a red dog", "my dog"]
 
 
 def test_a_missing_file_is_named_with_what_to_give(tmp_path):
@@ -36,7 +36,7 @@ def test_a_missing_file_is_named_with_what_to_give(tmp_path):
 def test_a_text_of_two_classes_is_embedded_once():
     banks = {"cat": {"a pet": 1, "a cat": 1}, "dog": {"a pet": 1}}
     ensemble = PromptEnsemble(("cat", "dog"), (Round("{}", banks, 0, 0),))
-    assert ensemble.texts() == ["a pet", "a cat"]
+    assert ensemble.texts() == ["a cat", "a pet"]
     assert ensemble.n_prompts == 3
     asked = []
 
@@ -45,7 +45,7 @@ def test_a_text_of_two_classes_is_embedded_once():
         return FakeEncoder().encode_texts(texts)
 
     ensemble.embed_texts(rows)
-    assert asked == ["a pet", "a cat"]
+    assert asked == ["a cat", "a pet"]
 
 
 def test_prompts_are_weighed_by_their_part_in_the_score():
@@ -144,7 +144,7 @@ def test_copies_too_many_for_a_float_still_have_a_mean():
         (lambda texts: np.ones(4), "one a prompt"),
         (lambda texts: np.float64(1), "one a prompt"),
         (lambda texts: np.ones((6, 1), dtype=int), "floating-point"),
-        (lambda texts: np.full((6, 4), 0.6), "length one.*1.2.*'a cat.'"),
+        (lambda texts: np.full((6, 4), 0.6), "length one.*1.2.*'a red cat'"),
         (lambda texts: np.full((6, 4), np.nan), "length one"),
         (lambda texts: np.zeros((6, 4)), "length one"),
         (dict(zip(pets().texts(), map(np.ones, [1, 1, 1, 1, 1, 2]), strict=True)), "one length"),

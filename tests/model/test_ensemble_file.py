@@ -12,7 +12,7 @@ from tests.model.ensembles import PATIENT, TEXT, ensembles, pets
 
 def changed(change):
     """Give the JSON of a good ensemble after a change to what it says."""
-    record = json.loads(pets().to_json())
+    record = json.loads(pets().to_json(sample_weights=True))
     change(record)
     return json.dumps(record)
 
@@ -45,7 +45,7 @@ def test_the_text_is_one_to_read_and_compare():
         ' "schema_version": 1,',
         ' "algorithm": "samme.r",',
     ]
-    assert lines.count('     "a red cat": 3') == 1
+    assert lines.count('     "a red cat": 3,') == 1
     assert pets().to_json().endswith("}\n")
     named = pets().rename_class("cat", "café 猫").to_json()
     assert '"café 猫"' in named
@@ -63,8 +63,33 @@ def test_the_same_ensemble_is_the_same_text_whatever_the_order_it_came_in():
 def test_ids_of_images_may_be_names_that_are_not_unicode(tmp_path):
     name = os.fsdecode(b"caf\xe9.png")
     ensemble = pets(sample_weights={name: 1.0})
-    ensemble.save(tmp_path / "a.json")
+    ensemble.save(tmp_path / "a.json", sample_weights=True)
     assert PromptEnsemble.load(tmp_path / "a.json").sample_weights == {name: 1.0}
+
+
+def test_the_weights_of_images_are_no_part_of_the_text(tmp_path):
+    other = pets(sample_weights={"cat/1.png": 1.0})
+    assert other == pets()
+    assert other.fingerprint == pets().fingerprint
+    assert "cat/1.png" not in pets().to_json()
+    pets().save(tmp_path / "a.json")
+    assert PromptEnsemble.load(tmp_path / "a.json").sample_weights == {}
+
+
+@given(ensembles(prompts=TEXT))
+@PATIENT
+def test_with_the_weights_nothing_is_lost(ensemble):
+    again = PromptEnsemble.from_json(ensemble.to_json(sample_weights=True))
+    assert again == ensemble
+    assert again.sample_weights == ensemble.sample_weights
+
+
+@given(ensembles(prompts=TEXT))
+@PATIENT
+def test_banks_are_written_heaviest_first_and_equals_by_their_text(ensemble):
+    for item in json.loads(ensemble.to_json())["rounds"]:
+        for bank in item["banks"].values():
+            assert list(bank.items()) == sorted(bank.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
 def test_what_is_known_is_enough():
@@ -164,6 +189,9 @@ STRUCTURE = [
     (_set("temperature", value=0), "temperature: must be positive"),
     (_set("temperature", value="1"), "temperature: must be a number, not text"),
     (_set("temperature", value=None), "temperature: must be a number, not null"),
+    (_set("logit_scale", value=0), "logit_scale: must be positive"),
+    (_set("logit_scale", value="1"), "logit_scale: must be a number, not text"),
+    (_set("encoder_logit_scale", value=-1), "encoder_logit_scale: must be positive"),
     (_set("encoder_id", value=1), "encoder_id: must be a string"),
     (_set("settings", value=[]), "settings: must be an object"),
     (_set("settings", "a", value=[1]), r'settings\["a"\]'),
@@ -208,7 +236,7 @@ def test_refuses_contents_that_cannot_be(change, message):
 @pytest.mark.parametrize("field", ["temperature", "sample"])
 def test_refuses_numbers_that_are_not_finite(number, field):
     marks = {"temperature": '"temperature": 1.0', "sample": '"cat/1.png": 0.25'}
-    text = pets().to_json()
+    text = pets().to_json(sample_weights=True)
     assert marks[field] in text
     key = marks[field].split(":")[0]
     with pytest.raises(FileFormatError, match="number"):

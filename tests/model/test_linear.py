@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 from promptboost.errors import EmbeddingError, FileFormatError, LabelError, SettingError
 from promptboost.model import LinearHead
-from promptboost.model.voting import VotingHead
+from promptboost.model.votes import VotingHead
 from tests.model.ensembles import PATIENT, random_ensemble
 
 EPSILON = np.finfo(np.float64).eps

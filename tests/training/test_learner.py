@@ -282,14 +282,14 @@ def test_another_gradient_fit_is_not_continued(problem, change, named):
 
 def test_greedy_settings_and_given_scales_are_left_alone(problem):
     for asked in (BoostSettings(), BoostSettings(gradient=GradientSettings(9.0))):
-        assert settle_scale(problem.shots, problem.pool, asked, 20.0) == (asked, None)
+        assert settle_scale(problem.shots, problem.pool, asked, 20.0) == (asked, None, None)
 
 
 def test_without_an_encoder_the_images_give_the_scale(problem):
     asked = BoostSettings(views_per_round=0, gradient=GradientSettings(sweeps=4))
-    settled, why = settle_scale(problem.shots, problem.pool, asked, None)
+    settled, why, held_out = settle_scale(problem.shots, problem.pool, asked, None)
     stand_in = calibrated_scale(problem.shots, problem.pool)
-    chosen, plain = settle_scale(problem.shots, problem.pool, asked, stand_in)
+    chosen, plain, _ = settle_scale(problem.shots, problem.pool, asked, stand_in)
     assert settled == chosen
     assert why.startswith(plain)
     assert f"{stand_in:.3g} stands for it" in why

@@ -1,7 +1,7 @@
 """Images that are already in memory: PIL images, arrays, bytes of files."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.data.dataset import LabelledImage, Listing
+from promptboost.data.dataset import Dataset, LabelledImage, Listing
 from promptboost.data.decode import BadImage, ImageError, ImageSource, read_image
 from promptboost.data.manifest import check_columns, images_of_rows, split_of
-from promptboost.errors import DataError
+from promptboost.errors import DataError, EmbeddingError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["read_frame", "read_pairs", "as_images", "holds_images", "is_one_image"]
+__all__ = ["read_frame", "read_pairs", "as_embeddings", "as_images", "holds_images"]
+
+_CHANNELS = (1, 3, 4)
 
 
 def read_pairs(pairs: Iterable[Any]) -> Listing:
@@ -111,9 +113,37 @@ def _source(image: Any) -> ImageSource:
     if isinstance(image, Image.Image):
         # Now, not later: a lazily opened image may be closed by then, or shared between threads.
         return read_image(image)
+    if _is_tensor(image):
+        return _from_array(_pixels_of_tensor(image))
     if hasattr(image, "__array__"):
         return _from_array(np.asarray(image))
     raise TypeError(f"a {type(image).__name__} is not a PIL image, an array, bytes or a path")
+
+
+def _is_tensor(value: Any) -> bool:
+    """Tell a torch tensor without importing torch."""
+    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach")
+
+
+def _array_of_tensor(tensor: Any) -> NDArray[Any]:
+    tensor = tensor.detach().cpu()
+    # numpy has no bfloat16.
+    return np.asarray(tensor.float() if tensor.is_floating_point() else tensor)
+
+
+def _pixels_of_tensor(tensor: Any) -> NDArray[Any]:
+    if tensor.ndim != 3 or tensor.shape[0] not in _CHANNELS:
+        raise TypeError(
+            f"a tensor of shape {tuple(tensor.shape)} is not an image: it must be (channels, height, "
+            "width) with 1, 3 or 4 channels"
+        )
+    pixels = _array_of_tensor(tensor)
+    if pixels.dtype.kind == "f" and pixels.size and (pixels.min() < 0.0 or pixels.max() > 1.0):
+        raise TypeError(
+            "a tensor of floats must hold values from 0 to 1; give it as it was before it was "
+            "normalised"
+        )
+    return np.moveaxis(pixels, 0, -1)
 
 
 def _from_array(array: NDArray[Any]) -> "Image":
@@ -121,7 +151,7 @@ def _from_array(array: NDArray[Any]) -> "Image":
 
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
-    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in _CHANNELS):
         raise TypeError(
             f"an array of shape {array.shape} is not an image: it must be (height, width) or "
             "(height, width, 1, 3 or 4)"
@@ -138,51 +168,62 @@ def _from_array(array: NDArray[Any]) -> "Image":
 
 
 def holds_images(X: Any) -> bool:
-    """Tell images (paths, PIL images, arrays of pixels, bytes of files) from rows of numbers.
+    """Tell images, one or many, from rows of numbers.
+
+    Images are paths, PIL images, bytes of files, arrays of pixels and tensors. What has more than two
+    dimensions is taken for images; whether it can be is for :func:`as_images` to check.
 
     Examples
     --------
-    >>> holds_images(["a.jpg", "b.jpg"]), holds_images([[0.6, 0.8], [0.0, 1.0]])
-    (True, False)
+    >>> holds_images("a.jpg"), holds_images(["a.jpg", "b.jpg"]), holds_images([[0.6, 0.8]])
+    (True, True, False)
     """
-    if getattr(X, "ndim", 1) != 1:  # an array, a sparse matrix or a data frame
+    if _is_one(X) or isinstance(X, Dataset):
+        return True
+    if getattr(X, "ndim", 1) != 1:  # an array, a tensor, a sparse matrix or a data frame
         return bool(X.ndim > 2)
-    if isinstance(X, str | bytes) or not hasattr(X, "__len__") or len(X) == 0:
+    if not hasattr(X, "__len__") or len(X) == 0:
         return False
-    from PIL.Image import Image
-
     first = next(iter(X))
-    if isinstance(first, str | bytes | os.PathLike | Image):
+    if _is_one(first) or isinstance(first, LabelledImage):
         return True
-    return isinstance(first, np.ndarray) and first.ndim > 1
+    return (isinstance(first, np.ndarray) or _is_tensor(first)) and first.ndim > 1
 
 
-def is_one_image(X: Any) -> bool:
-    """Tell one image, such as a path or an array of shape (height, width, 3), from several.
-
-    Examples
-    --------
-    >>> is_one_image("a.jpg"), is_one_image(["a.jpg"]), is_one_image(np.zeros((8, 8, 3)))
-    (True, False, True)
-    """
-    if isinstance(X, str | bytes | os.PathLike):
+def _is_one(value: Any) -> bool:
+    """Tell whether a value is one image that is no array."""
+    if isinstance(value, str | bytes | os.PathLike):
         return True
-    if isinstance(X, np.ndarray):
-        return X.ndim == 3 and X.shape[2] in (1, 3, 4)
     from PIL.Image import Image
 
-    return isinstance(X, Image)
+    return isinstance(value, Image)
 
 
-def as_images(X: Sequence[Any]) -> tuple[LabelledImage, ...]:
+def as_images(X: Any) -> tuple[LabelledImage, ...]:
     """Make images of what :func:`holds_images`; a file is called by its path, if all are files.
+
+    One image gives one: a path, a PIL image, bytes, an H × W × 3 array of uint8, a C × H × W tensor.
+
+    Raises
+    ------
+    DataError
+        If an array may mean more than one thing, or something is no image; the message says what to
+        write.
+    ImageError
+        If a PIL image cannot be read. Files are opened later.
 
     Examples
     --------
     >>> [image.id for image in as_images(["a.jpg", "b.jpg"])]
     ['a.jpg', 'b.jpg']
+    >>> len(as_images(np.zeros((150, 100, 3), dtype=np.uint8)))
+    1
     """
-    items = list(X)
+    if isinstance(X, Dataset):
+        return X.images
+    items = _items(X)
+    if items and all(isinstance(item, LabelledImage) for item in items):
+        return tuple(items)
     listing = read_pairs((item, "not known") for item in items)
     if listing.bad:
         raise ImageError(listing.bad[0])
@@ -191,3 +232,61 @@ def as_images(X: Sequence[Any]) -> tuple[LabelledImage, ...]:
         return listing.images
     named = zip(listing.images, paths, strict=True)
     return tuple(replace(image, id=str(path)) for image, path in named)
+
+
+def _items(X: Any) -> list[Any]:
+    """List the images one by one."""
+    if _is_one(X):
+        return [X]
+    if _is_tensor(X):
+        return [X] if X.ndim == 3 else list(X)
+    if not isinstance(X, np.ndarray) or X.ndim == 1:
+        return list(X)
+    last_first = f"put the channels last with numpy.moveaxis(images, {X.ndim - 3}, -1)"
+    if X.ndim == 3 and X.dtype.kind == "f":
+        raise DataError(
+            f"an array of floats of shape {X.shape} may be one image or many rows of numbers: for one "
+            "image give (255 * image).astype('uint8'), for embeddings an array of shape (n, D)"
+        )
+    if X.ndim > 4 or X.shape[-1] not in _CHANNELS:
+        channels_first = X.ndim in (3, 4) and X.shape[-3] in _CHANNELS
+        raise DataError(
+            f"an array of shape {X.shape} is neither one image (H, W, 3) nor many (n, H, W, 3): "
+            + (last_first if channels_first else "give many grey images as a list of arrays (H, W)")
+        )
+    return [X] if X.ndim == 3 else list(X)
+
+
+def as_embeddings(X: Any, dim: int) -> NDArray[np.floating]:
+    """Make a matrix of what does not :func:`holds_images`: embeddings, one a row.
+
+    Raises
+    ------
+    EmbeddingError
+        If X cannot be embeddings of length `dim`; the message says what to write.
+
+    Examples
+    --------
+    >>> as_embeddings([0.6, 0.8], dim=2)
+    array([[0.6, 0.8]])
+    """
+    if isinstance(X, list | tuple) and X and _is_tensor(X[0]):
+        X = [_array_of_tensor(item) for item in X]
+    try:
+        rows = _array_of_tensor(X) if _is_tensor(X) else np.asarray(X)
+    except ValueError as error:
+        raise EmbeddingError(f"these are neither images nor rows of one length: {error}") from error
+    if rows.size == 0 and rows.ndim < 2:
+        raise EmbeddingError("there is nothing to look at: give at least one image")
+    if rows.ndim not in (1, 2) or rows.dtype.kind != "f":
+        what = f"{rows.dtype} of shape {rows.shape}" if rows.ndim else f"a {type(X).__name__}"
+        raise EmbeddingError(
+            f"{what} is neither images nor embeddings: give one grey image as [image], an image in "
+            "colour as uint8 (H, W, 3), embeddings as floats (n, D)"
+        )
+    if rows.shape[-1] != dim:
+        raise EmbeddingError(
+            f"the embeddings have {rows.shape[-1]} numbers each, and the encoder makes {dim}: embed "
+            "the images with the encoder of this classifier, or give the images themselves"
+        )
+    return rows[None] if rows.ndim == 1 else rows

@@ -1,5 +1,6 @@
 """What people pass for images and encoders, told apart."""
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
 __all__ = [
     "WORKING_SIDE",
     "embed_images",
+    "Cache",
     "Embedder",
+    "open_store",
     "TextRows",
     "TextSource",
-    "embed_with_views",
     "text_source",
 ]
 
@@ -239,6 +241,23 @@ class TextRows:
         return self.matrix[[self.position[text] for text in texts]]
 
 
+#: Where embeddings are kept: the user's store, nowhere, or a folder.
+Cache = bool | str | os.PathLike[str]
+
+
+def open_store(cache: Cache) -> "EmbeddingStore | None":
+    """Return the user's store for True, none for False, else the store in a folder."""
+    if cache is False:
+        return None
+    from promptboost.encoders.store.store import EmbeddingStore
+
+    if cache is True:
+        return EmbeddingStore()
+    if isinstance(cache, str | os.PathLike):
+        return EmbeddingStore(Path(cache))
+    raise SettingError(f"cache is {cache!r}: give True, False, or the path of a folder")
+
+
 @dataclass
 class Embedder:
     """An encoder with a store, that knows how long it took.
@@ -268,15 +287,27 @@ class Embedder:
 
     @classmethod
     def open(
-        cls, name: str, *, cache: bool = True, progress: bool = True, device: str | None = None
+        cls, name: str, *, cache: Cache = True, progress: bool = True, device: str | None = None
     ) -> "Embedder":
         """Load an encoder by its name, with the user's store unless told otherwise."""
-        encoder = load_encoder(name, device=device)
-        if not cache:
-            return cls(encoder, None, progress)
-        from promptboost.encoders.store.store import EmbeddingStore
+        return cls(load_encoder(name, device=device), open_store(cache), progress)
 
-        return cls(encoder, EmbeddingStore(), progress)
+    @classmethod
+    def of(cls, encoder: object, *, cache: Cache = True, progress: bool = False) -> "Embedder":
+        """Take an encoder or its name; copies of an estimator share the model of a name.
+
+        Raises
+        ------
+        DataError
+            If it is something that cannot embed images.
+        """
+        source = text_source(encoder)
+        if not isinstance(source, Encoder):
+            raise DataError(
+                "X holds images, and there is no encoder to embed them: set encoder to an encoder or "
+                "to the name of one, or give embeddings"
+            )
+        return cls(source, open_store(cache), progress)
 
     def images(self, data: "Dataset", *, views: int = 0, view_scale: float = 0.5) -> UnitRows:
         """Embed each image and some crops of it.
@@ -383,34 +414,3 @@ def embed_texts(source: TextSource, texts: list[str]) -> NDArray[Any]:
             f"{missing[0]!r}"
         )
     return np.stack([np.asarray(source[text], dtype=np.float64) for text in texts])
-
-
-def embed_with_views(
-    images: Sequence[LabelledImage], source: TextSource | None, *, views: int = 0, seed: int = 0
-) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-    """Embed images, and so many random views of each.
-
-    Returns
-    -------
-    tuple of arrays of shape (n, D) and (n, views, D)
-        The second is None if no views are asked for.
-
-    Examples
-    --------
-    >>> from PIL import Image
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> from promptboost.data.memory import as_images
-    >>> red = as_images([Image.new("RGB", (8, 8), "red")])
-    >>> rows, seen = embed_with_views(red, FakeEncoder(dim=16), views=3)
-    >>> rows.shape, seen.shape
-    ((1, 16), (1, 3, 16))
-    """
-    if not isinstance(source, Encoder):
-        raise DataError(
-            "X holds images, and there is no encoder to embed them: set encoder to an encoder or "
-            "to the name of one, or give embeddings"
-        )
-    rows = embed_images(images, source, views=range(views + 1), seed=seed, progress=False).astype(
-        np.float64
-    )
-    return rows[:, 0], rows[:, 1:] if views else None

@@ -1,8 +1,29 @@
-"""Result: the fitted thing as text, rounds × classes × {prompt: copies}."""
+"""Result: the fitted thing as text, its vectors, and the classifier that answers for images."""
+
+from typing import TYPE_CHECKING, Any
 
 from promptboost.model.ensemble import PromptEnsemble, Round
 from promptboost.model.head import LinearHead
 from promptboost.model.schema import json_schema
-from promptboost.model.voting import VotingHead
+from promptboost.model.votes import VotingHead
 
-__all__ = ["PromptEnsemble", "Round", "json_schema", "LinearHead", "VotingHead"]
+if TYPE_CHECKING:
+    from promptboost.model.classifier import PromptClassifier, load
+
+__all__ = [
+    "PromptClassifier",
+    "PromptEnsemble",
+    "Round",
+    "json_schema",
+    "LinearHead",
+    "VotingHead",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("PromptClassifier", "load"):  # to read a text, no encoder is imported
+        from promptboost.model import classifier
+
+        return getattr(classifier, name)
+    raise AttributeError(f"module 'promptboost.model' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Operations on the text of an ensemble. Each gives a new one, with a line more of history.
+"""Operations on the text of an ensemble. Each returns a new one, with a line more of history.
 
 They are methods of :class:`~promptboost.model.PromptEnsemble`; here is what they do.
 """
@@ -7,15 +7,25 @@ import dataclasses
 import difflib
 import numbers
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from promptboost.errors import LabelError, PoolError, SettingError
+from promptboost.model import schema
 
 if TYPE_CHECKING:
     from promptboost.model.ensemble import PromptEnsemble
 
-__all__ = ["drop_class", "merge", "remove", "rename_class", "replace", "truncate"]
+__all__ = [
+    "add",
+    "add_class",
+    "drop_class",
+    "merge",
+    "remove",
+    "rename_class",
+    "replace",
+    "truncate",
+]
 
 Bank = Mapping[str, int]
 T = TypeVar("T")
@@ -26,7 +36,8 @@ def merge(first: "PromptEnsemble", *others: "PromptEnsemble") -> "PromptEnsemble
 
     The classes must be the same; their order is taken from the first. Where the ensembles agree
     on an encoder, a pool, a setting, a version or the sample weights, it is kept; where they do
-    not, nothing would be true of all rounds, and it is left out.
+    not, nothing would be true of all rounds, and it is left out. The logit scale of probabilities is
+    the mean over all rounds, as the scores are.
 
     Examples
     --------
@@ -57,6 +68,8 @@ def merge(first: "PromptEnsemble", *others: "PromptEnsemble") -> "PromptEnsemble
         settings=_common([one.settings for one in every]),
         versions=_common([one.versions for one in every]),
         sample_weights=_agreed(one.sample_weights for one in every) or {},
+        logit_scale=_mean_scale(every),
+        encoder_logit_scale=_agreed(one.encoder_logit_scale for one in every),
         history=(*(entry for one in every for entry in one.history), line),
     )
 
@@ -74,6 +87,15 @@ def _check_mergeable(first: "PromptEnsemble", other: "PromptEnsemble") -> None:
                 f"Ensembles to merge must have one {name}; got {getattr(first, name)!r} and "
                 f"{getattr(other, name)!r}."
             )
+
+
+def _mean_scale(ensembles: Sequence["PromptEnsemble"]) -> float | None:
+    total = 0.0
+    for one in ensembles:
+        if one.logit_scale is None:
+            return None
+        total += len(one) * one.logit_scale
+    return total / sum(map(len, ensembles))
 
 
 def _agreed(values: Iterable[T]) -> T | None:
@@ -105,7 +127,7 @@ def remove(
 ) -> "PromptEnsemble":
     """Take all copies of a prompt out, of one class or of all that have it.
 
-    A bank that held nothing else would have no score left, so this is refused; the message says
+    A bank that held nothing else would have no score left: this is an error that says
     where, and what can be done instead.
 
     Examples
@@ -159,10 +181,79 @@ def replace(
     )
 
 
+def add(
+    ensemble: "PromptEnsemble", class_name: str, sentence: str, copies: int = 1
+) -> "PromptEnsemble":
+    """Add copies of a sentence to the bank of a class in every round.
+
+    How much it counts depends on the bank: one copy among three others is a quarter of the class's
+    score in that round. A sentence that is there already gets so many copies more.
+
+    Examples
+    --------
+    >>> from promptboost.model import PromptEnsemble, Round
+    >>> banks = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
+    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.1, 0.1),))
+    >>> edited = ensemble.add("cat", "a cat asleep on a sofa", copies=3)
+    >>> edited.prompts("cat")
+    {'a cat asleep on a sofa': 0.75, 'a cat': 0.25}
+    >>> edited.history
+    ("added 'a cat asleep on a sofa' to cat (3 copies in 1 round)",)
+    """
+    check_known(ensemble, class_name)
+    bank = schema.as_bank({sentence: copies}, "sentences")
+    rounds = _plural(len(ensemble), "round")
+    line = f"added {sentence!r} to {class_name} ({_plural(copies, 'copy', 'copies')} in {rounds})"
+    return _rewritten(
+        ensemble,
+        [class_name],
+        lambda old: {**old, sentence: old.get(sentence, 0) + bank[sentence]},
+        [line],
+    )
+
+
+def add_class(
+    ensemble: "PromptEnsemble", name: str, sentences: str | Iterable[str] | Mapping[str, int]
+) -> "PromptEnsemble":
+    """Add a class that scores by these sentences, the same in every round.
+
+    No image was needed to learn the others' sentences against it: measure before you rely on it.
+
+    Examples
+    --------
+    >>> from promptboost.model import PromptEnsemble, Round
+    >>> banks = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
+    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.1, 0.1),))
+    >>> edited = ensemble.add_class("owl", ["a photo of an owl", "large round eyes"])
+    >>> edited.class_names, edited.prompts("owl")
+    (('cat', 'dog', 'owl'), {'a photo of an owl': 0.5, 'large round eyes': 0.5})
+    >>> edited.history
+    ('added the class owl with 2 sentences',)
+    """
+    if name in ensemble.class_names:
+        raise LabelError(f"There is a class {name!r} already: give it sentences with add.")
+    if isinstance(sentences, str):
+        sentences = [sentences]
+    if not isinstance(sentences, Mapping):
+        counts: dict[str, int] = {}
+        for sentence in sentences:
+            counts[sentence] = counts.get(sentence, 0) + 1
+        sentences = counts
+    bank = schema.as_bank(sentences, "sentences")
+    return _edited(
+        ensemble,
+        [f"added the class {name} with {_plural(len(bank), 'sentence')}"],
+        class_names=(*ensemble.class_names, name),
+        rounds=tuple(
+            dataclasses.replace(item, banks={**item.banks, name: bank}) for item in ensemble.rounds
+        ),
+    )
+
+
 def rename_class(
     ensemble: "PromptEnsemble", old: str, new: str, *, in_prompts: bool = False
 ) -> "PromptEnsemble":
-    """Return a class another name, and with `in_prompts` write it into the prompts of that class.
+    """Rename a class, and with `in_prompts` write it into the prompts of that class.
 
     The name alone is a label: predictions only change their spelling. Prompts are changed where
     they hold the old name as a whole word or words, and this changes what is embedded.

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from promptboost.encoders.base import Encoder
     from promptboost.model.head import LinearHead
     from promptboost.model.vectors import TextVectors
-    from promptboost.model.voting import VotingHead
+    from promptboost.model.votes import VotingHead
 
 __all__ = ["Round", "PromptEnsemble"]
 
@@ -61,7 +61,7 @@ class Round:
     gap: float | None = None
 
     def checked(self, class_names: tuple[str, ...], algorithm: str, where: str) -> "Round":
-        """Check the fields against the ensemble the round is in; give them as plain types."""
+        """Check the fields against the ensemble the round is in; return them as plain types."""
         vote = schema.as_number(self.vote, f"{where}.vote")
         if vote < 0:
             raise SettingError(f"{where}.vote: must not be negative, and is {vote}.")
@@ -93,7 +93,7 @@ class PromptEnsemble:
     """A classifier made of sentences: rounds × classes × {prompt: copies}.
 
     It is plain data. It says what was learnt and from what, it is kept as JSON, and each editing
-    method gives a new ensemble and adds a line to its history. An encoder turns it into a
+    method returns a new ensemble and adds a line to its history. An encoder turns it into a
     :class:`~promptboost.model.LinearHead` that classifies; another encoder turns the same text
     into another head, which is all there is to transfer.
 
@@ -118,7 +118,15 @@ class PromptEnsemble:
     history : sequence of str
         What was done to it since, oldest first.
     sample_weights : mapping of str to float
-        Image id → boosting weight at the end of the fit: the images that stayed hard.
+        Image id → boosting weight at the end of the fit: the images that stayed hard. They are about
+        the fit and no part of the text: neither compared, nor in the fingerprint, nor written unless
+        asked for.
+    logit_scale : float, optional
+        What the mean scores are multiplied with before the softmax that makes probabilities of them;
+        chosen by the fit. None in ensembles of earlier versions: then it is the encoder's own.
+    encoder_logit_scale : float, optional
+        What the encoder of the fit multiplies cosines with itself. On another encoder, probabilities
+        keep the ratio of the two: see :meth:`logit_scale_on`.
 
     Examples
     --------
@@ -145,7 +153,10 @@ class PromptEnsemble:
     settings: Mapping[str, Scalar] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     history: tuple[str, ...] = ()
-    sample_weights: Mapping[str, float] = field(default_factory=dict)
+    sample_weights: Mapping[str, float] = field(default_factory=dict, compare=False)
+    logit_scale: float | None = None
+    encoder_logit_scale: float | None = None
+    _earlier_fingerprint: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check everything and keep it in one canonical form, so that equal means equal text."""
@@ -171,6 +182,8 @@ class PromptEnsemble:
         }
         for name in ("encoder_id", "encoder_fingerprint", "pool_fingerprint"):
             clean[name] = schema.as_optional_text(getattr(self, name), name)
+        for name in ("logit_scale", "encoder_logit_scale"):
+            clean[name] = schema.as_optional_number(getattr(self, name), name, positive=True)
         for name, value in clean.items():
             object.__setattr__(self, name, value)
 
@@ -180,12 +193,12 @@ class PromptEnsemble:
     # --- reading -------------------------------------------------------------------------------
 
     def texts(self) -> list[str]:
-        """List the distinct prompts: class by class, in the order in which they joined."""
-        found: dict[str, None] = {}
+        """List the distinct prompts: class by class, round by round, heaviest first."""
+        texts: dict[str, None] = {}
         for name in self.class_names:
             for item in self.rounds:
-                found.update(dict.fromkeys(item.banks[name]))
-        return list(found)
+                texts.update(dict.fromkeys(item.banks[name]))
+        return list(texts)
 
     @property
     def n_prompts(self) -> int:
@@ -209,7 +222,7 @@ class PromptEnsemble:
             for prompt, copies in bank.items():
                 share = vote * (copies / size)
                 weights[prompt] = weights.get(prompt, 0.0) + share
-        return dict(sorted(weights.items(), key=lambda pair: -pair[1]))
+        return dict(sorted(weights.items(), key=lambda pair: (-pair[1], pair[0])))
 
     def votes(self) -> list[float]:
         """Return each round's part in the vote; the parts sum to one.
@@ -221,30 +234,66 @@ class PromptEnsemble:
             votes = [1.0] * len(votes)
         return [vote / sum(votes) for vote in votes]
 
+    def logit_scale_on(self, encoder: "Encoder | None") -> float | None:
+        """Return the logit scale that probabilities have in the space of an encoder.
+
+        An encoder's own scale tells how far apart its cosines lie. The ratio of the scale chosen by the
+        fit to it is a property of the text, and is kept when the text moves. The votes of SAMME are no
+        cosines: their scale is the same everywhere.
+        """
+        if encoder is None:
+            return self.logit_scale
+        if self.logit_scale is None:
+            return float(encoder.logit_scale)
+        if self.algorithm == "samme" or self.encoder_logit_scale is None:
+            return self.logit_scale
+        return self.logit_scale * (float(encoder.logit_scale) / self.encoder_logit_scale)
+
     @property
     def fingerprint(self) -> str:
         """Changes whenever a character of :meth:`to_json` changes."""
-        return hashlib.blake2b(self.to_json().encode("utf-8"), digest_size=16).hexdigest()
+        return _digest(self.to_json())
+
+    def has_fingerprint(self, fingerprint: str | None) -> bool:
+        """Tell whether this text has a fingerprint, or had it in the file of an earlier version."""
+        if fingerprint is None:
+            return False
+        return fingerprint in (self._earlier_fingerprint, self.fingerprint)
 
     # --- keeping -------------------------------------------------------------------------------
 
-    def to_json(self) -> str:
-        """Write the ensemble as JSON text: one prompt a line, the same text every time."""
-        return write_record(
-            {
-                "algorithm": self.algorithm,
-                "temperature": self.temperature,
-                "encoder_id": self.encoder_id,
-                "encoder_fingerprint": self.encoder_fingerprint,
-                "pool_fingerprint": self.pool_fingerprint,
-                "settings": self.settings,
-                "versions": self.versions,
-                "history": self.history,
-                "class_names": self.class_names,
-                "rounds": [item.record() for item in self.rounds],
-                "sample_weights": self.sample_weights,
-            }
-        )
+    def to_json(self, *, sample_weights: bool = False) -> str:
+        """Write the ensemble as JSON text: one prompt a line, the same text every time.
+
+        Parameters
+        ----------
+        sample_weights : bool, default=False
+            Write the weights of the images too, without which a fit cannot go on from here.
+        """
+        scales = {
+            "logit_scale": self.logit_scale,
+            "encoder_logit_scale": self.encoder_logit_scale,
+        }
+        record = self._record([item.record() for item in self.rounds], scales)
+        weights = {"sample_weights": self.sample_weights} if sample_weights else {}
+        return write_record(record | weights)
+
+    def _record(
+        self, rounds: list[dict[str, Any]], scales: Mapping[str, float | None]
+    ) -> dict[str, Any]:
+        return {
+            "algorithm": self.algorithm,
+            "temperature": self.temperature,
+            **scales,
+            "encoder_id": self.encoder_id,
+            "encoder_fingerprint": self.encoder_fingerprint,
+            "pool_fingerprint": self.pool_fingerprint,
+            "settings": self.settings,
+            "versions": self.versions,
+            "history": self.history,
+            "class_names": self.class_names,
+            "rounds": rounds,
+        }
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -258,13 +307,24 @@ class PromptEnsemble:
         fields = read_record(text)
         try:
             rounds = tuple(Round(**item) for item in fields.pop("rounds"))
-            return cls(rounds=rounds, **fields)
+            ensemble = cls(rounds=rounds, **fields)
         except InputError as error:
             raise FileFormatError(str(error)) from error
+        if "sample_weights" in fields and "logit_scale" not in fields:
+            # Heads and figures of that time name the text as it was written then: banks in the order
+            # in which prompts joined, and the weights at the end.
+            banks = [{name: item.banks[name] for name in ensemble.class_names} for item in rounds]
+            records = [
+                item.record() | {"banks": bank}
+                for item, bank in zip(ensemble.rounds, banks, strict=True)
+            ]
+            written = ensemble._record(records, {}) | {"sample_weights": ensemble.sample_weights}
+            object.__setattr__(ensemble, "_earlier_fingerprint", _digest(write_record(written)))
+        return ensemble
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, sample_weights: bool = False) -> None:
         """Write :meth:`to_json` to a file, whole or not at all."""
-        write_text(path, self.to_json())
+        write_text(path, self.to_json(sample_weights=sample_weights))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -320,8 +380,24 @@ class PromptEnsemble:
         """
         return edits.replace(self, prompt, by, class_name)
 
+    def add(self, class_name: str, sentence: str, copies: int = 1) -> "PromptEnsemble":
+        """Add a sentence to the bank of a class in every round.
+
+        See :func:`promptboost.model.edits.add`.
+        """
+        return edits.add(self, class_name, sentence, copies)
+
+    def add_class(
+        self, name: str, sentences: str | Iterable[str] | Mapping[str, int]
+    ) -> "PromptEnsemble":
+        """Add a class that scores by these sentences.
+
+        See :func:`promptboost.model.edits.add_class`.
+        """
+        return edits.add_class(self, name, sentences)
+
     def rename_class(self, old: str, new: str, *, in_prompts: bool = False) -> "PromptEnsemble":
-        """Return a class another name, and with `in_prompts` write it into its prompts.
+        """Rename a class, and with `in_prompts` write it into its prompts.
 
         See :func:`promptboost.model.edits.rename_class`.
         """
@@ -337,27 +413,36 @@ class PromptEnsemble:
     # --- embedding: numpy is loaded here, not to read or edit text -----------------------------
 
     def embed(self, encoder: "Encoder") -> "LinearHead | VotingHead":
-        """Embed the prompts, each distinct text once, and give the classifier they make.
+        """Embed the prompts, each distinct text once, and return the classifier they make.
 
         With the encoder of the fit, this is the fitted classifier; with another, it is transfer.
 
         Returns
         -------
         LinearHead
-            One K × D matrix. For ``algorithm="samme"``, a :class:`~promptboost.model.voting.VotingHead`.
+            One K × D matrix. For ``algorithm="samme"``, a :class:`~promptboost.model.votes.VotingHead`.
         """
         from promptboost.model.vectors import embed
 
         return embed(self, encoder)
 
-    def embed_texts(self, vectors: "TextVectors") -> "LinearHead | VotingHead":
-        """Embed without an encoder, from a mapping or a function that gives the texts' rows."""
+    def embed_texts(
+        self, vectors: "TextVectors", encoder: "Encoder | None" = None
+    ) -> "LinearHead | VotingHead":
+        """Embed by a mapping or a function that returns the texts' rows.
+
+        Where `encoder` is given, the rows are of it, and the head says so.
+        """
         from promptboost.model.vectors import embed
 
-        return embed(self, vectors)
+        return embed(self, vectors, encoder)
 
     def weak_heads(self, source: "Encoder | TextVectors") -> "list[LinearHead]":
         """Embed each round by itself; the texts are still embedded once only."""
         from promptboost.model.vectors import weak_heads
 
         return weak_heads(self, source)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()

@@ -22,6 +22,8 @@ __all__ = [
     "as_rows",
     "check_names",
     "check_positive",
+    "check_scale",
+    "scale_field",
     "check_text",
     "class_totals",
     "LinearHead",
@@ -50,7 +52,7 @@ def write_tensors(
 def read_tensors(
     path: str | os.PathLike[str], form: str, names: frozenset[str]
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read what :func:`write_tensors` wrote, or say why it cannot be read."""
+    """Read what :func:`write_tensors` wrote, or raise with the reason."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -93,10 +95,11 @@ class Head(ABC):
 
     A head adds up one number per class, its *total*: the rounds' scores for a
     :class:`~promptboost.model.LinearHead`, the rounds' votes for a
-    :class:`~promptboost.model.voting.VotingHead`. The methods below are the same for both.
+    :class:`~promptboost.model.votes.VotingHead`. The methods below are the same for both.
     """
 
     class_names: tuple[str, ...]
+    logit_scale: float | None = None
 
     @abstractmethod
     def _totals(self, X: ArrayLike) -> NDArray[np.floating]:
@@ -151,20 +154,16 @@ class Head(ABC):
         X : array-like of shape (n, D)
             Image embeddings.
         logit_scale : float, optional
-            Factor on the mean scores. By default the one that boosting implies (see the class);
-            an encoder's own ``logit_scale`` gives the sharpness its zero-shot classifier has.
+            Factor on the mean scores. By default the head's own `logit_scale`, which the fit chose; if
+            it has none, the one that boosting implies (see the class).
 
         Returns
         -------
         numpy.ndarray of shape (n, K)
             Rows sum to one, and the largest entry is the predicted class.
-
-        Notes
-        -----
-        Boosting orders the classes; it does not calibrate them. Do not read these numbers as
-        frequencies before you have compared them with frequencies.
         """
-        scale = self._log_odds * self._largest_total if logit_scale is None else logit_scale
+        own = self.logit_scale if logit_scale is None else logit_scale
+        scale = self._log_odds * self._largest_total if own is None else own
         check_positive("logit_scale", scale)
         logits = self._totals(X).astype(np.float64) * (scale / self._largest_total)
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -172,7 +171,7 @@ class Head(ABC):
 
 
 def as_rows(X: ArrayLike, dim: int) -> NDArray[np.float32]:
-    """Check that X is a matrix of floating-point rows of length `dim`; give it as float32.
+    """Check that X is a matrix of floating-point rows of length `dim`; return it as float32.
 
     Examples
     --------
@@ -232,6 +231,17 @@ def check_positive(field_name: str, value: object) -> None:
         raise SettingError(f"{field_name} is {value!r}: give a positive number.")
 
 
+def check_scale(logit_scale: object) -> None:
+    """Check a logit scale, which may be unknown."""
+    if logit_scale is not None:
+        check_positive("logit_scale", logit_scale)
+
+
+def scale_field(logit_scale: float | None) -> dict[str, float]:
+    """Return the field of a head's file that has its logit scale, if it has one."""
+    return {} if logit_scale is None else {"logit_scale": float(logit_scale)}
+
+
 def check_names(class_names: tuple[str, ...], n_rows: int) -> None:
     """Check that a head has one row per class, and names each class once."""
     names: object = class_names
@@ -277,6 +287,8 @@ class LinearHead(Head):
         The encoder that embedded the prompts.
     ensemble_fingerprint : str, optional
         The text that was embedded.
+    logit_scale : float, optional
+        Factor on the mean scores that :meth:`predict_proba` takes.
 
     Notes
     -----
@@ -286,7 +298,7 @@ class LinearHead(Head):
     0.07 for 1,000 and 0.1 for nine million. Below that bound the head is the vote without
     clipping.
 
-    :meth:`predict_proba` takes ``logit_scale = rounds / temperature`` unless told otherwise:
+    Without a `logit_scale`, :meth:`predict_proba` takes ``rounds / temperature``:
     :math:`\mathrm{softmax}(\sum_m s^{(m)} / \tau)`, the normalised product of the rounds'
     softmaxes.
 
@@ -309,6 +321,7 @@ class LinearHead(Head):
     encoder_id: str | None = None
     encoder_fingerprint: str | None = None
     ensemble_fingerprint: str | None = None
+    logit_scale: float | None = None
 
     def __post_init__(self) -> None:
         weights = np.array(self.weights, dtype=np.float32, order="C")
@@ -321,6 +334,7 @@ class LinearHead(Head):
         if type(self.rounds) is not int or self.rounds < 1:
             raise SettingError(f"rounds is {self.rounds!r}: give a whole number from 1 up.")
         check_positive("temperature", self.temperature)
+        check_scale(self.logit_scale)
         for name in _TEXT_FIELDS:
             check_text(name, getattr(self, name))
         weights.setflags(write=False)
@@ -359,6 +373,7 @@ class LinearHead(Head):
             "class_names": list(self.class_names),
             "rounds": self.rounds,
             "temperature": float(self.temperature),
+            **scale_field(self.logit_scale),
             **{name: getattr(self, name) for name in _TEXT_FIELDS},
         }
         write_tensors(path, _FORMAT, {"weights": self.weights}, fields)

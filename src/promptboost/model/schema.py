@@ -25,6 +25,7 @@ from promptboost.errors import (
 
 __all__ = [
     "Scalar",
+    "as_bank",
     "as_banks",
     "as_class_names",
     "as_number",
@@ -71,9 +72,9 @@ def as_number(value: object, where: str, *, positive: bool = False) -> float:
     return number
 
 
-def as_optional_number(value: object, where: str) -> float | None:
+def as_optional_number(value: object, where: str, *, positive: bool = False) -> float | None:
     """Check that a value is a finite number or None."""
-    return None if value is None else as_number(value, where)
+    return None if value is None else as_number(value, where, positive=positive)
 
 
 def as_class_names(value: object) -> tuple[str, ...]:
@@ -90,7 +91,10 @@ def as_class_names(value: object) -> tuple[str, ...]:
 
 
 def as_banks(value: object, class_names: tuple[str, ...], where: str) -> dict[str, dict[str, int]]:
-    """Check one bank of prompts per class; give them in the order of the class names."""
+    """Check one bank of prompts per class; return them in the order of the class names.
+
+    That, and the order within a bank, let a diff after another fit show what changed and no more.
+    """
     banks = _as_object(value, where)
     missing = [name for name in class_names if name not in banks]
     if missing:
@@ -100,10 +104,11 @@ def as_banks(value: object, class_names: tuple[str, ...], where: str) -> dict[st
         raise LabelError(
             f"{where}: has a bank for {', '.join(map(repr, unknown))}, not in class_names."
         )
-    return {name: _as_bank(banks[name], f"{where}[{_quoted(name)}]") for name in class_names}
+    return {name: as_bank(banks[name], f"{where}[{_quoted(name)}]") for name in class_names}
 
 
-def _as_bank(value: object, where: str) -> dict[str, int]:
+def as_bank(value: object, where: str) -> dict[str, int]:
+    """Check the prompts of one class; return them heaviest first, equals by their text."""
     bank = _as_object(value, where)
     if not bank:
         raise PoolError(f"{where}: is empty; a bank needs at least one prompt.")
@@ -116,7 +121,7 @@ def _as_bank(value: object, where: str) -> dict[str, int]:
                 f"not {copies!r}."
             )
         checked[text] = int(copies)
-    return checked
+    return dict(sorted(checked.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def as_scalars(value: object, where: str) -> dict[str, Scalar]:
@@ -196,6 +201,8 @@ _REQUIRED = ("class_names", "rounds")
 _OPTIONAL = (
     "algorithm",
     "temperature",
+    "logit_scale",
+    "encoder_logit_scale",
     "encoder_id",
     "encoder_fingerprint",
     "pool_fingerprint",

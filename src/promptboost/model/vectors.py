@@ -1,7 +1,7 @@
 """An embedded ensemble that can be asked after any of its rounds."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,7 @@ from promptboost.encoders.embedder import TextSource, embed_texts
 from promptboost.errors import EmbeddingError, InputError
 from promptboost.model.ensemble import PromptEnsemble, Round
 from promptboost.model.head import Head, LinearHead
-from promptboost.model.voting import VotingHead
+from promptboost.model.votes import VotingHead
 
 if TYPE_CHECKING:
     from promptboost.model.ensemble import PromptEnsemble
@@ -25,8 +25,10 @@ TextVectors = Mapping[str, ArrayLike] | Callable[[Sequence[str]], ArrayLike]
 _LENGTH_TOLERANCE = 1e-3
 
 
-def embed(ensemble: "PromptEnsemble", source: Encoder | TextVectors) -> LinearHead | VotingHead:
-    """Return the classifier that the prompts make in the space of `source`.
+def embed(
+    ensemble: "PromptEnsemble", source: Encoder | TextVectors, encoder: Encoder | None = None
+) -> LinearHead | VotingHead:
+    """Return the classifier that the prompts make in the space of `source`, rows of `encoder`.
 
     Examples
     --------
@@ -39,7 +41,7 @@ def embed(ensemble: "PromptEnsemble", source: Encoder | TextVectors) -> LinearHe
            [0.6 , 0.8 ]], dtype=float32)
     """
     if ensemble.algorithm == "samme":
-        heads = weak_heads(ensemble, source)
+        heads = weak_heads(ensemble, source, encoder)
         voted = any(item.vote for item in ensemble.rounds)
         return VotingHead(
             ensemble.class_names,
@@ -48,23 +50,27 @@ def embed(ensemble: "PromptEnsemble", source: Encoder | TextVectors) -> LinearHe
             encoder_id=heads[0].encoder_id,
             encoder_fingerprint=heads[0].encoder_fingerprint,
             ensemble_fingerprint=heads[0].ensemble_fingerprint,
+            logit_scale=heads[0].logit_scale,
         )
-    (head,) = _heads(ensemble, source, [ensemble.rounds])
+    (head,) = _heads(ensemble, source, [ensemble.rounds], encoder)
     return head
 
 
-def weak_heads(ensemble: "PromptEnsemble", source: Encoder | TextVectors) -> list[LinearHead]:
+def weak_heads(
+    ensemble: "PromptEnsemble", source: Encoder | TextVectors, encoder: Encoder | None = None
+) -> list[LinearHead]:
     """Return one head per round."""
-    return _heads(ensemble, source, [(item,) for item in ensemble.rounds])
+    return _heads(ensemble, source, [(item,) for item in ensemble.rounds], encoder)
 
 
 def _heads(
     ensemble: "PromptEnsemble",
     source: Encoder | TextVectors,
     groups: Iterable[Sequence[Round]],
+    encoder: Encoder | None,
 ) -> list[LinearHead]:
     """Return one head per group of rounds, all from one embedding of the texts."""
-    encoder = source if isinstance(source, Encoder) else None
+    encoder = source if isinstance(source, Encoder) else encoder
     texts = ensemble.texts()
     rows = _text_rows(texts, source)
     index = {text: i for i, text in enumerate(texts)}
@@ -78,6 +84,7 @@ def _heads(
             encoder_id=encoder.id if encoder else None,
             encoder_fingerprint=encoder.fingerprint if encoder else None,
             ensemble_fingerprint=fingerprint,
+            logit_scale=ensemble.logit_scale_on(encoder),
         )
         for group in groups
     ]
@@ -154,11 +161,13 @@ class DoubleHead(Head):
         weights: NDArray[np.float64],
         rounds: int,
         temperature: float,
+        logit_scale: float | None = None,
     ) -> None:
         self.class_names = class_names
         self.weights = weights
         self.rounds = rounds
         self.temperature = temperature
+        self.logit_scale = logit_scale
 
     def _totals(self, X: ArrayLike) -> NDArray[np.floating]:
         return np.asarray(X, dtype=np.float64) @ self.weights.T
@@ -207,9 +216,7 @@ class EmbeddedRounds:
         """Embed each distinct text once."""
         texts = ensemble.texts()
         vectors = dict(zip(texts, embed_texts(source, texts), strict=True))
-        head = ensemble.embed_texts(vectors)
-        if isinstance(source, Encoder):
-            head = replace(head, encoder_id=source.id, encoder_fingerprint=source.fingerprint)
+        head = embed(ensemble, vectors, source if isinstance(source, Encoder) else None)
         samme = ensemble.algorithm == "samme"
         votes = tuple(item.vote for item in ensemble.rounds) if samme else None
         return cls(head, tuple(ensemble.weak_heads(vectors)), votes)
@@ -234,11 +241,18 @@ class EmbeddedRounds:
             yield self._added(weights, number)
 
     def _added(self, weights: NDArray[np.float64], number: int) -> DoubleHead:
-        return DoubleHead(self.head.class_names, weights, number, self.weak[0].temperature)
+        return DoubleHead(
+            self.head.class_names,
+            weights,
+            number,
+            self.weak[0].temperature,
+            self.head.logit_scale,
+        )
 
     def _voting_stages(self, votes: NDArray[np.float64]) -> Iterator[Head]:
         weights = np.stack([weak.weights for weak in self.weak])
         for number in range(1, len(votes) + 1):
             some = votes[:number]
             counted = some if some.any() else np.full(number, 1.0 / number)
-            yield VotingHead(self.head.class_names, weights[:number], counted)
+            scale = self.head.logit_scale
+            yield VotingHead(self.head.class_names, weights[:number], counted, logit_scale=scale)

@@ -40,6 +40,10 @@ class FitRecord:
         The ensemble's ``settings``: see :func:`recorded_settings`.
     encoder_id, encoder_fingerprint : str or None
         Where the rows come from.
+    encoder_scale : float or None
+        What that encoder multiplies cosines with.
+    logit_scale : float or None
+        The one that probabilities use; None for SAMME, whose votes have their own.
     """
 
     texts: PoolTexts
@@ -48,6 +52,8 @@ class FitRecord:
     recorded: Mapping[str, Scalar]
     encoder_id: str | None
     encoder_fingerprint: str | None
+    encoder_scale: float | None = None
+    logit_scale: float | None = None
 
     def __post_init__(self) -> None:
         seen: set[object] = set()
@@ -60,6 +66,10 @@ class FitRecord:
 
     def ensemble(self, rounds: Sequence[Round], weights: NDArray[np.float64]) -> PromptEnsemble:
         """Write down the rounds so far, and the weights the next would start with."""
+        scale = self.logit_scale
+        if self.settings.algorithm == "samme":
+            # Votes are log-odds; scores are shares of them, so their sum restores them.
+            scale = sum(item.vote for item in rounds) or 1.0
         return PromptEnsemble(
             class_names=self.texts.class_names,
             rounds=tuple(rounds),
@@ -75,6 +85,8 @@ class FitRecord:
                 "python": platform.python_version(),
             },
             sample_weights=dict(zip(self.image_ids, weights.tolist(), strict=True)),
+            logit_scale=scale,
+            encoder_logit_scale=self.encoder_scale,
         )
 
     def state_after(self, before: PromptEnsemble) -> BoostState:
@@ -119,6 +131,8 @@ class FitRecord:
             )
             if getattr(before, field) != now
         ]
+        if not before.sample_weights:
+            return [*found, "it was saved without the weights of its images (sample_weights=True)"]
         odd = sorted(set(before.sample_weights) ^ set(self.image_ids))
         if odd:
             return [*found, f"the images: only one fit has {_some(odd)}"]

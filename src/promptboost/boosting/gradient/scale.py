@@ -1,7 +1,7 @@
 """The logit scale of a fit by gradient, where none is asked for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,11 +34,14 @@ class ScaleChoice:
         Into how many parts the images were dealt; 0 if there were too few.
     losses : mapping of float to float
         Scale → log loss on the images set aside; empty if there were too few.
+    held_out : array of shape (n, K), or None
+        Scores of each image when it was set aside, composed at the scale chosen.
     """
 
     logit_scale: float
     folds: int
     losses: dict[float, float]
+    held_out: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         if not self.losses:
@@ -97,8 +100,11 @@ def choose_scale(
     parts = _Parts(shots, pool, folds, views)
     asked = replace(settings, sweeps=min(settings.sweeps, _SWEEPS))
     tried: dict[float, NDArray[np.float64]] = {}
+    scores: dict[float, NDArray[np.float64]] = {}
     while (factor := _next(tried, factors)) is not None:
-        tried[factor] = parts.losses(replace(asked, logit_scale=encoder_scale * factor))
+        scale = encoder_scale * factor
+        scores[factor] = parts.held_out(replace(asked, logit_scale=scale))
+        tried[factor] = _losses(scale * scores[factor], shots.labels)
     losses = np.stack(list(tried.values()))
     means = losses.mean(axis=1)
     behind = losses - losses[means.argmin()]
@@ -106,7 +112,13 @@ def choose_scale(
     as_good = behind.mean(axis=1) <= doubt
     chosen = next(f for f in factors if f in tried and as_good[list(tried).index(f)])
     table = {encoder_scale * f: float(mean) for f, mean in zip(tried, means, strict=True)}
-    return ScaleChoice(encoder_scale * chosen, folds, table)
+    return ScaleChoice(encoder_scale * chosen, folds, table, scores[chosen])
+
+
+def _losses(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return each image's log loss, at the loudness that suits all best."""
+    tried = np.stack([log_losses(logits * loud, labels) for loud in _LOUDNESS])
+    return np.asarray(tried[tried.mean(axis=1).argmin()])
 
 
 def _next(tried: Mapping[float, NDArray[np.float64]], factors: Sequence[float]) -> float | None:
@@ -133,10 +145,10 @@ class _Parts:
             self._flat(self._rows), shots.labels.repeat(self._rows.shape[1]), pool.templates
         ).reshape(*self._rows.shape[:2], -1)
 
-    def losses(self, settings: GradientSettings) -> NDArray[np.float64]:
-        """Return each image's log loss when it is set aside, at the loudness that suits all best."""
+    def held_out(self, settings: GradientSettings) -> NDArray[np.float64]:
+        """Return the scores of each image when it is set aside."""
         labels = self._shots.labels
-        logits = np.empty((len(labels), len(self._pool.prompts)))
+        scores = np.empty((len(labels), len(self._pool.prompts)))
         for part in range(self._folds):
             kept, aside = self._fold != part, self._fold == part
             rows = self._rows[kept]
@@ -150,10 +162,8 @@ class _Parts:
                 rng=np.random.default_rng(0),
                 hits=self._hits[kept].reshape(len(y), -1),
             )
-            scores = scores_of(weak, self._shots.originals[aside], self._pool)
-            logits[aside] = settings.scale * scores
-        tried = np.stack([log_losses(logits * loud, labels) for loud in _LOUDNESS])
-        return np.asarray(tried[tried.mean(axis=1).argmin()])
+            scores[aside] = scores_of(weak, self._shots.originals[aside], self._pool)
+        return scores
 
     @staticmethod
     def _flat(rows: GridRows) -> GridRows:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from promptboost.errors import EmbeddingError, FileFormatError, LabelError, WeightError
-from promptboost.model.voting import VotingHead
+from promptboost.model.votes import VotingHead
 
 
 def random_head(seed=0, rounds=5, n_classes=3, dim=8):

@@ -12,9 +12,11 @@ from promptboost.model.head import (
     Head,
     as_rows,
     check_names,
+    check_scale,
     check_text,
     class_totals,
     read_tensors,
+    scale_field,
     write_tensors,
 )
 
@@ -31,7 +33,7 @@ class VotingHead(Head):
     A vote is not linear in the image, so the rounds stay apart: prediction costs one K × D
     product per round. With :math:`v_k(x)` the sum of :math:`\alpha_m` over the rounds that name
     class k, the vote is :math:`f_k = (K-1)(v_k - \mathrm{mean}_j v_j)`, and :meth:`predict_proba`
-    is :math:`\mathrm{softmax}(v)` unless told otherwise.
+    is :math:`\mathrm{softmax}(v)` unless there is a `logit_scale`.
 
     Parameters
     ----------
@@ -45,6 +47,8 @@ class VotingHead(Head):
         The encoder that embedded the prompts.
     ensemble_fingerprint : str, optional
         The text that was embedded.
+    logit_scale : float, optional
+        Factor on the shares of the vote that :meth:`predict_proba` takes.
 
     Examples
     --------
@@ -65,6 +69,7 @@ class VotingHead(Head):
     encoder_id: str | None = None
     encoder_fingerprint: str | None = None
     ensemble_fingerprint: str | None = None
+    logit_scale: float | None = None
 
     def __post_init__(self) -> None:
         weights = np.array(self.weights, dtype=np.float32, order="C")
@@ -79,6 +84,7 @@ class VotingHead(Head):
             raise WeightError(f"Give one vote, not negative, for each of {len(weights)} rounds.")
         if not votes.any():
             raise WeightError("All votes are zero: give at least one round a positive vote.")
+        check_scale(self.logit_scale)
         for name in _TEXT_FIELDS:
             check_text(name, getattr(self, name))
         weights.setflags(write=False)
@@ -117,6 +123,7 @@ class VotingHead(Head):
         """Write the head as a safetensors file, whole or not at all."""
         fields = {
             "class_names": list(self.class_names),
+            **scale_field(self.logit_scale),
             **{name: getattr(self, name) for name in _TEXT_FIELDS},
         }
         write_tensors(path, _FORMAT, {"weights": self.weights, "votes": self.votes}, fields)

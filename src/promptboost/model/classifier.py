@@ -1,0 +1,341 @@
+"""PromptClassifier: the object at the end of the walk, which answers for images."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from promptboost.data.dataset import Dataset
+from promptboost.data.memory import as_embeddings, as_images, holds_images
+from promptboost.encoders.base import Encoder
+from promptboost.encoders.embedder import Cache, Embedder, TextSource, open_store
+from promptboost.errors import DataError, EncoderError, FileFormatError, LabelError, SettingError
+from promptboost.model.ensemble import PromptEnsemble
+from promptboost.model.head import LinearHead
+from promptboost.model.votes import VotingHead
+
+__all__ = [
+    "ENSEMBLE_FILE",
+    "AnyHead",
+    "PromptClassifier",
+    "embed_ensemble",
+    "encoder_slug",
+    "head_file",
+    "load",
+    "stored_head",
+]
+
+AnyHead = LinearHead | VotingHead
+
+#: The text of a classifier, in its folder.
+ENSEMBLE_FILE = "ensemble.json"
+
+
+def encoder_slug(encoder_id: str) -> str:
+    """Turn the name of an encoder into a part of a file name.
+
+    Examples
+    --------
+    >>> encoder_slug("ViT-B-32/openai"), encoder_slug("conse:lite0")
+    ('ViT-B-32-openai', 'conse-lite0')
+    """
+    return re.sub(r"[^A-Za-z0-9._-]", "-", encoder_id)
+
+
+def head_file(encoder_id: str | None) -> str:
+    """Return the name of the file with the head for one encoder, or for rows of no known one.
+
+    Examples
+    --------
+    >>> head_file("conse:lite0"), head_file(None)
+    ('head-conse-lite0.safetensors', 'head.safetensors')
+    """
+    return (
+        "head.safetensors" if encoder_id is None else f"head-{encoder_slug(encoder_id)}.safetensors"
+    )
+
+
+def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:
+    """Embed an ensemble's text; the head says which encoder it is for."""
+    return ensemble.embed_texts(embedder.texts(ensemble.texts()), embedder.encoder)
+
+
+def stored_head(folder: Path, ensemble: PromptEnsemble, encoder: Encoder | None) -> AnyHead | None:
+    """Read the head beside a text; None unless it is of this very text and encoder.
+
+    Vectors are only a cache. The text is the truth, and may have been edited.
+    """
+    kind = LinearHead if ensemble.algorithm == "samme.r" else VotingHead
+    path = folder / head_file(None if encoder is None else encoder.id)
+    if not path.exists():
+        return None
+    try:
+        head = kind.load(path)
+    except FileFormatError:  # damaged, or of the other kind
+        return None
+    fingerprint = None if encoder is None else encoder.fingerprint
+    if head.encoder_fingerprint != fingerprint:
+        return None
+    if not ensemble.has_fingerprint(head.ensemble_fingerprint):
+        return None
+    # Heads of earlier versions have no logit scale.
+    return replace(head, logit_scale=ensemble.logit_scale_on(encoder))
+
+
+def load(
+    path: str | os.PathLike[str],
+    encoder: "str | Encoder | TextSource | None" = None,
+    *,
+    cache: Cache = True,
+    device: str | None = None,
+) -> "PromptClassifier":
+    """Load a classifier that answers for images.
+
+    Parameters
+    ----------
+    path : str or path
+        A run folder, a folder that :meth:`PromptClassifier.save` wrote, or an ``ensemble.json``.
+    encoder : str, Encoder, mapping or callable, optional
+        What to see and read with, if not the encoder of the fit.
+    cache : bool or path-like, default=True
+        Find embeddings in the store, and keep new ones there; in one's own, none, or that of a folder.
+    device : str, optional
+        Where an encoder given by name runs, as torch spells it; by default the fastest there is.
+
+    Returns
+    -------
+    PromptClassifier
+
+    Raises
+    ------
+    InputError
+        If there is no ensemble; it is a FileNotFoundError too.
+    FileFormatError
+        If the ensemble cannot be understood; the message names the place in it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> from promptboost.model import PromptEnsemble, Round
+    >>> banks = {"fire": {"something red": 1}, "ice": {"something blue": 1}}
+    >>> ensemble = PromptEnsemble(("fire", "ice"), (Round("{}", banks, 0.0, 0.1),))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     PromptClassifier(ensemble, "fake:32-0", cache=False).save(folder)
+    ...     classifier = load(folder, "fake:32-0", cache=False)
+    ...     classifier.predict(Image.new("RGB", (8, 8), "red")).tolist()
+    ['fire']
+    """
+    place = Path(path)
+    if place.is_dir():
+        place = place / ENSEMBLE_FILE
+    classifier = PromptClassifier(PromptEnsemble.load(place), encoder, cache=cache, device=device)
+    classifier._folder = place.parent
+    return classifier
+
+
+class PromptClassifier:
+    """A classifier made of sentences, with an encoder to see and read with.
+
+    Nothing is loaded or embedded before it is needed: the names and sentences of a run can be read
+    without its encoder.
+
+    Parameters
+    ----------
+    ensemble : PromptEnsemble
+        The text.
+    encoder : str, Encoder, mapping or callable, optional
+        An encoder or its name; by default the one of the fit. A mapping from text to row, or a function
+        that embeds a list of texts, is enough to answer for embeddings.
+    head : LinearHead or VotingHead, optional
+        The text, embedded by that encoder, where it is known already.
+    cache : bool or path-like, default=True
+        Find embeddings in the store, and keep new ones there; in one's own, none, or that of a folder.
+    device : str, optional
+        Where an encoder given by name runs.
+    progress : bool, default=False
+        Show progress bars on a terminal.
+
+    Examples
+    --------
+    >>> from PIL import Image
+    >>> from promptboost.model import PromptEnsemble, Round
+    >>> banks = {"fire": {"something red": 1}, "ice": {"something blue": 1}}
+    >>> ensemble = PromptEnsemble(("fire", "ice"), (Round("{}", banks, 0.0, 0.1),))
+    >>> classifier = PromptClassifier(ensemble, "fake:32-0", cache=False)
+    >>> classifier
+    PromptClassifier(2 classes, 1 round, 2 sentences, encoder='fake:32-0')
+    >>> red, blue = Image.new("RGB", (8, 8), "red"), Image.new("RGB", (8, 8), "blue")
+    >>> classifier.predict([red, blue]).tolist()
+    ['fire', 'ice']
+    >>> classifier.transfer("fake:16-1").predict(blue).tolist()
+    ['ice']
+    """
+
+    def __init__(
+        self,
+        ensemble: PromptEnsemble,
+        encoder: str | Encoder | TextSource | None = None,
+        head: AnyHead | None = None,
+        *,
+        cache: Cache = True,
+        device: str | None = None,
+        progress: bool = False,
+    ) -> None:
+        known = encoder is None or isinstance(encoder, str | Encoder | Mapping) or callable(encoder)
+        if not known:
+            raise SettingError(
+                f"encoder is {encoder!r}: give an encoder or its name, a mapping from text to row, or a "
+                "function that embeds a list of texts"
+            )
+        if head is not None and head.class_names != ensemble.class_names:
+            raise LabelError("the head and the ensemble are of different classes")
+        self.ensemble = ensemble
+        self._source = ensemble.encoder_id if encoder is None else encoder
+        self._given_head = head
+        self._cache, self._device, self._progress = cache, device, progress
+        self._folder: Path | None = None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the columns of :meth:`predict_proba`."""
+        return self.ensemble.class_names
+
+    @property
+    def encoder(self) -> Encoder | TextSource:
+        """What sees and reads; it is loaded when it is first asked for."""
+        if self._source is None:
+            raise EncoderError(
+                "the ensemble does not say which encoder it is for: pass encoder='NAME', one of "
+                "promptboost models"
+            )
+        return self._source if self._embedder is None else self._embedder.encoder  # type: ignore[return-value]
+
+    @cached_property
+    def _embedder(self) -> Embedder | None:
+        """The encoder with its store; None where there is none, or none that can see."""
+        source = self._source
+        if isinstance(source, str):
+            return Embedder.open(
+                source, cache=self._cache, progress=self._progress, device=self._device
+            )
+        if not isinstance(source, Encoder):
+            return None
+        return Embedder(source, open_store(self._cache), self._progress)
+
+    @cached_property
+    def head(self) -> AnyHead:
+        """The sentences as vectors: from the file beside the text if it is of it, else embedded."""
+        if self._given_head is not None:
+            return self._given_head
+        embedder = self._embedder
+        if self._folder is not None and (embedder is not None or self._source is None):
+            encoder = None if embedder is None else embedder.encoder
+            head = stored_head(self._folder, self.ensemble, encoder)
+            if head is not None:
+                return head
+        if embedder is not None:
+            return embed_ensemble(self.ensemble, embedder)
+        source: Any = self.encoder  # a mapping or a function; an error where there is nothing
+        return self.ensemble.embed_texts(source)
+
+    # --- answering -----------------------------------------------------------------------------
+
+    def predict(self, images: Any) -> NDArray[np.str_]:
+        """Return the class name of each image.
+
+        Parameters
+        ----------
+        images : image, sequence of images, or embeddings
+            An image is a path, a PIL image, bytes of a file, an H × W × 3 array of uint8, or a torch
+            tensor (C × H × W, uint8 or floats from 0 to 1). Many are a list of them, or an array or
+            tensor with one more dimension. Embeddings of the encoder are an array of floats of shape
+            (n, D), or (D,) for one.
+
+        Returns
+        -------
+        ndarray of str, shape (n,)
+            Of length one for one image.
+
+        Raises
+        ------
+        ImageError
+            If an image cannot be read; the message names it.
+        DataError, EmbeddingError
+            If what is given may mean more than one thing, or nothing; the message says what to write.
+        """
+        rows = self._rows(images)
+        return self.head.predict(rows)
+
+    def predict_proba(self, images: Any) -> NDArray[np.float64]:
+        """Return the probability of each class for each image, shape (n, K).
+
+        The scale was chosen by the fit on images set aside, where there were enough of them.
+        """
+        rows = self._rows(images)
+        return self.head.predict_proba(rows)
+
+    def decision_function(self, images: Any) -> NDArray[np.float64]:
+        """Return the boosting vote for each class and image, centred over the classes: (n, K)."""
+        rows = self._rows(images)
+        return self.head.decision_function(rows)
+
+    def top_k(self, images: Any, k: int = 3) -> list[list[tuple[str, float]]]:
+        """Return the `k` most probable classes of each image with their probabilities, best first."""
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise SettingError(f"k is {k!r}: give a whole number from 1 up")
+        names = self.class_names
+        return [
+            [(names[c], float(row[c])) for c in np.argsort(-row, kind="stable")[:k].tolist()]
+            for row in self.predict_proba(images)
+        ]
+
+    def _rows(self, images: Any) -> ArrayLike:
+        if not hasattr(images, "__len__") and hasattr(images, "__next__"):
+            images = list(images)
+        if not holds_images(images):
+            return as_embeddings(images, self.head.dim)
+        if self._embedder is None:
+            raise DataError(
+                "these are images, and there is no encoder to embed them: pass an encoder or the name of "
+                "one, or give embeddings"
+            )
+        return self._embedder.originals(Dataset(as_images(images), ()))
+
+    # --- keeping and moving --------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the text and its vectors into a folder, from which :func:`load` makes the same.
+
+        Each file is written whole or not at all, the text last: a head that is not of the text beside
+        it is never used.
+        """
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        self.head.save(place / head_file(self.head.encoder_id))
+        self.ensemble.save(place / ENSEMBLE_FILE)
+
+    def transfer(self, encoder: str | Encoder | TextSource) -> "PromptClassifier":
+        """Return the same text on another encoder; this classifier stays as it is."""
+        return PromptClassifier(
+            self.ensemble,
+            encoder,
+            cache=self._cache,
+            device=self._device,
+            progress=self._progress,
+        )
+
+    def __repr__(self) -> str:
+        text, source = self.ensemble, self._source
+        name = source if isinstance(source, str) else getattr(source, "id", None)
+        rounds = f"{len(text)} round{'s' * (len(text) != 1)}"
+        return (
+            f"PromptClassifier({len(self.class_names)} classes, {rounds}, {text.n_prompts} sentences, "
+            f"encoder={name!r})"
+        )
