@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
-from pathlib import Path
 from textwrap import indent
 from typing import Any, Literal, Self
 
@@ -41,26 +40,22 @@ from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_images, holds_images
 from promptboost.data.shots import image_ids
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import (
-    Cache,
-    Embedder,
-    TextSource,
-    embed_texts,
-    open_store,
-    text_source,
-)
+from promptboost.encoders.embedder import Embedder, TextSource
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
-from promptboost.model.classifier import ENSEMBLE_FILE, PromptClassifier
+from promptboost.model.classifier import PromptClassifier, load
 from promptboost.model.head import Head
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool
-from promptboost.training import PoolTexts, boost_settings, fit_ensemble
 from promptboost.training.examples import (
+    Cache,
     Examples,
     PoolLike,
     RowSpace,
     checked_views,
+    embed_pool,
+    embedder_of,
+    fit_examples,
     make_pool,
     names_of_classes,
     prototypes,
@@ -71,6 +66,7 @@ __all__ = ["ImageEmbedder", "PromptBoostClassifier"]
 
 Floats = NDArray[np.float64]
 Labels = NDArray[Any]
+Source = Embedder | TextSource
 
 # The settings of a fit that are parameters here, and what scikit-learn calls some of them.
 _SETTINGS = ("concatenate", *settings_of(BoostConfig), "views", "view_scale")
@@ -83,10 +79,6 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     Each round composes a weak classifier: a bank of prompts for every class, whose score is the mean
     cosine with the image. The rounds together are a :class:`~promptboost.PromptEnsemble`: plain
     text, which :meth:`transfer` moves to another encoder.
-
-    **The composer** decides which prompts a round takes. "gradient" gives every class the same number
-    of copies and moves them from prompt to prompt as lowers the logistic loss most, so that one
-    round is enough; "greedy", the paper's, appends copies as lowers the number of errors most.
 
     **With an encoder**, X holds images, or embeddings that this encoder made of images. The
     prompts come from the class names, which are the labels or `class_names`, and from `pool`.
@@ -259,31 +251,17 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         -------
         self
         """
-        source = self._source(self.encoder)
+        source = embedder_of(self.encoder, self.cache)
         config = self._config(images=holds_images(X))
         given = self._examples(X, y, sample_weight, views, source, config)
-        names = names_of_classes(
-            self.classes_.tolist(), self.class_names, in_prompts=source is not None
-        )
+        read = source is not None
+        names = names_of_classes(self.classes_.tolist(), self.class_names, in_prompts=read)
         examples, parts = given.weighted(names), None
         if source is None:  # images keep their names and their order, as on the command line
             examples, parts = examples.merged()
         pool, words, self._space = self._pool(names, examples, source, config)
-        seen = 0 if examples.views is None else examples.views.shape[1]
-        if not seen:
-            config = config.merged({"views_per_round": 0})
         encoder = source if isinstance(source, Encoder) else None
-        ensemble = fit_ensemble(
-            examples.shots(self._space),
-            pool.grid,
-            pool.texts,
-            boost_settings(config, seen),
-            image_ids=examples.ids,
-            weights=examples.weights,
-            encoder_id=encoder.id if encoder else None,
-            encoder_fingerprint=encoder.fingerprint if encoder else None,
-            encoder_scale=encoder.logit_scale if encoder else None,
-        )
+        ensemble = fit_examples(examples, pool, config, self._space, encoder)
         weights: Mapping[str, float] = ensemble.sample_weights
         if parts is not None:
             weights = {name: share * weights[merged] for name, (merged, share) in parts.items()}
@@ -298,22 +276,11 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if not isinstance(self.random_state, Integral):
             values["seed"] = check_random_state(self.random_state).randint(2**31 - 1)
         settings = settings_of(FitConfig)
-        if not images:
-            settings["views"].checked(values.pop("views"), "n_views")
-            values |= {"views_per_round": self.views_per_round}
+        if images:
+            return FitConfig(**checked(values, settings, _CALLED))
+        views = settings["views"].checked(values.pop("views"), "n_views")
         plain = checked(values, settings, _CALLED)
-        seen = plain["views_per_round"] or 0
-        return FitConfig(**{"views": max(seen, settings["views"].default), **plain})
-
-    def _source(self, encoder: object) -> TextSource | None:
-        """Return what embeds texts; an encoder does so through the store."""
-        source = text_source(encoder)
-        store = open_store(self.cache)
-        if store is None or not isinstance(source, Encoder):
-            return source
-        from promptboost.encoders.store.store import StoredEncoder
-
-        return StoredEncoder(source, store)
+        return FitConfig(**plain, views=max(views, plain["views_per_round"] or 0))
 
     def _examples(
         self,
@@ -321,7 +288,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         y: Any,
         sample_weight: ArrayLike | None,
         views: ArrayLike | None,
-        source: TextSource | None,
+        source: Source | None,
         config: FitConfig,
     ) -> Examples:
         """Check X and y as scikit-learn does, learn the classes, and embed what are images."""
@@ -342,8 +309,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             column_or_1d(y, warn=True), sample_weight, data.images
         )
         wanted = config.views if config.views_seen else 0
-        embedder = Embedder.of(self.encoder, cache=self.cache)
-        rows = embedder.images(data, views=wanted, view_scale=config.view_scale)
+        rows = _images(source).images(data, views=wanted, view_scale=config.view_scale)
         self.n_features_in_ = rows.shape[2]
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
         seen = rows[:, 1:] if wanted else None
@@ -367,9 +333,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self,
         names: Sequence[str],
         examples: Examples,
-        source: TextSource | None,
+        source: Source | None,
         config: FitConfig,
-    ) -> tuple[PoolRows, TextSource, RowSpace]:
+    ) -> tuple[PoolRows, Source, RowSpace]:
         """Return the pool, what embeds its texts, and the space in which it meets the examples."""
         if source is None:
             if self.pool is not None or self.templates is not None:
@@ -381,20 +347,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         pool = make_pool(names, self.pool, self.templates, config.concatenate)
         if self.pool and not isinstance(self.pool, PromptPool):
             _warn_of_missing_sentences(pool.missing)
-        texts = PoolTexts.of(pool, names)
-        if isinstance(source, Encoder):
-            return (
-                PoolRows.embed(texts, Embedder.of(self.encoder, cache=self.cache)),
-                source,
-                RowSpace(),
-            )
-        return (
-            PoolRows(texts, texts.embed(lambda some: embed_texts(source, some))),
-            source,
-            RowSpace(),
-        )
+        return embed_pool(pool, names, source), source, RowSpace()
 
-    def _take(self, ensemble: PromptEnsemble, words: TextSource) -> None:
+    def _take(self, ensemble: PromptEnsemble, words: Source) -> None:
         """Set all that follows from an ensemble and what embeds its texts."""
         self.ensemble_ = ensemble
         self.n_iter_ = len(ensemble)
@@ -419,10 +374,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             A new one, fitted; this one stays as it is.
         """
         check_is_fitted(self)
-        source = self._source(encoder)
+        source = embedder_of(encoder, self.cache)
         if source is None:
             raise SettingError("encoder is None: give the encoder to transfer to")
-        self._check_sentences("transferred")
+        self._check_sentences()
         other = type(self)(**{**self.get_params(deep=False), "encoder": encoder})
         for name in ("classes_", "sample_weight_", "_space"):
             if name in self.__dict__:
@@ -460,11 +415,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         array(['fire', 'ice'], dtype='<U4')
         """
         if not isinstance(ensemble, PromptEnsemble):
-            path = Path(ensemble)
-            ensemble = PromptEnsemble.load(path / ENSEMBLE_FILE if path.is_dir() else path)
-        encoder = ensemble.encoder_id if encoder is None else encoder
-        self = cls(encoder, **parameters)
-        source = self._source(encoder)
+            ensemble = load(ensemble).ensemble
+        self = cls(ensemble.encoder_id if encoder is None else encoder, **parameters)
+        source = embedder_of(self.encoder, self.cache)
         if source is None:
             raise SettingError("the ensemble names no encoder: give one as encoder")
         self.classes_ = np.array(ensemble.class_names)
@@ -477,17 +430,19 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def classifier_(self) -> PromptClassifier:
         """The text with its encoder, which answers for images in any form; see the class."""
         check_is_fitted(self)
-        self._check_sentences("a classifier of their own")
-        return PromptClassifier(self.ensemble_, self.encoder, self.head_, cache=self.cache)
+        self._check_sentences()
+        return PromptClassifier(
+            self.ensemble_, embedder_of(self.encoder, self.cache), self.head_, cache=False
+        )
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the text and its vectors into a folder, which :meth:`from_ensemble` reads."""
         self.classifier_.save(folder)
 
-    def _check_sentences(self, what: str) -> None:
+    def _check_sentences(self) -> None:
         if self._space.constant is not None:
             raise SettingError(
-                f"fitted on prototypes, which are rows of X: only sentences can be {what}"
+                "fitted on prototypes, which are rows of X: only sentences can be saved or moved"
             )
 
     # --- predicting ----------------------------------------------------------------------------
@@ -565,11 +520,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             _check_no_pixels(X, self.encoder)
             rows = validate_data(self, X, reset=False, dtype="numeric")
             return self._space.unit(np.asarray(rows, dtype=np.float64))
-        embedder = Embedder.of(self.encoder, cache=self.cache)
-        if embedder.encoder.fingerprint != self.head_.encoder_fingerprint:
+        embedder = _images(embedder_of(self.encoder, self.cache))
+        if embedder.fingerprint != self.head_.encoder_fingerprint:
             raise EncoderError(
-                f"fitted with {self.head_.encoder_id!r}, but encoder is {embedder.encoder.id!r} now: "
-                "use transfer"
+                f"fitted with {self.head_.encoder_id!r}, but encoder is {embedder.id!r} now: use transfer"
             )
         rows = embedder.originals(Dataset(as_images(X), ()))
         return self._space.unit(rows.astype(np.float64))
@@ -620,7 +574,7 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Load the encoder; there is nothing to learn."""
-        self.n_features_out_ = Embedder.of(self.encoder, cache=self.cache).encoder.dim
+        self.n_features_out_ = _images(embedder_of(self.encoder, self.cache)).dim
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
@@ -633,12 +587,22 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         """
         if not holds_images(X):
             raise DataError("X holds no images: give paths, PIL images, arrays of pixels, or bytes")
-        embedder = Embedder.of(self.encoder, cache=self.cache)
+        embedder = _images(embedder_of(self.encoder, self.cache))
         return embedder.originals(Dataset(as_images(X), ()))
 
     @property
     def _n_features_out(self) -> int:
         return int(self.n_features_out_)
+
+
+def _images(source: Source | None) -> Embedder:
+    """Return what embeds images, or raise if there is nothing that can."""
+    if isinstance(source, Embedder):
+        return source
+    raise DataError(
+        "X holds images, and there is no encoder to embed them: set encoder to an encoder or to the "
+        "name of one, or give embeddings"
+    )
 
 
 def _check_no_pixels(X: Any, encoder: object) -> None:

@@ -1,6 +1,5 @@
 """What people pass for images and encoders, told apart."""
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from promptboost.data.decode import BadImage, ImageError, file_bytes, read_image
 from promptboost.data.views import DEFAULT_SCALE, draw_view, view_name
 from promptboost.encoders.base import Encoder, UnitRows
 from promptboost.encoders.registry import load_encoder
-from promptboost.errors import DataError, EmbeddingError, SettingError
+from promptboost.errors import EmbeddingError, SettingError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,9 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "WORKING_SIDE",
     "embed_images",
-    "Cache",
     "Embedder",
-    "open_store",
     "TextRows",
     "TextSource",
     "text_source",
@@ -241,23 +238,6 @@ class TextRows:
         return self.matrix[[self.position[text] for text in texts]]
 
 
-#: Where embeddings are kept: the user's store, nowhere, or a folder.
-Cache = bool | str | os.PathLike[str]
-
-
-def open_store(cache: Cache) -> "EmbeddingStore | None":
-    """Return the user's store for True, none for False, else the store in a folder."""
-    if cache is False:
-        return None
-    from promptboost.encoders.store.store import EmbeddingStore
-
-    if cache is True:
-        return EmbeddingStore()
-    if isinstance(cache, str | os.PathLike):
-        return EmbeddingStore(Path(cache))
-    raise SettingError(f"cache is {cache!r}: give True, False, or the path of a folder")
-
-
 @dataclass
 class Embedder:
     """An encoder with a store, that knows how long it took.
@@ -284,30 +264,50 @@ class Embedder:
     store: "EmbeddingStore | None" = None
     progress: bool = True
     seconds: dict[str, float] = field(default_factory=lambda: {"pictures": 0.0, "texts": 0.0})
+    # What makes it an encoder.
+    id: str = field(init=False, repr=False)
+    fingerprint: str = field(init=False, repr=False)
+    dim: int = field(init=False, repr=False)
+    context_length: int = field(init=False, repr=False)
+    causal_text: bool = field(init=False, repr=False)
+    logit_scale: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.id = self.encoder.id
+        self.fingerprint = self.encoder.fingerprint
+        self.dim = self.encoder.dim
+        self.context_length = self.encoder.context_length
+        self.causal_text = self.encoder.causal_text
+        self.logit_scale = self.encoder.logit_scale
 
     @classmethod
     def open(
-        cls, name: str, *, cache: Cache = True, progress: bool = True, device: str | None = None
+        cls,
+        name: str,
+        *,
+        cache: bool | str | Path = True,
+        progress: bool = True,
+        device: str | None = None,
     ) -> "Embedder":
-        """Load an encoder by its name, with the user's store unless told otherwise."""
-        return cls(load_encoder(name, device=device), open_store(cache), progress)
+        """Load an encoder by its name, with the user's store, none, or that of a folder."""
+        encoder = load_encoder(name, device=device)
+        if cache is False:
+            return cls(encoder, None, progress)
+        from promptboost.encoders.store import EmbeddingStore
 
-    @classmethod
-    def of(cls, encoder: object, *, cache: Cache = True, progress: bool = False) -> "Embedder":
-        """Take an encoder or its name; copies of an estimator share the model of a name.
+        return cls(encoder, EmbeddingStore(None if cache is True else cache), progress)
 
-        Raises
-        ------
-        DataError
-            If it is something that cannot embed images.
-        """
-        source = text_source(encoder)
-        if not isinstance(source, Encoder):
-            raise DataError(
-                "X holds images, and there is no encoder to embed them: set encoder to an encoder or "
-                "to the name of one, or give embeddings"
-            )
-        return cls(source, open_store(cache), progress)
+    def encode_texts(self, texts: Sequence[str]) -> UnitRows:
+        """Embed texts as unit rows, through the store."""
+        return self._encode(list(texts), progress=False)
+
+    def encode_images(self, images: Iterable["Image"]) -> UnitRows:
+        """Embed RGB images as unit rows without the store, which knows images by their files."""
+        return self.encoder.encode_images(images)
+
+    def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """Count the tokens of each text, before any truncation."""
+        return self.encoder.count_tokens(texts)
 
     def images(self, data: "Dataset", *, views: int = 0, view_scale: float = 0.5) -> UnitRows:
         """Embed each image and some crops of it.
@@ -337,16 +337,16 @@ class Embedder:
         distinct = list(dict.fromkeys(texts))
         position = {text: i for i, text in enumerate(distinct)}
         with self._timed("texts"):
-            return TextRows(position, self._encode(distinct))
+            return TextRows(position, self._encode(distinct, progress=self.progress))
 
-    def _encode(self, texts: list[str]) -> UnitRows:
+    def _encode(self, texts: list[str], *, progress: bool) -> UnitRows:
         if self.store is None:
             return np.asarray(self.encoder.encode_texts(texts))
         from tqdm import tqdm
 
         from promptboost.encoders.store.store import StoredEncoder
 
-        hidden = None if self.progress else True  # None: shown on a terminal only
+        hidden = None if progress else True  # None: shown on a terminal only
         # 256 texts between two writes: what a killed run can lose, and how often the bar moves.
         with tqdm(
             total=len(texts), desc="texts", unit=" texts", disable=hidden, leave=False

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_embeddings, as_images, holds_images
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import Cache, Embedder, TextSource, open_store
+from promptboost.encoders.embedder import Embedder, TextSource
 from promptboost.errors import DataError, EncoderError, FileFormatError, LabelError, SettingError
 from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.head import LinearHead
@@ -92,7 +92,7 @@ def load(
     path: str | os.PathLike[str],
     encoder: "str | Encoder | TextSource | None" = None,
     *,
-    cache: Cache = True,
+    cache: bool = True,
     device: str | None = None,
 ) -> "PromptClassifier":
     """Load a classifier that answers for images.
@@ -103,8 +103,8 @@ def load(
         A run folder, a folder that :meth:`PromptClassifier.save` wrote, or an ``ensemble.json``.
     encoder : str, Encoder, mapping or callable, optional
         What to see and read with, if not the encoder of the fit.
-    cache : bool or path-like, default=True
-        Find embeddings in the store, and keep new ones there; in one's own, none, or that of a folder.
+    cache : bool, default=True
+        Find embeddings in the store, and keep new ones there.
     device : str, optional
         Where an encoder given by name runs, as torch spells it; by default the fastest there is.
 
@@ -155,8 +155,8 @@ class PromptClassifier:
         that embeds a list of texts, is enough to answer for embeddings.
     head : LinearHead or VotingHead, optional
         The text, embedded by that encoder, where it is known already.
-    cache : bool or path-like, default=True
-        Find embeddings in the store, and keep new ones there; in one's own, none, or that of a folder.
+    cache : bool, default=True
+        Find embeddings in the store, and keep new ones there.
     device : str, optional
         Where an encoder given by name runs.
     progress : bool, default=False
@@ -184,7 +184,7 @@ class PromptClassifier:
         encoder: str | Encoder | TextSource | None = None,
         head: AnyHead | None = None,
         *,
-        cache: Cache = True,
+        cache: bool = True,
         device: str | None = None,
         progress: bool = False,
     ) -> None:
@@ -221,13 +221,19 @@ class PromptClassifier:
     def _embedder(self) -> Embedder | None:
         """The encoder with its store; None where there is none, or none that can see."""
         source = self._source
+        if isinstance(source, Embedder):
+            return source
         if isinstance(source, str):
             return Embedder.open(
                 source, cache=self._cache, progress=self._progress, device=self._device
             )
         if not isinstance(source, Encoder):
             return None
-        return Embedder(source, open_store(self._cache), self._progress)
+        if not self._cache:
+            return Embedder(source, None, self._progress)
+        from promptboost.encoders.store.store import EmbeddingStore
+
+        return Embedder(source, EmbeddingStore(), self._progress)
 
     @cached_property
     def head(self) -> AnyHead:

@@ -1,7 +1,8 @@
 """The labelled examples a fit learns from, and the prompts it chooses from, ready for boosting."""
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
@@ -11,23 +12,34 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting import Shots
 from promptboost.boosting.grid import to_grid
-from promptboost.encoders.embedder import embed_texts
+from promptboost.config import BoostConfig
+from promptboost.encoders.base import Encoder
+from promptboost.encoders.embedder import Embedder, TextSource, embed_texts, text_source
 from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
+from promptboost.model import PromptEnsemble
+from promptboost.model.schema import Scalar
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
+from promptboost.training.learner import boost_settings, fit_ensemble
 from promptboost.training.pool_rows import PoolRows, PoolTexts
 
 __all__ = [
+    "Cache",
     "Examples",
     "PoolLike",
     "RowSpace",
     "Rows",
     "checked_views",
+    "embed_pool",
+    "embedder_of",
+    "fit_examples",
     "make_pool",
     "names_of_classes",
     "prototypes",
 ]
 
 Rows = NDArray[np.floating]
+# Where embeddings are kept: the user's store, nowhere, or a folder.
+Cache = bool | str | os.PathLike[str]
 # What a pool can be made of: a pool, a file, or sentences by class.
 PoolLike = PromptPool | str | Path | Mapping[str, Sequence[str]]
 # Example → the example it was merged into, and its part of that one's weight.
@@ -304,6 +316,67 @@ def make_pool(
             "from class name to sentences"
         )
     return build_pool(class_names, templates=templates, descriptions=pool, concatenate=concatenate)
+
+
+def embedder_of(encoder: object, cache: Cache = True) -> Embedder | TextSource | None:
+    """Return what embeds texts, and images where it is an embedder.
+
+    Parameters
+    ----------
+    encoder : Encoder, str, mapping, callable or None
+        An encoder or its name becomes an embedder; copies of an estimator share the model of a name.
+        All else is returned as it is.
+    cache : bool or path-like, default=True
+        The store of the embedder.
+    """
+    source = text_source(encoder)
+    if isinstance(cache, bool):
+        place = None
+    elif isinstance(cache, str | os.PathLike):
+        place = Path(cache)
+    else:
+        raise SettingError(f"cache is {cache!r}: give True, False, or the path of a folder")
+    if not isinstance(source, Encoder) or isinstance(source, Embedder):
+        return source
+    if cache is False:
+        return Embedder(source, None, progress=False)
+    from promptboost.encoders.store import EmbeddingStore
+
+    return Embedder(source, EmbeddingStore(place), progress=False)
+
+
+def embed_pool(
+    pool: PromptPool, class_names: Sequence[str], source: Embedder | TextSource
+) -> PoolRows:
+    """Embed the prompts of some classes of a pool, in their order."""
+    texts = PoolTexts.of(pool, class_names)
+    if isinstance(source, Embedder):
+        return PoolRows.embed(texts, source)
+    return PoolRows(texts, texts.embed(lambda some: embed_texts(source, some)))
+
+
+def fit_examples(
+    examples: Examples,
+    pool: PoolRows,
+    config: BoostConfig,
+    space: RowSpace,
+    encoder: Encoder | None,
+    notes: Mapping[str, Scalar] | None = None,
+) -> PromptEnsemble:
+    """Boost on examples; without views, on the examples themselves."""
+    seen = 0 if examples.views is None else examples.views.shape[1]
+    return fit_ensemble(
+        examples.shots(space),
+        pool.grid,
+        pool.texts,
+        boost_settings(config if seen else replace(config, views_per_round=0), seen),
+        image_ids=examples.ids,
+        weights=examples.weights,
+        encoder_id=encoder.id if encoder else None,
+        encoder_fingerprint=encoder.fingerprint if encoder else None,
+        encoder_scale=encoder.logit_scale if encoder else None,
+        notes=notes,
+    )
 
 
 _TEMPLATE = "the average {}"
