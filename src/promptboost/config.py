@@ -7,7 +7,6 @@ import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from textwrap import fill
@@ -318,7 +317,6 @@ class Setting:
         return f"{called or self.name} : {kind}, default={self.default!r}\n{text}"
 
 
-@cache
 def settings_of(config: type) -> Mapping[str, Setting]:
     """Return the settings of a configuration by name, in order.
 

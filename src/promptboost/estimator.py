@@ -50,17 +50,19 @@ from promptboost.pool import PromptPool
 from promptboost.training.examples import (
     Cache,
     Examples,
-    PoolLike,
     RowSpace,
     checked_views,
-    embed_pool,
     embedder_of,
     fit_examples,
+)
+from promptboost.training.pool_rows import PoolRows
+from promptboost.training.prompts import (
+    PoolLike,
+    embed_pool,
     make_pool,
     names_of_classes,
     prototypes,
 )
-from promptboost.training.pool_rows import PoolRows
 
 __all__ = ["ImageEmbedder", "PromptBoostClassifier"]
 
@@ -519,14 +521,14 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if not holds_images(X):
             _check_no_pixels(X, self.encoder)
             rows = validate_data(self, X, reset=False, dtype="numeric")
-            return self._space.unit(np.asarray(rows, dtype=np.float64))
+            return np.asarray(self._space.unit(np.asarray(rows, dtype=np.float64)))
         embedder = _images(embedder_of(self.encoder, self.cache))
         if embedder.fingerprint != self.head_.encoder_fingerprint:
             raise EncoderError(
                 f"fitted with {self.head_.encoder_id!r}, but encoder is {embedder.id!r} now: use transfer"
             )
         rows = embedder.originals(Dataset(as_images(X), ()))
-        return self._space.unit(rows.astype(np.float64))
+        return np.asarray(self._space.unit(rows.astype(np.float64)))
 
 
 if PromptBoostClassifier.__doc__:  # python -OO has none

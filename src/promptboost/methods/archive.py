@@ -25,6 +25,7 @@ _VERSION = 1
 _KINDS = {
     "text": "fitted:TextClassifier",
     "linear": "fitted:LinearClassifier",
+    "votes": "promptboost:VotingClassifier",
     "tip-adapter": "tip_adapter:CacheClassifier",
     "promptsrc": "promptsrc.promptsrc:PromptedClassifier",
     "eft": "eft:EmulatedClassifier",

@@ -1,21 +1,24 @@
 """Boosting of text prompts as one method among others; its ablations are its settings."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar
+
+import numpy as np
 
 from promptboost.boosting import GridPool, Shots
 from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError, PoolError
-from promptboost.methods.base import FewShotSet, Group, Method, Origin, Transfer
+from promptboost.methods.base import FewShotSet, Group, Images, Logits, Method, Origin, Transfer
 from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.registry import spelled
+from promptboost.model import LinearHead, PromptEnsemble, VotingHead
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import of_sources
 from promptboost.training import PoolTexts, boost_settings, fit_ensemble
 
-__all__ = ["Boosting"]
+__all__ = ["Boosting", "VotingClassifier"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,27 @@ class Boosting(BoostConfig, Method):
         banks = tuple(ensemble.prompts(name) for name in shots.class_names)
         details = {"ensemble": ensemble.to_json()}
         origin = Origin(spelled(self), shots.class_names, encoder)
-        return TextClassifier(origin, banks, unit=False, details=details)
+        kind = VotingClassifier if self.algorithm == "samme" else TextClassifier
+        return kind(origin, banks, unit=False, details=details)
+
+
+@dataclass(frozen=True)
+class VotingClassifier(TextClassifier):
+    """Rounds that vote one by one, as SAMME does: no mean of their prompts says the same."""
+
+    kind: ClassVar[str] = "votes"
+
+    @cached_property
+    def head(self) -> LinearHead | VotingHead:
+        """The ensemble in the space of the encoder."""
+        ensemble = PromptEnsemble.from_json(self.details["ensemble"])
+        return ensemble.embed(self.origin.encoder)
+
+    def logits(self, images: Images) -> Logits:
+        """Count the votes, as logarithms of probabilities."""
+        rows = images.rows(self.origin.encoder)
+        probabilities = self.head.predict_proba(rows)
+        return np.log(np.maximum(probabilities, 1e-30)).astype(np.float32)
 
 
 @lru_cache(maxsize=2)
