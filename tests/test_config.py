@@ -1,17 +1,40 @@
+import dataclasses
+import inspect
 import tomllib
+from typing import get_type_hints
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.config import PRESETS, FitConfig, read_config
+from promptboost.boosting import BoostSettings, GradientSettings
+from promptboost.boosting.grid import MAX_BANK_SIZE
+from promptboost.cli.fit import command as fit_command
+from promptboost.config import PRESETS, BoostConfig, FitConfig, read_config, settings_of
 from promptboost.errors import FileFormatError, SettingError
+from promptboost.estimator import PromptBoostClassifier
+from promptboost.methods import make_method
+from promptboost.methods.promptboost import Boosting
 from promptboost.runs.run_folder import write_toml
+from promptboost.training import boost_settings
 
 composers = st.fixed_dictionaries(
-    {"composer": st.just("greedy"), "max_copies": st.none() | st.integers(1, 99)}
+    {
+        "composer": st.just("greedy"),
+        "max_copies": st.none() | st.integers(1, 99),
+        "penalty": st.booleans(),
+    }
 ) | st.fixed_dictionaries(
-    {"composer": st.just("gradient"), "logit_scale": st.none() | st.floats(1e-3, 1e6)}
+    {
+        "composer": st.just("gradient"),
+        "logit_scale": st.none() | st.floats(1e-3, 1e6),
+        "copies": st.integers(1, 2**15),
+        "sweeps": st.integers(1, 99),
+        "spread": st.floats(0, 1e6),
+        "caution": st.floats(0, 9),
+        "tolerance": st.floats(0, 1),
+    }
 )
 settings = st.builds(
     lambda composer, **others: FitConfig(**composer, **others),
@@ -24,6 +47,7 @@ settings = st.builds(
     views_per_round=st.integers(0, 4),
     view_scale=st.floats(1e-3, 1),
     temperature=st.floats(1e-6, 1e6),
+    algorithm=st.sampled_from(["samme.r", "samme"]),
     patience=st.none() | st.integers(1, 99),
     prompts=st.none() | st.text(),
     templates=st.sampled_from(["own", "clip"]),
@@ -73,8 +97,15 @@ def test_names_that_are_not_utf8_can_be_written():
         ({"max_copies": 3}, "only the greedy composer has it, and the composer is gradient"),
         (
             {"composer": "greedy", "logit_scale": 3},
-            "leave logit_scale out, or ask for the composer gradient (--composer gradient)",
+            "leave logit_scale out, or ask for the composer gradient (--composer gradient;",
         ),
+        ({"spread": -1}, "spread is -1, but must be a number, 0 or more"),
+        ({"copies": 2**15 + 1}, "copies is 32769, but must be at most 32768"),
+        ({"sweeps": 0}, "sweeps is 0, but must be 1 or more"),
+        ({"penalty": 1}, "penalty is 1, but must be True or False"),
+        ({"algorithm": "real"}, "algorithm is 'real', but must be 'samme.r' or 'samme'"),
+        ({"penalty": False}, "penalty is False, but only the greedy composer has it"),
+        ({"composer": "greedy", "caution": 0.5}, "only the gradient composer has it"),
         ({"colour": "red"}, "there is no setting 'colour'; there are encoder,"),
     ],
 )
@@ -138,3 +169,88 @@ def test_bad_config_files_are_named(tmp_path, text, error, part):
 def test_a_missing_config_file_is_named(tmp_path):
     with pytest.raises(SettingError, match="cannot read the settings"):
         read_config(tmp_path / "none.toml")
+
+
+# --- the four views ------------------------------------------------------------------------------
+
+SETTINGS = settings_of(FitConfig)
+
+
+def test_the_command_line_has_every_setting():
+    options = {option.name: option for option in fit_command.params if option.name in SETTINGS}
+    assert list(options) == list(SETTINGS)
+    untyped = fit_command.make_context("fit", ["images", "-o", "run"]).params
+    kinds = {int: click.INT, float: click.FLOAT, bool: click.BOOL, str: click.STRING}
+    for name, setting in SETTINGS.items():
+        option = options[name]
+        assert f"--{name.replace('_', '-')}" in option.opts
+        assert untyped[name] is None  # and so left to the file, the run or the default
+        assert option.help.startswith(setting.help)
+        assert f"Default: {setting.default_text}" in option.help
+        if setting.choices:
+            assert tuple(option.type.choices) == setting.choices
+        elif setting.none == "all":
+            assert option.type.name == "N|all"
+        else:
+            assert type(option.type) is type(kinds[setting.kind]) or setting.file
+
+
+def test_a_file_has_every_setting(tmp_path):
+    other = {int: 3, float: 0.25, bool: False}
+    for name, setting in SETTINGS.items():
+        value = setting.choices[-1] if setting.choices else other.get(setting.kind, "x")
+        composer = {"composer": setting.only_for} if setting.only_for else {}
+        file = tmp_path / f"{name}.toml"
+        file.write_text(write_toml({"fit": {**composer, name: value}}))
+        config = FitConfig().merged(read_config(file))
+        assert getattr(config, name) == value != setting.default
+        assert FitConfig.from_table(config.to_table()) == config
+
+
+def test_the_estimator_has_the_settings_under_the_names_of_scikit_learn():
+    called = {"rounds": "n_rounds", "views": "n_views"}
+    parameters = inspect.signature(PromptBoostClassifier).parameters
+    hints = get_type_hints(PromptBoostClassifier.__init__)
+    wanted = get_type_hints(FitConfig)
+    shared = [*settings_of(BoostConfig), "views", "view_scale", "concatenate"]
+    for name in shared:
+        if name == "seed":
+            continue
+        ours = called.get(name, name)
+        assert parameters[ours].default == SETTINGS[name].default, name
+        assert hints[ours] == wanted[name], name
+        first_words = " ".join(SETTINGS[name].help.split()[:6])
+        assert first_words in PromptBoostClassifier.__doc__
+    # None draws a seed, as everywhere in scikit-learn; labels and images are given to fit; encoder,
+    # pool and templates take objects too; and an image that cannot be used is an error.
+    own = {"encoder", "pool", "templates", "class_names", "cache", "random_state"}
+    assert set(parameters) == {called.get(name, name) for name in shared if name != "seed"} | own
+    assert set(SETTINGS) - set(shared) == {"encoder", "prompts", "templates", "shots", "on_bad"}
+
+
+def test_the_method_has_the_settings_of_boosting():
+    fields = {item.name: item for item in dataclasses.fields(Boosting)}
+    assert list(fields) == [*settings_of(BoostConfig), "sources"]
+    hints, wanted = get_type_hints(Boosting), get_type_hints(FitConfig)
+    for name, setting in settings_of(BoostConfig).items():
+        assert fields[name].default == setting.default == SETTINGS[name].default
+        assert hints[name] == wanted[name]
+    assert make_method("promptboost?spread=1.5&copies=8").spread == 1.5
+
+
+def test_boosting_is_asked_what_the_settings_say():
+    fields = {
+        item.name for kind in (BoostSettings, GradientSettings) for item in dataclasses.fields(kind)
+    }
+    assert fields - {"gradient"} == set(settings_of(BoostConfig)) - {"composer"}
+    assert boost_settings(FitConfig(), 8).gradient == GradientSettings()
+    assert SETTINGS["copies"].most == MAX_BANK_SIZE
+    config = FitConfig(
+        spread=1, caution=0, copies=9, sweeps=3, tolerance=0.5, logit_scale=7, seed=4
+    )
+    asked = boost_settings(config, 6)
+    assert asked.gradient == GradientSettings(7.0, 3, 9, 1.0, 0.0, 0.5)
+    assert (asked.seed, asked.views_per_round) == (4, 6)
+    paper = FitConfig().merged({**PRESETS["paper"], "penalty": False, "algorithm": "samme"})
+    greedy = BoostSettings(penalty=False, algorithm="samme")
+    assert boost_settings(paper, 20) == greedy

@@ -1,7 +1,9 @@
+import json
 import pickle
 import subprocess
 import sys
 import warnings
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -9,12 +11,13 @@ from PIL import Image
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_blobs
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from promptboost.boosting import BoostSettings
+import promptboost
 from promptboost.boosting.gradient.scale import FACTORS
 from promptboost.config import FitConfig
 from promptboost.encoders.fake import FakeEncoder
@@ -27,9 +30,10 @@ from promptboost.errors import (
     SettingError,
     WeightError,
 )
-from promptboost.estimator import PromptBoostClassifier
+from promptboost.estimator import ImageEmbedder, PromptBoostClassifier
 from promptboost.model import LinearHead, PromptEnsemble, VotingHead
-from promptboost.pool import build_pool
+from promptboost.pool import build_pool, save_pool
+from promptboost.runs.fit import FitRequest, fit_run
 from promptboost.testing import clip_like
 from promptboost.training import PoolTexts
 
@@ -59,28 +63,20 @@ both_composers = pytest.mark.parametrize("composer", ["gradient", "greedy"])
 # --- parameters ----------------------------------------------------------------------------------
 
 
-def test_defaults_are_those_of_the_command_line():
-    ours, theirs = PromptBoostClassifier().get_params(), FitConfig()
-    named = {"n_rounds": "rounds", "n_views": "views"}
-    same = ("composer", "logit_scale", "views_per_round", "temperature", "max_copies", "patience")
-    for name, field in {**named, **{name: name for name in same}}.items():
-        assert ours[name] == getattr(theirs, field), name
-    assert (ours["algorithm"], ours["penalty"]) == (BoostSettings().algorithm, True)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_copies": 2}, "max_copies is 2, but the gradient composer has none: .*='greedy'"),
-        ({"penalty": False}, "penalty is False, but the gradient composer has none"),
+        ({"max_copies": 2}, "max_copies is 2, but only the greedy composer has it.*='greedy'"),
+        ({"penalty": False}, "penalty is False, but only the greedy composer has it"),
         (
             {"composer": "greedy", "logit_scale": 20.0},
-            "logit_scale is 20.0, but the greedy composer has none: .*='gradient'",
+            "logit_scale is 20.0, but only the gradient composer has it.*='gradient'",
         ),
-        ({"composer": "random"}, "composer is 'random': give 'gradient' or 'greedy'"),
-        ({"logit_scale": "high"}, "logit_scale is 'high': give a positive number, or None"),
+        ({"composer": "greedy", "spread": 1}, "spread is 1.0, but only the gradient composer"),
+        ({"composer": "random"}, "composer is 'random', but must be 'gradient' or 'greedy'"),
+        ({"logit_scale": "high"}, "logit_scale is 'high', but must be a number above 0"),
         ({"logit_scale": True}, "logit_scale is True"),
-        ({"logit_scale": 0.0}, "logit_scale must be positive"),
+        ({"logit_scale": 0.0}, "logit_scale is 0.0, but must be a number above 0"),
     ],
 )
 def test_parameters_that_a_composer_does_not_have(options, message):
@@ -140,12 +136,13 @@ def test_one_round_has_one_stage(iris):
 
 
 @both_composers
-def test_two_classes_have_one_decision_which_is_the_log_odds(composer):
+def test_two_classes_have_one_decision_in_proportion_to_the_log_odds(composer):
     X, y = make_blobs(60, centers=2, cluster_std=3.0, random_state=0)
     classifier = PromptBoostClassifier(composer=composer, n_rounds=4).fit(X, y)
     decision, probability = classifier.decision_function(X), classifier.predict_proba(X)
     assert decision.shape == (60,)
-    assert np.allclose(decision, np.log(probability[:, 1] / probability[:, 0]))
+    factor = classifier.ensemble_.logit_scale / 4  # the mean of four rounds on the chosen scale
+    assert np.allclose(decision * factor, np.log(probability[:, 1] / probability[:, 0]))
     assert ((decision > 0).astype(int) == classifier.predict(X)).all()
 
 
@@ -570,6 +567,230 @@ def test_images_in_cross_validation_and_search(images):
     assert search.best_estimator_.predict(X).shape == y.shape
 
 
+@pytest.fixture
+def folder(images, tmp_path):
+    """The images as files: a folder for each class, and their paths in the order of the folders."""
+    X, y = images
+    paths = []
+    for number, (image, name) in enumerate(zip(X, y, strict=True)):
+        path = tmp_path / "images" / name / f"{number:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path)
+        paths.append(str(path))
+    (tmp_path / "sentences.json").write_text(json.dumps(SENTENCES))
+    return tmp_path, paths, y
+
+
+class CountingEncoder(FakeEncoder):
+    """Counts what it embeds; copies count together, as a search makes some."""
+
+    def __init__(self, dim=48, seed=0, counts=None):
+        super().__init__(dim, seed)
+        self.counts = Counter() if counts is None else counts
+
+    def __deepcopy__(self, memo):
+        return CountingEncoder(48, 0, self.counts)
+
+    def encode_images(self, images):
+        images = list(images)
+        self.counts["images"] += len(images)
+        return super().encode_images(images)
+
+    def encode_texts(self, texts):
+        self.counts.update(texts)
+        return super().encode_texts(texts)
+
+
+@pytest.mark.parametrize("own_place", [True, False])
+def test_a_search_over_paths_embeds_each_image_and_text_once(folder, own_place):
+    root, paths, y = folder
+    encoder = CountingEncoder()
+    cache = root / "store" if own_place else True
+    model = PromptBoostClassifier(encoder, SENTENCES, cache=cache, random_state=0)
+    search = GridSearchCV(model, {"composer": ["gradient", "greedy"], "n_rounds": [1, 2]}, cv=3)
+    search.fit(paths, y)
+    assert encoder.counts.pop("images") == 12 * (1 + 8) == 108
+    assert set(encoder.counts.values()) == {1}
+    assert (root / "store").exists() == own_place
+
+
+def test_without_a_store_everything_is_embedded_again(folder):
+    _, paths, y = folder
+    encoder = CountingEncoder()
+    model = PromptBoostClassifier(encoder, SENTENCES, cache=False, random_state=0)
+    model.fit(paths, y).predict(paths)
+    assert encoder.counts["images"] == 108 + 12
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"composer": "greedy", "rounds": 3, "views_per_round": 2, "seed": 5},
+        {"spread": 0.5, "copies": 12, "caution": 0.0, "view_scale": 0.2, "views": 3},
+        {"algorithm": "samme", "rounds": 3},
+        {"views_per_round": 0, "concatenate": "one"},
+    ],
+)
+@pytest.mark.parametrize("from_file", [True, False])
+def test_the_command_line_learns_the_same_text(folder, settings, from_file):
+    root, paths, y = folder
+    prompts = str(root / "sentences.json")
+    config = FitConfig(encoder="fake:48-0", shots=None, prompts=prompts, **settings)
+    fit_run(FitRequest(str(root / "images"), root / "run", config, progress=False))
+    typed = PromptEnsemble.load(root / "run" / "ensemble.json")
+    names = {"rounds": "n_rounds", "views": "n_views", "seed": "random_state"}
+    options = {names.get(name, name): value for name, value in {"seed": 0, **settings}.items()}
+    model = PromptBoostClassifier("fake:48-0", prompts if from_file else SENTENCES, **options)
+    learnt = model.fit(paths, y).ensemble_
+    assert learnt.rounds == typed.rounds
+    assert learnt.class_names == typed.class_names
+    told = {"pictures", "shots", "view_scale", "views"}
+    assert {key: value for key, value in learnt.settings.items() if key not in told} == {
+        key: value for key, value in typed.settings.items() if key not in told
+    }
+
+
+def test_settings_of_the_composer_reach_it(images):
+    def banks(**options):
+        model = PromptBoostClassifier("fake:48-0", SENTENCES, random_state=0, **options)
+        (only,) = model.fit(*images).ensemble_.rounds
+        return [list(bank.values()) for bank in only.banks.values()]
+
+    assert {sum(bank) for bank in banks(copies=5)} == {5}
+    assert max(map(max, banks(spread=50))) < max(map(max, banks(spread=0)))
+
+
+def test_labels_that_are_no_names_need_names(images):
+    X, names = images
+    labels = np.searchsorted(["fire", "ice", "moss"], names)
+    model = PromptBoostClassifier("fake:48-0", SENTENCES, random_state=0)
+    with pytest.raises(LabelError, match=r"such as 0, and prompts need names: set class_names=\{0"):
+        model.fit(X, labels)
+    with pytest.raises(LabelError, match="such as False"):
+        model.fit(X, labels > 0)
+    plain = clone(model).fit(X, names)
+    for given in (["fire", "ice", "moss"], {0: "fire", 1: "ice", 2: "moss"}):
+        named = clone(model).set_params(class_names=given).fit(X, labels)
+        assert named.ensemble_.rounds == plain.ensemble_.rounds
+        assert (
+            named.predict(X).tolist() == np.searchsorted(plain.classes_, plain.predict(X)).tolist()
+        )
+    some = labels != 1
+    two = clone(model).set_params(class_names=["fire", "ice", "moss"])
+    two.fit([X[i] for i in np.flatnonzero(some)], labels[some])
+    assert two.ensemble_.class_names == ("fire", "moss")
+    wordnet = {"n1": "fire", "n2": "ice", "n3": "moss"}
+    ids = np.array(["n1", "n2", "n3"])[labels]
+    assert clone(model).set_params(class_names=wordnet).fit(X, ids).classes_.tolist() == list(
+        wordnet
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "labels", "message"),
+    [
+        (["fire"], [0, 0, 1, 1], "no name for the label 1"),
+        ({0: "fire"}, [0, 0, 1, 1], "no name for the label 1"),
+        (["fire", "ice"], [1, 1, 2, 2], "no name for the label 2"),
+        (["fire", "ice"], ["a", "a", "b", "b"], "a mapping from label to name"),
+        (["ice", "ice"], [0, 0, 1, 1], "'ice' stands for two labels"),
+        ([3, 4], [0, 0, 1, 1], "3 is no text"),
+    ],
+)
+def test_bad_class_names(images, given, labels, message):
+    X, _ = images
+    model = PromptBoostClassifier("fake:48-0", class_names=given)
+    with pytest.raises(LabelError, match=message):
+        model.fit(X[:4], labels)
+
+
+def test_numbers_are_names_where_nothing_reads_them():
+    assert PromptBoostClassifier().fit(ROWS, [3, 3, 5, 5]).ensemble_.class_names == ("3", "5")
+    named = PromptBoostClassifier(class_names={3: "a", 5: "b"}).fit(ROWS, [3, 3, 5, 5])
+    assert named.ensemble_.class_names == ("a", "b")
+    assert named.predict(ROWS).tolist() == [3, 3, 5, 5]
+    with pytest.raises(SettingError, match="class_names is 'ab'"):
+        PromptBoostClassifier(class_names="ab").fit(ROWS, [0, 0, 1, 1])
+
+
+def test_one_image_is_one_image(fitted, images, tmp_path):
+    X, y = images
+    X[0].save(tmp_path / "one.png")
+    path = tmp_path / "one.png"
+    for one in (X[0], np.asarray(X[0]), path, str(path), path.read_bytes()):
+        assert fitted.predict(one).tolist() == fitted.predict([X[0]]).tolist()
+        assert fitted.predict_proba(one).shape == (1, 3)
+        with pytest.raises(DataError, match="X is one image, and fit takes several"):
+            clone(fitted).fit(one, y)
+    gray = np.asarray(X[0].convert("L"))
+    with pytest.raises(DataError, match=r"one image without colours is written \[X\]"):
+        fitted.predict(gray)
+    assert fitted.predict([gray]).shape == (1,)
+    with pytest.raises(DataError, match="no encoder"):
+        PromptBoostClassifier().fit(ROWS, LABELS).predict(str(path))
+
+
+def test_a_pool_may_be_a_file(folder):
+    root, paths, y = folder
+    model = PromptBoostClassifier("fake:48-0", root / "sentences.json", random_state=0)
+    assert "it is very red" in model.fit(paths, y).ensemble_.texts()
+    saved = root / "pool.jsonl"
+    save_pool(build_pool(["fire", "ice", "moss"], descriptions=SENTENCES), saved)
+    again = clone(model).set_params(pool=str(saved)).fit(paths, y)
+    assert again.ensemble_.rounds == model.ensemble_.rounds
+    with pytest.raises(SettingError, match="is a saved pool"):
+        clone(again).set_params(templates=TEMPLATES).fit(paths, y)
+    with pytest.raises(PoolError, match=r"nowhere\.json"):
+        clone(model).set_params(pool="nowhere.json").fit(paths, y)
+    with pytest.raises(SettingError, match="pool is a list: give a PromptPool, the path of a file"):
+        clone(model).set_params(pool=["it is red"]).fit(paths, y)
+    with pytest.raises(SettingError, match="templates is 'mine'"):
+        clone(model).set_params(templates="mine").fit(paths, y)
+    (root / "some.json").write_text(json.dumps({"fire": ["it is very red"]}))
+    with pytest.warns(UserWarning, match="no sentences for 'ice', 'moss'"):
+        clone(model).set_params(pool=root / "some.json").fit(paths, y)
+
+
+def test_images_are_embedded_in_a_pipeline(folder):
+    _, paths, y = folder
+    encoder = CountingEncoder()
+    model = make_pipeline(ImageEmbedder(encoder), LogisticRegression())
+    assert cross_val_score(model, paths, y, cv=3).mean() > 0.8
+    assert encoder.counts["images"] == 12
+    step = ImageEmbedder("fake:48-0").fit(paths)
+    rows = step.transform(paths)
+    assert (rows == FakeEncoder(48).encode_images(Image.open(path) for path in paths)).all()
+    assert step.get_feature_names_out().tolist() == [f"imageembedder{i}" for i in range(48)]
+    assert step.transform(paths[0]).shape == (1, 48)
+    boosted = make_pipeline(step, PromptBoostClassifier("fake:48-0", SENTENCES, random_state=0))
+    assert boosted.fit(paths, y).score(paths, y) > 0.8
+    with pytest.raises(DataError, match="X holds no images"):
+        step.transform(rows)
+    with pytest.raises(DataError, match="no encoder"):
+        ImageEmbedder({"a": [1.0]}).fit(paths)
+    assert promptboost.ImageEmbedder is ImageEmbedder
+
+
+def test_an_ensemble_becomes_a_classifier(fitted, images, tmp_path):
+    X, _ = images
+    fitted.ensemble_.save(tmp_path / "ensemble.json")
+    for given in (fitted.ensemble_, tmp_path, str(tmp_path / "ensemble.json")):
+        again = PromptBoostClassifier.from_ensemble(given)
+        assert again.encoder == "fake:48-0"
+        assert (again.predict_proba(X) == fitted.predict_proba(X)).all()
+        assert (again.n_iter_, again.n_features_in_) == (4, 48)
+        assert again.logit_scale_ == fitted.logit_scale_
+    other = PromptBoostClassifier.from_ensemble(fitted.ensemble_, "fake:64-5", n_rounds=2)
+    moved = fitted.transfer("fake:64-5")
+    assert (other.decision_function(X) == moved.decision_function(X)).all()
+    assert other.transfer("fake:48-0").predict(X).tolist() == fitted.predict(X).tolist()
+    assert other.n_rounds == 2
+    lost = PromptEnsemble(fitted.ensemble_.class_names, fitted.ensemble_.rounds)
+    with pytest.raises(SettingError, match="names no encoder: give one"):
+        PromptBoostClassifier.from_ensemble(lost)
+
+
 def test_pickle_of_a_named_encoder_is_small(fitted, images):
     again = pickle.loads(pickle.dumps(fitted))
     assert again.encoder == "fake:48-0"
@@ -596,17 +817,21 @@ ROWS, LABELS = np.eye(4), np.array(["a", "a", "b", "b"])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_rounds": 0}, "rounds must be at least 1"),
-        ({"n_rounds": 2.5}, "n_rounds is 2.5: give a whole number"),
+        ({"n_rounds": 0}, "n_rounds is 0, but must be 1 or more"),
+        ({"n_rounds": 2.5}, "n_rounds is 2.5, but must be a whole number"),
         ({"n_rounds": True}, "n_rounds is True"),
-        ({"views_per_round": -1}, "views_per_round must be at least 0"),
-        ({"temperature": 0.0}, "temperature must be positive"),
+        ({"n_views": -1}, "n_views is -1, but must be 0 or more"),
+        ({"views_per_round": -1}, "views_per_round is -1, but must be 0 or more"),
+        ({"temperature": 0.0}, "temperature is 0.0, but must be a number above 0"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
-        ({"algorithm": "real"}, "algorithm must be"),
-        ({"composer": "greedy", "max_copies": 0}, "max_copies must be at least 1"),
-        ({"patience": 0}, "patience must be at least 1"),
+        ({"algorithm": "real"}, "algorithm is 'real', but must be 'samme.r' or 'samme'"),
+        ({"composer": "greedy", "max_copies": 0}, "max_copies is 0, but must be 1 or more"),
+        ({"patience": 0}, "patience is 0, but must be 1 or more"),
+        ({"copies": 2**16}, "copies is 65536, but must be at most 32768"),
+        ({"caution": -0.5}, "caution is -0.5, but must be a number, 0 or more"),
         ({"encoder": 3}, "encoder is 3"),
-        ({"random_state": -1}, "seed must be at least 0"),
+        ({"random_state": -1}, "random_state is -1, but must be 0 or more"),
+        ({"cache": 3}, "cache is 3: give True, False, or the path of a folder"),
         ({"pool": {"a": ["b"]}}, "need an encoder"),
         ({"templates": ["a {}"]}, "need an encoder"),
     ],
@@ -662,7 +887,7 @@ def test_bad_images(images, tmp_path):
         model.fit(X, y[1:])
     with pytest.raises(SettingError, match="views go with embeddings"):
         model.fit(X, y, views=np.ones((12, 4, 48)))
-    with pytest.raises(SettingError, match=r"n_views is 3: .* set n_views=8 or views_per_round=3"):
+    with pytest.raises(SettingError, match=r"is 8, .* set n_views to 8 or .* views_per_round to 3"):
         clone(model).set_params(n_views=3, views_per_round=8).fit(X, y)
     with pytest.raises(EncoderError, match="There is no encoder"):
         PromptBoostClassifier("no such").fit(X, y)

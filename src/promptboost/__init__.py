@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from promptboost.encoders import Encoder, load_encoder
-    from promptboost.estimator import PromptBoostClassifier
+    from promptboost.estimator import ImageEmbedder, PromptBoostClassifier
     from promptboost.model import LinearHead, PromptClassifier, PromptEnsemble, load
 
 __all__ = [
     "PromptBoostClassifier",
+    "ImageEmbedder",
     "PromptClassifier",
     "PromptEnsemble",
     "LinearHead",
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "PromptBoostClassifier": "promptboost.estimator",
+    "ImageEmbedder": "promptboost.estimator",
     "PromptEnsemble": "promptboost.model",
     "LinearHead": "promptboost.model",
     "PromptClassifier": "promptboost.model.classifier",

@@ -1,15 +1,32 @@
-"""What a fit is asked to do, and the TOML file it is kept in."""
+"""Every setting of a fit, once: its name, type, default, limits and documentation.
+
+The command line, TOML files, the estimator and the method ``promptboost`` are views of what is here.
+"""
 
 import math
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, get_args
+from textwrap import fill
+from types import UnionType
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from promptboost.errors import FileFormatError, SettingError
 
-__all__ = ["DEFAULT_ENCODER", "PRESETS", "FitConfig", "read_config"]
+__all__ = [
+    "DEFAULT_ENCODER",
+    "PRESETS",
+    "BoostConfig",
+    "FitConfig",
+    "InputConfig",
+    "Setting",
+    "checked",
+    "documented",
+    "read_config",
+    "settings_of",
+]
 
 #: Works on a machine that reaches no model hub. A CLIP model is better where one can be had.
 DEFAULT_ENCODER = "conse:lite0"
@@ -18,125 +35,359 @@ Templates = Literal["own", "clip"]
 OnBad = Literal["skip", "stop"]
 Concatenation = Literal["none", "one", "all"]
 Composer = Literal["gradient", "greedy"]
+Algorithm = Literal["samme.r", "samme"]
+
+
+def _setting(default: Any, text: str, **limits: Any) -> Any:
+    """Return a field with its documentation and its limits, see :class:`Setting`."""
+    return field(default=default, metadata={"help": text, **limits})
 
 
 @dataclass(frozen=True)
-class FitConfig:
-    """Everything that decides what a fit gives, but for the images.
+class InputConfig:
+    """Settings about what a fit is given: encoder, images and prompts."""
 
-    Attributes
-    ----------
-    encoder : str
-        Name of the model, see ``promptboost models``.
-    shots : int or None
-        Images of each class to learn from; None for all there are.
-    seed : int
-        Decides which images are drawn, which views a round sees, and ties.
-    composer : {"gradient", "greedy"}
-        How the sentences of a round are chosen: by steps down the logistic loss, or one after the other
-        by the errors they mend, as in the paper.
-    logit_scale : float or None
-        What the gradient composer multiplies cosines with; None chooses it from the images to learn
-        from, see :func:`promptboost.training.learner.settle_scale`.
-    rounds : int
-        Number of weak classifiers. The gradient composer needs no second one.
-    views : int
-        Random crops of each image to learn from. The crops of an image are the same for every
-        seed, so that fits share their embeddings; the seed decides which of them a round sees.
-    views_per_round : int or None
-        How many of them a round sees, None for all; 0 composes on the images themselves. Few of
-        them make the rounds of the greedy composer differ; the gradient composer needs no such thing.
-    view_scale : float
-        Smallest share of an image that a crop keeps.
-    temperature : float
-        Of the softmax over scores: lower makes boosting turn to mistakes sooner.
-    max_copies : int or None
-        For the greedy composer: most copies of a prompt that enter at once.
-    patience : int or None
-        Stop after this many rounds in a row that leave no error.
-    prompts : str or None
-        File with sentences about the classes.
-    templates : {"own", "clip"}
-        The 80 templates that come with promptboost, or CLIP's (needs open_clip).
-    concatenate : {"none", "one", "all"}
-        See :func:`promptboost.pool.build_pool`.
-    on_bad : {"skip", "stop"}
-        What to do about files that cannot be used.
+    encoder: str = _setting(
+        DEFAULT_ENCODER,
+        "Model that embeds images and prompts, see 'promptboost models'. The default needs no model "
+        "hub; where one can be reached, ViT-B-32/openai sees much better.",
+    )
+    shots: int | None = _setting(16, "Images of each class to learn from.", least=1, none="all")
+    views: int = _setting(
+        8,
+        "Random crops of each image to learn from. They are the same for every seed, so that fits "
+        "share their embeddings.",
+        least=0,
+    )
+    view_scale: float = _setting(
+        0.5, "Smallest share of an image that a crop keeps.", above=0, most=1
+    )
+    prompts: str | None = _setting(
+        None,
+        "Sentences about the classes: a pool of 'promptboost pool build', or one file of any format "
+        'that it reads, such as {"class": ["sentence", …], …} in a JSON file.',
+        none="templates only",
+        file=True,
+    )
+    templates: Templates = _setting(
+        "own", "The templates that come with promptboost, or CLIP's, which need open_clip."
+    )
+    concatenate: Concatenation = _setting(
+        "none",
+        "Join each sentence to a template: to none, to one drawn for it, or to all of them.",
+    )
+    on_bad: OnBad = _setting("skip", "Go on without files that cannot be used, or stop.")
+
+
+@dataclass(frozen=True)
+class BoostConfig:
+    """Settings about how prompts are chosen.
 
     Examples
     --------
-    >>> settings = FitConfig(shots=4)
-    >>> settings.rounds, settings.merged({"rounds": 5}).rounds
+    >>> BoostConfig(spread=-1)
+    Traceback (most recent call last):
+    promptboost.errors.SettingError: spread is -1, but must be a number, 0 or more
+    """
+
+    composer: Composer = _setting(
+        "gradient",
+        "How the prompts of a round are chosen: by steps down the logistic loss, or one after the "
+        "other by the errors they mend, as in the paper.",
+    )
+    rounds: int = _setting(
+        1, "Number of weak classifiers. The gradient composer needs no second one.", least=1
+    )
+    views_per_round: int | None = _setting(
+        None,
+        "How many of the crops a round sees; 0 shows it the images themselves. Few of them make the "
+        "rounds of the greedy composer differ.",
+        least=0,
+        none="all",
+    )
+    max_copies: int | None = _setting(
+        None,
+        "Most copies of a prompt that enter a bank at once.",
+        least=1,
+        none="no limit",
+        only_for="greedy",
+    )
+    logit_scale: float | None = _setting(
+        None,
+        "Factor on cosines: higher trusts the images more, and the pool less.",
+        above=0,
+        none="chosen from the images to learn from",
+        only_for="gradient",
+    )
+    temperature: float = _setting(
+        1.0,
+        "Of the softmax over scores: lower makes boosting turn to mistakes sooner.",
+        above=0,
+    )
+    algorithm: Algorithm = _setting(
+        "samme.r", "Real-valued votes, or one hard vote a round weighted by its error."
+    )
+    penalty: bool = _setting(
+        True,
+        "Compare prompts by the change of the error per copy, or by the change alone.",
+        only_for="greedy",
+    )
+    patience: int | None = _setting(
+        None, "Stop after this many rounds in a row that leave no error.", least=1, none="never"
+    )
+    copies: int = _setting(
+        32,
+        "Copies each class can spend: the finest share of a prompt is one of them.",
+        least=1,
+        most=2**15,
+        only_for="gradient",
+    )
+    sweeps: int = _setting(
+        30,
+        "Most passes over all classes; fewer if the gap closes before.",
+        least=1,
+        only_for="gradient",
+    )
+    spread: float = _setting(
+        2.0,
+        "How much a bank is drawn to many prompts rather than few.",
+        least=0,
+        only_for="gradient",
+    )
+    caution: float = _setting(
+        0.3,
+        "An image whose class has probability p counts p**caution: what no prompt explains, such as "
+        "a wrong label, is left alone. 0 is the plain logistic loss.",
+        least=0,
+        only_for="gradient",
+    )
+    tolerance: float = _setting(
+        0.01,
+        "Stop when the gap is below this share of the objective.",
+        least=0,
+        only_for="gradient",
+    )
+    seed: int = _setting(
+        0, "Decides which images are drawn, which crops a round sees, and ties.", least=0
+    )
+
+    def __post_init__(self) -> None:
+        for name, value in checked(
+            {item.name: getattr(self, item.name) for item in fields(self)}, settings_of(type(self))
+        ).items():
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class FitConfig(BoostConfig, InputConfig):
+    """Everything that decides what a fit gives, but for the images.
+
+    Examples
+    --------
+    >>> config = FitConfig(shots=4)
+    >>> config.rounds, config.merged({"rounds": 5}).rounds
     (1, 5)
     >>> FitConfig(rounds=0)
     Traceback (most recent call last):
     promptboost.errors.SettingError: rounds is 0, but must be 1 or more
     """
 
-    encoder: str = DEFAULT_ENCODER
-    shots: int | None = 16
-    seed: int = 0
-    composer: Composer = "gradient"
-    logit_scale: float | None = None
-    rounds: int = 1
-    views: int = 8
-    views_per_round: int | None = None
-    view_scale: float = 0.5
-    temperature: float = 1.0
-    max_copies: int | None = None
-    patience: int | None = None
-    prompts: str | None = None
-    templates: Templates = "own"
-    concatenate: Concatenation = "none"
-    on_bad: OnBad = "skip"
-
-    def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            _check_whole(name, getattr(self, name), least)
-        for name in ("temperature", "view_scale", "logit_scale"):
-            value = _checked_number(name, getattr(self, name))
-            object.__setattr__(self, name, value)
-        for name, kind in _CHOICES.items():
-            if getattr(self, name) not in get_args(kind):
-                allowed = " or ".join(map(repr, get_args(kind)))
-                raise SettingError(f"{name} is {getattr(self, name)!r}, but must be {allowed}")
-        for name, kind in (("encoder", str), ("prompts", str | None)):
-            if not isinstance(getattr(self, name), kind):
-                raise SettingError(f"{name} is {getattr(self, name)!r}, but must be a text")
-        if self.view_scale > 1:
-            raise SettingError(f"view_scale is {self.view_scale}, but is a share: at most 1")
-        if self.views_per_round is not None and self.views_per_round > self.views:
-            raise SettingError(
-                f"views_per_round is {self.views_per_round}, but there are only {self.views} views "
-                "of each image; ask for more views or fewer a round"
-            )
-        for name, composer in _ONLY_FOR.items():
-            if getattr(self, name) is not None and self.composer != composer:
-                raise SettingError(
-                    f"{name} is {getattr(self, name)}, but only the {composer} composer has it, and "
-                    f"the composer is {self.composer}; leave {name} out, or ask for the composer "
-                    f"{composer} (--composer {composer})"
-                )
-
     @property
     def views_seen(self) -> int:
         """How many views of an image a round sees."""
         return self.views if self.views_per_round is None else self.views_per_round
 
-    def merged(self, changes: Mapping[str, Any]) -> "FitConfig":
+    def merged(self, changes: Mapping[str, Any]) -> Self:
         """Take some settings from elsewhere; an unknown name is an error."""
-        return FitConfig(**{**asdict(self), **_known(changes)})
+        return type(self)(**{**asdict(self), **_known(changes)})
 
     def to_table(self) -> dict[str, Any]:
-        """Return the settings as values that TOML can hold; what is not set is left out."""
-        table = asdict(self)
-        table |= {name: "all" for name in _MAY_BE_ALL if table[name] is None}
+        """Return the settings as values that TOML can hold, without those that say nothing.
+
+        What is None is left out unless it has a word, and so is what the composer does not have.
+        """
+        table = {}
+        for name, setting in settings_of(FitConfig).items():
+            value = getattr(self, name)
+            if setting.only_for in (None, self.composer):
+                table[name] = "all" if value is None and setting.none == "all" else value
         return {name: value for name, value in table.items() if value is not None}
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> "FitConfig":
+    def from_table(cls, table: Mapping[str, Any]) -> Self:
         """Read what :meth:`to_table` gives, or gave when there was no other composer."""
         return cls(**_known({"composer": "greedy", **table}))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of one setting.
+
+    Attributes
+    ----------
+    name : str
+        Name in files and in Python; the command line has dashes for underscores.
+    kind : type
+        int, float, bool or str.
+    default : object
+        Value where none is given.
+    help : str
+        What it does.
+    choices : tuple of str
+        All values, where there are few.
+    optional : bool
+        Whether it may be None.
+    none : str
+        What None means; the word "all" may be written for it.
+    least, above, most : number or None
+        Limits: the value is `least` or more, larger than `above`, `most` or less.
+    only_for : str or None
+        The one composer that has it.
+    file : bool
+        Whether it names a file.
+    """
+
+    name: str
+    kind: type
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+    optional: bool = False
+    none: str = ""
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    only_for: str | None = None
+    file: bool = False
+
+    def checked(self, value: Any, called: str | None = None) -> Any:
+        """Return the value as a plain Python one, or raise and say what is expected.
+
+        Parameters
+        ----------
+        value : object
+            What was given.
+        called : str, optional
+            The name to use in the message.
+
+        Examples
+        --------
+        >>> settings_of(FitConfig)["rounds"].checked(0, "n_rounds")
+        Traceback (most recent call last):
+        promptboost.errors.SettingError: n_rounds is 0, but must be 1 or more
+        """
+        if value is None and self.optional:
+            return None
+        if problem := self._problem(value):
+            raise SettingError(f"{called or self.name} is {value!r}, but must be {problem}")
+        return self.kind(value)
+
+    def _problem(self, value: Any) -> str | None:
+        """Return what the value should be, where it is something else."""
+        if self.choices:
+            return None if value in self.choices else " or ".join(map(repr, self.choices))
+        if self.kind in (bool, str):
+            expected = "True or False" if self.kind is bool else "a text"
+            return None if isinstance(value, self.kind) else expected
+        # True is a number to Python, but nobody means it as one.
+        number = not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+        if self.kind is int and not (number and isinstance(value, Integral)):
+            return "a whole number" + (', or "all"' if self.none == "all" else "")
+        kind = "" if self.kind is int else "a number, "
+        if self.above is not None and not (number and value > self.above):
+            return f"a number above {self.above}"
+        if not number or (self.least is not None and value < self.least):
+            return f"{kind}{self.least} or more"
+        return f"at most {self.most}" if self.most is not None and value > self.most else None
+
+    @property
+    def default_text(self) -> str:
+        """The default, as people write it."""
+        return self.none if self.default is None else str(self.default)
+
+    def documentation(self, called: str | None = None) -> str:
+        """Return the entry of a numpydoc list of parameters."""
+        kind = f"{{{', '.join(map(repr, self.choices))}}}" if self.choices else self.kind.__name__
+        kind += " or None" if self.optional else ""
+        meaning = f" None: {self.none}." if self.optional else ""
+        composer = f" Only for the {self.only_for} composer." if self.only_for else ""
+        text = fill(
+            f"{self.help}{meaning}{composer}", 94, initial_indent="    ", subsequent_indent="    "
+        )
+        return f"{called or self.name} : {kind}, default={self.default!r}\n{text}"
+
+
+def settings_of(config: type) -> Mapping[str, Setting]:
+    """Return the settings of a configuration by name, in order.
+
+    Fields that a subclass adds without a documentation of their own are not among them.
+
+    Examples
+    --------
+    >>> settings_of(FitConfig)["spread"].default, settings_of(FitConfig)["composer"].choices
+    (2.0, ('gradient', 'greedy'))
+    """
+    hints = get_type_hints(config)
+    found = {}
+    for item in fields(config):
+        if "help" not in item.metadata:
+            continue
+        assert item.default is not MISSING
+        hint = hints[item.name]
+        kinds = get_args(hint) if get_origin(hint) is UnionType else (hint,)
+        choices = get_args(kinds[0]) if get_origin(kinds[0]) is Literal else ()
+        kind = str if choices else kinds[0]
+        optional = type(None) in kinds
+        found[item.name] = Setting(
+            item.name, kind, item.default, choices=choices, optional=optional, **item.metadata
+        )
+    return found
+
+
+def checked(
+    values: Mapping[str, Any],
+    settings: Mapping[str, Setting],
+    called: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Check some settings, each by itself and all together, and return them as plain values.
+
+    Parameters
+    ----------
+    values : mapping of str to object
+        Settings by name; those that are not in `settings` are left out.
+    settings : mapping of str to Setting
+        From :func:`settings_of`.
+    called : mapping of str to str, optional
+        Other names to use in messages.
+
+    Raises
+    ------
+    SettingError
+        If a value is of another type or out of its limits, or two do not go together.
+    """
+    names = {**{name: name for name in settings}, **(called or {})}
+    plain = {
+        name: setting.checked(values[name], names[name])
+        for name, setting in settings.items()
+        if name in values
+    }
+    seen, views = plain.get("views_per_round"), plain.get("views")
+    if seen is not None and views is not None and seen > views:
+        raise SettingError(
+            f"{names['views_per_round']} is {seen}, but there are only {views} views of each image; "
+            f"set {names['views']} to {seen} or more, or {names['views_per_round']} to {views} or less"
+        )
+    composer = plain.get("composer")
+    for name, value in plain.items():
+        setting = settings[name]
+        if composer and setting.only_for not in (None, composer) and value != setting.default:
+            raise SettingError(
+                f"{names[name]} is {value}, but only the {setting.only_for} composer has it, and the "
+                f"composer is {composer}; leave {names[name]} out, or ask for the composer "
+                f"{setting.only_for} (--composer {setting.only_for}; composer={setting.only_for!r} in "
+                "Python)"
+            )
+    return plain
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -170,54 +421,20 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise SettingError(f"{path}: {error}") from error
 
 
-_LEAST = {
-    "shots": 1,
-    "seed": 0,
-    "rounds": 1,
-    "views": 0,
-    "views_per_round": 0,
-    "max_copies": 1,
-    "patience": 1,
-}
-_MAY_BE_NONE = ("shots", "views_per_round", "max_copies", "patience", "logit_scale")
-# What None is called in a file and on the command line.
-_MAY_BE_ALL = ("shots", "views_per_round")
-_ONLY_FOR = {"max_copies": "greedy", "logit_scale": "gradient"}
-_CHOICES: dict[str, Any] = {
-    "composer": Composer,
-    "templates": Templates,
-    "concatenate": Concatenation,
-    "on_bad": OnBad,
-}
-
-
-def _check_whole(name: str, value: object, least: int) -> None:
-    if value is None and name in _MAY_BE_NONE:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        also = ', or "all"' if name in _MAY_BE_ALL else ""
-        raise SettingError(f"{name} is {value!r}, but must be a whole number{also}")
-    if value < least:
-        raise SettingError(f"{name} is {value}, but must be {least} or more")
-
-
-def _checked_number(name: str, value: object) -> float | None:
-    if value is None and name in _MAY_BE_NONE:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise SettingError(f"{name} is {value!r}, but must be a number above 0")
-    return float(value)
-
-
 def _known(table: Mapping[str, Any]) -> dict[str, Any]:
-    names = [field.name for field in fields(FitConfig)]
-    if strange := sorted(set(table) - set(names)):
-        raise SettingError(f"there is no setting {strange[0]!r}; there are {', '.join(names)}")
-    values = dict(table)
-    for name in _MAY_BE_ALL:
-        if values.get(name) == "all":
-            values[name] = None
-    return values
+    settings = settings_of(FitConfig)
+    if strange := sorted(set(table) - set(settings)):
+        raise SettingError(f"there is no setting {strange[0]!r}; there are {', '.join(settings)}")
+    return {
+        name: None if value == "all" and settings[name].none == "all" else value
+        for name, value in table.items()
+    }
+
+
+def documented(names: Iterable[str], called: Mapping[str, str]) -> str:
+    """Return the numpydoc entries of some settings, by the names they have elsewhere."""
+    settings = settings_of(FitConfig)
+    return "\n".join(settings[name].documentation(called.get(name)) for name in names)
 
 
 _PAPER: dict[str, Any] = {

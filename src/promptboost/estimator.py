@@ -1,17 +1,23 @@
-"""PromptBoostClassifier: promptboost as a scikit-learn classifier.
+"""PromptBoostClassifier and ImageEmbedder: promptboost for scikit-learn.
 
 Besides this file, only the logistic-regression baseline in ``methods/logistic.py`` imports scikit-learn.
 """
 
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Integral
+from textwrap import indent
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+)
 from sklearn.metrics import accuracy_score
 from sklearn.utils import Tags, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
@@ -22,33 +28,51 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from promptboost.boosting import BoostSettings
-from promptboost.boosting.gradient.compose import GradientSettings
+from promptboost.config import (
+    DEFAULT_ENCODER,
+    BoostConfig,
+    FitConfig,
+    checked,
+    documented,
+    settings_of,
+)
+from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_images, holds_images
+from promptboost.data.shots import image_ids
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import Embedder, TextSource, text_source
+from promptboost.encoders.embedder import Embedder, TextSource
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
+from promptboost.model.classifier import PromptClassifier, load
 from promptboost.model.head import Head
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool
-from promptboost.pool.descriptions import sentences_by_class
-from promptboost.training import fit_ensemble
 from promptboost.training.examples import (
+    Cache,
     Examples,
     RowSpace,
-    Words,
     checked_views,
+    embedder_of,
+    fit_examples,
+)
+from promptboost.training.pool_rows import PoolRows
+from promptboost.training.prompts import (
+    PoolLike,
+    embed_pool,
+    make_pool,
+    names_of_classes,
     prototypes,
-    sentences,
 )
 
-__all__ = ["PromptBoostClassifier"]
+__all__ = ["ImageEmbedder", "PromptBoostClassifier"]
 
 Floats = NDArray[np.float64]
 Labels = NDArray[Any]
-# Example → the example it was merged into, and its part of that one's weight.
-Parts = dict[str, tuple[str, float]]
+Source = Embedder | TextSource
+
+# The settings of a fit that are parameters here, and what scikit-learn calls some of them.
+_SETTINGS = ("concatenate", *settings_of(BoostConfig), "views", "view_scale")
+_CALLED = {"rounds": "n_rounds", "views": "n_views", "seed": "random_state"}
 
 
 class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -58,12 +82,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     cosine with the image. The rounds together are a :class:`~promptboost.PromptEnsemble`: plain
     text, which :meth:`transfer` moves to another encoder.
 
-    **The composer** decides which prompts a round takes. "gradient" gives every class the same number
-    of copies and moves them from prompt to prompt as lowers the logistic loss most, so that one
-    round is enough; "greedy", the paper's, appends copies as lowers the number of errors most.
-
     **With an encoder**, X holds images, or embeddings that this encoder made of images. The
-    prompts come from the class names, which are the labels as text, and from `pool`.
+    prompts come from the class names, which are the labels or `class_names`, and from `pool`.
 
     **Without an encoder** there is nothing that could embed a sentence, and X is any matrix of
     numbers. Then *prototypes* stand in for sentences: the training rows of a class are its prompts,
@@ -77,45 +97,33 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         and cannot embed images: a mapping from text to row, a function of a list of texts.
         scikit-learn copies the parameters of estimators it clones, so for a search or a
         cross-validation a name is better than an encoder, which is copied with its weights.
-    pool : PromptPool, mapping or None, default=None
+    pool : PromptPool, mapping, path-like or None, default=None
         The prompts to choose from. A mapping has sentences by class, which join the filled templates
-        (see :func:`promptboost.pool.build_pool`); without it, there are the templates alone, and
-        of classes it lacks a warning tells. A PromptPool may have more classes than y.
-    templates : sequence of str or None, default=None
+        (see :func:`promptboost.pool.build_pool`), and so has a file, of any format that
+        ``promptboost fit --prompts`` reads; without it, there are the templates alone. A warning
+        names the classes without sentences. A PromptPool may have more classes than y.
+    templates : sequence of str, "own", "clip" or None, default=None
         Sentences with ``{}`` where the class name goes, where `pool` is not a PromptPool; ours by
         default.
-    composer : {"gradient", "greedy"}, default="gradient"
-        What composes a round.
-    logit_scale : float or None, default=None
-        What the gradient composer multiplies cosines with: higher trusts the examples more, and the
-        pool less. None chooses it from the training examples.
-    n_rounds : int, default=1
-        Number of weak classifiers.
-    views_per_round : int, optional
-        Views of each image that a round sees, by default all; 0 shows it the images themselves,
-        as is always done with embeddings unless :meth:`fit` is given their views.
-    n_views : int, default=8
-        Views of each image to embed. Rounds draw from them, none twice before all were seen.
-    temperature : float, default=1.0
-        Of the softmax over mean cosines.
-    algorithm : {"samme.r", "samme"}, default="samme.r"
-        Real-valued votes, or one hard vote a round.
-    max_copies : int or None, default=None
-        Largest number of copies of a prompt the greedy composer appends at once.
-    penalty : bool, default=True
-        Whether the greedy composer compares prompts by the change of the error per copy, or by the
-        change alone.
-    patience : int or None, default=None
-        Stop after this many rounds in a row that left no error.
+    class_names : sequence or mapping, optional
+        What the classes are called in prompts, by label; a sequence names the labels 0, 1, and so on.
+        By default labels are names themselves, and must be texts where there is an encoder.
+    {settings}
+    cache : bool or path-like, default=True
+        Where embeddings of images and texts are kept, so that none is made twice: the store that
+        the command line uses, none, or a folder.
     random_state : int, RandomState or None, default=None
-        Decides the views and the ties between templates. An int is used as the seed itself.
+        Decides which crops a round sees, and ties. An int is the seed itself, so that the command
+        line learns the same text with it.
 
     Attributes
     ----------
     classes_ : ndarray of shape (K,)
-        The labels; in ``ensemble_`` they are called by their text.
+        The labels; in ``ensemble_`` they are called by their names.
     ensemble_ : PromptEnsemble
         The fitted thing.
+    classifier_ : PromptClassifier
+        The same with its encoder: answers for images in any form, is saved, moves.
     head_ : LinearHead or VotingHead
         The same embedded, in single precision, to save or serve.
     n_iter_ : int
@@ -145,7 +153,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     n_rounds=50, views_per_round=4, n_views=20``.
 
     A pickle holds the name of an encoder, but an encoder with its weights. To keep what was learnt,
-    save ``ensemble_``, which is text, or ``head_``.
+    use :meth:`save`, which writes text and its vectors; :meth:`from_ensemble` reads them.
 
     Examples
     --------
@@ -164,34 +172,52 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def __init__(
         self,
         encoder: TextSource | str | None = None,
-        pool: PromptPool | Mapping[str, Sequence[str]] | None = None,
+        pool: PoolLike | None = None,
         *,
         templates: Sequence[str] | None = None,
+        class_names: Sequence[str] | Mapping[Any, str] | None = None,
+        concatenate: Literal["none", "one", "all"] = "none",
         composer: Literal["gradient", "greedy"] = "gradient",
-        logit_scale: float | None = None,
         n_rounds: int = 1,
         views_per_round: int | None = None,
-        n_views: int = 8,
+        max_copies: int | None = None,
+        logit_scale: float | None = None,
         temperature: float = 1.0,
         algorithm: Literal["samme.r", "samme"] = "samme.r",
-        max_copies: int | None = None,
         penalty: bool = True,
         patience: int | None = None,
+        copies: int = 32,
+        sweeps: int = 30,
+        spread: float = 2.0,
+        caution: float = 0.3,
+        tolerance: float = 0.01,
+        n_views: int = 8,
+        view_scale: float = 0.5,
+        cache: Cache = True,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.encoder = encoder
         self.pool = pool
         self.templates = templates
+        self.class_names = class_names
+        self.concatenate = concatenate
         self.composer = composer
-        self.logit_scale = logit_scale
         self.n_rounds = n_rounds
         self.views_per_round = views_per_round
-        self.n_views = n_views
+        self.max_copies = max_copies
+        self.logit_scale = logit_scale
         self.temperature = temperature
         self.algorithm = algorithm
-        self.max_copies = max_copies
         self.penalty = penalty
         self.patience = patience
+        self.copies = copies
+        self.sweeps = sweeps
+        self.spread = spread
+        self.caution = caution
+        self.tolerance = tolerance
+        self.n_views = n_views
+        self.view_scale = view_scale
+        self.cache = cache
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Tags:
@@ -227,33 +253,36 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         -------
         self
         """
-        source = text_source(self.encoder)
-        settings = self._boost_settings()
-        given = self._examples(X, y, sample_weight, views, source, settings)
-        names = [str(label) for label in self.classes_]
+        source = embedder_of(self.encoder, self.cache)
+        config = self._config(images=holds_images(X))
+        given = self._examples(X, y, sample_weight, views, source, config)
+        read = source is not None
+        names = names_of_classes(self.classes_.tolist(), self.class_names, in_prompts=read)
         examples, parts = given.weighted(names), None
         if source is None:  # images keep their names and their order, as on the command line
-            examples, parts = _merged(examples)
-        words, self._space = self._words(names, examples, source)
-        if examples.views is None:
-            settings = replace(settings, views_per_round=0)
-        elif self.views_per_round is None:
-            settings = replace(settings, views_per_round=examples.views.shape[1])
-        ensemble = fit_ensemble(
-            examples.shots(self._space),
-            words.grid,
-            words.texts,
-            settings,
-            image_ids=examples.ids,
-            weights=examples.weights,
-            encoder_id=source.id if isinstance(source, Encoder) else None,
-            encoder_fingerprint=source.fingerprint if isinstance(source, Encoder) else None,
-            encoder_scale=source.logit_scale if isinstance(source, Encoder) else None,
-        )
-        weights = _divided(ensemble.sample_weights, parts)
+            examples, parts = examples.merged()
+        pool, words, self._space = self._pool(names, examples, source, config)
+        encoder = source if isinstance(source, Encoder) else None
+        ensemble = fit_examples(examples, pool, config, self._space, encoder)
+        weights: Mapping[str, float] = ensemble.sample_weights
+        if parts is not None:
+            weights = {name: share * weights[merged] for name, (merged, share) in parts.items()}
         self.sample_weight_ = np.array([weights.get(i, 0.0) for i in given.ids])
-        self._take(ensemble, words.source)
+        self._take(ensemble, words)
         return self
+
+    def _config(self, *, images: bool) -> FitConfig:
+        """Check the parameters; whether there are enough views is asked of images only."""
+        values = {name: getattr(self, _CALLED.get(name, name)) for name in _SETTINGS}
+        # A number is the seed itself, so that the command line and this give the same text.
+        if not isinstance(self.random_state, Integral):
+            values["seed"] = check_random_state(self.random_state).randint(2**31 - 1)
+        settings = settings_of(FitConfig)
+        if images:
+            return FitConfig(**checked(values, settings, _CALLED))
+        views = settings["views"].checked(values.pop("views"), "n_views")
+        plain = checked(values, settings, _CALLED)
+        return FitConfig(**plain, views=max(views, plain["views_per_round"] or 0))
 
     def _examples(
         self,
@@ -261,11 +290,12 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         y: Any,
         sample_weight: ArrayLike | None,
         views: ArrayLike | None,
-        source: TextSource | None,
-        settings: BoostSettings,
+        source: Source | None,
+        config: FitConfig,
     ) -> Examples:
         """Check X and y as scikit-learn does, learn the classes, and embed what are images."""
         if not holds_images(X):
+            _check_no_pixels(X, source)
             rows, y = validate_data(self, X, y, dtype="numeric")
             rows = np.asarray(rows, dtype=np.float64)
             labels, weights = self._checked_targets(y, sample_weight, rows)
@@ -273,21 +303,19 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             return Examples(rows, labels, ids, weights, checked_views(views, rows))
         if views is not None:
             raise SettingError("views go with embeddings; X holds images, whose views are drawn")
-        check_consistent_length(X, y)
-        images = as_images(X)
-        labels, weights = self._checked_targets(column_or_1d(y, warn=True), sample_weight, X)
-        if self.n_views < settings.views_per_round:
-            raise SettingError(
-                f"n_views is {self.n_views}: too few to see {settings.views_per_round} a round; "
-                f"set n_views={settings.views_per_round} or views_per_round={self.n_views}"
-            )
-        wanted = self.n_views if settings.views_per_round else 0
-        embedded = _embed(images, source, views=wanted)
-        rows, seen = embedded[:, 0], embedded[:, 1:] if wanted else None
-        self.n_features_in_ = rows.shape[1]
+        data = Dataset(as_images(X), ())
+        if len(data) == 1:
+            raise DataError("X is one image, and fit takes several, of two classes or more")
+        check_consistent_length(data.images, y)
+        labels, weights = self._checked_targets(
+            column_or_1d(y, warn=True), sample_weight, data.images
+        )
+        wanted = config.views if config.views_seen else 0
+        rows = _images(source).images(data, views=wanted, view_scale=config.view_scale)
+        self.n_features_in_ = rows.shape[2]
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
-        ids = tuple(image.id for image in images)
-        return Examples(rows, labels, ids, weights, seen)
+        seen = rows[:, 1:] if wanted else None
+        return Examples(rows[:, 0], labels, tuple(image_ids(data)), weights, seen)
 
     def _checked_targets(
         self, y: Labels, sample_weight: ArrayLike | None, rows: Any
@@ -303,72 +331,27 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             weights = _check_sample_weight(sample_weight, rows, dtype=np.float64)
         return labels.astype(np.int64), weights
 
-    def _gradient_settings(self) -> GradientSettings | None:
-        """Return what the gradient composer is asked; None for the greedy one."""
-        if self.composer not in ("gradient", "greedy"):
-            raise SettingError(f"composer is {self.composer!r}: give 'gradient' or 'greedy'")
-        for name, asked, other in (
-            ("logit_scale", self.logit_scale is not None, "gradient"),
-            ("max_copies", self.max_copies is not None, "greedy"),
-            ("penalty", not self.penalty, "greedy"),
-        ):
-            if asked and self.composer != other:
+    def _pool(
+        self,
+        names: Sequence[str],
+        examples: Examples,
+        source: Source | None,
+        config: FitConfig,
+    ) -> tuple[PoolRows, Source, RowSpace]:
+        """Return the pool, what embeds its texts, and the space in which it meets the examples."""
+        if source is None:
+            if self.pool is not None or self.templates is not None:
                 raise SettingError(
-                    f"{name} is {getattr(self, name)!r}, but the {self.composer} composer has none: "
-                    f"leave it out or set composer={other!r}"
+                    "pool and templates are sentences, which need an encoder: set encoder"
                 )
-        if self.composer == "greedy":
-            return None
-        scale: object = self.logit_scale
-        if scale is None:
-            return GradientSettings()
-        if isinstance(scale, bool) or not isinstance(scale, Real):
-            raise SettingError(f"logit_scale is {scale!r}: give a positive number, or None")
-        return GradientSettings(float(scale))
+            space = RowSpace.around(examples.rows, examples.relative_weights())
+            return *prototypes(names, examples, space), space
+        pool = make_pool(names, self.pool, self.templates, config.concatenate)
+        if self.pool and not isinstance(self.pool, PromptPool):
+            _warn_of_missing_sentences(pool.missing)
+        return embed_pool(pool, names, source), source, RowSpace()
 
-    def _boost_settings(self) -> BoostSettings:
-        gradient = self._gradient_settings()
-        for name in ("n_rounds", "views_per_round", "n_views", "max_copies", "patience"):
-            value = getattr(self, name)
-            if value is None and name in ("views_per_round", "max_copies", "patience"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, Integral):
-                raise SettingError(f"{name} is {value!r}: give a whole number")
-        if not isinstance(self.temperature, Real):
-            raise SettingError(f"temperature is {self.temperature!r}: give a positive number")
-        # A number is the seed itself, so that the command line and this give the same text.
-        seed = self.random_state
-        if not isinstance(seed, Integral):
-            seed = check_random_state(seed).randint(2**31 - 1)
-        seen = self.views_per_round
-        return BoostSettings(
-            rounds=int(self.n_rounds),
-            views_per_round=int(self.n_views if seen is None else seen),
-            temperature=float(self.temperature),
-            algorithm=self.algorithm,
-            seed=int(seed),
-            max_copies=self.max_copies,
-            penalty=self.penalty,
-            patience=self.patience,
-            gradient=gradient,
-        )
-
-    def _words(
-        self, names: list[str], examples: Examples, source: TextSource | None
-    ) -> tuple[Words, RowSpace]:
-        """Return the pool, and the space in which it and the examples are compared."""
-        if source is not None:
-            words = sentences(names, source, self.pool, self.templates)
-            _warn_of_missing_sentences(names, self.pool)
-            return words, RowSpace()
-        if self.pool is not None or self.templates is not None:
-            raise SettingError(
-                "pool and templates are sentences, which need an encoder: set encoder"
-            )
-        space = RowSpace.around(examples.rows, examples.relative_weights())
-        return prototypes(names, examples, space), space
-
-    def _take(self, ensemble: PromptEnsemble, words: TextSource) -> None:
+    def _take(self, ensemble: PromptEnsemble, words: Source) -> None:
         """Set all that follows from an ensemble and what embeds its texts."""
         self.ensemble_ = ensemble
         self.n_iter_ = len(ensemble)
@@ -393,20 +376,76 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             A new one, fitted; this one stays as it is.
         """
         check_is_fitted(self)
-        words = text_source(encoder)
-        if words is None or self._space.constant is not None:
-            raise SettingError(
-                "encoder is None: give the encoder to transfer to"
-                if words is None
-                else "fitted on prototypes, which are rows of X: only sentences can be transferred"
-            )
+        source = embedder_of(encoder, self.cache)
+        if source is None:
+            raise SettingError("encoder is None: give the encoder to transfer to")
+        self._check_sentences()
         other = type(self)(**{**self.get_params(deep=False), "encoder": encoder})
-        other.classes_ = self.classes_
-        other.sample_weight_ = self.sample_weight_
-        other._space = self._space
-        other._take(self.ensemble_, words)
+        for name in ("classes_", "sample_weight_", "_space"):
+            if name in self.__dict__:
+                setattr(other, name, getattr(self, name))
+        other._take(self.ensemble_, source)
         other.n_features_in_ = other.head_.dim
         return other
+
+    @classmethod
+    def from_ensemble(
+        cls,
+        ensemble: PromptEnsemble | str | os.PathLike[str],
+        encoder: TextSource | str | None = None,
+        **parameters: Any,
+    ) -> "PromptBoostClassifier":
+        """Make a fitted classifier of an ensemble; its class names are the labels.
+
+        Parameters
+        ----------
+        ensemble : PromptEnsemble or path-like
+            An ensemble, its file, or the folder of a run or of :meth:`save`.
+        encoder : Encoder, str, mapping or callable, optional
+            As in the constructor; by default the encoder of the fit, by its name.
+        **parameters
+            Further parameters of the constructor, for a later :meth:`fit`.
+
+        Examples
+        --------
+        >>> from promptboost import PromptEnsemble
+        >>> from promptboost.model import Round
+        >>> banks = {"fire": {"it is red": 1}, "ice": {"it is blue": 1}}
+        >>> ensemble = PromptEnsemble(("fire", "ice"), (Round("a {}", banks, 0.0, 0.1),))
+        >>> classifier = PromptBoostClassifier.from_ensemble(ensemble, "fake:32-0")
+        >>> classifier.classes_
+        array(['fire', 'ice'], dtype='<U4')
+        """
+        if not isinstance(ensemble, PromptEnsemble):
+            ensemble = load(ensemble).ensemble
+        self = cls(ensemble.encoder_id if encoder is None else encoder, **parameters)
+        source = embedder_of(self.encoder, self.cache)
+        if source is None:
+            raise SettingError("the ensemble names no encoder: give one as encoder")
+        self.classes_ = np.array(ensemble.class_names)
+        self._space = RowSpace()
+        self._take(ensemble, source)
+        self.n_features_in_ = self.head_.dim
+        return self
+
+    @property
+    def classifier_(self) -> PromptClassifier:
+        """The text with its encoder, which answers for images in any form; see the class."""
+        check_is_fitted(self)
+        self._check_sentences()
+        return PromptClassifier(
+            self.ensemble_, embedder_of(self.encoder, self.cache), self.head_, cache=False
+        )
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the text and its vectors into a folder, which :meth:`from_ensemble` reads."""
+        self.classifier_.save(folder)
+
+    def _check_sentences(self) -> None:
+        if self._space.constant is not None:
+            raise SettingError(
+                "fitted on prototypes, which are rows of X: only sentences can be saved or moved"
+            )
 
     # --- predicting ----------------------------------------------------------------------------
 
@@ -426,7 +465,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self._labels(self._final, rows)
 
     def predict_proba(self, X: Any) -> Floats:
-        """Turn the vote into probabilities with a softmax; they are not calibrated.
+        """Turn scores into probabilities with a softmax, on the logit scale that the fit chose.
 
         Returns
         -------
@@ -477,28 +516,108 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return np.asarray(self.classes_[head.predict_index(rows)])
 
     def _rows(self, X: Any) -> Floats:
-        """Check X, embed what are images, and give rows of length one."""
+        """Check X, embed what are images, and return embeddings of length one."""
         check_is_fitted(self)
         if not holds_images(X):
+            _check_no_pixels(X, self.encoder)
             rows = validate_data(self, X, reset=False, dtype="numeric")
-            return self._space.unit(np.asarray(rows, dtype=np.float64))
-        source = text_source(self.encoder)
-        rows = _embed(as_images(X), source, views=0)[:, 0]
-        if isinstance(source, Encoder) and source.fingerprint != self.head_.encoder_fingerprint:
+            return np.asarray(self._space.unit(np.asarray(rows, dtype=np.float64)))
+        embedder = _images(embedder_of(self.encoder, self.cache))
+        if embedder.fingerprint != self.head_.encoder_fingerprint:
             raise EncoderError(
-                f"fitted with {self.head_.encoder_id!r}, but encoder is {source.id!r} now: use transfer"
+                f"fitted with {self.head_.encoder_id!r}, but encoder is {embedder.id!r} now: use transfer"
             )
-        return self._space.unit(rows)
+        rows = embedder.originals(Dataset(as_images(X), ()))
+        return np.asarray(self._space.unit(rows.astype(np.float64)))
 
 
-def _warn_of_missing_sentences(
-    names: list[str], pool: PromptPool | Mapping[str, Sequence[str]] | None
-) -> None:
+if PromptBoostClassifier.__doc__:  # python -OO has none
+    PromptBoostClassifier.__doc__ = PromptBoostClassifier.__doc__.replace(
+        "    {settings}\n",
+        indent(documented([name for name in _SETTINGS if name != "seed"], _CALLED), "    ") + "\n",
+    )
+
+
+class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Embed images, as the first step of a pipeline.
+
+    Parameters
+    ----------
+    encoder : Encoder or str, default="conse:lite0"
+        The model or its name, see :func:`promptboost.load_encoder`.
+    cache : bool or path-like, default=True
+        Where embeddings are kept: the store that the command line uses, none, or a folder.
+
+    Attributes
+    ----------
+    n_features_out_ : int
+        Length of the embeddings.
+
+    Examples
+    --------
+    >>> from PIL import Image
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> X = [Image.new("RGB", (8, 8), colour) for colour in ("red", "tomato", "blue", "navy")]
+    >>> model = make_pipeline(ImageEmbedder("fake:32-0", cache=False), LogisticRegression())
+    >>> model.fit(X, ["fire", "fire", "ice", "ice"]).predict([Image.new("RGB", (8, 8), "darkred")])
+    array(['fire'], dtype='<U4')
+    """
+
+    def __init__(self, encoder: Encoder | str = DEFAULT_ENCODER, *, cache: Cache = True) -> None:
+        self.encoder = encoder
+        self.cache = cache
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.requires_fit = False
+        return tags
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Load the encoder; there is nothing to learn."""
+        self.n_features_out_ = _images(embedder_of(self.encoder, self.cache)).dim
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float32]:
+        """Embed images: paths, PIL images, arrays of pixels or bytes of files.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features_out_)
+            Rows of length one.
+        """
+        if not holds_images(X):
+            raise DataError("X holds no images: give paths, PIL images, arrays of pixels, or bytes")
+        embedder = _images(embedder_of(self.encoder, self.cache))
+        return embedder.originals(Dataset(as_images(X), ()))
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_features_out_)
+
+
+def _images(source: Source | None) -> Embedder:
+    """Return what embeds images, or raise if there is nothing that can."""
+    if isinstance(source, Embedder):
+        return source
+    raise DataError(
+        "X holds images, and there is no encoder to embed them: set encoder to an encoder or to the "
+        "name of one, or give embeddings"
+    )
+
+
+def _check_no_pixels(X: Any, encoder: object) -> None:
+    """Raise if X may be an image without colours, where embeddings are expected."""
+    if encoder is not None and isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype == np.uint8:
+        raise DataError(
+            f"X is a matrix of bytes of shape {X.shape}: one image without colours is written [X]; "
+            "embeddings are floats, X.astype(float)"
+        )
+
+
+def _warn_of_missing_sentences(missing: Sequence[str]) -> None:
     """Name the classes that sentences by class leave out: a slip of spelling looks the same."""
-    if not pool or isinstance(pool, PromptPool):
-        return
-    described, _ = sentences_by_class(names, pool)
-    missing = [name for name in names if name not in described]
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         warnings.warn(
@@ -507,41 +626,6 @@ def _warn_of_missing_sentences(
             UserWarning,
             stacklevel=4,  # whoever called fit
         )
-
-
-def _merged(examples: Examples) -> tuple[Examples, Parts]:
-    """Put examples in the order of their values, and equal ones together with their weights added.
-
-    Then it decides nothing in which order examples were given, or whether one was given twice or with
-    twice the weight: neither a sum of floats that is rounded, nor who is set aside with whom when the
-    logit scale is chosen. Which merged example each one went into, and its part of that, is told too.
-    """
-    n = len(examples.rows)
-    values = [examples.labels[:, None], examples.rows]
-    if examples.views is not None:
-        values.append(examples.views.reshape(n, -1))
-    _, first, into = np.unique(
-        np.concatenate(values, axis=1), axis=0, return_index=True, return_inverse=True
-    )
-    into = into.reshape(n)
-    given = examples.relative_weights()
-    total = np.bincount(into, weights=given).astype(np.float64)
-    merged = Examples(
-        examples.rows[first],
-        examples.labels[first],
-        tuple(examples.ids[i] for i in first),
-        None if examples.weights is None and len(first) == n else total,
-        None if examples.views is None else examples.views[first],
-    )
-    own = zip(examples.ids, into, given / total[into], strict=True)
-    return merged, {name: (merged.ids[i], float(part)) for name, i, part in own}
-
-
-def _divided(weights: Mapping[str, float], parts: Parts | None) -> Mapping[str, float]:
-    """Return each example its part of the weight of the one it was merged into."""
-    if parts is None:
-        return weights
-    return {name: part * weights[merged] for name, (merged, part) in parts.items()}
 
 
 def _votes(head: Head, rows: Floats) -> Floats:

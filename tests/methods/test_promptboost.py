@@ -28,6 +28,8 @@ from tests.methods.small_task import ENCODER, NAMES, OTHER, PICTURES, POOL, SAID
         "tpb?rounds=3&views_per_round=0",
         "promptboost?logit_scale=50&temperature=2",
         "tpb?rounds=2&sources=cupl",
+        "promptboost?spread=0.5&caution=0&copies=8&sweeps=5",
+        "tpb?rounds=2&penalty=false&patience=1",
     ],
 )
 def test_it_classifies_as_its_ensemble_does(name: str) -> None:
@@ -45,6 +47,21 @@ def test_it_classifies_as_its_ensemble_does(name: str) -> None:
     ours = fitted.logits(unseen)
     theirs = head.scores(unseen.rows(ENCODER))
     assert np.corrcoef(ours[:, 0] - ours[:, 1], theirs[:, 0] - theirs[:, 1])[0, 1] > 0.9999
+
+
+def test_hard_votes_are_counted_as_its_ensemble_counts_them(tmp_path: Path) -> None:
+    fitted = make_method("tpb?rounds=3&algorithm=samme").fit(SHOTS, POOL, ENCODER)
+    head = PromptEnsemble.from_json(fitted.details["ensemble"]).embed(ENCODER)
+    unseen = RowImages({ENCODER.id: rows_of(ENCODER, "pale red", "ice", "fire", "blue dark")})
+    np.testing.assert_allclose(
+        np.exp(fitted.logits(unseen)), head.predict_proba(unseen.rows(ENCODER)), rtol=1e-5
+    )
+    save_fitted(fitted, tmp_path)
+    again = load_fitted(tmp_path, ENCODER)
+    np.testing.assert_array_equal(again.logits(unseen), fitted.logits(unseen))
+    moved = PromptEnsemble.from_json(fitted.details["ensemble"]).embed(OTHER)
+    expected = moved.predict_index(PICTURES.rows(OTHER)).tolist()
+    assert fitted.transfer(OTHER).predict(PICTURES).tolist() == expected
 
 
 def test_the_ablations_do_what_they_say() -> None:
@@ -81,6 +98,9 @@ def test_settings_out_of_range_are_refused() -> None:
         "tpb?views_per_round=-1",
         "promptboost?logit_scale=-1",
         "tpb?seed=-1",
+        "promptboost?spread=-1",
+        "promptboost?copies=0",
+        "promptboost?algorithm=real",
     ):
         with pytest.raises(PromptBoostError):
             make_method(spelling)  # before any image is read

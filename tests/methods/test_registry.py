@@ -89,7 +89,7 @@ def test_only_what_is_not_the_default_is_spelled() -> None:
         ("tpb?temperature=warm", "temperature is 'warm', but must be a number"),
         ("tpb?temperature=nan", "temperature is 'nan', but must be a number"),
         ("tpb?rounds=1&rounds=2", "rounds is given twice"),
-        ("tpb?composer=random", "must be gradient or greedy"),
+        ("tpb?composer=random", "must be 'gradient' or 'greedy'"),
         ("zero-shot?template=a photo", "must have one {}"),
         ("zero-shot?template", "must have one {}"),
     ],

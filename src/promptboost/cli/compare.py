@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from promptboost.cli.failure import Interrupted
+from promptboost.cli.options import config_options
 from promptboost.cli.output import Output, device_option, no_cache_option, plain, speaks, table
 from promptboost.config import DEFAULT_ENCODER, FitConfig
 from promptboost.errors import command_name
@@ -88,9 +89,7 @@ class _Numbers(_Names):
 @click.option(
     "--transfer", type=_Names(), default="", help="Other models to carry what was learnt to."
 )
-@click.option("--prompts", type=click.Path(), help="Sentences about the classes, as for fit.")
-@click.option("--templates", type=click.Choice(["own", "clip"]), help="Default: own.")
-@click.option("--views", type=int, help="Crops of each image to learn from. Default: 8.")
+@config_options(("prompts", "templates", "concatenate", "views", "view_scale"))
 @click.option("--list", "only_list", is_flag=True, help="Say which methods there are.")
 @no_cache_option
 @device_option

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from promptboost.cli.failure import Interrupted
+from promptboost.cli.options import config_options
 from promptboost.cli.output import (
     Output,
     device_option,
@@ -16,28 +17,12 @@ from promptboost.cli.output import (
     speaks,
     table,
 )
-from promptboost.config import DEFAULT_ENCODER, PRESETS, FitConfig
+from promptboost.config import PRESETS, FitConfig, read_config
 from promptboost.errors import command_name
 
 if TYPE_CHECKING:
     from promptboost.model.provenance import Composed
     from promptboost.runs.results import Results
-
-_DEFAULT = FitConfig()
-_PAPER = _DEFAULT.merged(PRESETS["paper"])
-
-
-class _NumberOrAll(click.ParamType[Any]):
-    name = "N|all"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if value == "all" or isinstance(value, int):
-            return value
-        try:
-            return int(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither a number nor 'all'", param, ctx)
-
 
 _EXAMPLES = """
 \b
@@ -53,59 +38,17 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
     "-o", "--output", "run", required=True, type=click.Path(path_type=Path), metavar="RUN"
 )
 @click.option(
-    "--encoder",
-    help=f"Model to see and read with, from 'promptboost models'. Default: {DEFAULT_ENCODER}, because "
-    "it needs no model hub. Where one can be reached, ViT-B-32/openai sees much better.",
-)
-@click.option(
-    "--shots",
-    type=_NumberOrAll(),
-    help=f"Images of each class to learn from. Default: {_DEFAULT.shots}.",
-)
-@click.option("--seed", type=int, help=f"Decides what is drawn. Default: {_DEFAULT.seed}.")
-@click.option(
     "--preset",
     type=click.Choice(list(PRESETS)),
     help="Settings that go together: paper is the greedy composer with many rounds, as published. "
     "What is typed here or in the --config wins.",
 )
 @click.option(
-    "--composer",
-    type=click.Choice(["gradient", "greedy"]),
-    help=f"How sentences are chosen. Default: {_DEFAULT.composer}; {_PAPER.composer} with --preset "
-    "paper.",
-)
-@click.option(
-    "--rounds",
-    type=int,
-    help=f"Rounds of boosting. Default: {_DEFAULT.rounds}; {_PAPER.rounds} with --preset paper.",
-)
-@click.option(
-    "--views", type=int, help=f"Crops of each image to learn from. Default: {_DEFAULT.views}."
-)
-@click.option(
-    "--views-per-round",
-    type=_NumberOrAll(),
-    help="How many of them a round sees. Default: all; "
-    f"{_PAPER.views_per_round} with --preset paper.",
-)
-@click.option(
-    "--prompts",
-    type=click.Path(),
-    help="Sentences about the classes: a pool of 'promptboost pool build', or one file of any format "
-    'that it reads, such as {"class": ["sentence", …], …} in a JSON file.',
-)
-@click.option("--templates", type=click.Choice(["own", "clip"]), help="Default: own.")
-@click.option(
     "--config",
     type=click.Path(),
     help="Settings in a TOML file, named as in a run.toml. What is typed here wins.",
 )
-@click.option(
-    "--on-bad",
-    type=click.Choice(["skip", "stop"]),
-    help="Go on without files that cannot be used, or stop. Default: skip.",
-)
+@config_options(presets=True)
 @click.option("--overwrite", is_flag=True, help="Replace the run that is there.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run, with its settings.")
 @no_cache_option
@@ -130,7 +73,6 @@ def command(
     (see 'promptboost data check --help'), or the word emoji. RUN is
     the folder to write: the classifier as text (ensemble.json), its vectors, the figures, a report.
     """
-    from promptboost.config import read_config
     from promptboost.errors import RunError, SettingError
     from promptboost.report import write_card, write_report
     from promptboost.runs.fit import FitRequest, fit_run
@@ -146,7 +88,7 @@ def command(
     }
     folder = RunFolder(run)
     going_on = resume and folder.state in ("unfinished", "finished")
-    settings = (folder.settings if going_on else _DEFAULT).merged(asked)
+    settings = (folder.settings if going_on else FitConfig()).merged(asked)
     if "encoder" not in asked and not going_on:
         out.note(
             f"encoder {settings.encoder}: needs no model hub. Where one can be reached, add "

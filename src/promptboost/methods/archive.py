@@ -37,6 +37,7 @@ _VERSION = 1
 _KINDS: dict[str, str | type[Fitted]] = {
     "text": "promptboost.methods.fitted:TextClassifier",
     "linear": "promptboost.methods.fitted:LinearClassifier",
+    "votes": "promptboost.methods.promptboost:VotingClassifier",
     "tip-adapter": "promptboost.methods.tip_adapter:CacheClassifier",
     "promptsrc": "promptboost.methods.promptsrc.promptsrc:PromptedClassifier",
     "eft": "promptboost.methods.eft:EmulatedClassifier",

@@ -1,24 +1,28 @@
 """Boosting of text prompts as one method among others; its ablations are its settings."""
 
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import ClassVar
 
-from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots
+import numpy as np
+
+from promptboost.boosting import GridPool, Shots
+from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
-from promptboost.errors import LabelError, PoolError, SettingError
-from promptboost.methods.base import FewShotSet, Group, Method, Origin, Transfer
+from promptboost.errors import LabelError, PoolError
+from promptboost.methods.base import FewShotSet, Group, Images, Logits, Method, Origin, Transfer
 from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.registry import spelled
+from promptboost.model import LinearHead, PromptEnsemble, VotingHead
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import of_sources
-from promptboost.training import PoolTexts, fit_ensemble
+from promptboost.training import PoolTexts, boost_settings, fit_ensemble
 
-__all__ = ["Boosting"]
+__all__ = ["Boosting", "VotingClassifier"]
 
 
 @dataclass(frozen=True)
-class Boosting(Method):
+class Boosting(BoostConfig, Method):
     """Text prompt boosting.
 
     The paper cuts new crops of the images in every round; here a round draws its views among the
@@ -26,23 +30,11 @@ class Boosting(Method):
 
     Parameters
     ----------
-    composer : {"gradient", "greedy"}
-        How a round composes its banks.
-    rounds : int
-        M. The paper has 50, and 30 for ImageNet.
-    views_per_round : int or None
-        a: how many crops of an image a round sees; None for all there are, 0 for none.
-    max_copies : int or None
-        Most copies of a prompt in a bank of the greedy composer: 1 is without duplication.
-    logit_scale : float or None
-        Of the gradient composer; None chooses it from the few images.
-    temperature : float
-        τ.
     sources : str
         Names of description sources, with commas: only their sentences, and the templates, are
         in the pool. All by default.
-    seed : int
-        Decides which views a round sees.
+    **settings
+        Those of :class:`~promptboost.config.BoostConfig`.
 
     Examples
     --------
@@ -59,26 +51,7 @@ class Boosting(Method):
     group: ClassVar[Group] = Group.BOOSTING
     carries_over: ClassVar[Transfer] = Transfer.TEXT
 
-    composer: Literal["gradient", "greedy"] = "gradient"
-    rounds: int = 1
-    views_per_round: int | None = None
-    max_copies: int | None = None
-    logit_scale: float | None = None
-    temperature: float = 1.0
     sources: str = ""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.composer not in ("gradient", "greedy"):
-            raise SettingError(f"composer is {self.composer!r}, but must be gradient or greedy")
-        if self.views_per_round is not None and self.views_per_round < 0:
-            raise SettingError(f"views_per_round is {self.views_per_round}, but must be 0 or more")
-        # What a composer does not look at would be an ablation of nothing.
-        if self.composer == "gradient" and self.max_copies is not None:
-            raise SettingError("max_copies is for the greedy composer: tpb, or composer=greedy")
-        if self.composer == "greedy" and self.logit_scale is not None:
-            raise SettingError("logit_scale is for the gradient composer: promptboost")
-        self._settings(0)  # says what is wrong with the others
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
         """Refuse a pool without templates or of other classes, and classes without images."""
@@ -105,11 +78,13 @@ class Boosting(Method):
         words = of_sources(pool, self.sources)
         rows = shots.images.views(encoder)
         views = rows[:, 1:]
+        seen = min(self.views_per_round or 0, views.shape[1])
+        asked = self if self.views_per_round is None else replace(self, views_per_round=seen)
         ensemble = fit_ensemble(
             Shots.from_rows(rows[:, 0], shots.labels, views if views.size else None),
             _grid(words, encoder),  # type: ignore[arg-type]  # protocols do not say they have a hash
             PoolTexts.of(words),
-            self._settings(views.shape[1]),
+            boost_settings(asked, views.shape[1]),
             image_ids=[str(i) for i in range(len(rows))],
             encoder_id=encoder.id,
             encoder_fingerprint=encoder.fingerprint,
@@ -118,19 +93,27 @@ class Boosting(Method):
         banks = tuple(ensemble.prompts(name) for name in shots.class_names)
         details = {"ensemble": ensemble.to_json()}
         origin = Origin(spelled(self), shots.class_names, encoder)
-        return TextClassifier(origin, banks, unit=False, details=details)
+        kind = VotingClassifier if self.algorithm == "samme" else TextClassifier
+        return kind(origin, banks, unit=False, details=details)
 
-    def _settings(self, views: int) -> BoostSettings:
-        seen = views if self.views_per_round is None else min(self.views_per_round, views)
-        by_gradient = self.composer == "gradient"
-        return BoostSettings(
-            rounds=self.rounds,
-            views_per_round=seen,
-            temperature=self.temperature,
-            seed=self.seed,
-            max_copies=self.max_copies,
-            gradient=GradientSettings(logit_scale=self.logit_scale) if by_gradient else None,
-        )
+
+@dataclass(frozen=True)
+class VotingClassifier(TextClassifier):
+    """Rounds that vote one by one, as SAMME does: no mean of their prompts says the same."""
+
+    kind: ClassVar[str] = "votes"
+
+    @cached_property
+    def head(self) -> LinearHead | VotingHead:
+        """The ensemble in the space of the encoder."""
+        ensemble = PromptEnsemble.from_json(self.details["ensemble"])
+        return ensemble.embed(self.origin.encoder)
+
+    def logits(self, images: Images) -> Logits:
+        """Count the votes, as logarithms of probabilities."""
+        rows = images.rows(self.origin.encoder)
+        probabilities = self.head.predict_proba(rows)
+        return np.log(np.maximum(probabilities, 1e-30)).astype(np.float32)
 
 
 @lru_cache(maxsize=2)

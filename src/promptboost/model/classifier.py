@@ -231,6 +231,8 @@ class PromptClassifier:
     def _embedder(self) -> Embedder | None:
         """The encoder with its store; None where there is none, or none that can see."""
         source = self._source
+        if isinstance(source, Embedder):
+            return source
         if isinstance(source, str):
             return Embedder.open(
                 source, cache=self._cache, progress=self._progress, device=self._device

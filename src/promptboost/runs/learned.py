@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting import BoostSettings, GradientSettings, Shots
+from promptboost.boosting import Shots
 from promptboost.config import FitConfig
 from promptboost.data.shots import Task, image_ids
 from promptboost.encoders.base import UnitRows
@@ -30,7 +30,7 @@ from promptboost.runs.results import (
     StageResult,
     TaskFacts,
 )
-from promptboost.training import PoolTexts, fit_ensemble
+from promptboost.training import PoolTexts, boost_settings, fit_ensemble
 from promptboost.training.pool_rows import PoolRows
 
 __all__ = ["Learned", "TaskEmbeddings", "chosen_sources", "embed_task", "learn", "measure"]
@@ -128,7 +128,7 @@ def learn(
         Shots.from_rows(embeddings.learn[:, 0], task.learn.labels, views if views.size else None),
         embeddings.pool_rows.grid,
         embeddings.pool_rows.texts,
-        _boost_settings(settings),
+        boost_settings(settings, settings.views),
         image_ids=image_ids(task.learn),
         encoder_id=encoder.id,
         encoder_fingerprint=encoder.fingerprint,
@@ -141,19 +141,6 @@ def learn(
     embeddings.pool_rows.release()
     stages = [head.weights for head in ensemble.weak_heads(embedder.texts(ensemble.texts()))]
     return Learned(ensemble, embed_ensemble(ensemble, embedder), np.stack(stages), seconds)
-
-
-def _boost_settings(settings: FitConfig) -> BoostSettings:
-    by_gradient = settings.composer == "gradient"
-    return BoostSettings(
-        rounds=settings.rounds,
-        views_per_round=settings.views_seen,
-        temperature=settings.temperature,
-        seed=settings.seed,
-        max_copies=settings.max_copies,
-        patience=settings.patience,
-        gradient=GradientSettings(logit_scale=settings.logit_scale) if by_gradient else None,
-    )
 
 
 def measure(

@@ -3,7 +3,7 @@
 :func:`fit_ensemble` is what both the command line and the estimator call.
 """
 
-from promptboost.training.learner import OnRound, fit_ensemble
+from promptboost.training.learner import OnRound, boost_settings, fit_ensemble
 from promptboost.training.pool_rows import PoolTexts
 
-__all__ = ["OnRound", "PoolTexts", "fit_ensemble"]
+__all__ = ["OnRound", "PoolTexts", "boost_settings", "fit_ensemble"]

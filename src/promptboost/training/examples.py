@@ -1,21 +1,38 @@
-"""What a fit learns from: rows, labels, weights and names, ready for boosting."""
+"""The labelled examples a fit learns from, ready for boosting."""
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.boosting import GridPool, Shots
-from promptboost.boosting.grid import to_grid
-from promptboost.encoders.embedder import TextSource, embed_texts
+from promptboost.boosting import Shots
+from promptboost.config import BoostConfig
+from promptboost.encoders.base import Encoder
+from promptboost.encoders.embedder import Embedder, TextSource, text_source
 from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
-from promptboost.pool import PromptPool, build_pool
-from promptboost.training.pool_rows import PoolTexts
+from promptboost.model import PromptEnsemble
+from promptboost.model.schema import Scalar
+from promptboost.training.learner import boost_settings, fit_ensemble
+from promptboost.training.pool_rows import PoolRows
 
-__all__ = ["RowSpace", "Rows", "Examples", "checked_views", "Words", "prototypes", "sentences"]
+__all__ = [
+    "Cache",
+    "Examples",
+    "RowSpace",
+    "Rows",
+    "checked_views",
+    "embedder_of",
+    "fit_examples",
+]
 
-Rows = NDArray[np.float64]
+Rows = NDArray[np.floating]
+# Where embeddings are kept: the user's store, nowhere, or a folder.
+Cache = bool | str | os.PathLike[str]
+# Example → the example it was merged into, and its part of that one's weight.
+Parts = dict[str, tuple[str, float]]
 
 
 @dataclass(frozen=True)
@@ -121,12 +138,46 @@ class Examples:
             None if self.views is None else self.views[kept],
         )
 
+    def merged(self) -> tuple["Examples", Parts]:
+        """Put examples in the order of their values, and equal ones together with their weights added.
+
+        Then it decides nothing in which order examples were given, or whether one was given twice or
+        with twice the weight: neither a sum of floats that is rounded, nor who is set aside with whom
+        when the logit scale is chosen. Which merged example each one went into, and its part of
+        that, is returned too.
+        """
+        n = len(self.rows)
+        values = [self.labels[:, None], self.rows]
+        if self.views is not None:
+            values.append(self.views.reshape(n, -1))
+        _, first, into = np.unique(
+            np.concatenate(values, axis=1), axis=0, return_index=True, return_inverse=True
+        )
+        into = into.reshape(n)
+        weights = self.relative_weights()
+        total = np.bincount(into, weights=weights).astype(np.float64)
+        together = Examples(
+            self.rows[first],
+            self.labels[first],
+            tuple(self.ids[i] for i in first),
+            None if self.weights is None and len(first) == n else total,
+            None if self.views is None else self.views[first],
+        )
+        shares = zip(self.ids, into, weights / total[into], strict=True)
+        return together, {name: (together.ids[i], float(share)) for name, i, share in shares}
+
     def relative_weights(self) -> Rows:
         """Return the start weights, ones where there are none."""
         return np.ones(len(self.rows)) if self.weights is None else self.weights
 
     def shots(self, space: RowSpace) -> Shots:
-        """Put the rows on the grid."""
+        """Put the rows on the grid.
+
+        Rows in single precision are an encoder's own: they are of length one, and stay as they are to
+        the last bit, so that the command line learns the same text from them.
+        """
+        if self.rows.dtype == np.float32:
+            return Shots.from_rows(self.rows, self.labels, self.views)
         views = None if self.views is None else space.unit(self.views)
         return Shots.from_rows(space.unit(self.rows), self.labels, views)
 
@@ -144,7 +195,7 @@ of X, got (2, 3, 5)
     """
     if views is None:
         return None
-    seen = np.asarray(views, dtype=np.float64)
+    seen = np.asarray(views, dtype=rows.dtype)
     if seen.ndim != 3 or seen.shape[::2] != rows.shape or seen.shape[1] == 0:
         raise EmbeddingError(
             f"views: expected shape ({rows.shape[0]}, V, {rows.shape[1]}) with V >= 1 views of each "
@@ -155,78 +206,52 @@ of X, got (2, 3, 5)
     return seen
 
 
-_TEMPLATE = "the average {}"
-
-
-@dataclass(frozen=True)
-class Words:
-    """What a pool says, its rows, and what embeds the texts that are chosen from it."""
-
-    texts: PoolTexts
-    grid: GridPool
-    source: TextSource
-
-
-def sentences(
-    class_names: Sequence[str],
-    source: TextSource,
-    pool: PromptPool | Mapping[str, Sequence[str]] | None = None,
-    templates: Sequence[str] | None = None,
-) -> Words:
-    """Make and embed the pool of some classes.
+def embedder_of(encoder: object, cache: Cache = True) -> Embedder | TextSource | None:
+    """Return what embeds texts, and images where it is an embedder.
 
     Parameters
     ----------
-    class_names : sequence of str
-        In the order of the labels.
-    source : Encoder, mapping or callable
-        What embeds texts.
-    pool : PromptPool, mapping of str to sequence of str, or None
-        A pool, of which these classes are taken; or sentences by class, to join the templates.
-    templates : sequence of str, optional
-        Where `pool` is not a PromptPool; ours by default.
-
-    Examples
-    --------
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> words = sentences(["owl", "bat"], FakeEncoder(), {"owl": ["round eyes"]}, ["a {}."])
-    >>> words.texts.prompt_texts
-    (('an owl.', 'round eyes'), ('a bat.',))
+    encoder : Encoder, str, mapping, callable or None
+        An encoder or its name becomes an embedder; copies of an estimator share the model of a name.
+        All else is returned as it is.
+    cache : bool or path-like, default=True
+        The store of the embedder.
     """
-    if not isinstance(pool, PromptPool):
-        pool = build_pool(class_names, templates=templates, descriptions=pool)
-    elif templates is not None:
-        raise SettingError("the pool has templates of its own: set templates=None")
-    texts = PoolTexts.of(pool, class_names)
-    return Words(texts, texts.embed(lambda wanted: embed_texts(source, wanted)), source)
+    source = text_source(encoder)
+    if isinstance(cache, bool):
+        place = None
+    elif isinstance(cache, str | os.PathLike):
+        place = Path(cache)
+    else:
+        raise SettingError(f"cache is {cache!r}: give True, False, or the path of a folder")
+    if not isinstance(source, Encoder) or isinstance(source, Embedder):
+        return source
+    if cache is False:
+        return Embedder(source, None, progress=False)
+    from promptboost.encoders.store import EmbeddingStore
+
+    return Embedder(source, EmbeddingStore(place), progress=False)
 
 
-def prototypes(class_names: Sequence[str], examples: Examples, space: RowSpace) -> Words:
-    """Make the examples of a class its prompts, and their average its one template.
-
-    The examples of a class are put in the order of their values and equal ones are kept once, so
-    that the order in which they were given decides nothing.
-
-    Examples
-    --------
-    >>> rows = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
-    >>> examples = Examples(rows, np.array([0, 0, 1]), ("0", "1", "2"))
-    >>> words = prototypes(["a", "b"], examples, RowSpace())
-    >>> words.texts.template_texts, words.texts.prompt_texts
-    ((('the average a',), ('the average b',)), (('example 1', 'example 0'), ('example 2',)))
-    """
-    rows, weights = space.unit(examples.rows), examples.relative_weights()
-    vectors: dict[str, Rows] = {}
-    filled, prompts = [], []
-    for k, name in enumerate(class_names):
-        members = np.flatnonzero(examples.labels == k)
-        average = np.average(rows[members], axis=0, weights=weights[members])
-        filled.append(_TEMPLATE.format(name))
-        vectors[filled[-1]] = RowSpace().unit(average[None])[0]
-        _, first = np.unique(to_grid(rows[members]), axis=0, return_index=True)
-        prompts.append(tuple(f"example {examples.ids[i]}" for i in members[first]))
-        vectors.update(zip(prompts[-1], rows[members[first]], strict=True))
-    texts = PoolTexts(
-        tuple(class_names), (_TEMPLATE,), tuple((text,) for text in filled), tuple(prompts)
+def fit_examples(
+    examples: Examples,
+    pool: PoolRows,
+    config: BoostConfig,
+    space: RowSpace,
+    encoder: Encoder | None,
+    notes: Mapping[str, Scalar] | None = None,
+) -> PromptEnsemble:
+    """Boost on examples; without views, on the examples themselves."""
+    seen = 0 if examples.views is None else examples.views.shape[1]
+    return fit_ensemble(
+        examples.shots(space),
+        pool.grid,
+        pool.texts,
+        boost_settings(config if seen else replace(config, views_per_round=0), seen),
+        image_ids=examples.ids,
+        weights=examples.weights,
+        encoder_id=encoder.id if encoder else None,
+        encoder_fingerprint=encoder.fingerprint if encoder else None,
+        encoder_scale=encoder.logit_scale if encoder else None,
+        notes=notes,
     )
-    return Words(texts, texts.embed(lambda wanted: embed_texts(vectors, wanted)), vectors)

@@ -8,14 +8,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridPool, Shots, boost
 from promptboost.boosting.composition import log_losses, scores_of
+from promptboost.boosting.gradient.compose import GradientSettings
 from promptboost.boosting.gradient.scale import calibrated_scale, choose_scale, dealt
+from promptboost.config import BoostConfig
 from promptboost.errors import LabelError
 from promptboost.model import PromptEnsemble, Round
 from promptboost.model.schema import Scalar
 from promptboost.training.pool_rows import PoolTexts
 from promptboost.training.record import FitRecord, recorded_settings
 
-__all__ = ["calibrated_logit_scale", "settle_scale", "OnRound", "fit_ensemble", "round_text"]
+__all__ = [
+    "boost_settings",
+    "calibrated_logit_scale",
+    "settle_scale",
+    "OnRound",
+    "fit_ensemble",
+    "round_text",
+]
 
 Scores = NDArray[np.float64]
 
@@ -154,6 +163,31 @@ def _scores_of_halves(shots: Shots, pool: GridPool, settings: BoostSettings) -> 
         (done,) = boost(learnt, pool, settings)
         scores[aside] = scores_of(done.composition, shots.originals[aside], pool)
     return scores
+
+
+def boost_settings(config: BoostConfig, views: int) -> BoostSettings:
+    """Return what boosting is asked, where there are so many views of each image."""
+    gradient = None
+    if config.composer == "gradient":
+        gradient = GradientSettings(
+            logit_scale=config.logit_scale,
+            sweeps=config.sweeps,
+            copies=config.copies,
+            spread=config.spread,
+            caution=config.caution,
+            tolerance=config.tolerance,
+        )
+    return BoostSettings(
+        rounds=config.rounds,
+        views_per_round=views if config.views_per_round is None else config.views_per_round,
+        temperature=config.temperature,
+        algorithm=config.algorithm,
+        seed=config.seed,
+        max_copies=config.max_copies,
+        penalty=config.penalty,
+        patience=config.patience,
+        gradient=gradient,
+    )
 
 
 OnRound = Callable[[PromptEnsemble, BoostRound], bool | None]

@@ -1,0 +1,168 @@
+"""The prompts a fit chooses from: a pool for the classes at hand, embedded; or prototypes instead."""
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from promptboost.boosting.grid import to_grid
+from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
+from promptboost.errors import LabelError, SettingError
+from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
+from promptboost.training.examples import Examples, Rows, RowSpace
+from promptboost.training.pool_rows import PoolRows, PoolTexts
+
+__all__ = ["PoolLike", "embed_pool", "make_pool", "names_of_classes", "prototypes"]
+
+# What a pool can be made of: a pool, a file, or sentences by class.
+PoolLike = PromptPool | str | Path | Mapping[str, Sequence[str]]
+
+
+def names_of_classes(
+    labels: Sequence[Any],
+    class_names: Sequence[str] | Mapping[Any, str] | None,
+    *,
+    in_prompts: bool,
+) -> tuple[str, ...]:
+    """Return the name of each class.
+
+    Parameters
+    ----------
+    labels : sequence
+        The distinct labels, sorted.
+    class_names : sequence or mapping, optional
+        Names by label. A sequence has the names of the labels 0, 1, and so on.
+    in_prompts : bool
+        Whether names are read as words, so that a number is none.
+
+    Examples
+    --------
+    >>> names_of_classes([0, 2], ["cat", "dog", "owl"], in_prompts=True)
+    ('cat', 'owl')
+    """
+    if class_names is None:
+        numbers = [label for label in labels if not isinstance(label, str)]
+        if in_prompts and numbers:
+            raise LabelError(
+                f"y holds labels that are no names, such as {numbers[0]!r}, and prompts need names: set "
+                f"class_names={{{numbers[0]!r}: 'name', …}}, or a list of the names of 0, 1, and so on"
+            )
+        return tuple(map(str, labels))
+    if isinstance(class_names, str):
+        raise SettingError(f"class_names is {class_names!r}: give a list of names, or a mapping")
+    if isinstance(class_names, Mapping):
+        missing = [label for label in labels if label not in class_names]
+        names: list[Any] = [] if missing else [class_names[label] for label in labels]
+    else:
+        counted = all(isinstance(label, Integral | np.bool_) for label in labels)
+        if not counted:
+            raise LabelError(
+                "class_names is a sequence, which names the labels 0, 1, and so on, but y holds "
+                f"{labels[0]!r}: give a mapping from label to name"
+            )
+        missing = [label for label in labels if not 0 <= int(label) < len(class_names)]
+        names = [] if missing else [class_names[int(label)] for label in labels]
+    if missing:
+        raise LabelError(f"class_names has no name for the label {missing[0]!r}: add one")
+    strange = [name for name in names if not isinstance(name, str)]
+    if strange or len(set(names)) < len(names):
+        twice = [name for name in names if names.count(name) > 1]
+        problem = "is no text" if strange else "stands for two labels"
+        raise LabelError(
+            f"class_names: {(strange or twice)[0]!r} {problem}; give each its own name"
+        )
+    return tuple(names)
+
+
+def make_pool(
+    class_names: Sequence[str],
+    pool: PoolLike | None = None,
+    templates: Sequence[str] | None = None,
+    concatenate: Literal["none", "one", "all"] = "none",
+) -> PromptPool:
+    """Make the pool of some classes.
+
+    Parameters
+    ----------
+    class_names : sequence of str
+        In the order of the labels.
+    pool : PromptPool, path-like or mapping of str to sequence of str, optional
+        A pool, which may have more classes; a file that :func:`promptboost.pool.read_pool` reads;
+        or sentences by class, to join the templates.
+    templates : sequence of str, "own" or "clip", optional
+        Templates where `pool` has none; ours by default.
+    concatenate : {"none", "one", "all"}, default="none"
+        See :func:`promptboost.pool.build_pool`.
+
+    Examples
+    --------
+    >>> pool = make_pool(["owl", "bat"], {"owl": ["round eyes"]}, ["a {}."])
+    >>> PoolTexts.of(pool).prompt_texts
+    (('an owl.', 'round eyes'), ('a bat.',))
+    """
+    if isinstance(templates, str):
+        if templates not in ("own", "clip"):
+            raise SettingError(f"templates is {templates!r}: give 'own', 'clip', or a list")
+        templates = clip_templates() if templates == "clip" else None
+    if isinstance(pool, PromptPool):
+        if templates is not None or concatenate != "none":
+            name = "templates=None" if templates is not None else "concatenate='none'"
+            raise SettingError(f"the pool has templates of its own: set {name}")
+        return pool
+    if isinstance(pool, str | Path):
+        return read_pool(pool, class_names, templates=templates, concatenate=concatenate)
+    if pool is not None and not isinstance(pool, Mapping):
+        raise SettingError(
+            f"pool is a {type(pool).__name__}: give a PromptPool, the path of a file, or a mapping "
+            "from class name to sentences"
+        )
+    return build_pool(class_names, templates=templates, descriptions=pool, concatenate=concatenate)
+
+
+def embed_pool(
+    pool: PromptPool, class_names: Sequence[str], source: Embedder | TextSource
+) -> PoolRows:
+    """Embed the prompts of some classes of a pool, in their order."""
+    texts = PoolTexts.of(pool, class_names)
+    if isinstance(source, Embedder):
+        return PoolRows.embed(texts, source)
+    return PoolRows(texts, texts.embed(lambda some: embed_texts(source, some)))
+
+
+_TEMPLATE = "the average {}"
+
+
+def prototypes(
+    class_names: Sequence[str], examples: Examples, space: RowSpace
+) -> tuple[PoolRows, dict[str, Rows]]:
+    """Make the examples of a class its prompts, and their average its one template.
+
+    The examples of a class are put in the order of their values and equal ones are kept once, so
+    that the order in which they were given decides nothing. The embeddings of all texts are returned
+    too.
+
+    Examples
+    --------
+    >>> rows = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
+    >>> examples = Examples(rows, np.array([0, 0, 1]), ("0", "1", "2"))
+    >>> pool, _ = prototypes(["a", "b"], examples, RowSpace())
+    >>> pool.texts.template_texts, pool.texts.prompt_texts
+    ((('the average a',), ('the average b',)), (('example 1', 'example 0'), ('example 2',)))
+    """
+    rows, weights = space.unit(examples.rows), examples.relative_weights()
+    vectors: dict[str, Rows] = {}
+    filled, prompts = [], []
+    for k, name in enumerate(class_names):
+        members = np.flatnonzero(examples.labels == k)
+        average = np.average(rows[members], axis=0, weights=weights[members])
+        filled.append(_TEMPLATE.format(name))
+        vectors[filled[-1]] = RowSpace().unit(average[None])[0]
+        _, first = np.unique(to_grid(rows[members]), axis=0, return_index=True)
+        prompts.append(tuple(f"example {examples.ids[i]}" for i in members[first]))
+        vectors.update(zip(prompts[-1], rows[members[first]], strict=True))
+    texts = PoolTexts(
+        tuple(class_names), (_TEMPLATE,), tuple((text,) for text in filled), tuple(prompts)
+    )
+    return PoolRows(texts, texts.embed(lambda wanted: embed_texts(vectors, wanted))), vectors

@@ -1,0 +1,69 @@
+"""The fitted estimator as the object that answers: saved, loaded, moved."""
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import log_loss
+
+from promptboost.errors import SettingError
+from promptboost.estimator import PromptBoostClassifier
+from promptboost.model.classifier import PromptClassifier
+
+SENTENCES = {"fire": ["it is very red"], "ice": ["it is very blue"], "moss": ["it is very green"]}
+TONES = {"fire": (200, 20, 20), "ice": (20, 20, 200), "moss": (20, 200, 20)}
+
+
+def draw(count, seed):
+    rng = np.random.default_rng(seed)
+    y = np.array([name for name in TONES for _ in range(count)])
+    X = [
+        Image.fromarray(
+            np.clip(np.array(TONES[name]) + rng.normal(0, 40, (24, 24, 3)), 0, 255).astype(np.uint8)
+        )
+        for name in y
+    ]
+    return X, y
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return PromptBoostClassifier("fake:48-0", SENTENCES, random_state=0).fit(*draw(4, 0))
+
+
+def test_the_classifier_answers_as_the_estimator_does(fitted):
+    X, _ = draw(3, 1)
+    classifier = fitted.classifier_
+    assert isinstance(classifier, PromptClassifier)
+    assert classifier.ensemble is fitted.ensemble_
+    assert list(classifier.predict(X)) == fitted.predict(X).tolist()
+    np.testing.assert_allclose(classifier.predict_proba(X), fitted.predict_proba(X), rtol=1e-4)
+
+
+def test_it_is_saved_and_read_again(fitted, tmp_path):
+    X, _ = draw(3, 1)
+    fitted.save(tmp_path / "kept")
+    again = PromptBoostClassifier.from_ensemble(tmp_path / "kept")
+    assert (again.predict(X) == fitted.predict(X)).all()
+    np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), rtol=1e-6)
+
+
+def test_probabilities_are_on_the_scale_of_the_fit(fitted):
+    X, y = draw(12, 2)
+    probabilities = fitted.predict_proba(X)
+    scale = fitted.ensemble_.logit_scale
+    assert scale is not None
+    rows = fitted.classifier_.encoder.encode_images(X)
+    np.testing.assert_allclose(
+        probabilities, fitted.head_.predict_proba(rows, scale), rtol=1e-4, atol=1e-9
+    )
+    flat = fitted.head_.predict_proba(rows, 1.0)
+    assert log_loss(y, probabilities) < log_loss(y, flat)
+
+
+def test_only_sentences_make_a_classifier():
+    with pytest.raises(NotFittedError):
+        _ = PromptBoostClassifier("fake:48-0").classifier_
+    prototypes = PromptBoostClassifier().fit(np.eye(4), ["a", "a", "b", "b"])
+    with pytest.raises(SettingError, match="prototypes"):
+        _ = prototypes.classifier_
