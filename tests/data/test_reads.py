@@ -9,7 +9,7 @@ import pytest
 
 from promptboost.config import FitConfig
 from promptboost.data import ImageError, load_data
-from promptboost.encoders.embedder import embed_images
+from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.store import EmbeddingStore
 from promptboost.runs.fit import FitRequest, fit_run
@@ -54,11 +54,11 @@ def test_a_file_is_read_once_for_its_check_and_digest_and_once_to_be_decoded(tmp
         fingerprint = data.fingerprint
         assert len({image.digest() for image in data.images}) > 1
         assert counts(counter, folder) == {1}
-        embed_images(data, FakeEncoder(), store=store, progress=False)
+        Embedder(FakeEncoder(), store, progress=False).originals(data)
         assert counts(counter, folder) == {2}
     with opened() as counter:
         again = load_data(folder, progress=False)
-        embed_images(again, FakeEncoder(), store=store, progress=False)
+        Embedder(FakeEncoder(), store, progress=False).originals(again)
         assert again.fingerprint == fingerprint
         assert counts(counter, folder) == {1}
 
@@ -70,7 +70,7 @@ def test_a_file_that_changed_is_read_again(tmp_path):
     plain("teal").save(data.images[0].source)
     after = [image.digest() for image in data.images]
     assert (before[0] != after[0], before[1:] == after[1:]) == (True, True)
-    embed_images(data, FakeEncoder(), progress=False)
+    Embedder(FakeEncoder(), progress=False).originals(data)
     Path(data.images[1].source).unlink()
     with pytest.raises(ImageError, match="no such file"):
         data.images[1].digest()
@@ -84,7 +84,7 @@ def test_a_file_that_changes_between_its_digest_and_decoding_is_found_out(tmp_pa
     plain("teal").save(image.source)
     monkeypatch.setattr(type(image), "digest", lambda self: kept if self is image else b"")
     with pytest.raises(ImageError, match="changed while it was read"):
-        embed_images(data.subset([0]), FakeEncoder(), progress=False)
+        Embedder(FakeEncoder(), progress=False).originals(data.subset([0]))
 
 
 def test_a_fit_opens_each_image_and_its_sentences_as_often_as_it_must(tmp_path):
