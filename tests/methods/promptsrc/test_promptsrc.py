@@ -33,6 +33,7 @@ from promptboost.methods.promptsrc.consistency import (  # noqa: E402
 from promptboost.methods.promptsrc.promptsrc import PromptedClassifier, PromptSRC  # noqa: E402
 from promptboost.methods.zero_shot import ZeroShot  # noqa: E402
 from promptboost.pool import build_pool  # noqa: E402
+from promptboost.testing import check_method  # noqa: E402
 from tests.encoders.openclip.prompted_models import DEEP, UNSUITABLE, make_encoder  # noqa: E402
 
 NAMES = ("fire", "ice", "grass")
@@ -421,6 +422,10 @@ def test_crops_fill_the_whole_image_that_the_tower_sees(encoder):
     )
     pixels, _ = next(images.batches(0, 1))
     assert pixels.tolist() == [[48, 32]]
+
+
+def test_the_check_of_methods_finds_nothing(encoder):
+    assert check_method(PromptSRC(epochs=2), encoder=encoder) == []
 
 
 def test_its_file_is_plain_json(quick, tmp_path):
