@@ -18,10 +18,10 @@ def rows_of(encoder: FakeEncoder, *texts: str) -> np.ndarray:
     return encoder.encode_texts(texts)[:, None]
 
 
-PICTURES = RowImages(
+IMAGES = RowImages(
     {e.id: rows_of(e, "red", "dark red", "blue", "sky blue") for e in (ENCODER, OTHER)}
 )
-SHOTS = FewShotSet(PICTURES, np.array([0, 0, 1, 1]), NAMES)
+SHOTS = FewShotSet(IMAGES, np.array([0, 0, 1, 1]), NAMES)
 SAID = {name: [f"it is {colour}", "it is old"] for name, colour in zip(NAMES, COLOURS, strict=True)}
 POOL = build_pool(NAMES, descriptions={"proapo:CuPL_full": SAID, "mine": {"fire": ["it burns"]}})
 

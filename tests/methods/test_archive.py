@@ -11,7 +11,7 @@ import pytest
 
 from promptboost.errors import FileFormatError
 from promptboost.methods import LinearClassifier, TextClassifier, load_fitted, save_fitted
-from tests.methods.small_task import ENCODER, OTHER, PICTURES, linear_classifier, text_classifier
+from tests.methods.small_task import ENCODER, IMAGES, OTHER, linear_classifier, text_classifier
 
 
 @pytest.mark.parametrize("make", [text_classifier, linear_classifier])
@@ -24,7 +24,7 @@ def test_what_is_loaded_is_what_was_saved(
     assert isinstance(again, type(fitted))
     assert again.origin == fitted.origin
     assert again.details == fitted.details
-    np.testing.assert_array_equal(again.logits(PICTURES), fitted.logits(PICTURES))
+    np.testing.assert_array_equal(again.logits(IMAGES), fitted.logits(IMAGES))
 
 
 def test_further_arrays_come_back(tmp_path: Path) -> None:

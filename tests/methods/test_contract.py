@@ -14,9 +14,9 @@ from promptboost.methods.fitted import class_rows
 from tests.methods.small_task import (
     COLOURS,
     ENCODER,
+    IMAGES,
     NAMES,
     OTHER,
-    PICTURES,
     linear_classifier,
     rows_of,
     text_classifier,
@@ -34,9 +34,9 @@ class TestImages:
 
     def test_an_encoder_that_has_not_seen_them_is_refused(self) -> None:
         with pytest.raises(DataError, match=r"not embedded with fake:8-0, only with fake:16-0"):
-            PICTURES.rows(FakeEncoder(dim=8))
+            IMAGES.rows(FakeEncoder(dim=8))
         with pytest.raises(DataError, match="give the images themselves"):
-            PICTURES.images()
+            IMAGES.images()
 
     @pytest.mark.parametrize(
         ("embedded", "message"),
@@ -73,10 +73,10 @@ class TestImages:
 
     def test_labels_must_fit(self) -> None:
         with pytest.raises(LabelError, match="3 labels for 4 images"):
-            FewShotSet(PICTURES, np.array([0, 0, 1]), NAMES)
+            FewShotSet(IMAGES, np.array([0, 0, 1]), NAMES)
         for label in (2, -1):
             with pytest.raises(LabelError, match="from 0 to 1"):
-                FewShotSet(PICTURES, np.array([0, 0, 1, label]), NAMES)
+                FewShotSet(IMAGES, np.array([0, 0, 1, label]), NAMES)
 
 
 class TestText:
@@ -88,7 +88,7 @@ class TestText:
         np.testing.assert_allclose(unit, row / np.linalg.norm(row), rtol=1e-5)
 
     def test_logits_are_on_the_scale_of_the_encoder(self) -> None:
-        logits = text_classifier(banks=({"red": 1}, {"blue": 1})).logits(PICTURES)
+        logits = text_classifier(banks=({"red": 1}, {"blue": 1})).logits(IMAGES)
         assert logits[0, 0] == pytest.approx(ENCODER.logit_scale)
         assert logits.dtype == np.float32
 
@@ -97,7 +97,7 @@ class TestText:
         assert moved.words() == text_classifier().words()
         assert moved.encoders_asked == (OTHER.id,)
         own = dataclasses.replace(text_classifier(), origin=Origin("x", NAMES, OTHER))
-        np.testing.assert_array_equal(moved.logits(PICTURES), own.logits(PICTURES))
+        np.testing.assert_array_equal(moved.logits(IMAGES), own.logits(IMAGES))
 
     @pytest.mark.parametrize("bank", [{}, {"a": 0.0}, {"a": -1.0, "b": 2.0}, {"a": float("nan")}])
     def test_a_class_needs_prompts_with_weights(self, bank: dict[str, float]) -> None:
@@ -112,8 +112,8 @@ class TestText:
 class TestLinear:
     def test_logits_are_products_and_intercepts(self) -> None:
         fitted = linear_classifier()
-        expected = PICTURES.rows(ENCODER) @ fitted.rows.T + fitted.intercepts
-        np.testing.assert_allclose(fitted.logits(PICTURES), expected)
+        expected = IMAGES.rows(ENCODER) @ fitted.rows.T + fitted.intercepts
+        np.testing.assert_allclose(fitted.logits(IMAGES), expected)
         assert fitted.words() is None
 
     def test_it_does_not_carry_over_and_says_what_to_do(self) -> None:

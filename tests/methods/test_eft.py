@@ -22,7 +22,7 @@ from promptboost.methods.eft import EmulatedClassifier, emulate, load_emulated
 SOURCE, TARGET, THIRD = (FakeEncoder(dim=8 + i, seed=i) for i in range(3))
 NAMES = ("apple", "fire_truck", "ice")
 SEEN = ["a red apple", "red", "blue ice", "a truck", "something green"]
-PICTURES = RowImages({e.id: e.encode_texts(SEEN)[:, None] for e in (SOURCE, TARGET, THIRD)})
+IMAGES = RowImages({e.id: e.encode_texts(SEEN)[:, None] for e in (SOURCE, TARGET, THIRD)})
 
 
 class Shifted(Fitted):
@@ -50,7 +50,7 @@ def tuned_on(encoder=SOURCE, seed=0):
 
 
 def plain_logits(encoder, texts):
-    return 20.0 * PICTURES.rows(encoder) @ encoder.encode_texts(texts).T
+    return 20.0 * IMAGES.rows(encoder) @ encoder.encode_texts(texts).T
 
 
 PLAIN = ["a photo of an apple.", "a photo of a fire truck.", "a photo of an ice."]
@@ -59,12 +59,12 @@ PLAIN = ["a photo of an apple.", "a photo of a fire truck.", "a photo of an ice.
 @pytest.mark.parametrize("strength", [1.0, 0.3, 2.0])
 def test_it_is_the_formula(strength):
     tuned = tuned_on()
-    after = PICTURES.rows(SOURCE) @ tuned.rows.T + tuned.intercepts
+    after = IMAGES.rows(SOURCE) @ tuned.rows.T + tuned.intercepts
     expected = plain_logits(TARGET, PLAIN) + strength * (after - plain_logits(SOURCE, PLAIN))
     emulated = emulate(tuned, TARGET, strength=strength)
-    np.testing.assert_allclose(emulated.logits(PICTURES), expected, rtol=1e-4, atol=1e-4)
-    assert emulated.logits(PICTURES).dtype == np.float32
-    assert emulated.predict(PICTURES).tolist() == expected.argmax(axis=1).tolist()
+    np.testing.assert_allclose(emulated.logits(IMAGES), expected, rtol=1e-4, atol=1e-4)
+    assert emulated.logits(IMAGES).dtype == np.float32
+    assert emulated.predict(IMAGES).tolist() == expected.argmax(axis=1).tolist()
 
 
 def test_probabilities_are_the_product_of_target_and_change():
@@ -75,18 +75,18 @@ def test_probabilities_are_the_product_of_target_and_change():
     tuned = tuned_on()
     product = (
         softmax(plain_logits(TARGET, PLAIN))
-        * softmax(tuned.logits(PICTURES))
+        * softmax(tuned.logits(IMAGES))
         / softmax(plain_logits(SOURCE, PLAIN))
     )
     product /= product.sum(axis=1, keepdims=True)
-    found = softmax(emulate(tuned, TARGET).logits(PICTURES))
+    found = softmax(emulate(tuned, TARGET).logits(IMAGES))
     np.testing.assert_allclose(found, product, rtol=1e-3, atol=1e-6)
 
 
 def test_strength_zero_is_the_target_alone():
     expected = TextClassifier(Origin("x", NAMES, TARGET), tuple({text: 1.0} for text in PLAIN))
     emulated = emulate(tuned_on(), TARGET, strength=0.0)
-    np.testing.assert_array_equal(emulated.logits(PICTURES), expected.logits(PICTURES))
+    np.testing.assert_array_equal(emulated.logits(IMAGES), expected.logits(IMAGES))
 
 
 def test_nothing_learnt_is_the_target_alone():
@@ -94,22 +94,22 @@ def test_nothing_learnt_is_the_target_alone():
     untouched = TextClassifier(Origin("x", NAMES, SOURCE), banks)
     expected = TextClassifier(Origin("x", NAMES, TARGET), banks)
     np.testing.assert_array_equal(
-        emulate(untouched, TARGET).logits(PICTURES), expected.logits(PICTURES)
+        emulate(untouched, TARGET).logits(IMAGES), expected.logits(IMAGES)
     )
 
 
 def test_the_source_itself_as_target_gives_the_tuned_classifier_back():
     tuned = tuned_on()
     found = emulate(tuned, SOURCE)
-    np.testing.assert_allclose(found.logits(PICTURES), tuned.logits(PICTURES), atol=1e-4)
+    np.testing.assert_allclose(found.logits(IMAGES), tuned.logits(IMAGES), atol=1e-4)
     assert found.encoders_asked == (SOURCE.id,)
 
 
 def test_both_zero_shot_classifiers_say_the_template():
     texts = ["a drawing of apple", "a drawing of fire truck", "a drawing of ice"]
     tuned = tuned_on()
-    expected = plain_logits(TARGET, texts) + tuned.logits(PICTURES) - plain_logits(SOURCE, texts)
-    found = emulate(tuned, TARGET, template="a drawing of {}").logits(PICTURES)
+    expected = plain_logits(TARGET, texts) + tuned.logits(IMAGES) - plain_logits(SOURCE, texts)
+    found = emulate(tuned, TARGET, template="a drawing of {}").logits(IMAGES)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -119,7 +119,7 @@ def test_what_is_added_to_all_classes_of_a_image_changes_no_prediction(shifts):
     tuned = tuned_on()
     emulated = emulate(tuned, TARGET)
     shifted = emulate(Shifted(tuned, shifts), TARGET)
-    assert shifted.predict(PICTURES).tolist() == emulated.predict(PICTURES).tolist()
+    assert shifted.predict(IMAGES).tolist() == emulated.predict(IMAGES).tolist()
 
 
 def test_it_says_what_it_costs():
@@ -150,7 +150,7 @@ def test_it_goes_on_to_a_third_encoder_from_the_source():
     emulated = emulate(tuned_on(), TARGET, strength=0.5, template="one {}")
     moved = emulated.transfer(THIRD)
     expected = emulate(tuned_on(), THIRD, strength=0.5, template="one {}")
-    np.testing.assert_array_equal(moved.logits(PICTURES), expected.logits(PICTURES))
+    np.testing.assert_array_equal(moved.logits(IMAGES), expected.logits(IMAGES))
     with pytest.raises(SettingError, match=r"emulated already; its transfer\(\)"):
         emulate(emulated, THIRD)
 
@@ -175,7 +175,7 @@ def test_saved_and_loaded_it_gives_the_same_logits(tmp_path, text):
     save_fitted(emulated, tmp_path)
     loaded = load_emulated(tmp_path, SOURCE, TARGET)
     assert isinstance(loaded, EmulatedClassifier)
-    np.testing.assert_array_equal(loaded.logits(PICTURES), emulated.logits(PICTURES))
+    np.testing.assert_array_equal(loaded.logits(IMAGES), emulated.logits(IMAGES))
     assert loaded.origin == emulated.origin
     assert (tmp_path / "arrays.safetensors").exists() is not text
 

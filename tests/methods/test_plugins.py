@@ -29,7 +29,7 @@ from promptboost.methods.registry import names_method
 from promptboost.plugins import PluginWarning, load_plugins
 from promptboost.testing import check_method
 from tests.cli.cli_tools import call
-from tests.methods.small_task import ENCODER, PICTURES, POOL, SHOTS
+from tests.methods.small_task import ENCODER, IMAGES, POOL, SHOTS
 from tests.methods.third_party import Constant, Majority, NearestMean
 
 HERE = "tests.methods.third_party"
@@ -100,7 +100,7 @@ class TestPlace:
         method = make_method(f"{HERE}:NearestMean?scale=2")
         assert method == NearestMean(scale=2.0)
         assert spelled(method) == f"{HERE}:NearestMean?scale=2.0"
-        assert method.fit(SHOTS, POOL, ENCODER).predict(PICTURES).tolist() == [0, 0, 1, 1]
+        assert method.fit(SHOTS, POOL, ENCODER).predict(IMAGES).tolist() == [0, 0, 1, 1]
 
     @pytest.mark.parametrize(
         ("spelling", "message"),
@@ -196,7 +196,7 @@ class TestFiles:
         save_fitted(Majority().fit(SHOTS, POOL, ENCODER), tmp_path)
         again = load_fitted(tmp_path, ENCODER)
         assert isinstance(again, Constant)
-        assert again.predict(PICTURES).tolist() == [0, 0, 0, 0]
+        assert again.predict(IMAGES).tolist() == [0, 0, 0, 0]
 
     def test_a_file_names_kinds_and_no_code(self, tmp_path: Path) -> None:
         save_fitted(Majority().fit(SHOTS, POOL, ENCODER), tmp_path)

@@ -16,7 +16,7 @@ from promptboost.methods import (
 )
 from promptboost.model import PromptEnsemble
 from promptboost.pool import build_pool
-from tests.methods.small_task import ENCODER, NAMES, OTHER, PICTURES, POOL, SAID, SHOTS, rows_of
+from tests.methods.small_task import ENCODER, IMAGES, NAMES, OTHER, POOL, SAID, SHOTS, rows_of
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from tests.methods.small_task import ENCODER, NAMES, OTHER, PICTURES, POOL, SAID
     ],
 )
 def test_it_classifies_as_its_ensemble_does(name: str) -> None:
-    views = np.concatenate([PICTURES.views(ENCODER), PICTURES.views(ENCODER)[:, ::-1]], axis=1)
+    views = np.concatenate([IMAGES.views(ENCODER), IMAGES.views(ENCODER)[:, ::-1]], axis=1)
     shots = FewShotSet(RowImages({ENCODER.id: views}), SHOTS.labels, NAMES)
     fitted = make_method(name).fit(shots, POOL, ENCODER)
     assert isinstance(fitted, TextClassifier)
@@ -117,10 +117,10 @@ def test_what_cannot_be_boosted_is_refused_before_any_work() -> None:
     method = make_method("promptboost")
     with pytest.raises(PoolError, match="the pool has none; build one with templates"):
         method.check(SHOTS, build_pool(NAMES, templates=[], descriptions=SAID), ENCODER)
-    one_class = FewShotSet(PICTURES, np.zeros(4, dtype=np.int64), NAMES)
+    one_class = FewShotSet(IMAGES, np.zeros(4, dtype=np.int64), NAMES)
     with pytest.raises(LabelError, match="the class 'ice' has no image"):
         method.check(one_class, POOL, ENCODER)
-    alone = FewShotSet(PICTURES, np.zeros(4, dtype=np.int64), NAMES[:1])
+    alone = FewShotSet(IMAGES, np.zeros(4, dtype=np.int64), NAMES[:1])
     with pytest.raises(LabelError, match="two classes"):
         method.check(alone, build_pool(NAMES[:1]), ENCODER)
 
@@ -129,5 +129,5 @@ def test_it_is_saved_and_carried_over(tmp_path: Path) -> None:
     fitted = make_method("promptboost").fit(SHOTS, POOL, ENCODER)
     save_fitted(fitted, tmp_path)
     again = load_fitted(tmp_path, ENCODER)
-    np.testing.assert_allclose(again.logits(PICTURES), fitted.logits(PICTURES), rtol=1e-6)
-    assert fitted.transfer(OTHER).predict(PICTURES).tolist() == [0, 0, 1, 1]
+    np.testing.assert_allclose(again.logits(IMAGES), fitted.logits(IMAGES), rtol=1e-6)
+    assert fitted.transfer(OTHER).predict(IMAGES).tolist() == [0, 0, 1, 1]

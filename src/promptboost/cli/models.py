@@ -13,7 +13,8 @@ def command(out: Output) -> None:
     """List encoders and the name to type for each.
 
     Other models of open_clip work too, spelled architecture/weights; so do hf-hub:organisation/model
-    and architecture@checkpoint-file.
+    and architecture@checkpoint-file. Encoders of other packages are spelled prefix:name, or
+    package.module:Class.
     """
     from promptboost.encoders.registry import MODELS
 

@@ -301,12 +301,28 @@ class Fitted(ABC):
 
 
 class Method(ABC):
-    """A way to learn a classifier. Methods are frozen dataclasses: their fields are the settings."""
+    """A way to learn a classifier: a frozen dataclass whose fields are the settings.
+
+    Attributes
+    ----------
+    name : str
+        What a user types.
+    group : Group
+        What it learns with.
+    carries_over : Transfer
+        How what it has learnt gets to another encoder.
+    learns : bool
+        Whether the images matter: what does not learn is the same for every draw.
+
+    See Also
+    --------
+    promptboost.methods.register_method : makes a method of another package known.
+    promptboost.testing.check_method : tells what a method lacks.
+    """
 
     name: ClassVar[str]
     group: ClassVar[Group]
     carries_over: ClassVar[Transfer]
-    #: Whether the images matter: what does not learn is the same for every draw.
     learns: ClassVar[bool] = True
 
     # Not abstract: most methods can do with whatever they are given.

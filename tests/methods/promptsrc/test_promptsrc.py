@@ -34,6 +34,7 @@ from promptboost.methods.promptsrc.consistency import (  # noqa: E402
 from promptboost.methods.promptsrc.promptsrc import PromptedClassifier, PromptSRC  # noqa: E402
 from promptboost.methods.zero_shot import ZeroShot  # noqa: E402
 from promptboost.pool import build_pool  # noqa: E402
+from promptboost.testing import check_method  # noqa: E402
 from tests.encoders.openclip.prompted_models import DEEP, UNSUITABLE, make_encoder  # noqa: E402
 
 NAMES = ("fire", "ice", "grass")
@@ -70,8 +71,8 @@ class Untouchable(ImageImages):
     rows = views = images
 
 
-PICTURES = ImageImages(Image.new("RGB", (40, 36), colour) for colour in COLOURS)
-SHOTS = FewShotSet(PICTURES, LABELS, NAMES)
+IMAGES = ImageImages(Image.new("RGB", (40, 36), colour) for colour in COLOURS)
+SHOTS = FewShotSet(IMAGES, LABELS, NAMES)
 QUICK = PromptSRC(epochs=3, mean=3.0, std=1.0)
 
 
@@ -186,9 +187,9 @@ def test_it_beats_zero_shot_on_its_images(make, seed):
     # hold the tuned ones at that.
     encoder = make(DEEP, seed)
     method = PromptSRC(text_weight=1.0, image_weight=1.0, mean=45.0, std=5.0)
-    before = ZeroShot().fit(SHOTS, POOL, encoder).predict(PICTURES)
+    before = ZeroShot().fit(SHOTS, POOL, encoder).predict(IMAGES)
     assert (before == LABELS).mean() < 0.7
-    assert method.fit(SHOTS, POOL, encoder).predict(PICTURES).tolist() == LABELS.tolist()
+    assert method.fit(SHOTS, POOL, encoder).predict(IMAGES).tolist() == LABELS.tolist()
 
 
 @pytest.mark.parametrize("weight", ["text_weight", "image_weight"])
@@ -203,18 +204,18 @@ def test_the_costs_hold_rows_near_to_the_frozen_ones(make, weight):
         frozen = class_rows(banks, encoder, unit=True)
         far, near = (np.abs(fitted.class_rows - frozen).mean() for fitted in (free, held))
     else:
-        frozen = PICTURES.rows(encoder)
-        far, near = (np.abs(fitted._rows(PICTURES) - frozen).mean() for fitted in (free, held))
+        frozen = IMAGES.rows(encoder)
+        far, near = (np.abs(fitted._rows(IMAGES) - frozen).mean() for fitted in (free, held))
     assert near < 0.7 * far
 
 
 def test_the_model_is_left_as_it_was(make, encoder):
     before = {name: t.clone() for name, t in encoder.model.state_dict().items()}
-    rows = encoder.encode_images(PICTURES.images())
-    QUICK.fit(SHOTS, POOL, encoder).logits(PICTURES)
+    rows = encoder.encode_images(IMAGES.images())
+    QUICK.fit(SHOTS, POOL, encoder).logits(IMAGES)
     assert all(torch.equal(t, before[name]) for name, t in encoder.model.state_dict().items())
     assert all(p.grad is None and not p.requires_grad for p in encoder.model.parameters())
-    np.testing.assert_array_equal(encoder.encode_images(PICTURES.images()), rows)
+    np.testing.assert_array_equal(encoder.encode_images(IMAGES.images()), rows)
 
 
 def test_what_it_gives(encoder, quick):
@@ -223,7 +224,7 @@ def test_what_it_gives(encoder, quick):
     assert quick.vision_prompts.shape == (3, 4, 32)
     assert quick.class_rows.shape == (3, encoder.dim)
     np.testing.assert_allclose(np.linalg.norm(quick.class_rows, axis=1), 1, atol=1e-5)
-    logits = quick.logits(PICTURES)
+    logits = quick.logits(IMAGES)
     assert logits.shape == (6, 3)
     assert logits.dtype == np.float32
     assert quick.words() is None
@@ -233,17 +234,17 @@ def test_what_it_gives(encoder, quick):
 
 def test_logits_are_scaled_cosines_of_the_prompted_towers(encoder, quick):
     towers = PromptedTowers(encoder.model, encoder.tokenizer)
-    pixels = torch.stack([encoder.preprocess(image) for image in PICTURES.images()])
+    pixels = torch.stack([encoder.preprocess(image) for image in IMAGES.images()])
     rows = towers.image_rows(pixels, torch.from_numpy(quick.vision_prompts)).numpy()
     texts = towers.text_rows(towers.class_tokens(NAMES, 4), torch.from_numpy(quick.text_prompts))
     np.testing.assert_allclose(quick.class_rows, texts, atol=1e-6)
     expected = encoder.logit_scale * rows @ texts.numpy().T
-    np.testing.assert_allclose(quick.logits(PICTURES), expected, atol=1e-4)
+    np.testing.assert_allclose(quick.logits(IMAGES), expected, atol=1e-4)
 
 
 def test_batches_do_not_matter_when_it_predicts(quick, encoder):
-    alone = [quick.logits(ImageImages([image])) for image in PICTURES.images()]
-    np.testing.assert_allclose(np.concatenate(alone), quick.logits(PICTURES), atol=1e-4)
+    alone = [quick.logits(ImageImages([image])) for image in IMAGES.images()]
+    np.testing.assert_allclose(np.concatenate(alone), quick.logits(IMAGES), atol=1e-4)
     assert quick.logits(ImageImages([])).shape == (0, 3)
 
 
@@ -258,14 +259,14 @@ def test_the_seed_decides(encoder, quick):
 def test_a_store_before_the_encoder_changes_nothing(encoder, quick, tmp_path):
     stored = Embedder(encoder, EmbeddingStore(tmp_path), progress=False)
     fitted = QUICK.fit(SHOTS, POOL, stored)
-    np.testing.assert_allclose(fitted.logits(PICTURES), quick.logits(PICTURES), atol=1e-4)
+    np.testing.assert_allclose(fitted.logits(IMAGES), quick.logits(IMAGES), atol=1e-4)
 
 
 def test_saved_and_loaded_it_gives_the_same_logits(encoder, quick, tmp_path):
     save_fitted(quick, tmp_path)
     loaded = load_fitted(tmp_path, encoder)
     assert isinstance(loaded, PromptedClassifier)
-    np.testing.assert_array_equal(loaded.logits(PICTURES), quick.logits(PICTURES))
+    np.testing.assert_array_equal(loaded.logits(IMAGES), quick.logits(IMAGES))
     assert loaded.details == quick.details
 
 
@@ -285,17 +286,17 @@ def test_it_is_emulated_on_another_encoder_with_three_passes(make, encoder, quic
     assert PromptSRC.carries_over is Transfer.EMULATED
     assert isinstance(emulated, EmulatedClassifier)
     assert emulated.encoders_asked == (target.id, encoder.id, f"{encoder.id} with prompts")
-    plain = {e: ZeroShot().fit(SHOTS, POOL, e).logits(PICTURES) for e in (encoder, target)}
-    expected = plain[target] + quick.logits(PICTURES) - plain[encoder]
-    np.testing.assert_allclose(emulated.logits(PICTURES), expected, atol=1e-4)
+    plain = {e: ZeroShot().fit(SHOTS, POOL, e).logits(IMAGES) for e in (encoder, target)}
+    expected = plain[target] + quick.logits(IMAGES) - plain[encoder]
+    np.testing.assert_allclose(emulated.logits(IMAGES), expected, atol=1e-4)
     save_fitted(emulated, tmp_path)
     loaded = load_emulated(tmp_path, encoder, target)
-    np.testing.assert_array_equal(loaded.logits(PICTURES), emulated.logits(PICTURES))
+    np.testing.assert_array_equal(loaded.logits(IMAGES), emulated.logits(IMAGES))
 
 
 @pytest.mark.parametrize("name", UNSUITABLE)
 def test_other_towers_are_refused_before_any_work(make, name):
-    shots = FewShotSet(Untouchable(PICTURES.images()), LABELS, NAMES)
+    shots = FewShotSet(Untouchable(IMAGES.images()), LABELS, NAMES)
     with pytest.raises(EncoderError, match=rf"a ViT of open_clip.* with {name}-0 use coop or logi"):
         PromptSRC().check(shots, POOL, make(name))
     with pytest.raises(EncoderError, match="a ViT of open_clip"):
@@ -303,7 +304,7 @@ def test_other_towers_are_refused_before_any_work(make, name):
 
 
 def test_encoders_that_are_not_of_open_clip_are_refused():
-    shots = FewShotSet(Untouchable(PICTURES.images()), LABELS, NAMES)
+    shots = FewShotSet(Untouchable(IMAGES.images()), LABELS, NAMES)
     with pytest.raises(EncoderError, match="fake:32-0 has no such tower"):
         PromptSRC().check(shots, POOL, FakeEncoder())
 
@@ -317,16 +318,16 @@ def test_checking_opens_no_image(encoder):
         def images(self):
             return never()
 
-    PromptSRC().check(FewShotSet(Lazy(PICTURES.images()), LABELS, NAMES), POOL, encoder)
+    PromptSRC().check(FewShotSet(Lazy(IMAGES.images()), LABELS, NAMES), POOL, encoder)
 
 
 def test_images_names_and_templates_that_cannot_be_used_are_refused(encoder):
-    rows = RowImages({encoder.id: PICTURES.views(encoder)})
+    rows = RowImages({encoder.id: IMAGES.views(encoder)})
     with pytest.raises(DataError, match="give the images themselves"):
         PromptSRC().check(FewShotSet(rows, LABELS, NAMES), POOL, encoder)
     with pytest.raises(DataError, match="there are none"):
         PromptSRC().check(FewShotSet(ImageImages([]), LABELS[:0], NAMES), POOL, encoder)
-    long = FewShotSet(PICTURES, LABELS, (*NAMES[:2], "owl " * 30))
+    long = FewShotSet(IMAGES, LABELS, (*NAMES[:2], "owl " * 30))
     with pytest.raises(EncoderError, match="give it a shorter name"):
         PromptSRC().check(long, POOL, encoder)
     sentences = {name: [f"{name} is nice"] for name in NAMES}
@@ -422,6 +423,10 @@ def test_crops_fill_the_whole_image_that_the_tower_sees(encoder):
     )
     pixels, _ = next(images.batches(0, 1))
     assert pixels.tolist() == [[48, 32]]
+
+
+def test_the_check_of_methods_finds_nothing(encoder):
+    assert check_method(PromptSRC(epochs=2), encoder=encoder) == []
 
 
 def test_its_file_is_plain_json(quick, tmp_path):
