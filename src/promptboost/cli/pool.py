@@ -272,7 +272,7 @@ def show(
             out.result(words.show_record(found), lambda: words.show_text(found))
             return
         texts = sentences_of(found, class_name)
-    lines = [plain(text) for own in texts.values() for text in own]
+    lines = [plain(text) for listed in texts.values() for text in listed]
     out.result({"class": class_name, "sentences": texts}, "\n".join(lines))
 
 

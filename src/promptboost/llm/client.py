@@ -192,10 +192,10 @@ def _is_local(address: str) -> bool:
     if host.endswith((".localhost", ".local", ".internal", ".lan")) or not set(".:") & set(host):
         return True
     try:
-        found = ip_address(host)
+        host_address = ip_address(host)
     except ValueError:
         return False
-    return found.is_loopback or found.is_private or found.is_unspecified
+    return host_address.is_loopback or host_address.is_private or host_address.is_unspecified
 
 
 def about_tokens(text: str) -> int:

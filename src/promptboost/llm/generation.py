@@ -127,15 +127,15 @@ def generate_pool(
     if not questions:
         raise PoolError("there is nothing to ask: give some classes")
     answers = ask_all(settings, (question.text for question in questions), cache, manner, model)
-    found: dict[str, list[str]] = {question.class_name: [] for question in questions}
+    lines_of: dict[str, list[str]] = {question.class_name: [] for question in questions}
     dropped: Counter[str] = Counter()
     for question in questions:
         if (reply := answers.replies.get(question.text)) is None:
             continue
         cleaned = clean_reply(reply.text, cut_off=reply.cut_off)
         dropped += cleaned.dropped
-        found[question.class_name] += _about(question, cleaned.sentences, dropped)
-    kept = {name: _first(lines, per_class, dropped) for name, lines in found.items()}
+        lines_of[question.class_name] += _about(question, cleaned.sentences, dropped)
+    kept = {name: _first(lines, per_class, dropped) for name, lines in lines_of.items()}
     return Generated(
         sentences={name: lines for name, lines in kept.items() if lines},
         missing=tuple(name for name, lines in kept.items() if not lines),
@@ -160,9 +160,9 @@ def _about(question: Question, lines: list[str], dropped: Counter[str]) -> list[
 
 
 def _sentence(class_name: str, feature: str) -> str:
-    said = _HAS.sub("", feature, count=1).rstrip(" .")
-    does = _DOES.fullmatch(said)
-    what = does[1] if does else f"has {said}"
+    words = _HAS.sub("", feature, count=1).rstrip(" .")
+    does = _DOES.fullmatch(words)
+    what = does[1] if does else f"has {words}"
     return f"{fill('{}', class_name)}, which {what}."
 
 

@@ -146,7 +146,7 @@ def _words(name: str) -> str:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two classes that are taken for each other, and how many pictures were."""
+    """Two classes that are taken for each other, and how many images were."""
 
     one: str
     other: str

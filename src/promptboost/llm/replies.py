@@ -91,11 +91,11 @@ class ReplyCache:
             raise PoolError(f"cannot read the replies {self.path}: {error.strerror}") from error
         lines = [line for line in content.split(b"\n") if line.strip()]
         for line in lines:
-            if (found := _parsed(line)) is None:
+            if (kept := _parsed(line)) is None:
                 self.damaged += 1
             else:
                 # A question asked twice, by two runs at once, has the reply that came last.
-                self._replies[found[0]] = found[1]
+                self._replies[kept[0]] = kept[1]
         # A file that begins as ours may have been cut off in its first line.
         if self.damaged and self.damaged == len(lines) and not _begins_as_ours(content):
             raise FileFormatError(
@@ -241,10 +241,10 @@ def _listed(text: str) -> str:
     if start < 0 or _AROUND_LIST.fullmatch(around) is None:
         return text
     try:
-        found = json.loads(text[start : end + 1])
+        listed = json.loads(text[start : end + 1])
     except (ValueError, RecursionError):
         return text
-    return "\n".join(found) if all(isinstance(line, str) for line in found) else text
+    return "\n".join(listed) if all(isinstance(line, str) for line in listed) else text
 
 
 def _may_stay(character: str) -> bool:

@@ -141,8 +141,8 @@ def ask_all(
             asker = _Asker(opened, settings, cache, manner)
             asker.run(missing)
         asker.report(answers)
-    found = ((question, cache.find(settings, question)) for question in wanted)
-    answers.replies = {question: reply for question, reply in found if reply is not None}
+    pairs = ((question, cache.find(settings, question)) for question in wanted)
+    answers.replies = {question: reply for question, reply in pairs if reply is not None}
     return answers
 
 

@@ -22,8 +22,8 @@ def goes_by(source: str, word: str) -> bool:
     It may be the whole name, the part of it before or behind a colon, or the first word of the
     latter.
     """
-    family, _, own = source.partition(":")
-    short = own or source
+    family, _, rest = source.partition(":")
+    short = rest or source
     names = (source, family, short, re.split(r"[_.]", short)[0])
     return word.casefold() in {name.casefold() for name in names}
 
@@ -57,8 +57,10 @@ def meet(
     entries: dict[str, list[str]] = {name: [] for name in class_names}
     for match in resolution.matches:
         entries[match.class_name].append(match.entry)
-    texts = {name: source.texts(own, name) for name, own in entries.items()}
-    return Meeting(source, resolution, {name: found for name, found in texts.items() if found})
+    texts = {name: source.texts(names, name) for name, names in entries.items()}
+    return Meeting(
+        source, resolution, {name: sentences for name, sentences in texts.items() if sentences}
+    )
 
 
 def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, list[str]]:
@@ -71,7 +73,7 @@ def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, l
     >>> join([meet(source, ["owl"])], ["owl"])
     {'owl': ['large  eyes']}
     """
-    found: dict[str, dict[str, str]] = {name: {} for name in class_names}
+    by_class: dict[str, dict[str, str]] = {name: {} for name in class_names}
     for meeting in meetings:
         meeting.resolution.check_clear(
             str(meeting.source.path),
@@ -79,8 +81,8 @@ def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, l
         )
         for name, texts in meeting.texts.items():
             for text in texts:
-                found[name].setdefault(text_key(text), text)
-    joined = {name: list(texts.values()) for name, texts in found.items() if texts}
+                by_class[name].setdefault(text_key(text), text)
+    joined = {name: list(texts.values()) for name, texts in by_class.items() if texts}
     if not joined:
         raise PoolError(
             "no class has a sentence: the names in the sources are not those of the classes; "
@@ -166,18 +168,18 @@ def join_pool(
     given = [text for meeting in chosen for text in meeting.source.templates]
     if given and templates is not None:
         raise SettingError("a source has templates of its own: leave templates out, or the source")
-    found: dict[str, dict[str, list[str]]] = {}
+    by_source: dict[str, dict[str, list[str]]] = {}
     for meeting in chosen:
         if not meeting.source.templates:
-            own = found.setdefault(meeting.source.name, {})
+            by_class = by_source.setdefault(meeting.source.name, {})
             for name, texts in meeting.texts.items():
-                own.setdefault(name, []).extend(texts)
-    if not given and not any(found.values()):
+                by_class.setdefault(name, []).extend(texts)
+    if not given and not any(by_source.values()):
         raise PoolError(_nothing_met(chosen, class_names))
     pool = build_pool(
         class_names,
         templates=given or templates,
-        descriptions=found or None,
+        descriptions=by_source or None,
         concatenate=concatenate,
     )
     unused = dict.fromkeys(name for meeting in chosen for name in meeting.resolution.unused)
