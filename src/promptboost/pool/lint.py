@@ -27,7 +27,7 @@ class TokenCounter(Protocol):
 
     context_length: int
 
-    def count_tokens(self, texts: Sequence[str]) -> Sequence[int]:
+    def count_tokens(self, texts: Sequence[str]) -> Iterable[int]:
         """Count the tokens of each text."""
 
 
