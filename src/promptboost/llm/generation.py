@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from promptboost.errors import PoolError, SettingError
 from promptboost.llm.client import LanguageModel, ModelSettings, about_tokens
 from promptboost.llm.questions import Question
-from promptboost.llm.replies import ReplyCache, clean_reply, distinct
+from promptboost.llm.replies import ReplyCache, clean_reply
 from promptboost.llm.requests import Answers, Manner, ask_all
 from promptboost.pool.templates import fill
-from promptboost.pool.text import NameFinder, name_key
+from promptboost.pool.text import NameFinder, distinct, name_key
 
 # The question asked for what follows "it has"; some models say those words all the same, or others.
 _HAS = re.compile(r"(?:it |they )?(?:has|have) ", re.IGNORECASE)
@@ -99,16 +99,8 @@ def generate_pool(
 ) -> Generated:
     r"""Ask the questions and sort the answers by class.
 
-    The same replies always give the same sentences, whatever order they came in.
-
-    Parameters
-    ----------
-    questions : sequence of Question
-        See :func:`~promptboost.llm.questions.questions_for`.
-    settings, cache, manner, model
-        See :func:`~promptboost.llm.requests.ask_all`.
-    per_class : int, optional
-        Most sentences kept of a class; all by default.
+    At most `per_class` sentences of a class are kept. The same replies always give the same
+    sentences, whatever order they came in. See :func:`~promptboost.llm.requests.ask_all` for the rest.
 
     Examples
     --------

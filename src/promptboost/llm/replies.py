@@ -11,7 +11,7 @@ import re
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.llm.client import ModelSettings, Reply
-from promptboost.pool.text import control_character, text_key
+from promptboost.pool.text import control_character, distinct
 
 _BEGIN = b'{"cut_off": '  # keys are sorted
 
@@ -213,14 +213,6 @@ def clean_reply(text: str, *, max_words: int = MAX_WORDS, cut_off: bool = False)
     if repeated := len(kept) - len(cleaned.sentences):
         cleaned.dropped["repeated"] += repeated
     return cleaned
-
-
-def distinct(sentences: Iterable[str]) -> list[str]:
-    """Leave out sentences that differ from an earlier one in case and white space only."""
-    first: dict[str, str] = {}
-    for sentence in sentences:
-        first.setdefault(text_key(sentence), sentence)
-    return list(first.values())
 
 
 def _visible(text: str) -> str:

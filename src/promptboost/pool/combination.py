@@ -64,13 +64,6 @@ def from_sources(pool: PromptPool, sources: Collection[str]) -> PromptPool:
     sources : collection of str
         As the keys of ``pool.prompts_by_source``.
 
-    Raises
-    ------
-    SettingError
-        If the pool has nothing from one of the sources.
-    PoolError
-        If a class would be left without prompts.
-
     Examples
     --------
     >>> from promptboost.pool import build_pool

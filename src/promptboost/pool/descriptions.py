@@ -22,18 +22,6 @@ def read_descriptions(path: str | Path) -> dict[str, list[str]]:
         ``{"class": ["sentence", …], …}``; or, if the name ends in ``.jsonl``, one
         ``{"class": "…", "text": "…"}`` a line; or a table in ``.csv``, ``.tsv`` or ``.txt``.
 
-    Returns
-    -------
-    dict of str to list of str
-        In the order of the file.
-
-    Raises
-    ------
-    PoolError
-        If the file cannot be opened.
-    FileFormatError
-        If it is not UTF-8, is cut off, or holds something else.
-
     Examples
     --------
     >>> import json, tempfile

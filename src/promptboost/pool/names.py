@@ -48,23 +48,14 @@ class Ambiguity:
 
 @dataclass(frozen=True)
 class Resolution:
-    """Which names of a file are which class.
+    """Which names of a file are which class, each list in order.
 
-    Attributes
-    ----------
-    matches : tuple of Match
-        In the order of the classes. A class has several only where synonyms say so.
-    missing : tuple of str
-        Classes no name of the file fits, in order.
-    unused : tuple of str
-        Names of the file that fit no class, in order.
-    ambiguous : tuple of Ambiguity
-        What fits in more than one way. These classes are not missing, these names not unused.
+    What fits in more than one way is ``ambiguous``; these classes are not missing, these names not unused.
     """
 
-    matches: tuple[Match, ...]
-    missing: tuple[str, ...]
-    unused: tuple[str, ...]
+    matches: tuple[Match, ...]  # a class has several only where synonyms say so
+    missing: tuple[str, ...]  # classes no name of the file fits
+    unused: tuple[str, ...]  # names of the file that fit no class
     ambiguous: tuple[Ambiguity, ...]
 
     def entries(self, class_name: str) -> list[str]:

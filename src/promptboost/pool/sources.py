@@ -13,7 +13,7 @@ from promptboost.pool.names import Resolution, check_class_names, resolve
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.readers import read_sources
 from promptboost.pool.readers.source import Source
-from promptboost.pool.text import text_key
+from promptboost.pool.text import distinct
 
 
 def goes_by(source: str, word: str) -> bool:
@@ -73,16 +73,15 @@ def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, l
     >>> join([meet(source, ["owl"])], ["owl"])
     {'owl': ['large  eyes']}
     """
-    by_class: dict[str, dict[str, str]] = {name: {} for name in class_names}
+    texts: dict[str, list[str]] = {name: [] for name in class_names}
     for meeting in meetings:
         meeting.resolution.check_clear(
             str(meeting.source.path),
             'say which in a file {"class": ["other name", …]} and give it as --synonyms, or rename one',
         )
-        for name, texts in meeting.texts.items():
-            for text in texts:
-                by_class[name].setdefault(text_key(text), text)
-    joined = {name: list(texts.values()) for name, texts in by_class.items() if texts}
+        for name, sentences in meeting.texts.items():
+            texts[name] += sentences
+    joined = {name: distinct(sentences) for name, sentences in texts.items() if sentences}
     if not joined:
         raise PoolError(
             "no class has a sentence: the names in the sources are not those of the classes; "
@@ -91,7 +90,7 @@ def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, l
     return joined
 
 
-def sentences_of(sources: Sequence[Source], class_name: str) -> dict[str, list[str]]:
+def sentences_about(sources: Sequence[Source], class_name: str) -> dict[str, list[str]]:
     """Return the sentences of one class by the name of the source."""
     met = [(source.name, meet(source, [class_name])) for source in sources]
     if not any(item.texts or item.resolution.matches for _, item in met):
@@ -121,11 +120,6 @@ def read_pool(
         Names and order of the classes. Those in the file meet them as in :func:`resolve`.
     templates, concatenate
         As for :func:`build_pool`; not for a saved pool, which has its own.
-
-    Raises
-    ------
-    PoolError
-        If names fit in more than one way, no class has a sentence, or a saved pool lacks a class.
 
     Examples
     --------
