@@ -1,5 +1,6 @@
 """Pools made of other pools: put together, without repeats, or of some sources only."""
 
+import re
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -7,7 +8,6 @@ from promptboost.errors import PoolError, SettingError
 from promptboost.pool.names import check_class_names
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.products import ClassPrompts, Part, Prompt, pack
-from promptboost.pool.sources import goes_by
 from promptboost.pool.templates import check_templates
 
 #: What filled templates say they come from.
@@ -141,6 +141,18 @@ def sentences(pool: PromptPool, wanted: str) -> list[list[Prompt]]:
         [p for p in prompts if p.source in names and p.template is None]
         for prompts in pool.prompts_by_class
     ]
+
+
+def goes_by(source: str, word: str) -> bool:
+    """Tell whether a word is enough to name a source, in any case.
+
+    It may be the whole name, the part of it before or behind a colon, or the first word of the
+    latter.
+    """
+    family, _, rest = source.partition(":")
+    short = rest or source
+    names = (source, family, short, re.split(r"[_.]", short)[0])
+    return word.casefold() in {name.casefold() for name in names}
 
 
 def _matching(there: list[str], wanted: str) -> list[str]:

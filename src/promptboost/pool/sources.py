@@ -1,6 +1,5 @@
 """Sources of sentences that met the classes, and the pools made of them or of a saved pool."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -8,24 +7,13 @@ from pathlib import Path
 
 from promptboost.errors import PoolError, SettingError, few
 from promptboost.pool.build import Concatenate, build_pool
+from promptboost.pool.combination import goes_by
 from promptboost.pool.io import is_saved_pool, load_pool
 from promptboost.pool.names import Resolution, check_class_names, resolve
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.readers import read_sources
 from promptboost.pool.readers.source import Source
 from promptboost.pool.text import distinct
-
-
-def goes_by(source: str, word: str) -> bool:
-    """Tell whether a word is enough to name a source, in any case.
-
-    It may be the whole name, the part of it before or behind a colon, or the first word of the
-    latter.
-    """
-    family, _, rest = source.partition(":")
-    short = rest or source
-    names = (source, family, short, re.split(r"[_.]", short)[0])
-    return word.casefold() in {name.casefold() for name in names}
 
 
 @dataclass(frozen=True)
