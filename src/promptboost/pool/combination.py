@@ -54,15 +54,8 @@ def from_sources(pool: PromptPool, sources: Collection[str]) -> PromptPool:
     """Keep the prompts that come from some sources, in the order they have.
 
     A concatenation comes from ``"concat"`` and from the source of its sentence: naming either
-    keeps it. Filled templates come from ``"template"``. The templates of the pool itself stay:
-    boosting starts from them.
-
-    Parameters
-    ----------
-    pool : PromptPool
-        What to take from.
-    sources : collection of str
-        As the keys of ``pool.prompts_by_source``.
+    keeps it. Filled templates come from ``"template"``; names are the keys of
+    ``pool.prompts_by_source``. The templates of the pool itself stay: boosting starts from them.
 
     Examples
     --------

@@ -71,13 +71,6 @@ def load_pool(path: str | Path) -> PromptPool:
 
     ``.json`` files have no templates: what they hold is taken as sentences, as it is. To join
     them with templates, give them to :func:`build_pool`.
-
-    Raises
-    ------
-    PoolError
-        If the file cannot be opened.
-    FileFormatError
-        If it is cut off, of a later version, or holds something else; the message has the line.
     """
     path = Path(path)
     if keeps_everything(path):

@@ -280,11 +280,8 @@ _LABELS = "label_to_category_name.json"
 def read_class_names(source: str | Path) -> tuple[str, ...] | None:
     r"""Read class names from a file of names; None if it is no such file but perhaps images.
 
-    Parameters
-    ----------
-    source : path-like
-        A text file with a name a line; a JSON list of names, or ``{"0": "name", …}``; a JSON file
-        of sentences by class, whose names are taken; or a ProAPO folder.
+    That is a text file with a name a line; a JSON list of names, or ``{"0": "name", …}``; a JSON file
+    of sentences by class, whose names are taken; or a ProAPO folder.
 
     Examples
     --------
@@ -355,12 +352,7 @@ def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_synonyms(path: str | Path) -> dict[str, list[str]]:
-    """Read other names of classes from a JSON file.
-
-    Parameters
-    ----------
-    path : path-like
-        ``{"name": ["other name", …], …}`` or ``{"other name": "name", …}``.
+    """Read ``{"name": ["other name", …], …}`` or ``{"other name": "name", …}`` from a JSON file.
 
     Examples
     --------
