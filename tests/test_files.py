@@ -3,8 +3,16 @@ import stat
 
 import pytest
 
-from promptboost.errors import InputError
-from promptboost.files import replacing, write_bytes, write_text
+from promptboost.errors import DataError, FileFormatError, InputError, PoolError
+from promptboost.files import (
+    file_stamp,
+    read_json,
+    read_text,
+    replacing,
+    write_bytes,
+    write_json,
+    write_text,
+)
 
 
 def test_writes_and_overwrites(tmp_path):
@@ -87,3 +95,31 @@ def test_refuses_what_cannot_be_written(tmp_path):
     with pytest.raises(InputError, match="not a regular file"):
         write_bytes(os.devnull, b"")
     assert os.listdir(tmp_path) == []
+
+
+def test_what_is_written_is_read(tmp_path):
+    write_text(tmp_path / "a.txt", "été\r\n\u2028")
+    assert read_text(tmp_path / "a.txt") == "été\r\n\u2028"
+    write_json(tmp_path / "a.json", {"été": ["a", 1]})
+    assert read_json(tmp_path / "a.json") == {"été": ["a", 1]}
+
+
+def test_what_cannot_be_read_is_named_in_the_error_asked_for(tmp_path):
+    path = tmp_path / "a.txt"
+    with pytest.raises(PoolError, match=r"a\.txt cannot be read: No such file"):
+        read_text(path)
+    path.write_bytes(b"caf\xe9")
+    with pytest.raises(FileFormatError, match=r"a\.txt is not UTF-8 \(byte 3\)"):
+        read_text(path)
+    with pytest.raises(DataError, match="is not UTF-8"):
+        read_text(path, error=DataError)
+
+
+def test_the_stamp_changes_with_the_file(tmp_path):
+    path = tmp_path / "a.txt"
+    assert file_stamp(path) is None
+    write_text(path, "one")
+    first = file_stamp(path)
+    assert file_stamp(path) == first
+    write_text(path, "two")
+    assert file_stamp(path) != first

@@ -7,7 +7,7 @@ from promptboost.errors import FileFormatError, PoolError
 from promptboost.pool.lint import RULES, check_meeting
 from promptboost.pool.names import read_class_names
 from promptboost.pool.readers.source import Refused, Source
-from promptboost.pool.sources import join, meet, sentences_of
+from promptboost.pool.sources import join, meet, sentences_about
 
 
 def source(sentences, **more):
@@ -126,11 +126,11 @@ def test_join_refuses_to_guess():
         join([meet(source({"elk": ("x",)}), ["bat"])], ["bat"])
 
 
-def test_sentences_of_one_class():
+def test_sentences_about_one_class():
     given = source({"Barn Owl": ("eyes",)}, phrase=lambda name, text: f"{name}: {text}")
-    assert sentences_of([given], "barn_owl") == {"mine": ["barn_owl: eyes"]}
+    assert sentences_about([given], "barn_owl") == {"mine": ["barn_owl: eyes"]}
     with pytest.raises(PoolError, match="there is 'Barn Owl'"):
-        sentences_of([given], "Barn Awl")
+        sentences_about([given], "Barn Awl")
 
 
 @pytest.mark.parametrize(

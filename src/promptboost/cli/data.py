@@ -85,5 +85,5 @@ def _text(survey: "Survey", split: str | None) -> str:
         else [*wrong, "", "how to get it", *(f"  {line}" for line in record["how_to_get"])]
     )
     laid_out = table(["", "published", "listed", "there"], rows)
-    said = [*(f"note: {note}" for note in record["notes"]), *ending]
-    return "\n".join([*map(plain, lines), "", laid_out, "", *map(plain, said)])
+    remarks = [*(f"note: {note}" for note in record["notes"]), *ending]
+    return "\n".join([*map(plain, lines), "", laid_out, "", *map(plain, remarks)])

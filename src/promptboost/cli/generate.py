@@ -12,7 +12,7 @@ from promptboost.cli.failure import UNUSABLE, Interrupted
 from promptboost.cli.output import Command, Output, speaks
 
 if TYPE_CHECKING:
-    from promptboost.llm import Generated, Plan, Question
+    from promptboost.llm import Generated, Question
 
 __all__ = ["class_names_of", "generate", "grow", "with_options"]
 
@@ -89,7 +89,8 @@ def ask(
 ) -> "Generated | None":
     """Ask, or say what asking would take; None for the latter."""
     from promptboost.cli import generate_text as words
-    from promptboost.llm import Budget, Manner, ModelSettings, ReplyCache, generate_pool
+    from promptboost.llm import Budget, Manner, ModelSettings, ReplyCache, generate_pool, plan
+    from promptboost.llm.generation import Price
 
     settings = ModelSettings(
         **{
@@ -102,7 +103,8 @@ def ask(
     if cache.damaged:
         out.note(f"{replies}: lines that cannot be read, left as they are: {cache.damaged}")
     if asking["dry_run"]:
-        planned = _plan(questions, settings, cache, asking["price"])
+        price = Price(*asking["price"]) if asking["price"] else None
+        planned = plan(questions, settings, cache, price)
         out.result(words.plan_record(planned), lambda: words.plan_text(planned))
         return None
     _check_places(file, replies)
@@ -118,13 +120,6 @@ def ask(
         out.note(line)
     words.check_any(done, replies)
     return done
-
-
-def _plan(questions: Any, settings: Any, cache: Any, price: tuple[float, float] | None) -> "Plan":
-    from promptboost.llm import plan
-    from promptboost.llm.generation import Price
-
-    return plan(questions, settings, cache, Price(*price) if price else None)
 
 
 def _check_places(*files: Path) -> None:

@@ -258,7 +258,7 @@ def show(
     """
     from promptboost.cli import pool_text as words
     from promptboost.pool import is_saved_pool, load_pool, read_sources
-    from promptboost.pool.sources import sentences_of
+    from promptboost.pool.sources import sentences_about
 
     if kind is None and is_saved_pool(file):
         pool = load_pool(file)
@@ -271,8 +271,8 @@ def show(
         if class_name is None:
             out.result(words.show_record(found), lambda: words.show_text(found))
             return
-        texts = sentences_of(found, class_name)
-    lines = [plain(text) for own in texts.values() for text in own]
+        texts = sentences_about(found, class_name)
+    lines = [plain(text) for listed in texts.values() for text in listed]
     out.result({"class": class_name, "sentences": texts}, "\n".join(lines))
 
 

@@ -73,10 +73,12 @@ def _source_lines(meeting: Meeting, findings: Sequence[LintFinding]) -> list[str
     source, met = meeting.source, meeting.resolution
     how = Counter(match.how for match in met.matches)
     sentences = sum(map(len, meeting.texts.values()))
-    said = ", ".join(f"{count} {word}" for word, count in how.items()) or "none"
+    spellings = ", ".join(f"{count} {word}" for word, count in how.items()) or "none"
     lines = [
         plain(f"{source.path}  ({source.name}, read as {source.kind})"),
-        f"  templates: {len(source.templates)}" if source.templates else f"  names met: {said}",
+        f"  templates: {len(source.templates)}"
+        if source.templates
+        else f"  names met: {spellings}",
         f"  {sentences} sentences of {len(meeting.texts)} classes",
     ]
     for finding in findings:

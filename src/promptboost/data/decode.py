@@ -72,7 +72,7 @@ class ImageError(DataError):
 
 
 def read_image(source: ImageSource, name: str = "image", *, at_least: int | None = None) -> "Image":
-    """Open an image as RGB, the right way up, on white, first frame only.
+    """Open an image as RGB, the right way up, on white, first frame only; or raise ImageError.
 
     Parameters
     ----------
@@ -83,16 +83,6 @@ def read_image(source: ImageSource, name: str = "image", *, at_least: int | None
     at_least : int, optional
         Allow a large image to be read smaller by a whole factor, as long as its shorter side
         keeps this many pixels. A JPEG is then decoded several times faster.
-
-    Returns
-    -------
-    Image
-        An RGB image in memory.
-
-    Raises
-    ------
-    ImageError
-        If it cannot be opened; the message has the name and the reason.
 
     Examples
     --------

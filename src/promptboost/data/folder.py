@@ -77,11 +77,11 @@ def find_images(paths: Iterable[str | Path]) -> Listing:
     ('holiday/1.jpg', '')
     """
     walk = _Walk()
-    found: dict[str, LabelledImage] = {}
+    images: dict[str, LabelledImage] = {}
     for path in map(Path, paths):
         for file in walk.files(path) if path.is_dir() else [path]:
-            found.setdefault(file.as_posix(), LabelledImage(file.as_posix(), "", file))
-    return Listing.of(found.values(), walk.bad, classes=())
+            images.setdefault(file.as_posix(), LabelledImage(file.as_posix(), "", file))
+    return Listing.of(images.values(), walk.bad, classes=())
 
 
 def _tops(root: Path, walk: _Walk) -> list[tuple[str | None, Path]]:

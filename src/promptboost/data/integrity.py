@@ -94,8 +94,8 @@ def cut_off(files: Sequence[Path], *, workers: int = 2, progress: bool = False) 
     parts = [files[start : start + _AT_ONCE] for start in range(0, len(files), _AT_ONCE)]
     bad: list[BadImage] = []
     with ThreadPoolExecutor(workers) as threads, _bar(len(files), progress) as bar:
-        for part, found in zip(parts, threads.map(_bad_ones, parts), strict=True):
-            bad += found
+        for part, problems in zip(parts, threads.map(_bad_ones, parts), strict=True):
+            bad += problems
             bar.update(len(part))
     return bad
 

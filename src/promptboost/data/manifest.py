@@ -79,7 +79,7 @@ def _json_rows(text: str, name: str) -> Iterator[_Row]:
 
 def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) -> Listing:
     """Turn rows into images; a path listed twice alike is kept once and reported."""
-    found: dict[str, tuple[str, LabelledImage]] = {}
+    images: dict[str, tuple[str, LabelledImage]] = {}
     bad: list[BadImage] = []
     for where, row in rows:
         text = _text(row, "path", where)
@@ -87,17 +87,17 @@ def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) ->
         image = LabelledImage(
             name, _text(row, "label", where), path, split_of(row.get("split"), where)
         )
-        if name not in found:
-            found[name] = where, image
+        if name not in images:
+            images[name] = where, image
             continue
-        first, earlier = found[name]
+        first, earlier = images[name]
         if (earlier.label, earlier.split) != (image.label, image.split):
             raise DataError(
                 f"{where}: {text!r} is listed before ({first}) with another label or split; "
                 "remove one of the two"
             )
         bad.append(BadImage(where, f"{text} is listed before ({first}); it is used once"))
-    return Listing.of((image for _, image in found.values()), bad)
+    return Listing.of((image for _, image in images.values()), bad)
 
 
 def check_columns(columns: Iterable[Any], needed: Iterable[str], where: str) -> None:

@@ -230,13 +230,15 @@ class Task:
         }
 
 
-def load_task(source: str, settings: FitConfig, *, progress: bool = True) -> Task:
+def load_task(source: str | DataSource, settings: FitConfig, *, progress: bool = True) -> Task:
     """Read images and divide them as settings ask; a benchmark as its protocol does."""
     data = load_classes(source, settings.on_bad, progress=progress)
     return divide(source, data, settings.shots, settings.seed)
 
 
-def load_classes(source: str, on_bad: OnBad = "skip", *, progress: bool = True) -> Dataset:
+def load_classes(
+    source: str | DataSource, on_bad: OnBad = "skip", *, progress: bool = True
+) -> Dataset:
     """Read images of two classes or more."""
     data = load_data(source, on_bad=on_bad, progress=progress)
     if len(data.class_names) < 2:
@@ -246,16 +248,16 @@ def load_classes(source: str, on_bad: OnBad = "skip", *, progress: bool = True) 
     return data
 
 
-def divide(source: str, data: Dataset, shots: int | None, seed: int) -> Task:
+def divide(source: str | DataSource, data: Dataset, shots: int | None, seed: int) -> Task:
     """Draw what to learn from; a benchmark has its own way to."""
-    if DataSource.parse(source).benchmark is not None:
+    if DataSource.parse(str(source)).benchmark is not None:
         learn, held_out = coop_few_shot(data, shots, seed)
     else:
         learn, held_out = few_shot(data, shots, seed, fewer="allow")
     kind: HeldOut | None = None
     if len(held_out):
         kind = "test" if "test" in data.splits else "val" if "val" in data.splits else "rest"
-    return Task(source, learn, held_out, kind)
+    return Task(str(source), learn, held_out, kind)
 
 
 def image_ids(data: Dataset) -> list[str]:

@@ -136,14 +136,14 @@ def _is_openai(address: str | None) -> bool:
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Read Retry-After, which is a number of seconds or a date."""
-    said = headers.get("retry-after")
-    if not said:
+    value = headers.get("retry-after")
+    if not value:
         return None
     try:
-        seconds = float(said)
+        seconds = float(value)
     except ValueError:
         try:
-            seconds = parsedate_to_datetime(said).timestamp() - time()
+            seconds = parsedate_to_datetime(value).timestamp() - time()
         except ValueError:
             return None
     return max(0.0, seconds) if isfinite(seconds) else None
@@ -160,9 +160,9 @@ def _text(content: Any) -> str:
     return content
 
 
-def _count(said: Any, text: str) -> int:
-    if isinstance(said, int) and not isinstance(said, bool) and said >= 0:
-        return said
+def _count(counted: Any, text: str) -> int:
+    if isinstance(counted, int) and not isinstance(counted, bool) and counted >= 0:
+        return counted
     return about_tokens(text)
 
 

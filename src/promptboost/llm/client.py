@@ -62,21 +62,8 @@ class Reply:
 class ModelSettings:
     """Which model is asked, and how.
 
-    Attributes
-    ----------
-    model : str
-        Its name, as the server knows it.
-    provider : {"openai", "anthropic"}
-        The protocol the server speaks.
-    base_url : str or None
-        Where the server is; None for the provider's own, or what OPENAI_BASE_URL or
-        ANTHROPIC_BASE_URL says.
-    temperature : float or None
-        None leaves it to the server: some models take none.
-    reply_tokens : int
-        Most tokens of a reply.
-    timeout : float
-        Seconds to wait for one.
+    Without a ``base_url`` the server is that of OPENAI_BASE_URL or ANTHROPIC_BASE_URL, else the provider's
+    own.
 
     Examples
     --------
@@ -84,12 +71,12 @@ class ModelSettings:
     {'provider': 'openai', 'reply_tokens': 2048}
     """
 
-    model: str
-    provider: Provider = "openai"
+    model: str  # as the server knows it
+    provider: Provider = "openai"  # the protocol the server speaks
     base_url: str | None = None
-    temperature: float | None = None
-    reply_tokens: int = 2048
-    timeout: float = 120.0
+    temperature: float | None = None  # None leaves it to the server: some models take none
+    reply_tokens: int = 2048  # most tokens of a reply
+    timeout: float = 120.0  # seconds to wait for one
 
     def __post_init__(self) -> None:
         if self.provider not in KEY_VARIABLES:
@@ -192,10 +179,10 @@ def _is_local(address: str) -> bool:
     if host.endswith((".localhost", ".local", ".internal", ".lan")) or not set(".:") & set(host):
         return True
     try:
-        found = ip_address(host)
+        host_address = ip_address(host)
     except ValueError:
         return False
-    return found.is_loopback or found.is_private or found.is_unspecified
+    return host_address.is_loopback or host_address.is_private or host_address.is_unspecified
 
 
 def about_tokens(text: str) -> int:

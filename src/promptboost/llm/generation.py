@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from promptboost.errors import PoolError, SettingError
 from promptboost.llm.client import LanguageModel, ModelSettings, about_tokens
 from promptboost.llm.questions import Question
-from promptboost.llm.replies import ReplyCache, clean_reply, distinct
+from promptboost.llm.replies import ReplyCache, clean_reply
 from promptboost.llm.requests import Answers, Manner, ask_all
 from promptboost.pool.templates import fill
-from promptboost.pool.text import NameFinder, name_key
+from promptboost.pool.text import NameFinder, distinct, name_key
 
 # The question asked for what follows "it has"; some models say those words all the same, or others.
 _HAS = re.compile(r"(?:it |they )?(?:has|have) ", re.IGNORECASE)
@@ -99,16 +99,8 @@ def generate_pool(
 ) -> Generated:
     r"""Ask the questions and sort the answers by class.
 
-    The same replies always give the same sentences, whatever order they came in.
-
-    Parameters
-    ----------
-    questions : sequence of Question
-        See :func:`~promptboost.llm.questions.questions_for`.
-    settings, cache, manner, model
-        See :func:`~promptboost.llm.requests.ask_all`.
-    per_class : int, optional
-        Most sentences kept of a class; all by default.
+    At most `per_class` sentences of a class are kept. The same replies always give the same
+    sentences, whatever order they came in. See :func:`~promptboost.llm.requests.ask_all` for the rest.
 
     Examples
     --------
@@ -127,15 +119,15 @@ def generate_pool(
     if not questions:
         raise PoolError("there is nothing to ask: give some classes")
     answers = ask_all(settings, (question.text for question in questions), cache, manner, model)
-    found: dict[str, list[str]] = {question.class_name: [] for question in questions}
+    lines_of: dict[str, list[str]] = {question.class_name: [] for question in questions}
     dropped: Counter[str] = Counter()
     for question in questions:
         if (reply := answers.replies.get(question.text)) is None:
             continue
         cleaned = clean_reply(reply.text, cut_off=reply.cut_off)
         dropped += cleaned.dropped
-        found[question.class_name] += _about(question, cleaned.sentences, dropped)
-    kept = {name: _first(lines, per_class, dropped) for name, lines in found.items()}
+        lines_of[question.class_name] += _about(question, cleaned.sentences, dropped)
+    kept = {name: _first(lines, per_class, dropped) for name, lines in lines_of.items()}
     return Generated(
         sentences={name: lines for name, lines in kept.items() if lines},
         missing=tuple(name for name, lines in kept.items() if not lines),
@@ -160,9 +152,9 @@ def _about(question: Question, lines: list[str], dropped: Counter[str]) -> list[
 
 
 def _sentence(class_name: str, feature: str) -> str:
-    said = _HAS.sub("", feature, count=1).rstrip(" .")
-    does = _DOES.fullmatch(said)
-    what = does[1] if does else f"has {said}"
+    words = _HAS.sub("", feature, count=1).rstrip(" .")
+    does = _DOES.fullmatch(words)
+    what = does[1] if does else f"has {words}"
     return f"{fill('{}', class_name)}, which {what}."
 
 

@@ -10,10 +10,9 @@ from math import ceil
 from typing import Any, Literal, get_args
 
 from promptboost.errors import PoolError, SettingError
-from promptboost.llm.replies import distinct
 from promptboost.pool.descriptions import sentences_by_class
 from promptboost.pool.templates import fill
-from promptboost.pool.text import name_key
+from promptboost.pool.text import distinct, name_key
 
 Kind = Literal["cupl", "dclip", "contrast"]
 
@@ -71,15 +70,6 @@ def questions_for(class_names: Sequence[str], kind: Kind, per_class: int) -> lis
     Few sentences need one question. For more, differently worded ones share the work, as a model
     repeats itself in a long answer. Contrastive questions take the classes whose names share words
     first ("Boston terrier", "Norfolk terrier"): they tend to look alike.
-
-    Parameters
-    ----------
-    class_names : sequence of str
-        Distinct names.
-    kind : {"cupl", "dclip", "contrast"}
-        What to ask.
-    per_class : int
-        Sentences wanted for each class.
 
     Examples
     --------
@@ -146,7 +136,7 @@ def _words(name: str) -> str:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two classes that are taken for each other, and how many pictures were."""
+    """Two classes that are taken for each other, and how many images were."""
 
     one: str
     other: str

@@ -11,7 +11,7 @@ import re
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.llm.client import ModelSettings, Reply
-from promptboost.pool.text import control_character, text_key
+from promptboost.pool.text import control_character, distinct
 
 _BEGIN = b'{"cut_off": '  # keys are sorted
 
@@ -91,11 +91,11 @@ class ReplyCache:
             raise PoolError(f"cannot read the replies {self.path}: {error.strerror}") from error
         lines = [line for line in content.split(b"\n") if line.strip()]
         for line in lines:
-            if (found := _parsed(line)) is None:
+            if (kept := _parsed(line)) is None:
                 self.damaged += 1
             else:
                 # A question asked twice, by two runs at once, has the reply that came last.
-                self._replies[found[0]] = found[1]
+                self._replies[kept[0]] = kept[1]
         # A file that begins as ours may have been cut off in its first line.
         if self.damaged and self.damaged == len(lines) and not _begins_as_ours(content):
             raise FileFormatError(
@@ -215,14 +215,6 @@ def clean_reply(text: str, *, max_words: int = MAX_WORDS, cut_off: bool = False)
     return cleaned
 
 
-def distinct(sentences: Iterable[str]) -> list[str]:
-    """Leave out sentences that differ from an earlier one in case and white space only."""
-    first: dict[str, str] = {}
-    for sentence in sentences:
-        first.setdefault(text_key(sentence), sentence)
-    return list(first.values())
-
-
 def _visible(text: str) -> str:
     """Take out what is not to be read: thoughts, scripts, tags, terminal codes, controls."""
     text = _END_OF_THOUGHT.split(_THOUGHTS.sub("\n", text))[-1]
@@ -241,10 +233,10 @@ def _listed(text: str) -> str:
     if start < 0 or _AROUND_LIST.fullmatch(around) is None:
         return text
     try:
-        found = json.loads(text[start : end + 1])
+        listed = json.loads(text[start : end + 1])
     except (ValueError, RecursionError):
         return text
-    return "\n".join(found) if all(isinstance(line, str) for line in found) else text
+    return "\n".join(listed) if all(isinstance(line, str) for line in listed) else text
 
 
 def _may_stay(character: str) -> bool:

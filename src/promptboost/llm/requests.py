@@ -103,20 +103,8 @@ def ask_all(
 
     Each reply is in the cache as soon as it is there. Whatever ends the asking, be it the budget, a
     server that is gone or the user, the next call asks only the rest. With nothing left to ask, or
-    a budget of no requests, no client is made and no key needed.
-
-    Parameters
-    ----------
-    settings : ModelSettings
-        Which model.
-    questions : iterable of str
-        What to ask; the same question is asked once.
-    cache : ReplyCache
-        Where replies are found and kept.
-    manner : Manner, optional
-        How fast, how patiently and how much.
-    model : LanguageModel, optional
-        Who answers; by default the client that `settings` describe.
+    a budget of no requests, no client is made and no key needed. Without a `model`, the client that
+    `settings` describe answers.
 
     Examples
     --------
@@ -141,8 +129,8 @@ def ask_all(
             asker = _Asker(opened, settings, cache, manner)
             asker.run(missing)
         asker.report(answers)
-    found = ((question, cache.find(settings, question)) for question in wanted)
-    answers.replies = {question: reply for question, reply in found if reply is not None}
+    pairs = ((question, cache.find(settings, question)) for question in wanted)
+    answers.replies = {question: reply for question, reply in pairs if reply is not None}
     return answers
 
 

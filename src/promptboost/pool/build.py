@@ -82,8 +82,8 @@ def build_pool(
     sentences: dict[str, dict[str, list[str]]] = {name: {} for name in names}
     unused: dict[str, None] = {}
     for origin, by_class in given.items():
-        found, strange = sentences_by_class(names, by_class)
-        for name, texts in found.items():
+        matched, strange = sentences_by_class(names, by_class)
+        for name, texts in matched.items():
             sentences[name][origin] = texts
         unused |= dict.fromkeys(strange)
     missing = tuple(name for name in names if not sentences[name])
@@ -157,11 +157,11 @@ def _compose(
 ) -> Iterator[Product]:
     filled = tuple(fill(template, name) for template in templates)
     yield Product("template", templates, filled, (None,))
-    own = {source: sentences_of(source, said) for source, said in sentences.items()}
-    yield from own.values()
+    products = {source: sentences_of(source, texts) for source, texts in sentences.items()}
+    yield from products.values()
     starts = filled if joining == templates else tuple(fill(each, name) for each in joining)
-    for source, said in own.items():
-        yield Product("concat", joining, starts, said.sentences, origin=source)
+    for source, product in products.items():
+        yield Product("concat", joining, starts, product.sentences, origin=source)
 
 
 def _joining_templates(

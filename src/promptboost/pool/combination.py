@@ -1,5 +1,6 @@
 """Pools made of other pools: put together, without repeats, or of some sources only."""
 
+import re
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -7,7 +8,6 @@ from promptboost.errors import PoolError, SettingError
 from promptboost.pool.names import check_class_names
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.products import ClassPrompts, Part, Prompt, pack
-from promptboost.pool.sources import goes_by
 from promptboost.pool.templates import check_templates
 
 #: What filled templates say they come from.
@@ -38,7 +38,7 @@ def union(first: PromptPool, *others: PromptPool) -> PromptPool:
         ClassPrompts(part for pool in pools for part in _parts(pool, name)).distinct()
         for name in names
     )
-    described = {name for name, own in zip(names, prompts, strict=True) if _has_sentences(own)}
+    described = {name for name, each in zip(names, prompts, strict=True) if _has_sentences(each)}
     missing = {name for pool in pools for name in pool.missing} - described
     unused = dict.fromkeys(name for pool in pools for name in pool.unused)
     return PromptPool(
@@ -54,22 +54,8 @@ def from_sources(pool: PromptPool, sources: Collection[str]) -> PromptPool:
     """Keep the prompts that come from some sources, in the order they have.
 
     A concatenation comes from ``"concat"`` and from the source of its sentence: naming either
-    keeps it. Filled templates come from ``"template"``. The templates of the pool itself stay:
-    boosting starts from them.
-
-    Parameters
-    ----------
-    pool : PromptPool
-        What to take from.
-    sources : collection of str
-        As the keys of ``pool.prompts_by_source``.
-
-    Raises
-    ------
-    SettingError
-        If the pool has nothing from one of the sources.
-    PoolError
-        If a class would be left without prompts.
+    keeps it. Filled templates come from ``"template"``; names are the keys of
+    ``pool.prompts_by_source``. The templates of the pool itself stay: boosting starts from them.
 
     Examples
     --------
@@ -82,13 +68,13 @@ def from_sources(pool: PromptPool, sources: Collection[str]) -> PromptPool:
     if isinstance(sources, str):
         raise SettingError(f"sources must be a list of names, not one string: [{sources!r}]")
     whole = [pack(*item) for item in zip(pool.class_names, pool.prompts_by_class, strict=True)]
-    known = dict.fromkeys(source for own in whole for source in own.sources())
+    known = dict.fromkeys(source for prompts in whole for source in prompts.sources())
     for source in sources:
         if source not in known:
             raise SettingError(f"the pool has no source {source!r}; it has {', '.join(known)}")
-    kept = tuple(own.of(sources) for own in whole)
-    for name, own in zip(pool.class_names, kept, strict=True):
-        if not own:
+    kept = tuple(prompts.of(sources) for prompts in whole)
+    for name, prompts in zip(pool.class_names, kept, strict=True):
+        if not prompts:
             raise PoolError(
                 f"the class {name!r} has no prompts from {', '.join(sources)}: add another source "
                 f"({', '.join(known)})"
@@ -109,7 +95,7 @@ def deduplicate(pool: PromptPool) -> tuple[PromptPool, int]:
     (<PromptPool: 1 classes, 1 prompts>, 1)
     """
     whole = zip(pool.class_names, pool.prompts_by_class, strict=True)
-    kept = tuple(pack(name, own).distinct() for name, own in whole)
+    kept = tuple(pack(name, prompts).distinct() for name, prompts in whole)
     dropped = sum(map(len, pool.prompts_by_class)) - sum(map(len, kept))
     return replace(pool, prompts_by_class=kept), dropped
 
@@ -128,8 +114,8 @@ def sentence_sources(pool: PromptPool, wanted: str = "") -> list[str]:
     names = [name.strip() for name in wanted.split(",") if name.strip()]
     if not names:
         return there
-    found = {source for name in names for source in _matching(there, name)}
-    return [source for source in there if source in found]
+    chosen = {source for name in names for source in _matching(there, name)}
+    return [source for source in there if source in chosen]
 
 
 def of_sources(pool: PromptPool, wanted: str) -> PromptPool:
@@ -150,12 +136,24 @@ def sentences(pool: PromptPool, wanted: str) -> list[list[Prompt]]:
     ]
 
 
+def goes_by(source: str, word: str) -> bool:
+    """Tell whether a word is enough to name a source, in any case.
+
+    It may be the whole name, the part of it before or behind a colon, or the first word of the
+    latter.
+    """
+    family, _, rest = source.partition(":")
+    short = rest or source
+    names = (source, family, short, re.split(r"[_.]", short)[0])
+    return word.casefold() in {name.casefold() for name in names}
+
+
 def _matching(there: list[str], wanted: str) -> list[str]:
-    found = [name for name in there if goes_by(name, wanted)]
-    if not found:
+    fitting = [name for name in there if goes_by(name, wanted)]
+    if not fitting:
         has = f"it has {', '.join(there)}" if there else "it has templates only"
         raise PoolError(
             f"the pool has no sentences from {wanted!r}; {has}. Build one with the file that has them: "
             "promptboost pool build --help"
         )
-    return found
+    return fitting

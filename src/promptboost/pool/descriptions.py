@@ -22,18 +22,6 @@ def read_descriptions(path: str | Path) -> dict[str, list[str]]:
         ``{"class": ["sentence", …], …}``; or, if the name ends in ``.jsonl``, one
         ``{"class": "…", "text": "…"}`` a line; or a table in ``.csv``, ``.tsv`` or ``.txt``.
 
-    Returns
-    -------
-    dict of str to list of str
-        In the order of the file.
-
-    Raises
-    ------
-    PoolError
-        If the file cannot be opened.
-    FileFormatError
-        If it is not UTF-8, is cut off, or holds something else.
-
     Examples
     --------
     >>> import json, tempfile
@@ -82,12 +70,12 @@ def sentences_by_class(
     """Find the sentences of each class, names meeting as in :func:`resolve`."""
     met = resolve(class_names, descriptions)
     met.check_clear(where)
-    found: dict[str, list[str]] = {}
+    by_class: dict[str, list[str]] = {}
     for match in met.matches:
         label = f"the class {match.entry!r}"
         if sentences := _check_sentences(descriptions[match.entry], label):
-            found.setdefault(match.class_name, []).extend(sentences)
-    return found, met.unused
+            by_class.setdefault(match.class_name, []).extend(sentences)
+    return by_class, met.unused
 
 
 def _check_sentences(sentences: object, owner: str) -> list[str]:

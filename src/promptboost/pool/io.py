@@ -71,13 +71,6 @@ def load_pool(path: str | Path) -> PromptPool:
 
     ``.json`` files have no templates: what they hold is taken as sentences, as it is. To join
     them with templates, give them to :func:`build_pool`.
-
-    Raises
-    ------
-    PoolError
-        If the file cannot be opened.
-    FileFormatError
-        If it is cut off, of a later version, or holds something else; the message has the line.
     """
     path = Path(path)
     if keeps_everything(path):
@@ -87,11 +80,11 @@ def load_pool(path: str | Path) -> PromptPool:
         except OSError as error:
             raise PoolError(f"cannot read the pool {path}: {error.strerror}") from error
     sentences = read_descriptions(path)
-    for name, own in sentences.items():
-        if not own:
+    for name, texts in sentences.items():
+        if not texts:
             raise FileFormatError(f"{path}: the class {name!r} has no sentences; add one")
     source = f"descriptions:{path.name}"
-    prompts = tuple(ClassPrompts([sentences_of(source, own)]) for own in sentences.values())
+    prompts = tuple(ClassPrompts([sentences_of(source, texts)]) for texts in sentences.values())
     return PromptPool(check_class_names(tuple(sentences)), (), prompts)
 
 
@@ -175,21 +168,21 @@ class PoolReader:
         """Read everything."""
         header, names, templates = self.first_line(lines)
         packers = {name: Packer(name) for name in names}
-        found = 0
+        count = 0
         for self._number, line in enumerate(lines, start=2):
             if line.strip():
                 name, prompt = self._prompt(self._parse(line), packers)
                 packers[name].add(prompt)
-                found += 1
-        if found != header["prompts"]:
+                count += 1
+        if count != header["prompts"]:
             raise FileFormatError(
-                f"{self._file} ends after {found} prompts, and its first line says "
+                f"{self._file} ends after {count} prompts, and its first line says "
                 f"{header['prompts']}: copy or save it again, or, if you edited it, write "
-                f'"prompts": {found} in its first line'
+                f'"prompts": {count} in its first line'
             )
         prompts = tuple(packer.packed() for packer in packers.values())
-        for name, own in zip(names, prompts, strict=True):
-            if not own:
+        for name, packed in zip(names, prompts, strict=True):
+            if not packed:
                 raise FileFormatError(
                     f"{self._file} has no prompts for the class {name!r}: add one"
                 )

@@ -7,13 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from promptboost.pool.sources import Meeting
 from promptboost.pool.text import NameFinder, singular, text_key
-
-if TYPE_CHECKING:
-    from promptboost.encoders.base import Encoder
 
 _MARKUP = re.compile(
     r"</?[a-z][^>]*>|&(?:[a-z]+|\#\d+);|https?://|\*\*|`|\{[a-z]*\}|^(?:[-*•]|\d{1,2}[.)])\s"
@@ -25,13 +22,22 @@ _WORD = re.compile(r"[^\W_]+")
 _FEW = 0.1
 
 
+class TokenCounter(Protocol):
+    """What an encoder tells about the length of texts."""
+
+    context_length: int
+
+    def count_tokens(self, texts: Sequence[str]) -> Iterable[int]:
+        """Count the tokens of each text."""
+
+
 @dataclass(frozen=True)
 class LintContext:
     """What the rules look at."""
 
     meeting: Meeting
     class_names: Sequence[str]
-    encoder: "Encoder | None" = None
+    encoder: TokenCounter | None = None
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """Return every sentence with its class."""
@@ -60,7 +66,7 @@ class LintFinding:
 
 
 def check_meeting(
-    meeting: Meeting, class_names: Sequence[str], encoder: "Encoder | None" = None
+    meeting: Meeting, class_names: Sequence[str], encoder: TokenCounter | None = None
 ) -> tuple[LintFinding, ...]:
     """Put every rule to a source and its classes, in the order of the numbers.
 
@@ -76,8 +82,8 @@ def check_meeting(
     PP012 Repeated sentences owl: “big  Eyes.”
     """
     context = LintContext(meeting, class_names, encoder)
-    found = ((rule, tuple(rule.look(context))) for rule in RULES)
-    return tuple(LintFinding(rule, details) for rule, details in found if details)
+    looked = ((rule, tuple(rule.look(context))) for rule in RULES)
+    return tuple(LintFinding(rule, details) for rule, details in looked if details)
 
 
 def _missing(context: LintContext) -> Iterator[str]:
@@ -124,9 +130,11 @@ def _names_another(context: LintContext) -> Iterator[str]:
     # The names that the file has for the classes count as their own, too.
     entries = {match.class_name: match.entry for match in context.meeting.resolution.matches}
     for name, text in context.texts():
-        other = next((found for found in finder.named(text) if found != name), None)
-        keys = {_plain_words(name), _plain_words(entries.get(name, name))}
-        if other is not None and not any(key in _plain_words(text) for key in keys):
+        other = next((named for named in finder.named(text) if named != name), None)
+        if other is None:
+            continue
+        words = _plain_words(text)
+        if not any(_plain_words(key) in words for key in {name, entries.get(name, name)}):
             yield f"{name}: “{text}” names {other}"
 
 

@@ -48,23 +48,14 @@ class Ambiguity:
 
 @dataclass(frozen=True)
 class Resolution:
-    """Which names of a file are which class.
+    """Which names of a file are which class, each list in order.
 
-    Attributes
-    ----------
-    matches : tuple of Match
-        In the order of the classes. A class has several only where synonyms say so.
-    missing : tuple of str
-        Classes no name of the file fits, in order.
-    unused : tuple of str
-        Names of the file that fit no class, in order.
-    ambiguous : tuple of Ambiguity
-        What fits in more than one way. These classes are not missing, these names not unused.
+    What fits in more than one way is ``ambiguous``; these classes are not missing, these names not unused.
     """
 
-    matches: tuple[Match, ...]
-    missing: tuple[str, ...]
-    unused: tuple[str, ...]
+    matches: tuple[Match, ...]  # a class has several only where synonyms say so
+    missing: tuple[str, ...]  # classes no name of the file fits
+    unused: tuple[str, ...]  # names of the file that fit no class
     ambiguous: tuple[Ambiguity, ...]
 
     def entries(self, class_name: str) -> list[str]:
@@ -156,12 +147,16 @@ class _Table:
 
     def match_groups(self, groups: Mapping[str, dict[str, None]], how: str) -> None:
         by_key = _by_key(self.classes, name_key)
-        own = {key: names[0] for key, names in by_key.items() if len(names) == 1}
+        class_of = {key: names[0] for key, names in by_key.items() if len(names) == 1}
         free = _by_key(self.free, name_key)
         claims: dict[str, list[str]] = {}
         for head, keys in groups.items():
             # The name the others are given for is the class; else the only class among them.
-            owners = [own[head]] if head in own else [own[key] for key in keys if key in own]
+            owners = (
+                [class_of[head]]
+                if head in class_of
+                else [class_of[key] for key in keys if key in class_of]
+            )
             for entry in (entry for key in keys for entry in free.get(key, ())):
                 claims.setdefault(entry, []).extend(owners)
         for entry, owners in claims.items():
@@ -204,10 +199,10 @@ def _groups(synonyms: Synonyms) -> dict[str, dict[str, None]]:
 
 
 def _by_key(names: Iterable[str], key_of: Key) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    grouped: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(key_of(name), []).append(name)
-    return found
+        grouped.setdefault(key_of(name), []).append(name)
+    return grouped
 
 
 _CALTECH: Synonyms = {
@@ -273,10 +268,10 @@ def imagenet_names() -> dict[str, list[str]]:
         return {}
     if len(wnids) != len(IMAGENET_CLASSNAMES) or not all(map(is_wnid, wnids)):
         return {}
-    found: dict[str, list[str]] = {}
+    numbers_of: dict[str, list[str]] = {}
     for wnid, name in zip(wnids, IMAGENET_CLASSNAMES, strict=True):
-        found.setdefault(name, []).append(wnid)
-    return found
+        numbers_of.setdefault(name, []).append(wnid)
+    return numbers_of
 
 
 _LABELS = "label_to_category_name.json"
@@ -285,11 +280,8 @@ _LABELS = "label_to_category_name.json"
 def read_class_names(source: str | Path) -> tuple[str, ...] | None:
     r"""Read class names from a file of names; None if it is no such file but perhaps images.
 
-    Parameters
-    ----------
-    source : path-like
-        A text file with a name a line; a JSON list of names, or ``{"0": "name", …}``; a JSON file
-        of sentences by class, whose names are taken; or a ProAPO folder.
+    That is a text file with a name a line; a JSON list of names, or ``{"0": "name", …}``; a JSON file
+    of sentences by class, whose names are taken; or a ProAPO folder.
 
     Examples
     --------
@@ -360,12 +352,7 @@ def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_synonyms(path: str | Path) -> dict[str, list[str]]:
-    """Read other names of classes from a JSON file.
-
-    Parameters
-    ----------
-    path : path-like
-        ``{"name": ["other name", …], …}`` or ``{"other name": "name", …}``.
+    """Read ``{"name": ["other name", …], …}`` or ``{"other name": "name", …}`` from a JSON file.
 
     Examples
     --------
@@ -380,12 +367,12 @@ def read_synonyms(path: str | Path) -> dict[str, list[str]]:
     wanted = '{"name": ["other name", …]} or {"other name": "name"}'
     if not isinstance(loaded, dict):
         raise FileFormatError(f"{path} should be {wanted}")
-    found: dict[str, list[str]] = {}
+    synonyms: dict[str, list[str]] = {}
     for name, others in loaded.items():
         if isinstance(others, str):
-            found.setdefault(others, []).append(name)
+            synonyms.setdefault(others, []).append(name)
         elif isinstance(others, list) and all(isinstance(other, str) for other in others):
-            found.setdefault(name, []).extend(others)
+            synonyms.setdefault(name, []).extend(others)
         else:
             raise FileFormatError(f"{path}: {name!r} should be as in {wanted}")
-    return found
+    return synonyms

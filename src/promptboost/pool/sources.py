@@ -1,6 +1,5 @@
 """Sources of sentences that met the classes, and the pools made of them or of a saved pool."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -8,24 +7,13 @@ from pathlib import Path
 
 from promptboost.errors import PoolError, SettingError, few
 from promptboost.pool.build import Concatenate, build_pool
+from promptboost.pool.combination import goes_by
 from promptboost.pool.io import is_saved_pool, load_pool
 from promptboost.pool.names import Resolution, check_class_names, resolve
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.readers import read_sources
 from promptboost.pool.readers.source import Source
-from promptboost.pool.text import text_key
-
-
-def goes_by(source: str, word: str) -> bool:
-    """Tell whether a word is enough to name a source, in any case.
-
-    It may be the whole name, the part of it before or behind a colon, or the first word of the
-    latter.
-    """
-    family, _, own = source.partition(":")
-    short = own or source
-    names = (source, family, short, re.split(r"[_.]", short)[0])
-    return word.casefold() in {name.casefold() for name in names}
+from promptboost.pool.text import distinct
 
 
 @dataclass(frozen=True)
@@ -57,8 +45,10 @@ def meet(
     entries: dict[str, list[str]] = {name: [] for name in class_names}
     for match in resolution.matches:
         entries[match.class_name].append(match.entry)
-    texts = {name: source.texts(own, name) for name, own in entries.items()}
-    return Meeting(source, resolution, {name: found for name, found in texts.items() if found})
+    texts = {name: source.texts(names, name) for name, names in entries.items()}
+    return Meeting(
+        source, resolution, {name: sentences for name, sentences in texts.items() if sentences}
+    )
 
 
 def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, list[str]]:
@@ -71,16 +61,15 @@ def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, l
     >>> join([meet(source, ["owl"])], ["owl"])
     {'owl': ['large  eyes']}
     """
-    found: dict[str, dict[str, str]] = {name: {} for name in class_names}
+    texts: dict[str, list[str]] = {name: [] for name in class_names}
     for meeting in meetings:
         meeting.resolution.check_clear(
             str(meeting.source.path),
             'say which in a file {"class": ["other name", …]} and give it as --synonyms, or rename one',
         )
-        for name, texts in meeting.texts.items():
-            for text in texts:
-                found[name].setdefault(text_key(text), text)
-    joined = {name: list(texts.values()) for name, texts in found.items() if texts}
+        for name, sentences in meeting.texts.items():
+            texts[name] += sentences
+    joined = {name: distinct(sentences) for name, sentences in texts.items() if sentences}
     if not joined:
         raise PoolError(
             "no class has a sentence: the names in the sources are not those of the classes; "
@@ -89,7 +78,7 @@ def join(meetings: Iterable[Meeting], class_names: Sequence[str]) -> dict[str, l
     return joined
 
 
-def sentences_of(sources: Sequence[Source], class_name: str) -> dict[str, list[str]]:
+def sentences_about(sources: Sequence[Source], class_name: str) -> dict[str, list[str]]:
     """Return the sentences of one class by the name of the source."""
     met = [(source.name, meet(source, [class_name])) for source in sources]
     if not any(item.texts or item.resolution.matches for _, item in met):
@@ -119,11 +108,6 @@ def read_pool(
         Names and order of the classes. Those in the file meet them as in :func:`resolve`.
     templates, concatenate
         As for :func:`build_pool`; not for a saved pool, which has its own.
-
-    Raises
-    ------
-    PoolError
-        If names fit in more than one way, no class has a sentence, or a saved pool lacks a class.
 
     Examples
     --------
@@ -166,18 +150,18 @@ def join_pool(
     given = [text for meeting in chosen for text in meeting.source.templates]
     if given and templates is not None:
         raise SettingError("a source has templates of its own: leave templates out, or the source")
-    found: dict[str, dict[str, list[str]]] = {}
+    by_source: dict[str, dict[str, list[str]]] = {}
     for meeting in chosen:
         if not meeting.source.templates:
-            own = found.setdefault(meeting.source.name, {})
+            by_class = by_source.setdefault(meeting.source.name, {})
             for name, texts in meeting.texts.items():
-                own.setdefault(name, []).extend(texts)
-    if not given and not any(found.values()):
+                by_class.setdefault(name, []).extend(texts)
+    if not given and not any(by_source.values()):
         raise PoolError(_nothing_met(chosen, class_names))
     pool = build_pool(
         class_names,
         templates=given or templates,
-        descriptions=found or None,
+        descriptions=by_source or None,
         concatenate=concatenate,
     )
     unused = dict.fromkeys(name for meeting in chosen for name in meeting.resolution.unused)

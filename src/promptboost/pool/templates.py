@@ -135,13 +135,6 @@ def fill(template: str, name: str) -> str:
     the name begins with a vowel sound; nothing else of the template changes. This departs, on
     purpose, from CLIP's own scripts, which write "a photo of a apple.".
 
-    Parameters
-    ----------
-    template : str
-        A sentence with exactly one ``{}``.
-    name : str
-        The name of a class.
-
     Examples
     --------
     >>> fill("a photo of a {}.", "apple_pie")

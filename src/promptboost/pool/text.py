@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from promptboost.errors import PoolError
 
@@ -48,6 +48,14 @@ def text_key(text: str) -> str:
 def name_key(name: str) -> str:
     """Return what two class names share when they differ in case, underscores or hyphens only."""
     return text_key(re.sub(r"[_\-]", " ", name))
+
+
+def distinct(sentences: Iterable[str]) -> list[str]:
+    """Leave out sentences that differ from an earlier one in case and white space only."""
+    first: dict[str, str] = {}
+    for sentence in sentences:
+        first.setdefault(text_key(sentence), sentence)
+    return list(first.values())
 
 
 def _short(value: object, limit: int = 60) -> str:

@@ -73,22 +73,22 @@ class ImageIndex:
     def located(self, paths: Iterable[str]) -> dict[str, Path]:
         """Find files by their paths in a split file; those that are not there are left out."""
         paths = list(paths)
-        found = {path: path for path in paths if path in self.paths}
-        if len(found) < len(paths):
-            found |= self._searched(paths, set(found))
-        return {path: self._root / found[path] for path in paths if path in found}
+        places = {path: path for path in paths if path in self.paths}
+        if len(places) < len(paths):
+            places |= self._searched(paths, set(places))
+        return {path: self._root / places[path] for path in paths if path in places}
 
     def _searched(self, paths: Sequence[str], known: Set[str]) -> dict[str, str]:
         written = Counter(map(_file_name, paths))
-        found = {}
+        places = {}
         for path in paths:
             if path not in known:
                 there = self._find(path, alone=written[_file_name(path)] == 1)
                 if there is not None and there not in known:
-                    found[path] = there
+                    places[path] = there
         # One file cannot be two images: which of them it is would be a guess.
-        times = Counter(found.values())
-        return {path: there for path, there in found.items() if times[there] == 1}
+        times = Counter(places.values())
+        return {path: there for path, there in places.items() if times[there] == 1}
 
     def _find(self, path: str, *, alone: bool) -> str | None:
         there = self._by_name.get(_file_name(path), [])
@@ -109,23 +109,23 @@ def _file_name(path: str) -> str:
 
 def unpacked_first(benchmark: Benchmark, folder: Path) -> list[str]:
     """Name what was downloaded but is not images yet: archives, parquet files, videos."""
-    own = next((folder / name for name in benchmark.folders if (folder / name).is_dir()), folder)
-    found = list(_files(own, depth=3))
-    if own != folder:
+    base = next((folder / name for name in benchmark.folders if (folder / name).is_dir()), folder)
+    files = list(_files(base, depth=3))
+    if base != folder:
         # Beside the folder lies what was downloaded, perhaps for the other benchmarks as well.
-        found += _files(folder, depth=0)
-    archives = [path for path in found if path.lower().endswith(_ARCHIVES)]
-    said = []
+        files += _files(folder, depth=0)
+    archives = [path for path in files if path.lower().endswith(_ARCHIVES)]
+    advice = []
     if archives:
-        said.append(f"{few(archives, 3)} {'is' if len(archives) == 1 else 'are'} not unpacked")
-    if parquet := _first_ending(found, (".parquet", ".arrow")):
-        said.append(
+        advice.append(f"{few(archives, 3)} {'is' if len(archives) == 1 else 'are'} not unpacked")
+    if parquet := _first_ending(files, (".parquet", ".arrow")):
+        advice.append(
             f"the images are inside files like {parquet}; write each to a file of the name "
             "that is stored with it"
         )
-    if video := _first_ending(found, (".avi",)):
-        said.append(f"there are videos like {video}, not the images of {benchmark.title}")
-    return said
+    if video := _first_ending(files, (".avi",)):
+        advice.append(f"there are videos like {video}, not the images of {benchmark.title}")
+    return advice
 
 
 def _first_ending(paths: Iterable[str], endings: tuple[str, ...]) -> str | None:

@@ -236,10 +236,10 @@ def benchmark_named(text: str) -> Benchmark:
     >>> benchmark_named("Oxford-IIIT-Pet").name
     'oxford_pets'
     """
-    found = find_benchmark(text)
-    if found is None:
+    benchmark = find_benchmark(text)
+    if benchmark is None:
         raise DataError(f"there is no benchmark {text!r}; there are: {', '.join(BENCHMARKS)}")
-    return found
+    return benchmark
 
 
 def find_benchmark(text: str) -> Benchmark | None:

@@ -70,25 +70,11 @@ def survey_benchmark(
     look: bool = False,
     progress: bool = False,
 ) -> Survey:
-    """Look at a benchmark without decoding its images.
+    """Look at a benchmark without decoding its images; what is wrong is in ``problems``.
 
-    Parameters
-    ----------
-    benchmark : Benchmark or str
-        Which one, or its name.
-    folder : str or Path
-        Its folder, or the folder that holds all benchmarks.
-    split : str or Path, optional
-        The split file, if it is not beside the images, or a list of drawn shots.
-    look : bool, default=False
-        Also look at both ends of each file for images that are cut off.
-    progress : bool, default=False
-        Show a progress bar for that on a terminal.
-
-    Raises
-    ------
-    DataError
-        If there is no such benchmark or no such folder. What is wrong inside is in ``problems``.
+    `folder` is its folder, or the one that holds all benchmarks. `split` is the split file, if it is
+    not beside the images, or a list of drawn shots. `look` also looks at both ends of each file for
+    images that are cut off.
 
     Examples
     --------
