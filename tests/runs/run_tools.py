@@ -11,8 +11,10 @@ import numpy as np
 from PIL import Image
 
 from promptboost.config import FitConfig
+from promptboost.model import PromptEnsemble
 from promptboost.report import write_card, write_report
 from promptboost.runs.fit import FitRequest
+from promptboost.runs.run_folder import RunFolder
 
 ENCODER = "fake:32-0"
 COLOURS = {
@@ -67,6 +69,12 @@ def request(root: Path, run: str = "run", **options) -> FitRequest:
     source = flags.pop("source", str(root / "images"))
     finish = (write_report, write_card)
     return FitRequest(source, root / run, settings, progress=False, finish=finish, **flags)
+
+
+def unfinish(run: RunFolder) -> None:
+    """Leave a run as if it had been interrupted after its last round."""
+    ensemble = PromptEnsemble.load(run.ensemble_path)
+    ensemble.save(run.partial_path, sample_weights=True)
 
 
 def start_promptboost(*arguments: str, cwd: Path, cache: Path) -> subprocess.Popen:

@@ -15,7 +15,7 @@ from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.runs.fit import fit_run
 from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
-from tests.runs.run_tools import COLOURS, request, write_images
+from tests.runs.run_tools import COLOURS, request, unfinish, write_images
 
 
 def accuracies(metrics):
@@ -34,6 +34,7 @@ def test_a_run_folder_holds_what_it_should(fitted):
         "report.html",
         "run.toml",
         "thumbnails.json",
+        "weights.json",
     ]
     tables = tomllib.loads(run.settings_path.read_text())
     assert tables["fit"]["rounds"] == 5
@@ -154,7 +155,7 @@ def test_resume_of_nothing_starts_and_of_a_finished_run_changes_nothing(fitted):
 
 def unfinished(task):
     run = RunFolder(task / "run")
-    shutil.copy(run.ensemble_path, run.partial_path)
+    unfinish(run)
     return run
 
 
@@ -194,11 +195,11 @@ def test_a_run_goes_on_from_another_folder(fitted, monkeypatch, tmp_path_factory
     fit_run(request(fitted, "other", source="images", prompts="sentences.json"))
     run = RunFolder(fitted / "other")
     assert run.source == str(fitted / "images")
-    shutil.copy(run.ensemble_path, run.partial_path)
+    unfinish(run)
     assert run.resume_hint.startswith("promptboost fit images -o ")
     fit_run(request(fitted, "other", source="images", prompts="sentences.json", resume=True))
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    shutil.copy(run.ensemble_path, run.partial_path)
+    unfinish(run)
     fit_run(request(fitted, "other", resume=True))
     assert run.state == "finished"
 
@@ -324,7 +325,7 @@ def test_names_that_are_not_utf8(task):
     source = task / "images" / "sea" / "0.png"
     source.rename(source.with_name("caf\udce9.png"))
     fit_run(request(task, shots=8))
-    assert "caf\\\\udce9.png" in (task / "run/ensemble.json").read_text()
+    assert "caf\\\\udce9.png" in (task / "run/weights.json").read_text()
 
 
 def test_a_second_fit_computes_nothing_anew(fitted, monkeypatch):

@@ -304,7 +304,7 @@ class PromptClassifier:
 
     def top_k(self, images: Any, k: int = 3) -> list[list[tuple[str, float]]]:
         """Return the `k` most probable classes of each image with their probabilities, best first."""
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        if type(k) is not int or k < 1:
             raise SettingError(f"k is {k!r}: give a whole number from 1 up")
         names = self.class_names
         return [

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -360,65 +360,16 @@ class PromptEnsemble:
         except FileFormatError as error:
             raise FileFormatError(f"{path}: {error}") from error
 
-    # --- editing: each gives a new ensemble ----------------------------------------------------
+    # --- editing: each returns a new ensemble --------------------------------------------------
 
-    def merge(self, *others: "PromptEnsemble") -> "PromptEnsemble":
-        """Put the rounds of several ensembles one after the other; their classes must be the same.
-
-        See :func:`promptboost.model.edits.merge`.
-        """
-        return edits.merge(self, *others)
-
-    def truncate(self, rounds: int) -> "PromptEnsemble":
-        """Keep the first rounds.
-
-        See :func:`promptboost.model.edits.truncate`.
-        """
-        return edits.truncate(self, rounds)
-
-    def remove(self, prompt: str, class_name: str | None = None) -> "PromptEnsemble":
-        """Take a prompt out of all rounds, unless a bank would be left empty.
-
-        See :func:`promptboost.model.edits.remove`.
-        """
-        return edits.remove(self, prompt, class_name)
-
-    def replace(self, prompt: str, by: str, class_name: str | None = None) -> "PromptEnsemble":
-        """Put one prompt in the place of another, with its copies.
-
-        See :func:`promptboost.model.edits.replace`.
-        """
-        return edits.replace(self, prompt, by, class_name)
-
-    def add(self, class_name: str, sentence: str, copies: int = 1) -> "PromptEnsemble":
-        """Add a sentence to the bank of a class in every round.
-
-        See :func:`promptboost.model.edits.add`.
-        """
-        return edits.add(self, class_name, sentence, copies)
-
-    def add_class(
-        self, name: str, sentences: str | Iterable[str] | Mapping[str, int]
-    ) -> "PromptEnsemble":
-        """Add a class that scores by these sentences.
-
-        See :func:`promptboost.model.edits.add_class`.
-        """
-        return edits.add_class(self, name, sentences)
-
-    def rename_class(self, old: str, new: str, *, in_prompts: bool = False) -> "PromptEnsemble":
-        """Rename a class, and with `in_prompts` write it into its prompts.
-
-        See :func:`promptboost.model.edits.rename_class`.
-        """
-        return edits.rename_class(self, old, new, in_prompts=in_prompts)
-
-    def drop_class(self, name: str) -> "PromptEnsemble":
-        """Leave a class out.
-
-        See :func:`promptboost.model.edits.drop_class`.
-        """
-        return edits.drop_class(self, name)
+    add = edits.add
+    add_class = edits.add_class
+    remove = edits.remove
+    replace = edits.replace
+    rename_class = edits.rename_class
+    drop_class = edits.drop_class
+    merge = edits.merge
+    truncate = edits.truncate
 
     # --- embedding: numpy is loaded here, not to read or edit text -----------------------------
 

@@ -3,6 +3,12 @@
 :func:`write_record` and :func:`read_record` turn the fields of an ensemble into text and back.
 They know JSON, the schema's versions and the fields' names; what the fields may hold is checked
 where an ensemble is made.
+
+The checks are our own and not msgspec's, which validates other records of the project. Of the 48 faulty
+files in the tests it accepts 5 and cannot name the place in 11: it shows a key of a mapping as
+``[...]``, and nearly all of an ensemble is mappings, so who edits a file by hand would look for a wrong
+number among thousands of prompts. It keeps the last of two equal keys without a word. And an ensemble
+made in Python, with numpy's numbers in it, needs the same checks.
 """
 
 import json
@@ -166,7 +172,7 @@ def as_optional_text(value: object, where: str) -> str | None:
 
 
 def as_sequence(value: object, where: str) -> tuple[Any, ...]:
-    """Check for a list; a string, which Python would take for one, is refused."""
+    """Check for a list; a string, which Python would take for one, is none."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InputError(f"{where}: must be a list, not {_kind(value)}.")
     return tuple(value)
@@ -291,7 +297,7 @@ def _explain(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse an object that says two things about one key: one would be lost in silence."""
+    """Check that no key occurs twice: one of the values would be lost in silence."""
     unique = dict(pairs)
     if len(unique) < len(pairs):
         seen: set[str] = set()
