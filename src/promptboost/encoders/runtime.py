@@ -75,18 +75,7 @@ def _message(missing: list[str], extra: str, purpose: str) -> str:
 
 
 def pick_device(device: str | None) -> "torch.device":
-    """Take the device asked for, or the fastest there is: CUDA, then MPS, then the processor.
-
-    Parameters
-    ----------
-    device : str or None
-        As torch spells it: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``; None picks one.
-
-    Raises
-    ------
-    EncoderError
-        If there is no such device.
-    """
+    """Take the device asked for, or the fastest there is: CUDA, then MPS, then the processor."""
     torch = _import_torch()
     there = ["cpu"]
     if torch.backends.mps.is_available():

@@ -1,6 +1,11 @@
 """The embedding store: embeddings computed once, found again by what they were computed from.
 
 It is kept in SQLite files, one for each encoder (:mod:`~promptboost.encoders.store.database`).
+``benchmarks/store.py``, 20,000 vectors of 512 numbers on a busy machine: 2.2 s to write and 0.95 s
+to read, in 42 MB; plain SQLite with a row a vector 2.3 s, 0.93 s and 83 MB; LMDB 1.2 s, 0.58 s and
+84 MB; our own memory-mapped segments, which this replaced, 2.3 s, 0.43 s and 41 MB. Computing them
+takes minutes: what counts is that a killed writer or a second one loses nothing, and SQLite sees to
+that without code of ours.
 """
 
 import hashlib
