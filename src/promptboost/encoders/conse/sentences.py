@@ -1,4 +1,4 @@
-"""The sentence encoder of a ConSE encoder as a differentiable text tower."""
+"""The text half of a ConSE encoder: sentence embeddings by a BERT-like network, also for gradients."""
 
 from collections.abc import Sequence
 from functools import cached_property
