@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from promptboost.errors import PoolError
 from promptboost.pool.products import ClassPrompts, Prompt, Texts
 from promptboost.pool.templates import fill
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["words_fingerprint", "PromptPool"]
 
