@@ -309,7 +309,8 @@ def _about(path: Path) -> dict[str, Any]:
 
 
 def _share(digest: str, paths: list[Path]) -> EncoderShare:
-    rows, corrupt, about = 0, sum(path.name.endswith(CORRUPT) for path in paths), {}
+    about: dict[str, Any] = {}
+    rows, corrupt = 0, sum(path.name.endswith(CORRUPT) for path in paths)
     databases = [path for path in paths if path.name.endswith(DATABASE)]
     for path in databases:
         try:
