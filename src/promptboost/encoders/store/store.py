@@ -10,6 +10,7 @@ that without code of ours.
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,7 @@ __all__ = ["Compute", "EmbeddingStore", "default_root", "image_key", "text_key"]
 Compute = Callable[[list[int]], NDArray[np.float32]]
 
 _FORMAT = "v2"  # another format is another folder, so that versions can share a root
+_OURS = re.compile(rf"float(16|32)x[1-9]\d*-[0-9a-f]+{re.escape(DATABASE)}")
 _SPARE = 0.9  # eviction goes a little below the limit, so as not to be needed at every write
 
 
@@ -256,7 +258,7 @@ class EmbeddingStore:
                 return sorted(
                     path
                     for path in self.root.iterdir()
-                    if path.name.startswith("float") and DATABASE in path.name and path.is_file()
+                    if _OURS.match(path.name) and path.is_file()
                 )
             except PermissionError as error:
                 raise StoreError(f"The embedding store may not read {self.root}.") from error
