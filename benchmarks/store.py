@@ -98,14 +98,14 @@ class Lmdb:
 
     def read(self, keys: list[bytes]) -> Rows:
         with self.database.begin() as transaction:
-            found = b"".join(transaction.get(key) for key in keys)
+            found = b"".join(bytes(transaction.get(key) or b"") for key in keys)
         return np.frombuffer(found, dtype=np.float32).reshape(-1, self.dim)
 
     def check(self) -> bool:
         return True
 
 
-STORES = (Ours, PlainSqlite, Lmdb)
+STORES: tuple[type[Ours | PlainSqlite | Lmdb], ...] = (Ours, PlainSqlite, Lmdb)
 
 
 def contents(rows: int, dim: int) -> tuple[list[bytes], Rows]:

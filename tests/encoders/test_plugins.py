@@ -49,7 +49,8 @@ def plugins(monkeypatch):
 def run(folder, *arguments):
     source = Path(promptboost.__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{folder}"}
-    command = [sys.executable, "-m", "promptboost", *map(str, arguments)]
+    script = "from promptboost.cli import main; main()"
+    command = [sys.executable, "-c", script, *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
 
 
@@ -63,8 +64,8 @@ def test_fit_with_the_encoder_of_an_installed_package(installed, tmp_path):
     images = write_images(tmp_path / "images", count=3)
     fitted = run(installed, "fit", images, "-o", tmp_path / "run", "--encoder", "colours:8")
     assert fitted.returncode == 0, fitted.stderr
-    picture = next(images.rglob("*.png"))
-    told = run(installed, "predict", tmp_path / "run", picture, "--json")
+    image = next(images.rglob("*.png"))
+    told = run(installed, "predict", tmp_path / "run", image, "--json")
     assert told.returncode == 0, told.stderr
     json.loads(told.stdout)
 

@@ -95,17 +95,6 @@ def report_truncated(
 ) -> None:
     """Warn when texts have more tokens than the model reads.
 
-    Parameters
-    ----------
-    texts : sequence of str
-        The texts.
-    tokens : ndarray of int
-        How many tokens each has before truncation, with start and end tokens.
-    context_length : int
-        How many the model reads.
-    encoder_id : str
-        Name of the model.
-
     Examples
     --------
     >>> with warnings.catch_warnings(record=True) as caught:

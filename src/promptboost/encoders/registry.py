@@ -68,96 +68,56 @@ class ModelRecord:
         return 4 * self.parameters
 
 
-_OPENAI, _LAION, _DFN, _CLIPA = "OpenAI CLIP", "OpenCLIP", "DFN", "CLIPA-v2"
-_SIGLIP, _META, _EVA, _CONSE = "SigLIP2", "MetaCLIP2", "EVA-02", "ConSE"
 _BOTH_WAYS = "text tower attends to padding"
 _WORLD = "multilingual"
-
-MODELS = (
-    ModelRecord(_OPENAI, "RN50/openai", "RN50", 1024, 224, 77, 102, quick_gelu=True),
-    ModelRecord(_OPENAI, "ViT-B-32/openai", "ViT-B/32", 512, 224, 77, 151, quick_gelu=True),
-    ModelRecord(_OPENAI, "ViT-L-14/openai", "ViT-L/14", 768, 224, 77, 428, quick_gelu=True),
-    ModelRecord(_LAION, "ViT-B-16/laion2b_s34b_b88k", "ViT-B/16", 512, 224, 77, 150),
-    ModelRecord(_LAION, "ViT-L-14/laion2b_s32b_b82k", "ViT-L/14", 768, 224, 77, 428),
-    ModelRecord(_LAION, "ViT-H-14/laion2b_s32b_b79k", "ViT-H/14", 1024, 224, 77, 986),
-    ModelRecord(_LAION, "ViT-g-14/laion2b_s34b_b88k", "ViT-g/14", 1024, 224, 77, 1367),
-    ModelRecord(_DFN, "ViT-B-16/dfn2b", "ViT-B/16", 512, 224, 77, 150, quick_gelu=True),
-    ModelRecord(_DFN, "ViT-L-14/dfn2b", "ViT-L/14", 768, 224, 77, 428, quick_gelu=True),
-    ModelRecord(_DFN, "ViT-H-14/dfn5b", "ViT-H/14", 1024, 224, 77, 986, quick_gelu=True),
-    ModelRecord(
-        _CLIPA, "ViT-L-14-CLIPA/datacomp1b", "ViT-L/14", 768, 224, 32, 414, note=_BOTH_WAYS
-    ),
-    ModelRecord(
-        _CLIPA, "ViT-H-14-CLIPA/datacomp1b", "ViT-H/14", 1024, 224, 32, 968, note=_BOTH_WAYS
-    ),
-    ModelRecord(_SIGLIP, "ViT-B-16-SigLIP2/webli", "ViT-B/16", 768, 224, 64, 375, note=_BOTH_WAYS),
-    ModelRecord(
-        _SIGLIP, "ViT-L-16-SigLIP2-256/webli", "ViT-L/16", 1024, 256, 64, 882, note=_BOTH_WAYS
-    ),
-    ModelRecord(
-        _SIGLIP,
-        "ViT-gopt-16-SigLIP2-256/webli",
-        "ViT-g-opt/16",
-        1536,
-        256,
-        64,
-        1871,
-        note=_BOTH_WAYS,
-    ),
-    ModelRecord(
-        _META,
-        "ViT-H-14-worldwide/metaclip2_worldwide",
-        "ViT-H/14",
-        1024,
-        224,
-        77,
-        1859,
-        quick_gelu=True,
-        note=_WORLD,
-    ),
-    ModelRecord(
-        _META,
-        "ViT-bigG-14-worldwide/metaclip2_worldwide",
-        "ViT-G/14",
-        1280,
-        224,
-        77,
-        3630,
-        note=_WORLD,
-    ),
-    ModelRecord(_EVA, "EVA02-B-16/merged2b_s8b_b131k", "ViT-B/16", 512, 224, 77, 150),
-    ModelRecord(_EVA, "EVA02-L-14/merged2b_s4b_b131k", "ViT-L/14", 768, 224, 77, 428),
-    ModelRecord(_EVA, "EVA02-E-14/laion2b_s4b_b115k", "ViT-E/14", 1024, 224, 77, 4705),
-    ModelRecord(
-        _CONSE,
-        "conse:lite0",
-        "EfficientNet-Lite0 + MiniLM-L6",
-        384,
-        224,
-        256,
-        27,
-        note="needs no model hub; not trained on pairs of images and texts",
-    ),
-    ModelRecord(
-        _CONSE,
-        "conse:lite2",
-        "EfficientNet-Lite2 + MiniLM-L3",
-        384,
-        260,
-        128,
-        23,
-        note="needs no model hub; not trained on pairs of images and texts",
-    ),
-    ModelRecord(
-        _CONSE,
-        "conse:lite2-l6",
-        "EfficientNet-Lite2 + MiniLM-L6",
-        384,
-        260,
-        256,
-        29,
-        note="the image net of lite2, the sentence encoder of lite0; needs no model hub",
-    ),
+_NO_HUB = "needs no model hub; not trained on pairs of images and texts"
+_SWAPPED = "the image net of lite2, the sentence encoder of lite0; needs no model hub"
+# Name, title, dim, resolution, context length, millions of weights, QuickGELU, note.
+# fmt: off
+_FAMILIES: dict[str, list[tuple[str, str, int, int, int, int, bool, str]]] = {
+    "OpenAI CLIP": [
+        ("RN50/openai", "RN50", 1024, 224, 77, 102, True, ""),
+        ("ViT-B-32/openai", "ViT-B/32", 512, 224, 77, 151, True, ""),
+        ("ViT-L-14/openai", "ViT-L/14", 768, 224, 77, 428, True, ""),
+    ],
+    "OpenCLIP": [
+        ("ViT-B-16/laion2b_s34b_b88k", "ViT-B/16", 512, 224, 77, 150, False, ""),
+        ("ViT-L-14/laion2b_s32b_b82k", "ViT-L/14", 768, 224, 77, 428, False, ""),
+        ("ViT-H-14/laion2b_s32b_b79k", "ViT-H/14", 1024, 224, 77, 986, False, ""),
+        ("ViT-g-14/laion2b_s34b_b88k", "ViT-g/14", 1024, 224, 77, 1367, False, ""),
+    ],
+    "DFN": [
+        ("ViT-B-16/dfn2b", "ViT-B/16", 512, 224, 77, 150, True, ""),
+        ("ViT-L-14/dfn2b", "ViT-L/14", 768, 224, 77, 428, True, ""),
+        ("ViT-H-14/dfn5b", "ViT-H/14", 1024, 224, 77, 986, True, ""),
+    ],
+    "CLIPA-v2": [
+        ("ViT-L-14-CLIPA/datacomp1b", "ViT-L/14", 768, 224, 32, 414, False, _BOTH_WAYS),
+        ("ViT-H-14-CLIPA/datacomp1b", "ViT-H/14", 1024, 224, 32, 968, False, _BOTH_WAYS),
+    ],
+    "SigLIP2": [
+        ("ViT-B-16-SigLIP2/webli", "ViT-B/16", 768, 224, 64, 375, False, _BOTH_WAYS),
+        ("ViT-L-16-SigLIP2-256/webli", "ViT-L/16", 1024, 256, 64, 882, False, _BOTH_WAYS),
+        ("ViT-gopt-16-SigLIP2-256/webli", "ViT-g-opt/16", 1536, 256, 64, 1871, False, _BOTH_WAYS),
+    ],
+    "MetaCLIP2": [
+        ("ViT-H-14-worldwide/metaclip2_worldwide", "ViT-H/14", 1024, 224, 77, 1859, True, _WORLD),
+        ("ViT-bigG-14-worldwide/metaclip2_worldwide", "ViT-G/14", 1280, 224, 77, 3630, False, _WORLD),
+    ],
+    "EVA-02": [
+        ("EVA02-B-16/merged2b_s8b_b131k", "ViT-B/16", 512, 224, 77, 150, False, ""),
+        ("EVA02-L-14/merged2b_s4b_b131k", "ViT-L/14", 768, 224, 77, 428, False, ""),
+        ("EVA02-E-14/laion2b_s4b_b115k", "ViT-E/14", 1024, 224, 77, 4705, False, ""),
+    ],
+    "ConSE": [
+        ("conse:lite0", "EfficientNet-Lite0 + MiniLM-L6", 384, 224, 256, 27, False, _NO_HUB),
+        ("conse:lite2", "EfficientNet-Lite2 + MiniLM-L3", 384, 260, 128, 23, False, _NO_HUB),
+        ("conse:lite2-l6", "EfficientNet-Lite2 + MiniLM-L6", 384, 260, 256, 29, False, _SWAPPED),
+    ],
+}
+# fmt: on
+MODELS = tuple(
+    ModelRecord(family, *fields) for family, models in _FAMILIES.items() for fields in models
 )
 
 

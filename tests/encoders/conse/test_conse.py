@@ -7,8 +7,10 @@ from PIL import Image
 
 from promptboost.data.emoji import load_emoji
 from promptboost.encoders import Encoder, TruncatedPromptWarning, load_encoder
+from promptboost.encoders.conse.conse import ConseEncoder
 from promptboost.encoders.conse.imagenet import square_pixels
 from promptboost.encoders.conse.parts import imagenet_class_names
+from promptboost.encoders.runtime import hash_file, installed_hash
 from promptboost.errors import MissingExtraError, SettingError
 
 try:
@@ -198,3 +200,37 @@ def test_a_device_that_is_not_there_is_refused_at_once():
 
     with pytest.raises(EncoderError, match="no device 'abacus'"):
         load_encoder("conse:lite0", device="abacus")
+
+
+def test_the_names_are_embedded_once_and_again_if_damaged(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path))
+    counted = []
+    embed = ConseEncoder._embed_names
+
+    def counting(encoder):
+        counted.append(encoder.id)
+        return embed(encoder)
+
+    monkeypatch.setattr(ConseEncoder, "_embed_names", counting)
+    first = load_encoder("conse:lite2").encode_images([waves()])
+    again = load_encoder("conse:lite2").encode_images([waves()])
+    assert counted == ["conse:lite2"]
+    np.testing.assert_array_equal(first, again)
+    (names,) = tmp_path.glob("conse/names-*")
+    data = bytearray(names.read_bytes())
+    data[len(data) // 2] ^= 1
+    names.write_bytes(data)
+    np.testing.assert_array_equal(first, load_encoder("conse:lite2").encode_images([waves()]))
+    assert len(counted) == 2
+    assert names.read_bytes() != bytes(data)
+
+
+def test_a_changed_file_is_hashed_again(tmp_path):
+    weights, notes = tmp_path / "weights", tmp_path / "notes" / "hashes.json"
+    weights.write_bytes(b"1234")
+    one = installed_hash(weights, notes)
+    assert one == installed_hash(weights, notes) == hash_file(weights)
+    weights.write_bytes(b"12345")
+    assert installed_hash(weights, notes) == hash_file(weights) != one
+    notes.write_text("[1, 2")
+    assert installed_hash(weights, notes) == hash_file(weights)

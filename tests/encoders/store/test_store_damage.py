@@ -126,13 +126,18 @@ def test_garbage_in_the_folder_is_ignored_or_set_aside(root):
     (folder / "float32x8-2.sqlite").write_bytes(file.read_bytes()[:8192])
     (folder / "notes.txt").write_text("hello")
     (folder / "mine.sqlite").write_bytes(b"not ours")
+    (folder / "floats.sqlite").write_bytes(b"not ours")
     assert EmbeddingStore(root).report().corrupt == 2
     found = EmbeddingStore(root).verify()
     assert len(found.damaged) == 2
     assert check_recovery(root) == []
     assert EmbeddingStore(root).report().corrupt == 2
     EmbeddingStore(root).clear()
-    assert sorted(path.name for path in folder.iterdir()) == ["mine.sqlite", "notes.txt"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "floats.sqlite",
+        "mine.sqlite",
+        "notes.txt",
+    ]
 
 
 def test_a_file_of_other_embeddings_is_not_believed(root):

@@ -47,17 +47,6 @@ class ConseEncoder:
     Made by :func:`~promptboost.encoders.load_encoder`. Its parts are read when first needed: what
     finds all embeddings in a store pays for none of them.
 
-    Parameters
-    ----------
-    variant : ConseVariant
-        Which parts.
-    temperature : float
-        Divides the classifier's logits before the softmax.
-    template : str
-        The sentence ImageNet's class names are put into.
-    device : str or None
-        Where torch runs.
-
     Notes
     -----
     The rows of the class names are centred on their mean. What all names have in common says
@@ -95,13 +84,7 @@ class ConseEncoder:
         )
 
     def encode_texts(self, texts: Sequence[str]) -> UnitRows:
-        """Embed texts as unit rows, in the order given.
-
-        Warns
-        -----
-        TruncatedPromptWarning
-            If texts are longer than the context: their ends are not read.
-        """
+        """Embed texts as unit rows, in the order given."""
         tokens = self._sentences.tokens(texts)
         counts = np.array([len(ids) for ids in tokens], dtype=np.int64)
         report_truncated(texts, counts, self.context_length, self.id)
@@ -121,13 +104,7 @@ class ConseEncoder:
         return np.array([len(ids) for ids in self._sentences.tokens(texts)], dtype=np.int64)
 
     def text_tower(self) -> "DifferentiableText":
-        """Return the sentence encoder for gradients.
-
-        Raises
-        ------
-        EncoderError
-            If its weights are stored as ONNX, which runs in one direction only.
-        """
+        """Return the sentence encoder for gradients."""
         from promptboost.encoders.conse.sentences import ConseTower
 
         network = self._sentences.network
@@ -181,25 +158,7 @@ def load_conse(
     temperature: float | str | None = None,
     template: str | None = None,
 ) -> ConseEncoder:
-    """Load a ConSE encoder from the packages of the extra ``offline``.
-
-    Parameters
-    ----------
-    name : str
-        ``"lite0"`` or ``"lite2"``: different image classifiers with different sentence encoders.
-    device : str, optional
-        Where torch runs; by default the fastest there is.
-    temperature : float, optional
-        Divides the classifier's logits: higher lets more classes speak. The default is measured.
-    template : str, optional
-        The sentence ImageNet's class names are put into, with ``{}`` for the name. The default is
-        measured.
-
-    Returns
-    -------
-    ConseEncoder
-        Its ``id`` names the parameters that are not the defaults.
-    """
+    """Load a ConSE encoder from the packages of the extra ``offline``."""
     variant = CONSE_VARIANTS.get(name)
     if variant is None:
         known = ", ".join(f"conse:{known}" for known in CONSE_VARIANTS)

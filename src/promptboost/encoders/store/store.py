@@ -1,10 +1,16 @@
 """The embedding store: embeddings computed once, found again by what they were computed from.
 
 It is kept in SQLite files, one for each encoder (:mod:`~promptboost.encoders.store.database`).
+``benchmarks/store.py``, 20,000 vectors of 512 numbers on a busy machine: 2.2 s to write and 0.95 s
+to read, in 42 MB; plain SQLite with a row a vector 2.3 s, 0.93 s and 83 MB; LMDB 1.2 s, 0.58 s and
+84 MB; our own memory-mapped segments, which this replaced, 2.3 s, 0.43 s and 41 MB. Computing them
+takes minutes: what counts is that a killed writer or a second one loses nothing, and SQLite sees to
+that without code of ours.
 """
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +36,7 @@ __all__ = ["Compute", "EmbeddingStore", "default_root", "image_key", "text_key"]
 Compute = Callable[[list[int]], NDArray[np.float32]]
 
 _FORMAT = "v2"  # another format is another folder, so that versions can share a root
+_OURS = re.compile(rf"float(16|32)x[1-9]\d*-[0-9a-f]+{re.escape(DATABASE)}")
 _SPARE = 0.9  # eviction goes a little below the limit, so as not to be needed at every write
 
 
@@ -251,7 +258,7 @@ class EmbeddingStore:
                 return sorted(
                     path
                     for path in self.root.iterdir()
-                    if path.name.startswith("float") and DATABASE in path.name and path.is_file()
+                    if _OURS.match(path.name) and path.is_file()
                 )
             except PermissionError as error:
                 raise StoreError(f"The embedding store may not read {self.root}.") from error
@@ -304,7 +311,8 @@ def _about(path: Path) -> dict[str, Any]:
 
 
 def _share(digest: str, paths: list[Path]) -> EncoderShare:
-    rows, corrupt, about = 0, sum(path.name.endswith(CORRUPT) for path in paths), {}
+    about: dict[str, Any] = {}
+    rows, corrupt = 0, sum(path.name.endswith(CORRUPT) for path in paths)
     databases = [path for path in paths if path.name.endswith(DATABASE)]
     for path in databases:
         try:
