@@ -9,7 +9,7 @@ import pytest
 
 from promptboost.runs.folder import RunFolder
 from tests.cli.cli_tools import FIT, call
-from tests.runs.run_tools import start_promptboost
+from tests.runs.run_tools import start_promptboost, unfinish
 
 
 def fit(capsys, task, *options):
@@ -70,7 +70,8 @@ def test_a_preset_is_kept_when_a_run_goes_on(capsys, task):
     fit(capsys, task, "--preset", "paper")
     run = RunFolder(task / "run")
     before = run.ensemble_path.read_bytes()
-    run.ensemble_path.rename(run.partial_path)
+    unfinish(run)
+    run.ensemble_path.unlink()
     run.metrics_path.unlink()
     plain = ["fit", task / "images", "-o", task / "run", "--resume"]
     other = call(capsys, *plain, "--preset", "default", "--views-per-round", "1")
@@ -119,7 +120,8 @@ def test_resume_needs_no_options_and_refuses_others(capsys, task):
     fit(capsys, task)
     run = RunFolder(task / "run")
     before = run.ensemble_path.read_bytes()
-    run.ensemble_path.rename(run.partial_path)
+    unfinish(run)
+    run.ensemble_path.unlink()
     run.metrics_path.unlink()
     plain = ["fit", task / "images", "-o", task / "run", "--resume"]
     other = call(capsys, *plain, "--rounds", "9")

@@ -3,8 +3,9 @@ import json
 import pytest
 
 from promptboost.pool import build_pool, load_pool, read_descriptions
+from promptboost.runs.folder import RunFolder
 from tests.cli.cli_tools import FIT, call
-from tests.runs.run_tools import write_images
+from tests.runs.run_tools import unfinish, write_images
 
 
 @pytest.fixture
@@ -259,7 +260,8 @@ def test_a_saved_pool_fits_and_resumes_and_its_sources_are_in_the_figures(capsys
     }
     run = tmp_path / "run"
     whole = (run / "ensemble.json").read_bytes()
-    (run / "ensemble.json").rename(run / "partial.json")  # as if stopped before the last file
+    unfinish(RunFolder(run))
+    (run / "ensemble.json").unlink()
     assert call(capsys, "fit", tmp_path / "images", "-o", run, "--resume", "--json").code == 0
     assert (run / "ensemble.json").read_bytes() == whole
     again = call(capsys, *arguments, "--overwrite", "--prompts", tmp_path / "mine.txt")

@@ -2,6 +2,12 @@ import csv
 import io
 import json
 
+import numpy as np
+
+from promptboost import LinearHead, load
+from promptboost.data import Dataset
+from promptboost.data.memory import as_images
+from promptboost.model.vectors import EmbeddedRounds
 from tests.cli.cli_tools import call
 
 
@@ -52,3 +58,31 @@ def test_control_characters_in_names(capsys, fitted):
 
 def test_no_images_given(capsys, fitted):
     assert "Missing argument" in predict(capsys, fitted).err
+
+
+def test_every_face_says_the_same_probability(capsys, fitted):
+    paths = sorted((fitted / "images").rglob("*.png"))
+    records = predict(capsys, fitted, *paths, "--json", "--top-k", 4).json["predictions"]
+    classifier = load(fitted / "run")
+    typed = np.array(
+        [
+            [
+                {t["class"]: t["probability"] for t in r["top"]}[name]
+                for name in classifier.class_names
+            ]
+            for r in records
+        ]
+    )
+    answered = classifier.predict_proba(paths)
+    assert (typed == answered).all()
+    rows = classifier.embedder.originals(Dataset(as_images(paths), ()))
+    head = LinearHead.load(fitted / "run/head-fake-32-0.safetensors")
+    assert head.logit_scale == classifier.ensemble.logit_scale
+    assert (head.predict_proba(rows) == answered).all()
+    # What the estimator answers with.
+    stages = EmbeddedRounds.of(classifier.ensemble, classifier.encoder)
+    np.testing.assert_allclose(stages.final().predict_proba(rows), answered, atol=1e-5)
+    with (fitted / "run/predictions.csv").open() as file:
+        for row in csv.DictReader(file):
+            at = paths.index(fitted / "images" / row["picture"])
+            assert abs(float(row["probability"]) - answered[at].max()) < 1e-5

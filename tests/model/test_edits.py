@@ -8,7 +8,7 @@ from hypothesis import given
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import InputError, LabelError, PoolError, SettingError
 from promptboost.model import PromptEnsemble, Round
-from tests.model.ensembles import PATIENT, ensembles, pets
+from tests.model.ensembles import PATIENT, PROMPT, ensembles, pets
 
 NAMES = ("cat", "dog", "cow")
 SAME_KIND = ensembles(class_names=NAMES, algorithm="samme.r", temperature=1.0)
@@ -246,3 +246,65 @@ def test_edits_leave_the_original_alone(ensemble):
     ensemble.merge(ensemble)
     ensemble.replace(ensemble.texts()[0], "x")
     assert ensemble.to_json() == before
+
+
+# --- add and add_class --------------------------------------------------------------------------
+
+
+@given(ensembles(), st.data(), st.integers(1, 9))
+@PATIENT
+def test_what_is_added_can_be_removed_again(ensemble, data, copies):
+    name = data.draw(st.sampled_from(ensemble.class_names))
+    edited = ensemble.add(name, "a sentence of its own", copies)
+    assert without_history(edited.remove("a sentence of its own", name)) == without_history(
+        ensemble
+    )
+    assert edited.history[-1].startswith(f"added 'a sentence of its own' to {name} (")
+    for before, after in zip(ensemble.rounds, edited.rounds, strict=True):
+        assert sum(after.banks[name].values()) == sum(before.banks[name].values()) + copies
+        for other in set(ensemble.class_names) - {name}:
+            assert after.banks[other] == before.banks[other]
+
+
+@given(ensembles(), st.data(), st.integers(1, 9), st.integers(1, 9))
+@PATIENT
+def test_adding_twice_is_adding_once_more_copies(ensemble, data, one, two):
+    name = data.draw(st.sampled_from(ensemble.class_names))
+    text = data.draw(st.sampled_from(list(ensemble.prompts(name))) | PROMPT)
+    twice = ensemble.add(name, text, one).add(name, text, two)
+    assert without_history(twice) == without_history(ensemble.add(name, text, one + two))
+
+
+@given(ensembles(), st.dictionaries(PROMPT, st.integers(1, 9), min_size=1, max_size=4))
+@PATIENT
+def test_a_class_that_is_added_can_be_dropped_again(ensemble, bank):
+    name = "a class of its own"
+    edited = ensemble.add_class(name, bank)
+    assert edited.class_names == (*ensemble.class_names, name)
+    assert without_history(edited.drop_class(name)) == without_history(ensemble)
+    total = sum(bank.values())
+    assert edited.prompts(name) == pytest.approx({text: n / total for text, n in bank.items()})
+    listed = [text for text, copies in bank.items() for _ in range(copies)]
+    assert without_history(ensemble.add_class(name, listed)) == without_history(edited)
+
+
+def test_one_sentence_is_enough_for_a_class():
+    assert pets().add_class("owl", "an owl").prompts("owl") == {"an owl": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("edit", "error", "message"),
+    [
+        (lambda e: e.add("caat", "x"), LabelError, "no class 'caat'. Near it: 'cat'"),
+        (lambda e: e.add("cat", " "), InputError, "sentences: is blank"),
+        (lambda e: e.add("cat", "x", 0), PoolError, "whole number from 1 up, not 0"),
+        (lambda e: e.add("cat", "x", 1.5), PoolError, "whole number from 1 up, not 1.5"),
+        (lambda e: e.add("cat", 3), InputError, "must be a string"),
+        (lambda e: e.add_class("cat", ["x"]), LabelError, "already: give it sentences with add"),
+        (lambda e: e.add_class("owl", []), PoolError, "sentences: is empty"),
+        (lambda e: e.add_class("", ["x"]), InputError, "is blank"),
+    ],
+)
+def test_additions_that_cannot_be(edit, error, message):
+    with pytest.raises(error, match=message):
+        edit(pets())

@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from promptboost.boosting import BoostSettings, GridPool, Shots, boost
 from promptboost.model import PromptEnsemble, Round
 from promptboost.pool import TEMPLATES, emoji_descriptions, fill
+from promptboost.runs.folder import RunFolder
 from promptboost.testing import clip_like
 
 PROMPTS = 40
@@ -213,7 +214,7 @@ def thumbnails_for(metrics):
 def write_run(folder, ensemble, metrics, thumbnails=None, toml=RUN_TOML):
     """Write a run folder as a fit would."""
     folder.mkdir(parents=True, exist_ok=True)
-    ensemble.save(folder / "ensemble.json")
+    RunFolder(folder).write_ensemble(ensemble)
     (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
     if thumbnails is not None:
         (folder / "thumbnails.json").write_text(json.dumps(thumbnails), encoding="utf-8")

@@ -11,7 +11,9 @@ import numpy as np
 from PIL import Image
 
 from promptboost.config import FitConfig
+from promptboost.model import PromptEnsemble
 from promptboost.runs.fit import FitRequest
+from promptboost.runs.folder import RunFolder
 
 ENCODER = "fake:32-0"
 COLOURS = {
@@ -65,6 +67,12 @@ def request(root: Path, run: str = "run", **options) -> FitRequest:
     )
     source = flags.pop("source", str(root / "images"))
     return FitRequest(source, root / run, settings, progress=False, **flags)
+
+
+def unfinish(run: RunFolder) -> None:
+    """Leave a run as if it had been interrupted after its last round."""
+    ensemble = PromptEnsemble.load(run.ensemble_path)
+    ensemble.save(run.partial_path, sample_weights=True)
 
 
 def start_promptboost(*arguments: str, cwd: Path, cache: Path) -> subprocess.Popen:

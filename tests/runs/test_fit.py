@@ -17,7 +17,7 @@ from promptboost.report.results import read_metrics as check_contract
 from promptboost.runs.fit import fit_run
 from promptboost.runs.folder import RunFolder
 from promptboost.runs.metrics import read_metrics
-from tests.runs.run_tools import COLOURS, request, write_images
+from tests.runs.run_tools import COLOURS, request, unfinish, write_images
 
 
 def accuracies(metrics):
@@ -36,6 +36,7 @@ def test_a_run_folder_holds_what_it_should(fitted):
         "report.html",
         "run.toml",
         "thumbnails.json",
+        "weights.json",
     ]
     tables = tomllib.loads(run.settings_path.read_text())
     assert tables["fit"]["rounds"] == 5
@@ -73,7 +74,7 @@ def test_what_is_measured_is_what_is_shipped(fitted):
             image = read_image(fitted / "images" / row["picture"])
             rows = embedder.encoder.encode_images([image])
             assert head.predict(rows)[0] == row["predicted"]
-            chances = head.predict_proba(rows, embedder.encoder.logit_scale)
+            chances = head.predict_proba(rows)
             assert np.isclose(chances.max(), float(row["probability"]), atol=1e-4)
 
 
@@ -156,7 +157,7 @@ def test_resume_of_nothing_starts_and_of_a_finished_run_changes_nothing(fitted):
 
 def unfinished(task):
     run = RunFolder(task / "run")
-    shutil.copy(run.ensemble_path, run.partial_path)
+    unfinish(run)
     return run
 
 
@@ -196,11 +197,11 @@ def test_a_run_goes_on_from_another_folder(fitted, monkeypatch, tmp_path_factory
     fit_run(request(fitted, "other", source="images", prompts="sentences.json"))
     run = RunFolder(fitted / "other")
     assert run.source == str(fitted / "images")
-    shutil.copy(run.ensemble_path, run.partial_path)
+    unfinish(run)
     assert run.resume_hint.startswith("promptboost fit images -o ")
     fit_run(request(fitted, "other", source="images", prompts="sentences.json", resume=True))
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    shutil.copy(run.ensemble_path, run.partial_path)
+    unfinish(run)
     fit_run(request(fitted, "other", resume=True))
     assert run.state == "finished"
 
@@ -326,7 +327,7 @@ def test_names_that_are_not_utf8(task):
     source = task / "images" / "sea" / "0.png"
     source.rename(source.with_name("caf\udce9.png"))
     fit_run(request(task, shots=8))
-    assert "caf\\\\udce9.png" in (task / "run/ensemble.json").read_text()
+    assert "caf\\\\udce9.png" in (task / "run/weights.json").read_text()
 
 
 def test_a_second_fit_computes_nothing_anew(fitted, monkeypatch):

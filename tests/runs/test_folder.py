@@ -2,7 +2,8 @@ import pytest
 
 from promptboost.config import FitConfig
 from promptboost.errors import RunError
-from promptboost.runs.folder import RunFolder, encoder_slug
+from promptboost.model.classifier import encoder_slug
+from promptboost.runs.folder import RunFolder
 
 
 def started(path):

@@ -66,7 +66,7 @@ def test_edited_text_wins_over_the_head(fitted):
 
 def test_another_encoder_can_look(fitted):
     predictor = Predictor.open(fitted / "run", encoder="fake:16-1", progress=False)
-    assert predictor.head.dim == 16
+    assert predictor.classifier.head.dim == 16
     assert list(predictor.predict([fitted / "images/sea"]))
 
 

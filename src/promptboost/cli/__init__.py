@@ -19,6 +19,7 @@ _COMMANDS = {
     "fit": "Learn a classifier made of sentences from labelled images.",
     "predict": "Say what images show.",
     "show": "Read what was learnt.",
+    "diff": "Compare the sentences of two runs.",
     "evaluate": "Measure a run on other labelled images.",
     "transfer": "Move a run to another encoder: the same text, other vectors.",
     "compare": "Compare methods on the same images and draws.",

@@ -57,8 +57,9 @@ def command(
 ) -> int:
     """Say what images show.
 
-    PICTURES are files and folders. An image that cannot be read has a line that says why; the exit
-    code is 2 only if none can be read. Probabilities order the answers well, but are not calibrated.
+    IMAGES are files and folders. An image that cannot be read has a line that says why; the exit
+    code is 2 only if none can be read. The scale of probabilities was chosen by the fit, on images
+    set aside.
     """
     from promptboost.runs.predict import Predictor
 
@@ -74,7 +75,7 @@ def command(
         for answer in seen:
             click.echo(json.dumps(_record(answer)))
     elif layout == "csv":
-        _write_csv(seen, min(top_k, len(predictor.head.class_names)))
+        _write_csv(seen, min(top_k, len(predictor.classifier.class_names)))
     else:
         click.echo(_table(list(seen)))
     return 0 if seen.readable else UNUSABLE

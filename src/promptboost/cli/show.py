@@ -44,7 +44,8 @@ def command(
     classes = {name: ensemble.prompts(name) for name in names}
     found = read_metrics(folder.metrics_path) if folder.metrics_path.exists() else {}
     hard = found.get("hardest", [])
-    edited = found.get("ensemble_fingerprint") not in (None, ensemble.fingerprint)
+    measured = found.get("ensemble_fingerprint")
+    edited = measured is not None and not ensemble.has_fingerprint(measured)
     limit = None if everything else top
 
     def text() -> str:

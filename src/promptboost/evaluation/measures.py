@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["accuracy", "class_accuracy", "confusions", "per_class"]
+__all__ = [
+    "accuracy",
+    "class_accuracy",
+    "confusions",
+    "expected_calibration_error",
+    "log_loss",
+    "per_class",
+]
 
 Indices = NDArray[np.intp] | NDArray[np.int64]
 
@@ -36,6 +43,47 @@ def class_accuracy(predicted: Indices, labels: Indices) -> float | None:
     if not len(labels):
         return None
     return float(np.mean([np.mean(predicted[labels == k] == k) for k in np.unique(labels)]))
+
+
+def log_loss(probabilities: NDArray[np.floating], labels: Indices) -> float | None:
+    """Return the mean of −log p of the right class; None without images.
+
+    A probability of zero counts as the smallest that can be told from it, so that the loss is finite.
+
+    Examples
+    --------
+    >>> round(log_loss(np.array([[0.5, 0.5], [0.1, 0.9]]), np.array([0, 1])), 3)
+    0.399
+    """
+    if not len(labels):
+        return None
+    right = np.asarray(probabilities, dtype=np.float64)[np.arange(len(labels)), labels]
+    return float(-np.log(np.maximum(right, np.finfo(np.float64).tiny)).mean())
+
+
+def expected_calibration_error(
+    probabilities: NDArray[np.floating], labels: Indices, bins: int = 15
+) -> float | None:
+    """Return how far the largest probabilities are from the share that is right; None without images.
+
+    Images go into bins of equal width by the probability of the class they are taken for. The error is
+    the mean over images of the difference, in their bin, between the mean of that probability and the
+    share that is right (Guo et al., 2017, who use 15 bins).
+
+    Examples
+    --------
+    >>> chances = np.array([[0.9, 0.1], [0.9, 0.1]])  # sure of both, and right about one
+    >>> round(expected_calibration_error(chances, np.array([0, 1])), 3)
+    0.4
+    """
+    if not len(labels):
+        return None
+    sure = np.asarray(probabilities, dtype=np.float64).max(axis=1)
+    right = np.asarray(probabilities).argmax(axis=1) == labels
+    # A bin has its upper edge and not its lower one.
+    index = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
+    gaps = np.bincount(index, weights=sure - right, minlength=bins)
+    return float(np.abs(gaps).sum() / len(labels))
 
 
 def per_class(

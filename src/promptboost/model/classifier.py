@@ -16,12 +16,11 @@ from promptboost.data.memory import as_embeddings, as_images, holds_images
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource
 from promptboost.errors import DataError, EncoderError, FileFormatError, LabelError, SettingError
-from promptboost.model.ensemble import PromptEnsemble
+from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import LinearHead
 from promptboost.model.votes import VotingHead
 
 __all__ = [
-    "ENSEMBLE_FILE",
     "AnyHead",
     "PromptClassifier",
     "embed_ensemble",
@@ -32,9 +31,6 @@ __all__ = [
 ]
 
 AnyHead = LinearHead | VotingHead
-
-#: The text of a classifier, in its folder.
-ENSEMBLE_FILE = "ensemble.json"
 
 
 def encoder_slug(encoder_id: str) -> str:
@@ -94,6 +90,7 @@ def load(
     *,
     cache: bool = True,
     device: str | None = None,
+    progress: bool = False,
 ) -> "PromptClassifier":
     """Load a classifier that answers for images.
 
@@ -107,6 +104,8 @@ def load(
         Find embeddings in the store, and keep new ones there.
     device : str, optional
         Where an encoder given by name runs, as torch spells it; by default the fastest there is.
+    progress : bool, default=False
+        Show progress bars on a terminal.
 
     Returns
     -------
@@ -135,7 +134,8 @@ def load(
     place = Path(path)
     if place.is_dir():
         place = place / ENSEMBLE_FILE
-    classifier = PromptClassifier(PromptEnsemble.load(place), encoder, cache=cache, device=device)
+    ensemble = PromptEnsemble.load(place)
+    classifier = PromptClassifier(ensemble, encoder, cache=cache, device=device, progress=progress)
     classifier._folder = place.parent
     return classifier
 
@@ -216,6 +216,16 @@ class PromptClassifier:
                 "promptboost models"
             )
         return self._source if self._embedder is None else self._embedder.encoder  # type: ignore[return-value]
+
+    @property
+    def embedder(self) -> Embedder:
+        """The encoder with its store."""
+        if self._embedder is None:
+            raise DataError(
+                "these are images, and there is no encoder to embed them: pass an encoder or the name of "
+                "one, or give embeddings"
+            )
+        return self._embedder
 
     @cached_property
     def _embedder(self) -> Embedder | None:
@@ -307,12 +317,7 @@ class PromptClassifier:
             images = list(images)
         if not holds_images(images):
             return as_embeddings(images, self.head.dim)
-        if self._embedder is None:
-            raise DataError(
-                "these are images, and there is no encoder to embed them: pass an encoder or the name of "
-                "one, or give embeddings"
-            )
-        return self._embedder.originals(Dataset(as_images(images), ()))
+        return self.embedder.originals(Dataset(as_images(images), ()))
 
     # --- keeping and moving --------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ import dataclasses
 import difflib
 import numbers
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from promptboost.errors import LabelError, PoolError, SettingError
 from promptboost.model import schema
@@ -37,7 +37,7 @@ def merge(first: "PromptEnsemble", *others: "PromptEnsemble") -> "PromptEnsemble
     The classes must be the same; their order is taken from the first. Where the ensembles agree
     on an encoder, a pool, a setting, a version or the sample weights, it is kept; where they do
     not, nothing would be true of all rounds, and it is left out. The logit scale of probabilities is
-    the mean over all rounds, as the scores are.
+    the lowest of theirs: that of the least sure.
 
     Examples
     --------
@@ -58,6 +58,7 @@ def merge(first: "PromptEnsemble", *others: "PromptEnsemble") -> "PromptEnsemble
         _check_mergeable(first, other)
     every = (first, *others)
     sizes = [str(len(one)) for one in every]
+    scales: list[Any] = [one.logit_scale for one in every]
     line = f"merged ensembles of {', '.join(sizes[:-1])} and {sizes[-1]} rounds"
     return dataclasses.replace(
         first,
@@ -68,7 +69,7 @@ def merge(first: "PromptEnsemble", *others: "PromptEnsemble") -> "PromptEnsemble
         settings=_common([one.settings for one in every]),
         versions=_common([one.versions for one in every]),
         sample_weights=_agreed(one.sample_weights for one in every) or {},
-        logit_scale=_mean_scale(every),
+        logit_scale=None if None in scales else min(scales),
         encoder_logit_scale=_agreed(one.encoder_logit_scale for one in every),
         history=(*(entry for one in every for entry in one.history), line),
     )
@@ -87,15 +88,6 @@ def _check_mergeable(first: "PromptEnsemble", other: "PromptEnsemble") -> None:
                 f"Ensembles to merge must have one {name}; got {getattr(first, name)!r} and "
                 f"{getattr(other, name)!r}."
             )
-
-
-def _mean_scale(ensembles: Sequence["PromptEnsemble"]) -> float | None:
-    total = 0.0
-    for one in ensembles:
-        if one.logit_scale is None:
-            return None
-        total += len(one) * one.logit_scale
-    return total / sum(map(len, ensembles))
 
 
 def _agreed(values: Iterable[T]) -> T | None:

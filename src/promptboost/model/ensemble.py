@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from promptboost.model.vectors import TextVectors
     from promptboost.model.votes import VotingHead
 
-__all__ = ["Round", "PromptEnsemble"]
+__all__ = ["ENSEMBLE_FILE", "WEIGHTS_FILE", "PromptEnsemble", "Round"]
+
+#: The text of a run, and the weights of the images at the end of its fit.
+ENSEMBLE_FILE, WEIGHTS_FILE = "ensemble.json", "weights.json"
 
 
 @dataclass(frozen=True)
@@ -330,6 +333,9 @@ class PromptEnsemble:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file that :meth:`save` wrote; see :meth:`from_json`.
 
+        The ``ensemble.json`` of a run has the weights of the images in a file beside it; they are read
+        with it.
+
         Raises
         ------
         InputError
@@ -339,7 +345,11 @@ class PromptEnsemble:
         """
         try:
             # Some editors put a byte-order mark before the text they save.
-            return cls.from_json(Path(path).read_bytes().decode("utf-8-sig"))
+            ensemble = cls.from_json(Path(path).read_bytes().decode("utf-8-sig"))
+            beside = Path(path).parent / WEIGHTS_FILE
+            if Path(path).name == ENSEMBLE_FILE and not ensemble.sample_weights and beside.exists():
+                object.__setattr__(ensemble, "sample_weights", _read_weights(beside))
+            return ensemble
         except FileNotFoundError as error:
             raise _MissingFileError(
                 f"{path}: there is no such file; give the path of a saved ensemble, which in a run "
@@ -442,6 +452,13 @@ class PromptEnsemble:
         from promptboost.model.vectors import weak_heads
 
         return weak_heads(self, source)
+
+
+def _read_weights(path: Path) -> dict[str, float]:
+    try:
+        return schema.as_numbers(schema.parse(path.read_text(encoding="utf-8-sig")), "weights")
+    except (InputError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{path.name} beside it: {error}") from error
 
 
 def _digest(text: str) -> str:

@@ -37,6 +37,8 @@ __all__ = [
     "as_text",
     "as_texts",
     "json_schema",
+    "json_text",
+    "parse",
     "read_record",
     "write_record",
 ]
@@ -230,7 +232,11 @@ def json_schema() -> dict[str, Any]:
 
 def write_record(fields: Mapping[str, Any]) -> str:
     """Return the fields of an ensemble as JSON: a prompt a line, the same text every time."""
-    record = {"format": FORMAT, "schema_version": SCHEMA_VERSION, **fields}
+    return json_text({"format": FORMAT, "schema_version": SCHEMA_VERSION, **fields})
+
+
+def json_text(record: Mapping[str, Any]) -> str:
+    """Return JSON for people: one entry a line, and whatever names files may have."""
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
     # File names that are not valid Unicode reach Python as lone surrogates, and may be image ids.
     # They occur only inside strings, where JSON's escape stands for the same thing.
@@ -246,7 +252,7 @@ def read_record(text: str) -> dict[str, Any]:
         If the text is cut off, not JSON, not an ensemble, of a later version, or has a field
         too many or too few.
     """
-    record = _parse(text)
+    record = parse(text)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise FileFormatError(f'not a promptboost ensemble (no "format": "{FORMAT}").')
     version = record.get("schema_version")
@@ -260,7 +266,8 @@ def read_record(text: str) -> dict[str, Any]:
     return _READERS[version](record)
 
 
-def _parse(text: str) -> Any:
+def parse(text: str) -> Any:
+    """Read JSON in which no key occurs twice, or raise with the place where it stops being JSON."""
     try:
         return json.loads(text, object_pairs_hook=_unique_keys)
     except PromptBoostError:

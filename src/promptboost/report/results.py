@@ -351,7 +351,7 @@ class Run:
     def is_edited(self) -> bool:
         """Whether the figures are of another text than the one that is here now."""
         measured = self.metrics.ensemble_fingerprint
-        return measured is not None and measured != self.ensemble.fingerprint
+        return measured is not None and not self.ensemble.has_fingerprint(measured)
 
     @property
     def measure_again(self) -> str:

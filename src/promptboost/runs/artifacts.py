@@ -69,16 +69,11 @@ def write_run(
     rows: Rows,
     learned: Learned,
     metrics: dict[str, Any],
-    logit_scale: float,
 ) -> None:
-    """Write everything; the rounds so far go last, as without them the run counts as finished.
-
-    Probabilities have the sharpness of the encoder's own zero-shot classifier: the one that boosting
-    implies grows with every round, and says "certain" of nearly everything.
-    """
-    learned.ensemble.save(run.ensemble_path)
+    """Write everything; the rounds so far go last, as without them the run counts as finished."""
+    run.write_ensemble(learned.ensemble)
     learned.head.save(run.head_path(metrics["encoder"]["id"]))
-    write_text(run.predictions_path, _predictions(task, rows, learned, logit_scale))
+    write_text(run.predictions_path, _predictions(task, rows, learned))
     write_thumbnails(run.thumbnails_path, images_shown(metrics), (task.measured, task.learn))
     write_metrics(run.metrics_path, metrics)
     from promptboost.report import write_card, write_report
@@ -89,10 +84,10 @@ def write_run(
     run.partial_path.unlink(missing_ok=True)
 
 
-def _predictions(task: Task, rows: Rows, learned: Learned, logit_scale: float) -> str:
+def _predictions(task: Task, rows: Rows, learned: Learned) -> str:
     """Return the table of ``predictions.csv``."""
     embedded = rows.learn[:, 0] if task.kind is None else rows.held_out
-    chances = learned.head.predict_proba(embedded, logit_scale)
+    chances = learned.head.predict_proba(embedded)
     best = learned.head.predict_index(embedded)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

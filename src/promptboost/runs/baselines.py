@@ -19,6 +19,7 @@ from promptboost.errors import SettingError
 from promptboost.evaluation.measures import accuracy, class_accuracy
 from promptboost.methods.logistic import fit_probe
 from promptboost.model import PromptEnsemble
+from promptboost.model.classifier import AnyHead, embed_ensemble
 from promptboost.model.provenance import Composed
 from promptboost.pool import (
     PLAIN_TEMPLATE,
@@ -30,7 +31,6 @@ from promptboost.pool import (
     is_saved_pool,
     read_pool,
 )
-from promptboost.runs.heads import AnyHead, embed_ensemble
 from promptboost.training import PoolTexts, boost_settings, fit_ensemble
 from promptboost.training.pool_rows import PoolRows, encoding
 

@@ -9,10 +9,10 @@ import numpy as np
 from promptboost.config import FitConfig
 from promptboost.data.shots import load_task
 from promptboost.encoders.embedder import Embedder
+from promptboost.model.classifier import embed_ensemble
 from promptboost.runs.baselines import compare, embed_task, learn, pool_for
 from promptboost.runs.fit import FitRequest, fit_run
 from promptboost.runs.folder import RunFolder
-from promptboost.runs.heads import embed_ensemble
 from promptboost.runs.preflight import check_place, check_store
 from promptboost.runs.transfer import measure_transfer, transfer_run
 

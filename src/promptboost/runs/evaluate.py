@@ -8,14 +8,12 @@ from numpy.typing import NDArray
 
 from promptboost.data import Dataset, load_data
 from promptboost.data.shots import image_ids
-from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
 from promptboost.evaluation.measures import accuracy, class_accuracy, confusions, per_class
-from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model import LinearHead
 from promptboost.pool import PLAIN_TEMPLATE, fill
 from promptboost.runs.folder import RunFolder
-from promptboost.runs.heads import encoder_name, head_of
-from promptboost.runs.predict import learnt_positions
+from promptboost.runs.predict import Predictor, learnt_positions
 
 __all__ = ["evaluate_run", "with_classes"]
 
@@ -44,10 +42,8 @@ def evaluate_run(
         If an image is of a class that the run does not know.
     """
     folder = RunFolder(run)
-    folder.check_readable()
-    ensemble = PromptEnsemble.load(folder.ensemble_path)
-    name = encoder_name(ensemble, encoder)
-    embedder = Embedder.open(name, cache=cache, progress=progress, device=device)
+    predictor = Predictor.open(run, encoder=encoder, cache=cache, progress=progress, device=device)
+    ensemble, embedder = predictor.classifier.ensemble, predictor.classifier.embedder
     data = load_data(source, progress=progress)
     if "test" in data.splits:
         data = data.of_split("test")
@@ -57,7 +53,7 @@ def evaluate_run(
     plain = [fill(PLAIN_TEMPLATE, name) for name in ensemble.class_names]
     heads = {
         "zero_shot": LinearHead(ensemble.class_names, embedder.texts(plain)(plain)),
-        "boosted": head_of(folder, ensemble, embedder),
+        "boosted": predictor.classifier.head,
     }
     found = {name: head.predict_index(rows) for name, head in heads.items()}
     return {

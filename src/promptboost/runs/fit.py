@@ -121,7 +121,7 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     learned = _learn(run, task, rows, settings, embedder, say)
     metrics = _measure(task, rows, learned, settings, embedder)
     metrics["timing"] = _timing(embedder, learned, start)
-    write_run(run, task, rows, learned, metrics, embedder.encoder.logit_scale)
+    write_run(run, task, rows, learned, metrics)
     return metrics
 
 
@@ -160,7 +160,7 @@ def _learn(
     ) as bar:
 
         def keep(so_far: PromptEnsemble) -> None:
-            so_far.save(run.partial_path)
+            so_far.save(run.partial_path, sample_weights=True)
             bar.update()
 
         if not run.partial_path.exists():

@@ -1,6 +1,5 @@
 """The run folder: what lies where, and whether a fit may write there."""
 
-import re
 import shlex
 import tomllib
 from collections.abc import Mapping
@@ -13,8 +12,12 @@ from promptboost.config import FitConfig
 from promptboost.data.benchmarks import benchmark_source
 from promptboost.errors import FileFormatError, RunError, command_name, place
 from promptboost.files import write_text
+from promptboost.model import PromptEnsemble
+from promptboost.model.classifier import head_file
+from promptboost.model.ensemble import ENSEMBLE_FILE, WEIGHTS_FILE
+from promptboost.model.schema import json_text
 
-__all__ = ["write_toml", "RunFolder", "encoder_slug"]
+__all__ = ["write_toml", "RunFolder"]
 
 
 def write_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
@@ -50,21 +53,17 @@ def _sound(value: Any) -> Any:
 State = Literal["missing", "unfinished", "finished", "other"]
 
 _FILES = (
-    *("ensemble.json", "run.toml", "metrics.json", "predictions.csv", "thumbnails.json"),
+    *(
+        ENSEMBLE_FILE,
+        WEIGHTS_FILE,
+        "run.toml",
+        "metrics.json",
+        "predictions.csv",
+        "thumbnails.json",
+    ),
     *("report.html", "README.md", "partial.json"),
 )
 _HEADS, _TEMPORARY = "head-*.safetensors", ".promptboost-*.tmp"
-
-
-def encoder_slug(encoder_id: str) -> str:
-    """Turn the name of an encoder into a part of a file name.
-
-    Examples
-    --------
-    >>> encoder_slug("ViT-B-32/openai"), encoder_slug("conse:lite0")
-    ('ViT-B-32-openai', 'conse-lite0')
-    """
-    return re.sub(r"[^A-Za-z0-9._-]", "-", encoder_id)
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,12 @@ class RunFolder:
     @property
     def ensemble_path(self) -> Path:
         """The classifier as text: the product."""
-        return self.path / "ensemble.json"
+        return self.path / ENSEMBLE_FILE
+
+    @property
+    def weights_path(self) -> Path:
+        """The weights of the images at the end of the fit."""
+        return self.path / WEIGHTS_FILE
 
     @property
     def settings_path(self) -> Path:
@@ -112,9 +116,14 @@ class RunFolder:
         """The rounds so far; there only while a fit is unfinished."""
         return self.path / "partial.json"
 
+    def write_ensemble(self, ensemble: PromptEnsemble) -> None:
+        """Write the text, and the weights of the images beside it."""
+        write_text(self.weights_path, json_text(ensemble.sample_weights))
+        ensemble.save(self.ensemble_path)
+
     def head_path(self, encoder_id: str) -> Path:
         """Return the place of the classifier embedded by one encoder."""
-        return self.path / f"head-{encoder_slug(encoder_id)}.safetensors"
+        return self.path / head_file(encoder_id)
 
     @property
     def state(self) -> State:

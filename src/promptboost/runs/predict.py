@@ -1,20 +1,15 @@
 """What images are taken for, with nothing but a run folder and an encoder."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
-from promptboost.data import BadImage, Dataset, ImageError, LabelledImage, find_images
+from promptboost.data import Dataset, ImageError, LabelledImage, find_images
 from promptboost.data.integrity import check_images
-from promptboost.encoders.base import UnitRows
-from promptboost.encoders.embedder import Embedder
-from promptboost.errors import DataError
-from promptboost.model import PromptEnsemble
+from promptboost.errors import DataError, RunError
+from promptboost.model.classifier import PromptClassifier, load
 from promptboost.runs.folder import RunFolder
-from promptboost.runs.heads import AnyHead, encoder_name, head_of
 from promptboost.runs.metrics import read_metrics
 
 __all__ = ["learnt_positions", "Prediction", "Predictor"]
@@ -65,8 +60,7 @@ class Prediction:
 class Predictor:
     """A run that is ready to look at images."""
 
-    head: AnyHead
-    embedder: Embedder
+    classifier: PromptClassifier
 
     @classmethod
     def open(
@@ -79,12 +73,11 @@ class Predictor:
         device: str | None = None,
     ) -> "Predictor":
         """Load a run with the encoder it was fitted on, or with another."""
-        folder = RunFolder(run)
-        folder.check_readable()
-        ensemble = PromptEnsemble.load(folder.ensemble_path)
-        name = encoder_name(ensemble, encoder)
-        embedder = Embedder.open(name, cache=cache, progress=progress, device=device)
-        return cls(head_of(folder, ensemble, embedder), embedder)
+        RunFolder(run).check_readable()
+        classifier = load(run, encoder, cache=cache, device=device, progress=progress)
+        if encoder is None and classifier.ensemble.encoder_id is None:
+            raise RunError("the ensemble does not say which encoder it is for; add --encoder NAME")
+        return cls(classifier)
 
     def predict(self, paths: Sequence[str | Path], top_k: int = 1) -> Iterator[Prediction]:
         """Answer for each image in turn; folders stand for all images below them.
@@ -106,27 +99,21 @@ class Predictor:
             yield from self._answers(part, top_k)
 
     def _answers(self, images: list[LabelledImage], top_k: int) -> Iterator[Prediction]:
-        rows, bad = self._rows(images)
-        chances = iter(self.head.predict_proba(rows, self.embedder.encoder.logit_scale))
+        bad = {item.path: item.reason for item in check_images(images, progress=False)}
+        answers = iter(self._best(images, top_k, bad))
         for image in images:
             if image.name in bad:
                 yield Prediction(image.name, problem=bad[image.name])
-                continue
-            row = next(chances)
-            order = np.argsort(-row, kind="stable")[:top_k]
-            best = tuple((self.head.class_names[k], float(row[k])) for k in map(int, order))
-            yield Prediction(image.name, best)
+            else:
+                yield Prediction(image.name, tuple(next(answers)))
 
-    def _rows(self, images: list[LabelledImage]) -> tuple[UnitRows, dict[str, str]]:
-        """Embed the images that can be read; name the others."""
-        bad = _reasons(check_images(images, progress=False))
-        while True:
-            sound = tuple(image for image in images if image.name not in bad)
+    def _best(
+        self, images: list[LabelledImage], top_k: int, bad: dict[str, str]
+    ) -> list[list[tuple[str, float]]]:
+        """Answer for the images that can be read; add the others to `bad`."""
+        while sound := [image for image in images if image.name not in bad]:
             try:
-                return self.embedder.originals(Dataset(sound, ())), bad
+                return self.classifier.top_k(sound, top_k)
             except ImageError as error:  # changed since it was checked
                 bad[error.bad.path] = error.bad.reason
-
-
-def _reasons(bad: Iterable[BadImage]) -> dict[str, str]:
-    return {item.path: item.reason for item in bad}
+        return []

@@ -10,11 +10,11 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, PromptBoostError
 from promptboost.evaluation.measures import accuracy
 from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model.classifier import AnyHead, embed_ensemble
 from promptboost.pool import PromptPool
 from promptboost.runs.baselines import Words, pool_for, text_methods, zero_shot_rows
 from promptboost.runs.evaluate import with_classes
 from promptboost.runs.folder import RunFolder
-from promptboost.runs.heads import AnyHead, embed_ensemble
 from promptboost.runs.metrics import read_metrics, write_metrics
 from promptboost.runs.predict import learnt_positions
 

@@ -282,6 +282,7 @@ def fit_ensemble(
     settings, why, held_out = settle_scale(shots, pool, settings, encoder_scale, resume)
     if resume is not None and resume.logit_scale is not None:
         scale: float | None = resume.logit_scale
+        encoder_scale = resume.encoder_logit_scale
     elif settings.algorithm == "samme":  # its votes are log-odds already: see FitRecord.ensemble
         scale = None
     else:

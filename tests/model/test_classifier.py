@@ -1,0 +1,301 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import promptboost
+from promptboost import PromptClassifier, load
+from promptboost.data.decode import ImageError
+from promptboost.encoders.fake import FakeEncoder
+from promptboost.errors import (
+    DataError,
+    EmbeddingError,
+    EncoderError,
+    InputError,
+    LabelError,
+    SettingError,
+)
+from promptboost.model import LinearHead, PromptEnsemble, Round, VotingHead
+
+BANKS = {
+    "fire": {"something red": 2, "a red light": 1},
+    "grass": {"something green": 1},
+    "ice": {"something blue": 1},
+}
+
+
+def ensemble(**fields):
+    return PromptEnsemble(tuple(BANKS), (Round("{}", BANKS, 0.0, 0.1),), **fields)
+
+
+def image(colour="red", size=(12, 9)):
+    return Image.new("RGB", size, colour)
+
+
+@pytest.fixture
+def classifier():
+    return PromptClassifier(ensemble(), "fake:32-0", cache=False)
+
+
+def as_file(folder, colour="red"):
+    path = Path(folder) / f"{colour}.png"
+    image(colour).save(path)
+    return path
+
+
+# --- one image, in every form -------------------------------------------------------------------
+
+
+def test_every_form_of_one_image_gets_the_same_answer(classifier, tmp_path):
+    torch = pytest.importorskip("torch")
+    path, pixels = as_file(tmp_path), np.asarray(image())
+    tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+    forms = [path, str(path), path.read_bytes(), image(), pixels, tensor, tensor.float() / 255]
+    forms += [(tensor.float() / 255).to(torch.float64).requires_grad_()]
+    expected = classifier.predict_proba([image()])
+    assert expected.shape == (1, 3)
+    for form in forms:
+        for given in (form, [form], (form,)):
+            assert classifier.predict_proba(given) == pytest.approx(expected, abs=1e-6)
+            assert classifier.predict(given).tolist() == ["fire"]
+
+
+def test_many_images_in_every_form(classifier, tmp_path):
+    torch = pytest.importorskip("torch")
+    colours = ["red", "lime", "blue", "red"]
+    pixels = np.stack([np.asarray(image(colour)) for colour in colours])
+    tensors = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    paths = [as_file(tmp_path, colour) for colour in colours]
+    forms = [paths, np.array([str(p) for p in paths]), pixels, list(pixels), tensors, list(tensors)]
+    forms += [tensors.float() / 255, (image(colour) for colour in colours), pixels / 255.0]
+    for form in forms:
+        assert classifier.predict(form).tolist() == ["fire", "grass", "ice", "fire"]
+
+
+def test_embeddings(classifier):
+    torch = pytest.importorskip("torch")
+    rows = FakeEncoder().encode_images([image(), image("blue")])
+    chances = classifier.predict_proba(rows)
+    assert classifier.predict(rows).tolist() == ["fire", "ice"]
+    assert (chances == classifier.predict_proba([image(), image("blue")])).all()
+    for one in (rows[0], rows[0].tolist(), torch.from_numpy(rows[0]), rows[0].astype(float)):
+        assert classifier.predict(one).tolist() == ["fire"]
+    both = [torch.from_numpy(row) for row in rows]
+    assert classifier.predict(both).tolist() == ["fire", "ice"]
+    assert classifier.predict(rows.tolist()).tolist() == ["fire", "ice"]
+    assert classifier.predict(rows[:0]).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (np.zeros((150, 100, 3)), DataError, r"one image give \(255 \* image\)"),
+        (np.zeros((3, 150, 100), np.uint8), DataError, r"moveaxis\(images, 0, -1\)"),
+        (np.zeros((2, 3, 150, 100), np.uint8), DataError, r"moveaxis\(images, 1, -1\)"),
+        (np.zeros((7, 150, 100), np.uint8), DataError, "list of arrays"),
+        (np.zeros((2, 2, 5, 5, 3), np.uint8), DataError, "neither one image"),
+        (np.zeros((150, 100), np.uint8), EmbeddingError, r"one grey image as \[image\]"),
+        (np.zeros((4, 31)), EmbeddingError, "have 31 numbers each, and the encoder makes 32"),
+        (np.zeros(31), EmbeddingError, "have 31 numbers each, and the encoder makes 32"),
+        ([], EmbeddingError, "nothing to look at"),
+        (3, EmbeddingError, "a int is neither images nor embeddings"),
+        (None, EmbeddingError, "neither images nor embeddings"),
+        ([[0.1, 0.2], [0.3]], EmbeddingError, "neither images nor rows of one length"),
+        ([image(), 3], DataError, "image 1: a int is not a PIL image"),
+        ("nowhere.jpg", ImageError, r"nowhere\.jpg: no such file"),
+        (b"no image", ImageError, "0: "),
+    ],
+)
+def test_what_cannot_be_is_an_error_that_says_what_to_write(classifier, given, error, message):
+    with pytest.raises(error, match=message):
+        classifier.predict(given)
+
+
+def test_a_folder_is_no_image(classifier, tmp_path):
+    with pytest.raises(ImageError, match="a folder, not an image"):
+        classifier.predict(tmp_path)
+
+
+def test_tensors_that_cannot_be(classifier):
+    torch = pytest.importorskip("torch")
+    with pytest.raises(DataError, match="before it was normalised"):
+        classifier.predict(torch.randn(3, 8, 8) * 3)
+    with pytest.raises(DataError, match=r"\(channels, height, width\)"):
+        classifier.predict(torch.zeros(8, 8, 3, dtype=torch.uint8))
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+
+def test_top_k_is_predict_proba_in_order(classifier):
+    images = [image(), image("blue")]
+    chances = classifier.predict_proba(images)
+    for row, best in zip(chances, classifier.top_k(images, 2), strict=True):
+        assert [chance for _, chance in best] == sorted(row.tolist(), reverse=True)[:2]
+        assert best[0][0] == classifier.class_names[int(row.argmax())]
+    assert len(classifier.top_k(image(), 99)[0]) == 3
+    for k in (0, 1.5, True):
+        with pytest.raises(SettingError, match="k is"):
+            classifier.top_k(image(), k)
+
+
+def test_the_decision_is_the_heads(classifier):
+    rows = FakeEncoder().encode_images([image()])
+    assert (classifier.decision_function(image()) == classifier.head.decision_function(rows)).all()
+
+
+def test_text_only_sources_answer_for_embeddings(classifier):
+    encoder = FakeEncoder()
+    for source in (
+        encoder.encode_texts,
+        dict(zip(ensemble().texts(), encoder.encode_texts(ensemble().texts()), strict=True)),
+    ):
+        blind = PromptClassifier(ensemble(), source)
+        assert blind.predict(encoder.encode_images([image()])).tolist() == ["fire"]
+        assert blind.encoder is source
+        with pytest.raises(DataError, match="no encoder to embed them"):
+            blind.predict(image())
+
+
+def test_what_is_no_encoder_is_refused():
+    with pytest.raises(SettingError, match="encoder is 3"):
+        PromptClassifier(ensemble(), 3)
+    with pytest.raises(EncoderError, match="pass encoder='NAME'"):
+        _ = PromptClassifier(ensemble()).encoder
+    with pytest.raises(DataError, match="pass an encoder or the name of one"):
+        PromptClassifier(ensemble()).predict(image())
+    head = LinearHead(("a", "b"), np.eye(2))
+    with pytest.raises(LabelError, match="different classes"):
+        PromptClassifier(ensemble(), "fake:32-0", head)
+
+
+def test_nothing_is_loaded_to_read_the_names(monkeypatch):
+    import promptboost.encoders.embedder as module
+
+    monkeypatch.setattr(module, "load_encoder", lambda *_, **__: pytest.fail("loaded"))
+    classifier = PromptClassifier(ensemble(), "fake:32-0")
+    assert classifier.class_names == ("fire", "grass", "ice")
+    text = "PromptClassifier(3 classes, 1 round, 4 sentences, encoder='fake:32-0')"
+    assert repr(classifier) == text
+
+
+def test_it_is_in_the_package():
+    assert promptboost.load is load
+    assert {"load", "PromptClassifier"} <= set(dir(promptboost))
+
+
+# --- probabilities ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
+def test_the_scale_of_the_text_is_that_of_every_face(algorithm, tmp_path):
+    text = ensemble(algorithm=algorithm, logit_scale=7.0, encoder_logit_scale=20.0)
+    classifier = PromptClassifier(text, "fake:32-0", cache=False)
+    rows = FakeEncoder().encode_images([image(), image("blue")])
+    expected = classifier.head.predict_proba(rows, 7.0)
+    assert (classifier.predict_proba(rows) == expected).all()
+    classifier.save(tmp_path)
+    kind = LinearHead if algorithm == "samme.r" else VotingHead
+    file = kind.load(tmp_path / "head-fake-32-0.safetensors")
+    assert file.logit_scale == 7.0
+    assert (file.predict_proba(rows) == expected).all()
+    assert (load(tmp_path, "fake:32-0").predict_proba(rows) == expected).all()
+    assert (text.embed(FakeEncoder()).predict_proba(rows) == expected).all()
+
+
+def test_a_text_without_a_scale_has_the_encoders_own():
+    classifier = PromptClassifier(ensemble(), "fake:32-0", cache=False)
+    assert classifier.head.logit_scale == FakeEncoder.logit_scale
+    rows = dict(
+        zip(ensemble().texts(), FakeEncoder().encode_texts(ensemble().texts()), strict=True)
+    )
+    assert ensemble().embed_texts(rows).logit_scale is None
+
+
+def test_on_another_encoder_the_ratio_to_its_own_scale_is_kept():
+    louder = FakeEncoder(dim=16)
+    louder.logit_scale = 60.0
+    text = ensemble(logit_scale=50.0, encoder_logit_scale=20.0)
+    assert PromptClassifier(text, louder, cache=False).head.logit_scale == 150.0
+    votes = replace(text, algorithm="samme")
+    assert PromptClassifier(votes, louder, cache=False).head.logit_scale == 50.0
+    unknown = replace(text, encoder_logit_scale=None)
+    assert PromptClassifier(unknown, louder, cache=False).head.logit_scale == 50.0
+
+
+# --- keeping and moving -------------------------------------------------------------------------
+
+
+def test_what_is_saved_answers_the_same(classifier, tmp_path):
+    classifier.save(tmp_path / "new" / "folder")
+    files = {file.name for file in (tmp_path / "new" / "folder").iterdir()}
+    assert files == {"ensemble.json", "head-fake-32-0.safetensors"}
+    again = load(tmp_path / "new" / "folder", "fake:32-0", cache=False)
+    assert (again.predict_proba(image()) == classifier.predict_proba(image())).all()
+    assert again.ensemble == classifier.ensemble
+    beside = load(tmp_path / "new" / "folder" / "ensemble.json", FakeEncoder(), cache=False)
+    assert (beside.predict_proba(image()) == classifier.predict_proba(image())).all()
+
+
+def test_the_head_beside_the_text_is_used_only_if_it_is_of_it(classifier, tmp_path):
+    classifier.save(tmp_path)
+    asked = []
+
+    class Counting(FakeEncoder):
+        def encode_texts(self, texts):
+            asked.extend(texts)
+            return super().encode_texts(texts)
+
+    load(tmp_path, Counting(), cache=False).predict(image())
+    assert asked == []
+    ensemble().rename_class("ice", "sea").save(tmp_path / "ensemble.json")
+    assert load(tmp_path, Counting(), cache=False).predict(image("blue")).tolist() == ["sea"]
+    assert len(asked) == 4
+    classifier.save(tmp_path)
+    (tmp_path / "head-fake-32-0.safetensors").write_bytes(b"broken")
+    assert load(tmp_path, Counting(), cache=False).predict(image("blue")).tolist() == ["ice"]
+    assert len(asked) == 8
+
+
+def test_a_classifier_of_embeddings_is_kept_too(tmp_path):
+    encoder = FakeEncoder()
+    PromptClassifier(ensemble(), encoder.encode_texts).save(tmp_path)
+    again = load(tmp_path)
+    assert again.predict(encoder.encode_images([image("blue")])).tolist() == ["ice"]
+    with pytest.raises(DataError, match="no encoder"):
+        again.predict(image())
+
+
+def test_transfer_leaves_the_first_as_it_is(classifier):
+    other = classifier.transfer("fake:16-1")
+    assert other.head.dim == 16
+    assert classifier.head.dim == 32
+    assert other.predict([image(), image("blue")]).tolist() == ["fire", "ice"]
+    assert other.ensemble is classifier.ensemble
+
+
+def test_the_store_is_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "cache"))
+    seen = []
+
+    class Counting(FakeEncoder):
+        def encode_images(self, images):
+            images = list(images)
+            seen.extend(images)
+            return super().encode_images(images)
+
+    for _ in range(2):
+        PromptClassifier(ensemble(), Counting()).predict(image())
+    assert len(seen) == 1
+    PromptClassifier(ensemble(), Counting(), cache=False).predict(image())
+    assert len(seen) == 2
+
+
+def test_no_file(tmp_path):
+    for place in (tmp_path, tmp_path / "none", tmp_path / "none.json"):
+        with pytest.raises(InputError, match="no such file"):
+            load(place)
+        with pytest.raises(FileNotFoundError):
+            load(place)
