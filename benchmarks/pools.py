@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from promptboost.encoders.base import UnitRows, unit_rows
+from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.encoders.store import EmbeddingStore, StoredEncoder
+from promptboost.encoders.store import EmbeddingStore
 from promptboost.pool import PromptPool, build_pool, check_meeting, load_pool, meet, save_pool
 from promptboost.pool.readers.source import Source
 from promptboost.training import PoolTexts
@@ -55,15 +56,20 @@ def build(descriptions: dict[str, list[str]]) -> PromptPool:
 
 
 def into_store(pool: PromptPool, folder: Path) -> str:
-    store = EmbeddingStore(folder / "store")
-    done = pool.embed(QuickEncoder(DIM), store, batch=16_384)
+    embedder = _embedder(folder)
+    done = 0
+    for name, filled in zip(pool.class_names, pool.template_texts(), strict=True):
+        done += len(embedder.texts([*filled, *pool.texts(name)]).matrix)
     return f"{done:,} rows, {_megabytes(folder / 'store')} on disk"
 
 
 def from_store(pool: PromptPool, folder: Path) -> str:
-    quick = QuickEncoder(DIM)
-    stored = StoredEncoder(quick, EmbeddingStore(folder / "store"), dtype="float16")
-    return into_blocks(pool, folder, stored.encode_texts, "blocks")
+    return into_blocks(pool, folder, _embedder(folder).encode_texts, "blocks")
+
+
+def _embedder(folder: Path) -> Embedder:
+    store = EmbeddingStore(folder / "store")
+    return Embedder(QuickEncoder(DIM), store, progress=False, dtype="float16")
 
 
 def computed(pool: PromptPool, folder: Path) -> str:

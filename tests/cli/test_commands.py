@@ -113,7 +113,7 @@ def test_cache(capsys, fitted):
 
 
 def test_cache_clears_one_encoder_by_a_name_it_knows(capsys, fitted):
-    [shelf] = call(capsys, "cache", "--json").json["shelves"]
+    [shelf] = call(capsys, "cache", "--json").json["encoders"]
     wrong = call(capsys, "cache", "clear", "--fingerprint", "unknown")
     assert wrong.code == 2
     assert f"there is {shelf['fingerprint']} (fake:32-0)" in wrong.err

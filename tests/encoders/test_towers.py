@@ -13,9 +13,10 @@ from promptboost.encoders import (  # noqa: E402
     load_encoder,
     open_tower,
 )
+from promptboost.encoders.embedder import Embedder  # noqa: E402
 from promptboost.encoders.fake import FakeEncoder  # noqa: E402
 from promptboost.encoders.openclip.tower import OpenClipTower  # noqa: E402
-from promptboost.encoders.store import EmbeddingStore, StoredEncoder  # noqa: E402
+from promptboost.encoders.store import EmbeddingStore  # noqa: E402
 from promptboost.errors import EncoderError, MissingExtraError  # noqa: E402
 from tests.encoders.openclip.tiny_models import (  # noqa: E402
     TEXT_TOWER,
@@ -169,7 +170,7 @@ def test_word_pieces_are_joined_and_unused_tokens_left_out(load):
 
 def test_a_tower_behind_a_store_is_found(tmp_path):
     encoder = FakeEncoder(dim=8)
-    tower = open_tower(StoredEncoder(encoder, EmbeddingStore(tmp_path)))
+    tower = open_tower(Embedder(encoder, EmbeddingStore(tmp_path)))
     np.testing.assert_allclose(encode_with(tower, TEXTS), encoder.encode_texts(TEXTS), atol=1e-6)
 
 

@@ -4,13 +4,10 @@ import json
 import tracemalloc
 from collections import Counter
 
-import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from promptboost.encoders.fake import FakeEncoder
-from promptboost.encoders.store import EmbeddingStore, StoredEncoder
 from promptboost.errors import PoolError
 from promptboost.pool import Prompt, build_pool, fill
 from promptboost.pool.pool import words_fingerprint
@@ -288,42 +285,3 @@ def test_long_texts_are_shown_short():
 
 
 # --- embedding ----------------------------------------------------------------------------------
-
-
-class Counting(FakeEncoder):
-    """Stops after some texts, as a run that is interrupted does."""
-
-    def __init__(self, allowed=10**9):
-        super().__init__()
-        self.allowed = allowed
-        self.seen = []
-
-    def encode_texts(self, texts):
-        if len(self.seen) + len(texts) > self.allowed:
-            raise KeyboardInterrupt
-        self.seen += texts
-        return super().encode_texts(texts)
-
-
-def test_embedding_fills_the_store_and_goes_on_where_it_was(tmp_path):
-    pool = build_pool(
-        ["owl", "bat"],
-        templates=["a {}.", "the {}."],
-        descriptions={"owl": ["eyes", "beak"], "bat": ["eyes"]},
-        concatenate="all",
-    )
-    store = EmbeddingStore(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        pool.embed(Counting(allowed=9), store, batch=3)
-    rest, told = Counting(), []
-    assert pool.embed(rest, store, batch=3, progress=told.append) == 8 + 5 == sum(told)
-    everything = {text for name in pool.class_names for text in pool.texts(name)}
-    # "eyes" is a sentence of both, and the interrupted run had stored the eight texts of the owl.
-    assert len(rest.seen) == len(everything) - 8 == 4
-    again = Counting()
-    pool.embed(again, store)
-    assert again.seen == []
-    assert [shelf.rows for shelf in store.report().shelves] == [len(everything)]
-    stored = StoredEncoder(Counting(allowed=0), store, dtype="float16")
-    rows = stored.encode_texts(pool.texts("owl"))
-    np.testing.assert_allclose(rows, FakeEncoder().encode_texts(pool.texts("owl")), atol=1e-3)

@@ -16,15 +16,14 @@ def command(out: Output, action: str, verify: bool, fingerprint: str | None) -> 
 
     It only saves time: whatever is cleared is computed again when it is needed.
     """
-    from promptboost.encoders.store import EmbeddingStore
-    from promptboost.encoders.store.upkeep import human_bytes
+    from promptboost.encoders.store import EmbeddingStore, human_bytes
     from promptboost.errors import SettingError
 
     store = EmbeddingStore()
     if action == "clear":
         if verify:
             raise SettingError("--verify goes with show, not with clear")
-        known = {shelf.fingerprint: shelf.name for shelf in store.report().shelves}
+        known = {share.fingerprint: share.name for share in store.report().encoders}
         if fingerprint is not None and fingerprint not in known:
             there = ", ".join(f"{key} ({name})" if name else key for key, name in known.items())
             raise SettingError(

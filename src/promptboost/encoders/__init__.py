@@ -1,7 +1,13 @@
 """Vectors: what turns images and sentences into rows of one space."""
 
 from promptboost.encoders.base import Encoder, TruncatedPromptWarning, unit_rows
-from promptboost.encoders.registry import MODELS, ModelRecord, load_encoder, models_by_family
+from promptboost.encoders.registry import (
+    MODELS,
+    ModelRecord,
+    load_encoder,
+    models_by_family,
+    register_encoder,
+)
 from promptboost.encoders.towers import DifferentiableText, encode_with, open_tower
 
 __all__ = [
@@ -10,6 +16,7 @@ __all__ = [
     "MODELS",
     "ModelRecord",
     "models_by_family",
+    "register_encoder",
     "TruncatedPromptWarning",
     "unit_rows",
     "DifferentiableText",

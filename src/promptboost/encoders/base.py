@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Encoder", "UnitRows", "unit_rows", "TruncatedPromptWarning", "report_truncated"]
+__all__ = [
+    "ENCODER_PARTS",
+    "Encoder",
+    "UnitRows",
+    "unit_rows",
+    "TruncatedPromptWarning",
+    "report_truncated",
+]
 
 UnitRows = NDArray[np.float32]
 
@@ -58,6 +65,13 @@ class Encoder(Protocol):
         ...
 
 
+#: What an encoder has, in the order in which an author writes it.
+ENCODER_PARTS = (
+    *("id", "fingerprint", "dim", "context_length", "causal_text", "logit_scale"),
+    *("encode_texts", "encode_images", "count_tokens"),
+)
+
+
 def unit_rows(rows: NDArray[np.floating]) -> UnitRows:
     """Scale rows to length one, as float32.
 
@@ -80,17 +94,6 @@ def report_truncated(
     texts: Sequence[str], tokens: NDArray[np.int64], context_length: int, encoder_id: str
 ) -> None:
     """Warn when texts have more tokens than the model reads.
-
-    Parameters
-    ----------
-    texts : sequence of str
-        The texts.
-    tokens : ndarray of int
-        How many tokens each has before truncation, with start and end tokens.
-    context_length : int
-        How many the model reads.
-    encoder_id : str
-        Name of the model.
 
     Examples
     --------

@@ -33,19 +33,6 @@ def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 def length_batches(lengths: Sequence[int] | NDArray[np.int64], size: int) -> list[NDArray[np.intp]]:
     """Cut texts into batches of at most `size` texts of similar length, shortest first.
 
-    Parameters
-    ----------
-    lengths : sequence of int
-        Number of tokens of each text.
-    size : int
-        Most texts in a batch.
-
-    Returns
-    -------
-    list of ndarray
-        Positions of the texts of each batch. The lengths in it differ by less than 8, so one long
-        text does not make many short ones long.
-
     Examples
     --------
     >>> [batch.tolist() for batch in length_batches([4, 70, 3, 5, 4], 3)]
@@ -68,17 +55,6 @@ def encode_by_length(
     encode: Callable[[NDArray[np.intp], int], NDArray[np.float32]],
 ) -> UnitRows:
     """Encode batches of similar length and put the rows back in the order of the texts.
-
-    Parameters
-    ----------
-    lengths : sequence of int
-        Number of tokens of each text.
-    dim : int
-        Length of a row.
-    size : int
-        Most texts in a batch.
-    encode : callable
-        Takes the positions of a batch and the number of tokens of its longest text; returns rows.
 
     Examples
     --------

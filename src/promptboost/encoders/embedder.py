@@ -1,4 +1,4 @@
-"""What people pass for images and encoders, told apart."""
+"""The embedder: the one way from images and texts to embeddings."""
 
 import time
 from collections import deque
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.data.dataset import Dataset, LabelledImage
 from promptboost.data.decode import BadImage, ImageError, file_bytes, read_image
-from promptboost.data.views import DEFAULT_SCALE, draw_view, view_name
+from promptboost.data.views import draw_view, view_name
 from promptboost.encoders.base import Encoder, UnitRows
 from promptboost.encoders.registry import load_encoder
 from promptboost.errors import EmbeddingError, SettingError
@@ -24,161 +24,286 @@ from promptboost.errors import EmbeddingError, SettingError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from promptboost.data import Dataset
-    from promptboost.encoders.base import Encoder
-    from promptboost.encoders.store.store import EmbeddingStore
+    from promptboost.encoders.store import EmbeddingStore
 
-__all__ = [
-    "WORKING_SIDE",
-    "embed_images",
-    "Embedder",
-    "TextRows",
-    "TextSource",
-    "text_source",
-]
+__all__ = ["EmbeddedTexts", "Embedder", "TextSource", "embed_texts", "text_source"]
 
 #: Larger images are read smaller, with no less than this on their shorter side. No encoder sees
 #: as many pixels, and a few dozen camera photographs in full would fill the memory.
 WORKING_SIDE = 1024
-
-# An image costs much more than a small file: little is lost when a run is killed.
-_KEPT_AT_ONCE = 256
-_ENCODED_AT_ONCE = 64
-
-
-class Store(Protocol):
-    """What is needed of the embedding store."""
-
-    def get_or_compute(
-        self,
-        fingerprint: str,
-        keys: Sequence[bytes],
-        compute: Callable[[list[int]], NDArray[np.float32]],
-        *,
-        dim: int,
-        batch: int = 1024,
-        name: str = "",
-        progress: Callable[[int], None] | None = None,
-    ) -> NDArray[np.float32]:
-        """Return one row for each key, computing those that are missing."""
-        ...
+#: Images or texts between two writes: what a killed run can lose, and how often the bar moves.
+STORED_AT_ONCE = 256
+ENCODED_AT_ONCE = 64
+# Crops of an image are the same in all runs, so that runs with other seeds find them in the store.
+_VIEW_SEED = 0
 
 
-def embed_images(
-    images: Dataset | Sequence[LabelledImage],
-    encoder: "Encoder",
-    *,
-    views: Sequence[int] = (0,),
-    seed: int = 0,
-    scale: tuple[float, float] = DEFAULT_SCALE,
-    store: Store | None = None,
-    workers: int = 2,
-    progress: bool = True,
-) -> NDArray[np.float32]:
-    """Embed views of images.
+@dataclass(frozen=True)
+class EmbeddedTexts:
+    """Embeddings of texts, found by text; calling it returns those of a list.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> embedded = EmbeddedTexts({"a cat": 0, "a dog": 1}, np.eye(2, dtype=np.float32))
+    >>> embedded(["a dog", "a dog"])
+    array([[0., 1.],
+           [0., 1.]], dtype=float32)
+    """
+
+    position: dict[str, int]
+    matrix: UnitRows
+
+    def __call__(self, texts: Sequence[str]) -> UnitRows:
+        """Return one row for each text."""
+        return self.matrix[[self.position[text] for text in texts]]
+
+
+@dataclass
+class Embedder:
+    """An encoder with a store: each image, each crop of it and each text is embedded once.
+
+    It is itself an :class:`~promptboost.encoders.Encoder`, whose texts go through the store.
 
     Parameters
     ----------
-    images : Dataset or sequence of LabelledImage
-        What to embed.
     encoder : Encoder
         The model.
-    views : sequence of int, default=(0,)
-        Numbers of the views; 0 is the image itself.
-    seed : int, default=0
-        Decides the crops of the other views.
-    scale : tuple of float, default=DEFAULT_SCALE
-        See :func:`draw_view`.
     store : EmbeddingStore, optional
-        Where embeddings of earlier runs are found and new ones kept.
-    workers : int, default=2
-        Threads that read and decode; the result does not depend on it.
+        Where embeddings of earlier runs are found and new ones kept; None computes everything.
     progress : bool, default=True
-        Show a progress bar on a terminal.
+        Show progress bars on a terminal.
+    workers : int, default=2
+        Threads that read and decode images; the result does not depend on it.
+    dtype : {"float32", "float16"}, default="float32"
+        Number type of stored texts; half precision is for very large pools.
 
-    Returns
-    -------
-    float32 array of shape (n images, n views, dim)
-        Unit rows.
-
-    Raises
-    ------
-    ImageError
-        If an image cannot be opened; the message names it.
+    Attributes
+    ----------
+    seconds : dict of str to float
+        Time spent on ``"images"`` and on ``"texts"``.
 
     Examples
     --------
     >>> from PIL import Image
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> red = LabelledImage("0", "warm", Image.new("RGB", (8, 8), "red"))
-    >>> embed_images([red], FakeEncoder(dim=16), views=(0, 1, 2)).shape
+    >>> embedder = Embedder.open("fake:16-0", cache=False, progress=False)
+    >>> embedder.images([Image.new("RGB", (8, 8), "red")], views=2).shape
     (1, 3, 16)
+    >>> embedder.texts(["a cat", "a dog", "a cat"]).matrix.shape
+    (2, 16)
     """
-    if workers < 1 or len(views) == 0:
-        raise SettingError(
-            f"workers is {workers} and views {list(views)}; give at least one of each"
+
+    encoder: Encoder
+    store: "EmbeddingStore | None" = None
+    progress: bool = True
+    workers: int = 2
+    dtype: Literal["float32", "float16"] = "float32"
+    seconds: dict[str, float] = field(default_factory=lambda: {"images": 0.0, "texts": 0.0})
+    # What makes it an encoder.
+    id: str = field(init=False, repr=False)
+    fingerprint: str = field(init=False, repr=False)
+    dim: int = field(init=False, repr=False)
+    context_length: int = field(init=False, repr=False)
+    causal_text: bool = field(init=False, repr=False)
+    logit_scale: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise SettingError(f"workers is {self.workers}; one thread at least reads the images")
+        self.id = self.encoder.id
+        self.fingerprint = self.encoder.fingerprint
+        self.dim = self.encoder.dim
+        self.context_length = self.encoder.context_length
+        self.causal_text = self.encoder.causal_text
+        self.logit_scale = self.encoder.logit_scale
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        *,
+        cache: bool | str | Path = True,
+        progress: bool = True,
+        device: str | None = None,
+    ) -> "Embedder":
+        """Load an encoder by its name.
+
+        Parameters
+        ----------
+        name : str
+            See :func:`~promptboost.encoders.load_encoder`.
+        cache : bool or path, default=True
+            True for the user's store, False for none, or the folder of another one.
+        progress : bool, default=True
+            Show progress bars on a terminal.
+        device : str, optional
+            Where to run, as torch spells it.
+        """
+        encoder = load_encoder(name, device=device)
+        if cache is False:
+            return cls(encoder, None, progress)
+        from promptboost.encoders.store import EmbeddingStore
+
+        return cls(encoder, EmbeddingStore(None if cache is True else cache), progress)
+
+    def images(
+        self,
+        images: "Dataset | Sequence[Any]",
+        *,
+        views: int = 0,
+        view_scale: float = 0.5,
+    ) -> UnitRows:
+        """Embed each image and some random crops of it.
+
+        Parameters
+        ----------
+        images : Dataset or sequence
+            A data set, or images: paths, PIL images, arrays of height × width × 3 bytes.
+        views : int, default=0
+            Crops of each image. The same image has the same crops in every run.
+        view_scale : float, default=0.5
+            Least share of the image's area that a crop shows.
+
+        Returns
+        -------
+        float32 array of shape (n, 1 + views, dim)
+            The image itself, then its crops.
+
+        Raises
+        ------
+        ImageError
+            If an image cannot be opened; the message names it.
+        """
+        if views < 0:
+            raise SettingError(f"views is {views}; give the number of crops of each image, or 0")
+        items = _labelled(images)
+        with (
+            self._timed("images"),
+            ThreadPoolExecutor(self.workers) as pool,
+            self._bar(len(items) * (1 + views), "encoding", "views") as bar,
+        ):
+            digests = list(pool.map(lambda image: image.digest(), items))
+            scale = (view_scale, 1.0)
+            job = _Job(items, digests, 1 + views, scale, self.encoder, pool, bar)
+            try:
+                embeddings = job.embeddings(self.store)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return embeddings.reshape(len(items), 1 + views, self.dim)
+
+    def originals(self, images: "Dataset | Sequence[Any]") -> UnitRows:
+        """Embed each image as it is: shape (n, dim)."""
+        return self.images(images)[:, 0]
+
+    def texts(self, texts: Iterable[str]) -> EmbeddedTexts:
+        """Embed texts, each distinct one once."""
+        distinct = list(dict.fromkeys(texts))
+        position = {text: i for i, text in enumerate(distinct)}
+        with self._timed("texts"), self._bar(len(distinct), "texts", "texts", leave=False) as bar:
+            return EmbeddedTexts(position, self._embed_texts(distinct, bar.update))
+
+    def encode_texts(self, texts: Sequence[str]) -> UnitRows:
+        """Embed texts as unit rows, without a progress bar."""
+        return self._embed_texts(texts, None)
+
+    def encode_images(self, images: Iterable["Image"]) -> UnitRows:
+        """Embed RGB images as unit rows without the store, which knows images by their files."""
+        return self.encoder.encode_images(images)
+
+    def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """Count the tokens of each text, before any truncation."""
+        return self.encoder.count_tokens(texts)
+
+    def _embed_texts(self, texts: Sequence[str], told: Callable[[int], None] | None) -> UnitRows:
+        if self.store is None:
+            return np.asarray(self.encoder.encode_texts(texts))
+        from promptboost.encoders.store import text_key
+
+        return self.store.get_or_compute(
+            self.fingerprint,
+            [text_key(text) for text in texts],
+            lambda positions: self.encoder.encode_texts([texts[i] for i in positions]),
+            dim=self.dim,
+            batch=STORED_AT_ONCE,
+            dtype=self.dtype,
+            name=self.id,
+            progress=told,
         )
-    items = tuple(images.images if isinstance(images, Dataset) else images)
-    with ThreadPoolExecutor(workers) as pool, _bar(len(items) * len(views), progress) as bar:
-        digests = list(pool.map(lambda image: image.digest(), items))
-        job = _Job(items, digests, tuple(views), seed, scale, encoder, pool, bar)
+
+    def _bar(self, total: int, what: str, unit: str, leave: bool = True) -> Any:
+        from tqdm import tqdm
+
+        # disable=None: shown on a terminal only.
+        hidden = None if self.progress else True
+        return tqdm(total=total, desc=what, unit=f" {unit}", disable=hidden, leave=leave)
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        start = time.perf_counter()
         try:
-            rows = job.rows() if store is None else job.stored_rows(store)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return rows.reshape(len(items), len(views), encoder.dim)
+            yield
+        finally:
+            self.seconds[what] += time.perf_counter() - start
+
+
+def _labelled(images: "Dataset | Sequence[Any]") -> tuple[LabelledImage, ...]:
+    if isinstance(images, Dataset):
+        return images.images
+    if all(isinstance(image, LabelledImage) for image in images):
+        return tuple(images)
+    from promptboost.data.memory import as_images
+
+    return as_images(images)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """Position ``p`` stands for view ``p % n views`` of image ``p // n views``."""
+    """Position ``p`` stands for view ``p % views`` of image ``p // views``; view 0 is the image."""
 
     images: tuple[LabelledImage, ...]
     digests: list[bytes]
-    views: tuple[int, ...]
-    seed: int
+    views: int
     scale: tuple[float, float]
-    encoder: "Encoder"
+    encoder: Encoder
     pool: ThreadPoolExecutor
     bar: Any
 
-    def rows(self) -> NDArray[np.float32]:
-        return self.compute(list(range(len(self.images) * len(self.views))))
+    def embeddings(self, store: "EmbeddingStore | None") -> UnitRows:
+        if store is None:
+            return self.compute(list(range(len(self.images) * self.views)))
+        from promptboost.encoders.store import image_key
 
-    def stored_rows(self, store: Store) -> NDArray[np.float32]:
-        from promptboost.encoders.store.segment import image_key
-
-        names = [view_name(self.seed, number, self.scale) for number in self.views]
+        names = [view_name(_VIEW_SEED, number, self.scale) for number in range(self.views)]
         keys = [image_key(digest, name) for digest in self.digests for name in names]
         return store.get_or_compute(
             self.encoder.fingerprint,
             keys,
             self.compute,
             dim=self.encoder.dim,
-            batch=_KEPT_AT_ONCE,
+            batch=STORED_AT_ONCE,
             name=self.encoder.id,
             progress=self._found,
         )
 
-    def compute(self, positions: list[int]) -> NDArray[np.float32]:
+    def compute(self, positions: list[int]) -> UnitRows:
         parts = [np.zeros((0, self.encoder.dim), dtype=np.float32)]
-        images_in_order = self._images(positions)
-        while images := list(islice(images_in_order, _ENCODED_AT_ONCE)):
+        images_in_order = self._decoded(positions)
+        while images := list(islice(images_in_order, ENCODED_AT_ONCE)):
             parts.append(self.encoder.encode_images(images))
             self.bar.update(len(images))
         return np.concatenate(parts)
 
-    def _images(self, positions: list[int]) -> Iterator["Image"]:
+    def _decoded(self, positions: list[int]) -> Iterator["Image"]:
         """Return images in order while the pool already works on the next ones."""
-        grouped = groupby(positions, key=lambda position: position // len(self.views))
+        grouped = groupby(positions, key=lambda position: position // self.views)
         waiting: deque[Future[list[Image]]] = deque()
         for index, members in grouped:
-            numbers = [self.views[position % len(self.views)] for position in members]
+            numbers = [position % self.views for position in members]
             waiting.append(self.pool.submit(self._views, index, numbers))
             # Enough to keep the threads busy during one call of the encoder, and no more: images
             # are large.
-            if len(waiting) * len(self.views) > _ENCODED_AT_ONCE and len(waiting) > 1:
+            if len(waiting) * self.views > ENCODED_AT_ONCE and len(waiting) > 1:
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
@@ -186,7 +311,9 @@ class _Job:
     def _views(self, index: int, numbers: list[int]) -> list["Image"]:
         digest = self.digests[index]
         image = _decoded(self.images[index], digest)
-        return [draw_view(image, self.seed, digest, number, scale=self.scale) for number in numbers]
+        return [
+            draw_view(image, _VIEW_SEED, digest, number, scale=self.scale) for number in numbers
+        ]
 
     def _found(self, count: int) -> None:
         # The first report is of rows found in the store: they must not count for the rate. Later
@@ -204,163 +331,6 @@ def _decoded(image: LabelledImage, digest: bytes) -> "Image":
         if replace(image, source=source).digest() != digest:
             raise ImageError(BadImage(image.name, "changed while it was read; run it again"))
     return image.framed(read_image(source, image.name, at_least=WORKING_SIDE))
-
-
-def _bar(total: int, progress: bool) -> Any:
-    from tqdm import tqdm
-
-    # disable=None: shown on a terminal only.
-    return tqdm(total=total, desc="encoding", unit=" views", disable=None if progress else True)
-
-
-# Crops of an image are the same in all runs, so that runs with other seeds find them in the store.
-_VIEW_SEED = 0
-
-
-@dataclass(frozen=True)
-class TextRows:
-    """Rows of texts, found by text; calling it gives the rows of a list.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> rows = TextRows({"a cat": 0, "a dog": 1}, np.eye(2, dtype=np.float32))
-    >>> rows(["a dog", "a dog"])
-    array([[0., 1.],
-           [0., 1.]], dtype=float32)
-    """
-
-    position: dict[str, int]
-    matrix: UnitRows
-
-    def __call__(self, texts: Sequence[str]) -> UnitRows:
-        """Return one row for each text."""
-        return self.matrix[[self.position[text] for text in texts]]
-
-
-@dataclass
-class Embedder:
-    """An encoder with a store, that knows how long it took.
-
-    Attributes
-    ----------
-    encoder : Encoder
-        The model itself.
-    store : EmbeddingStore or None
-        Where rows of earlier runs are found and new ones kept; None computes everything.
-    progress : bool
-        Show progress bars on a terminal.
-    seconds : dict of str to float
-        Time spent on ``"pictures"`` and on ``"texts"``.
-
-    Examples
-    --------
-    >>> embedder = Embedder.open("fake:16-0", cache=False, progress=False)
-    >>> embedder.texts(["a cat", "a dog", "a cat"]).matrix.shape
-    (2, 16)
-    """
-
-    encoder: Encoder
-    store: "EmbeddingStore | None" = None
-    progress: bool = True
-    seconds: dict[str, float] = field(default_factory=lambda: {"pictures": 0.0, "texts": 0.0})
-    # What makes it an encoder.
-    id: str = field(init=False, repr=False)
-    fingerprint: str = field(init=False, repr=False)
-    dim: int = field(init=False, repr=False)
-    context_length: int = field(init=False, repr=False)
-    causal_text: bool = field(init=False, repr=False)
-    logit_scale: float = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self.id = self.encoder.id
-        self.fingerprint = self.encoder.fingerprint
-        self.dim = self.encoder.dim
-        self.context_length = self.encoder.context_length
-        self.causal_text = self.encoder.causal_text
-        self.logit_scale = self.encoder.logit_scale
-
-    @classmethod
-    def open(
-        cls,
-        name: str,
-        *,
-        cache: bool | str | Path = True,
-        progress: bool = True,
-        device: str | None = None,
-    ) -> "Embedder":
-        """Load an encoder by its name, with the user's store, none, or that of a folder."""
-        encoder = load_encoder(name, device=device)
-        if cache is False:
-            return cls(encoder, None, progress)
-        from promptboost.encoders.store import EmbeddingStore
-
-        return cls(encoder, EmbeddingStore(None if cache is True else cache), progress)
-
-    def encode_texts(self, texts: Sequence[str]) -> UnitRows:
-        """Embed texts as unit rows, through the store."""
-        return self._encode(list(texts), progress=False)
-
-    def encode_images(self, images: Iterable["Image"]) -> UnitRows:
-        """Embed RGB images as unit rows without the store, which knows images by their files."""
-        return self.encoder.encode_images(images)
-
-    def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
-        """Count the tokens of each text, before any truncation."""
-        return self.encoder.count_tokens(texts)
-
-    def images(self, data: "Dataset", *, views: int = 0, view_scale: float = 0.5) -> UnitRows:
-        """Embed each image and some crops of it.
-
-        Returns
-        -------
-        float32 array of shape (n, 1 + views, dim)
-            The image itself, then its crops.
-        """
-        with self._timed("pictures"):
-            return embed_images(
-                data,
-                self.encoder,
-                views=range(1 + views),
-                seed=_VIEW_SEED,
-                scale=(view_scale, 1.0),
-                store=self.store,
-                progress=self.progress,
-            )
-
-    def originals(self, data: "Dataset") -> UnitRows:
-        """Embed each image as it is: shape (n, dim)."""
-        return self.images(data)[:, 0]
-
-    def texts(self, texts: Iterable[str]) -> TextRows:
-        """Embed texts, each distinct one once."""
-        distinct = list(dict.fromkeys(texts))
-        position = {text: i for i, text in enumerate(distinct)}
-        with self._timed("texts"):
-            return TextRows(position, self._encode(distinct, progress=self.progress))
-
-    def _encode(self, texts: list[str], *, progress: bool) -> UnitRows:
-        if self.store is None:
-            return np.asarray(self.encoder.encode_texts(texts))
-        from tqdm import tqdm
-
-        from promptboost.encoders.store.store import StoredEncoder
-
-        hidden = None if progress else True  # None: shown on a terminal only
-        # 256 texts between two writes: what a killed run can lose, and how often the bar moves.
-        with tqdm(
-            total=len(texts), desc="texts", unit=" texts", disable=hidden, leave=False
-        ) as bar:
-            stored = StoredEncoder(self.encoder, self.store, batch=256, progress=bar.update)
-            return stored.encode_texts(texts)
-
-    @contextmanager
-    def _timed(self, what: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[what] += time.perf_counter() - start
 
 
 TextSource = Encoder | Mapping[str, ArrayLike] | Callable[[list[str]], ArrayLike]

@@ -106,20 +106,7 @@ _WORDS = tuple(_LIST.split())
 
 
 class FakeTower:
-    """Words, each with one vector; a text is their sum, scaled to length one.
-
-    Parameters
-    ----------
-    encoder : FakeEncoder
-        What knows the vectors.
-
-    Examples
-    --------
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> tower = FakeEncoder(dim=8).text_tower()
-    >>> len(tower.tokenize("a red bird")), tower.vocabulary.shape[1]
-    (3, 8)
-    """
+    """Words, each with one vector; a text is their sum, scaled to length one."""
 
     end: tuple[int, ...] = ()
 

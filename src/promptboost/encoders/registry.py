@@ -8,10 +8,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from promptboost.encoders.base import Encoder
+from promptboost.encoders.base import ENCODER_PARTS, Encoder
 from promptboost.errors import EncoderError, SettingError
+from promptboost.plugins import import_object, load_plugins
 
-__all__ = ["MODELS", "ModelRecord", "models_by_family", "load_encoder"]
+__all__ = ["MODELS", "ModelRecord", "load_encoder", "models_by_family", "register_encoder"]
+
+#: The entry point group in which other packages declare encoders: prefix = loader.
+ENTRY_POINTS = "promptboost.encoders"
+Loader = Callable[..., Encoder]
+_registered: dict[str, Loader] = {}
 
 
 @dataclass(frozen=True)
@@ -62,96 +68,56 @@ class ModelRecord:
         return 4 * self.parameters
 
 
-_OPENAI, _LAION, _DFN, _CLIPA = "OpenAI CLIP", "OpenCLIP", "DFN", "CLIPA-v2"
-_SIGLIP, _META, _EVA, _CONSE = "SigLIP2", "MetaCLIP2", "EVA-02", "ConSE"
 _BOTH_WAYS = "text tower attends to padding"
 _WORLD = "multilingual"
-
-MODELS = (
-    ModelRecord(_OPENAI, "RN50/openai", "RN50", 1024, 224, 77, 102, quick_gelu=True),
-    ModelRecord(_OPENAI, "ViT-B-32/openai", "ViT-B/32", 512, 224, 77, 151, quick_gelu=True),
-    ModelRecord(_OPENAI, "ViT-L-14/openai", "ViT-L/14", 768, 224, 77, 428, quick_gelu=True),
-    ModelRecord(_LAION, "ViT-B-16/laion2b_s34b_b88k", "ViT-B/16", 512, 224, 77, 150),
-    ModelRecord(_LAION, "ViT-L-14/laion2b_s32b_b82k", "ViT-L/14", 768, 224, 77, 428),
-    ModelRecord(_LAION, "ViT-H-14/laion2b_s32b_b79k", "ViT-H/14", 1024, 224, 77, 986),
-    ModelRecord(_LAION, "ViT-g-14/laion2b_s34b_b88k", "ViT-g/14", 1024, 224, 77, 1367),
-    ModelRecord(_DFN, "ViT-B-16/dfn2b", "ViT-B/16", 512, 224, 77, 150, quick_gelu=True),
-    ModelRecord(_DFN, "ViT-L-14/dfn2b", "ViT-L/14", 768, 224, 77, 428, quick_gelu=True),
-    ModelRecord(_DFN, "ViT-H-14/dfn5b", "ViT-H/14", 1024, 224, 77, 986, quick_gelu=True),
-    ModelRecord(
-        _CLIPA, "ViT-L-14-CLIPA/datacomp1b", "ViT-L/14", 768, 224, 32, 414, note=_BOTH_WAYS
-    ),
-    ModelRecord(
-        _CLIPA, "ViT-H-14-CLIPA/datacomp1b", "ViT-H/14", 1024, 224, 32, 968, note=_BOTH_WAYS
-    ),
-    ModelRecord(_SIGLIP, "ViT-B-16-SigLIP2/webli", "ViT-B/16", 768, 224, 64, 375, note=_BOTH_WAYS),
-    ModelRecord(
-        _SIGLIP, "ViT-L-16-SigLIP2-256/webli", "ViT-L/16", 1024, 256, 64, 882, note=_BOTH_WAYS
-    ),
-    ModelRecord(
-        _SIGLIP,
-        "ViT-gopt-16-SigLIP2-256/webli",
-        "ViT-g-opt/16",
-        1536,
-        256,
-        64,
-        1871,
-        note=_BOTH_WAYS,
-    ),
-    ModelRecord(
-        _META,
-        "ViT-H-14-worldwide/metaclip2_worldwide",
-        "ViT-H/14",
-        1024,
-        224,
-        77,
-        1859,
-        quick_gelu=True,
-        note=_WORLD,
-    ),
-    ModelRecord(
-        _META,
-        "ViT-bigG-14-worldwide/metaclip2_worldwide",
-        "ViT-G/14",
-        1280,
-        224,
-        77,
-        3630,
-        note=_WORLD,
-    ),
-    ModelRecord(_EVA, "EVA02-B-16/merged2b_s8b_b131k", "ViT-B/16", 512, 224, 77, 150),
-    ModelRecord(_EVA, "EVA02-L-14/merged2b_s4b_b131k", "ViT-L/14", 768, 224, 77, 428),
-    ModelRecord(_EVA, "EVA02-E-14/laion2b_s4b_b115k", "ViT-E/14", 1024, 224, 77, 4705),
-    ModelRecord(
-        _CONSE,
-        "conse:lite0",
-        "EfficientNet-Lite0 + MiniLM-L6",
-        384,
-        224,
-        256,
-        27,
-        note="needs no model hub; not trained on pairs of images and texts",
-    ),
-    ModelRecord(
-        _CONSE,
-        "conse:lite2",
-        "EfficientNet-Lite2 + MiniLM-L3",
-        384,
-        260,
-        128,
-        23,
-        note="needs no model hub; not trained on pairs of images and texts",
-    ),
-    ModelRecord(
-        _CONSE,
-        "conse:lite2-l6",
-        "EfficientNet-Lite2 + MiniLM-L6",
-        384,
-        260,
-        256,
-        29,
-        note="the image net of lite2, the sentence encoder of lite0; needs no model hub",
-    ),
+_NO_HUB = "needs no model hub; not trained on pairs of images and texts"
+_SWAPPED = "the image net of lite2, the sentence encoder of lite0; needs no model hub"
+# Name, title, dim, resolution, context length, millions of weights, QuickGELU, note.
+# fmt: off
+_FAMILIES: dict[str, list[tuple[str, str, int, int, int, int, bool, str]]] = {
+    "OpenAI CLIP": [
+        ("RN50/openai", "RN50", 1024, 224, 77, 102, True, ""),
+        ("ViT-B-32/openai", "ViT-B/32", 512, 224, 77, 151, True, ""),
+        ("ViT-L-14/openai", "ViT-L/14", 768, 224, 77, 428, True, ""),
+    ],
+    "OpenCLIP": [
+        ("ViT-B-16/laion2b_s34b_b88k", "ViT-B/16", 512, 224, 77, 150, False, ""),
+        ("ViT-L-14/laion2b_s32b_b82k", "ViT-L/14", 768, 224, 77, 428, False, ""),
+        ("ViT-H-14/laion2b_s32b_b79k", "ViT-H/14", 1024, 224, 77, 986, False, ""),
+        ("ViT-g-14/laion2b_s34b_b88k", "ViT-g/14", 1024, 224, 77, 1367, False, ""),
+    ],
+    "DFN": [
+        ("ViT-B-16/dfn2b", "ViT-B/16", 512, 224, 77, 150, True, ""),
+        ("ViT-L-14/dfn2b", "ViT-L/14", 768, 224, 77, 428, True, ""),
+        ("ViT-H-14/dfn5b", "ViT-H/14", 1024, 224, 77, 986, True, ""),
+    ],
+    "CLIPA-v2": [
+        ("ViT-L-14-CLIPA/datacomp1b", "ViT-L/14", 768, 224, 32, 414, False, _BOTH_WAYS),
+        ("ViT-H-14-CLIPA/datacomp1b", "ViT-H/14", 1024, 224, 32, 968, False, _BOTH_WAYS),
+    ],
+    "SigLIP2": [
+        ("ViT-B-16-SigLIP2/webli", "ViT-B/16", 768, 224, 64, 375, False, _BOTH_WAYS),
+        ("ViT-L-16-SigLIP2-256/webli", "ViT-L/16", 1024, 256, 64, 882, False, _BOTH_WAYS),
+        ("ViT-gopt-16-SigLIP2-256/webli", "ViT-g-opt/16", 1536, 256, 64, 1871, False, _BOTH_WAYS),
+    ],
+    "MetaCLIP2": [
+        ("ViT-H-14-worldwide/metaclip2_worldwide", "ViT-H/14", 1024, 224, 77, 1859, True, _WORLD),
+        ("ViT-bigG-14-worldwide/metaclip2_worldwide", "ViT-G/14", 1280, 224, 77, 3630, False, _WORLD),
+    ],
+    "EVA-02": [
+        ("EVA02-B-16/merged2b_s8b_b131k", "ViT-B/16", 512, 224, 77, 150, False, ""),
+        ("EVA02-L-14/merged2b_s4b_b131k", "ViT-L/14", 768, 224, 77, 428, False, ""),
+        ("EVA02-E-14/laion2b_s4b_b115k", "ViT-E/14", 1024, 224, 77, 4705, False, ""),
+    ],
+    "ConSE": [
+        ("conse:lite0", "EfficientNet-Lite0 + MiniLM-L6", 384, 224, 256, 27, False, _NO_HUB),
+        ("conse:lite2", "EfficientNet-Lite2 + MiniLM-L3", 384, 260, 128, 23, False, _NO_HUB),
+        ("conse:lite2-l6", "EfficientNet-Lite2 + MiniLM-L6", 384, 260, 256, 29, False, _SWAPPED),
+    ],
+}
+# fmt: on
+MODELS = tuple(
+    ModelRecord(family, *fields) for family, models in _FAMILIES.items() for fields in models
 )
 
 
@@ -171,6 +137,36 @@ def models_by_family() -> dict[str, list[ModelRecord]]:
     return families
 
 
+def register_encoder(prefix: str, loader: Loader) -> None:
+    """Make encoders loadable under names of the form ``prefix:rest``.
+
+    An installed package does the same without being imported first, by the entry point
+    ``prefix = "package.module:loader"`` in the group ``promptboost.encoders``.
+
+    Parameters
+    ----------
+    prefix : str
+        Letters, digits, ``-`` and ``_``.
+    loader : callable
+        Called as ``loader(rest, device=device)``, with further parameters of
+        :func:`load_encoder` by name; returns an :class:`~promptboost.encoders.Encoder`. A class
+        will do. :func:`promptboost.testing.check_encoder` tells what an encoder lacks.
+
+    Examples
+    --------
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> register_encoder("small", lambda rest, device=None: FakeEncoder(dim=int(rest)))
+    >>> load_encoder("small:8").dim
+    8
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", prefix) or prefix in _BUILT_IN:
+        raise SettingError(
+            f"the prefix {prefix!r} cannot be registered: take letters, digits, - and _, and none "
+            f"of {', '.join(_BUILT_IN)}"
+        )
+    _registered[prefix] = loader
+
+
 def load_encoder(name: str, *, device: str | None = None, **parameters: Any) -> Encoder:
     """Load the encoder that a name stands for.
 
@@ -186,7 +182,10 @@ def load_encoder(name: str, *, device: str | None = None, **parameters: Any) -> 
           ``ViT-B-32-quickgelu@...`` for those with;
         * ``conse:lite0``, ``conse:lite2``: made of parts from package registries, no hub needed.
           Settings may follow: ``conse:lite0?temperature=2``;
-        * ``fake:32-0``: for tests, with the dimension and the seed.
+        * ``fake:32-0``: for tests, with the dimension and the seed;
+        * ``prefix:rest``: of another package, see :func:`register_encoder`;
+        * ``package.module:Class``: a class that can be imported. Settings may follow:
+          ``package.module:Class?size=3`` passes ``size="3"``.
     device : str, optional
         Where to run, as torch spells it. By default CUDA, then MPS, then the processor.
     **parameters
@@ -214,18 +213,41 @@ def load_encoder(name: str, *, device: str | None = None, **parameters: Any) -> 
 conse:lite0 or conse:lite2-l6? To see what there is, type: promptboost models
     """
     kind, _, rest = name.partition(":")
-    loaders: dict[str, Callable[..., Encoder]] = {
-        "conse": _load_conse,
-        "fake": _load_fake,
-        "hf-hub": _load_hub,
-    }
-    if kind in loaders and rest:
-        return loaders[kind](name, rest, device, parameters)
+    if kind in _BUILT_IN and rest:
+        return _BUILT_IN[kind](name, rest, device, parameters)
+    if rest and re.fullmatch(r"[\w.-]+", kind):
+        return _load_foreign(name, kind, rest, device, parameters)
     if "@" in name:
         return _load_file(name, device, parameters)
     if "/" in name:
         return _load_published(name, device, parameters)
     raise _unknown(name)
+
+
+def _load_foreign(
+    name: str, kind: str, rest: str, device: str | None, parameters: Mapping[str, Any]
+) -> Encoder:
+    """Load an encoder that another package brings."""
+    loader: Any = _registered.get(kind) or load_plugins(ENTRY_POINTS).get(kind)
+    if loader is not None:
+        return _checked(name, loader(rest, device=device, **parameters))
+    path, _, query = rest.partition("?")
+    try:
+        made_by = import_object(f"{kind}:{path}")
+    except SettingError as error:
+        raise EncoderError(f"{_unknown(name)}. As package.module:Class: {error}") from error
+    settings = {**dict(parse_qsl(query, keep_blank_values=True)), **parameters}
+    return _checked(name, made_by(**settings))
+
+
+def _checked(name: str, encoder: Any) -> Encoder:
+    if isinstance(encoder, Encoder):
+        return encoder
+    lacking = [part for part in ENCODER_PARTS if not hasattr(encoder, part)]
+    raise EncoderError(
+        f"{name} made {type(encoder).__name__}, which is no encoder: it lacks "
+        f"{', '.join(lacking)}. promptboost.testing.check_encoder tells what is missing"
+    )
 
 
 def _load_conse(name: str, rest: str, device: str | None, parameters: Mapping[str, Any]) -> Encoder:
@@ -258,6 +280,13 @@ def _load_hub(name: str, rest: str, device: str | None, parameters: Mapping[str,
     if rest.count("/") != 1:
         raise EncoderError(f"{name!r} should be hf-hub:organisation/model")
     return load_openclip(OpenClipName(name, name), device=device, **parameters)
+
+
+_BUILT_IN: dict[str, Callable[[str, str, str | None, Mapping[str, Any]], Encoder]] = {
+    "conse": _load_conse,
+    "fake": _load_fake,
+    "hf-hub": _load_hub,
+}
 
 
 def _load_file(name: str, device: str | None, parameters: Mapping[str, Any]) -> Encoder:

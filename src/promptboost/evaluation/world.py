@@ -13,6 +13,7 @@ from promptboost.data.benchmarks import benchmark_source
 from promptboost.data.shots import Task, divide, load_classes
 from promptboost.encoders import Encoder, load_encoder
 from promptboost.encoders.base import UnitRows
+from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
 from promptboost.evaluation.cells import CompareRequest
 from promptboost.methods import FewShotSet, FileImages, Images
@@ -157,8 +158,4 @@ class World:
 
     def _open(self, name: str) -> Encoder:
         encoder = load_encoder(name, device=self._request.device)
-        if self._store is None:
-            return encoder
-        from promptboost.encoders.store import StoredEncoder
-
-        return StoredEncoder(encoder, self._store, batch=256)
+        return Embedder(encoder, self._store, progress=False)

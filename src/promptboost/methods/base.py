@@ -36,9 +36,6 @@ __all__ = [
     "colour_shots",
 ]
 
-# Crops of an image are the same for all methods and seeds, so that each is embedded once.
-_VIEW_SEED = 0
-
 
 class Images(Protocol):
     """Images that any encoder can be asked about.
@@ -153,19 +150,12 @@ class FileImages:
         return (image.open() for image in self.data.images)
 
     def _embed(self, encoder: Encoder, views: int) -> UnitRows:
-        from promptboost.encoders.embedder import embed_images
+        from promptboost.encoders.embedder import Embedder
 
         key = encoder.fingerprint, views
         if key not in self._known:
-            self._known[key] = embed_images(
-                self.data,
-                encoder,
-                views=range(1 + views),
-                seed=_VIEW_SEED,
-                scale=(self.view_scale, 1.0),
-                store=self.store,
-                progress=self.progress,
-            )
+            embedder = Embedder(encoder, self.store, self.progress)
+            self._known[key] = embedder.images(self.data, views=views, view_scale=self.view_scale)
         return self._known[key]
 
 
@@ -344,7 +334,7 @@ class Method(ABC):
         pool : PromptPool
             Words about the same classes, in the same order.
         encoder : Encoder
-            The model. Where texts are kept in a store it is a ``StoredEncoder``.
+            The model. Where texts are kept in a store it is an ``Embedder``.
         """
 
 

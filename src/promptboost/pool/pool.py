@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -15,8 +15,7 @@ from promptboost.pool.products import ClassPrompts, Prompt, Texts
 from promptboost.pool.templates import fill
 
 if TYPE_CHECKING:
-    from promptboost.encoders import Encoder
-    from promptboost.encoders.store import EmbeddingStore
+    pass
 
 __all__ = ["words_fingerprint", "PromptPool"]
 
@@ -142,58 +141,6 @@ class PromptPool:
             "unused": list(self.unused),
             "fingerprint": self.fingerprint,
         }
-
-    def embed(
-        self,
-        encoder: "Encoder",
-        store: "EmbeddingStore",
-        *,
-        batch: int = 4096,
-        progress: Callable[[int], None] | None = None,
-    ) -> int:
-        """Embed every text into a store, in half precision, holding one class at a time.
-
-        Work that is interrupted goes on where it was. Rows are read back with
-        ``StoredEncoder(encoder, store, dtype="float16")``.
-
-        Parameters
-        ----------
-        encoder : Encoder
-            What embeds the texts that the store does not have.
-        store : EmbeddingStore
-            Where rows are kept.
-        batch : int, default=4096
-            Texts encoded between two writes: what a killed run can lose.
-        progress : callable, optional
-            Called with the number of further texts that are done, such as ``tqdm(...).update``.
-
-        Returns
-        -------
-        int
-            How many texts that were; a text that several classes share counts for each of them.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> from promptboost.encoders.store import EmbeddingStore
-        >>> from promptboost.pool import build_pool
-        >>> from promptboost.encoders.fake import FakeEncoder
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     build_pool(["owl", "bat"]).embed(FakeEncoder(), EmbeddingStore(folder))
-        160
-        """
-        from promptboost.encoders.store import StoredEncoder
-
-        stored = StoredEncoder(encoder, store, batch=batch, dtype="float16", progress=progress)
-        done = 0
-        for texts in self._texts_to_embed():
-            stored.encode_texts(texts)
-            done += len(texts)
-        return done
-
-    def _texts_to_embed(self) -> Iterator[list[str]]:
-        for name, filled in zip(self.class_names, self.template_texts(), strict=True):
-            yield list(dict.fromkeys([*filled, *self.texts(name)]))
 
     @cached_property
     def _position(self) -> dict[str, int]:

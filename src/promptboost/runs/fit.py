@@ -216,7 +216,7 @@ def _check_apart(source: str, run: RunFolder) -> None:
 
 def _timing(embedder: Embedder, learned: Learned, start: float) -> dict[str, float]:
     return {
-        "pictures_s": round(embedder.seconds["pictures"], 3),
+        "pictures_s": round(embedder.seconds["images"], 3),
         "texts_s": round(embedder.seconds["texts"], 3),
         "boost_s": round(learned.boost_seconds, 3),
         "total_s": round(time.perf_counter() - start, 3),
@@ -246,6 +246,6 @@ def embed_data(
         "encoder": embedder.encoder.id,
         "pictures": len(data),
         "rows": rows.shape[0] * rows.shape[1],
-        "seconds": round(embedder.seconds["pictures"], 3),
+        "seconds": round(embedder.seconds["images"], 3),
         "bad_pictures": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
     }

@@ -10,12 +10,13 @@ torch = pytest.importorskip("torch", reason="needs the extra clip")
 
 from PIL import Image  # noqa: E402
 
+from promptboost.encoders.embedder import Embedder  # noqa: E402
 from promptboost.encoders.fake import FakeEncoder  # noqa: E402
 from promptboost.encoders.openclip.deep_prompts import (  # noqa: E402
     PromptedTowers,
     vit_clip,
 )
-from promptboost.encoders.store import EmbeddingStore, StoredEncoder  # noqa: E402
+from promptboost.encoders.store import EmbeddingStore  # noqa: E402
 from promptboost.errors import EncoderError  # noqa: E402
 from promptboost.methods.promptsrc.consistency import Seen, SelfConsistency  # noqa: E402
 from tests.encoders.openclip.prompted_models import (  # noqa: E402
@@ -199,7 +200,7 @@ def test_a_name_without_room_is_refused(make):
 def test_suitable_towers_are_found_behind_a_store(make, name, tmp_path):
     encoder = make(name)
     assert vit_clip(encoder) is encoder
-    assert vit_clip(StoredEncoder(encoder, EmbeddingStore(tmp_path))) is encoder
+    assert vit_clip(Embedder(encoder, EmbeddingStore(tmp_path))) is encoder
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ FINGERPRINT = "encoder-a"
 
 
 def row_of(key, dim):
-    """Give the one true row of a key."""
+    """Return the one true row of a key."""
     seed = hashlib.blake2b(key, digest_size=8).digest()
     row = np.random.default_rng(int.from_bytes(seed, "little")).standard_normal(dim)
     return (row / np.linalg.norm(row)).astype(np.float32)
@@ -33,7 +33,7 @@ def text_keys(count, prefix="text"):
 
 
 def use(root, keys, dim=8, tag=0.0, **settings):
-    """Get rows from a store; give them with the positions that had to be computed."""
+    """Get rows from a store; return them with the positions that had to be computed."""
     store = root if isinstance(root, EmbeddingStore) else EmbeddingStore(root)
     computed = []
 
@@ -58,12 +58,12 @@ def count_known(root, keys, dim=8):
     return seen[0]
 
 
-def segments(root):
-    return sorted(Path(root).rglob("*.seg"))
+def databases(root):
+    return sorted(Path(root).rglob("*.sqlite"))
 
 
 def leftovers(root):
-    return sorted(Path(root).rglob("*.tmp"))
+    return sorted(Path(root).rglob("*-journal"))
 
 
 def start_python(script, *arguments, prefix=(), **options):

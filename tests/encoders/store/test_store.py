@@ -5,22 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptboost.encoders import Encoder
-from promptboost.encoders.fake import FakeEncoder
-from promptboost.encoders.store import (
-    EmbeddingStore,
-    StoredEncoder,
-    default_root,
-    image_key,
-    text_key,
-)
-from promptboost.encoders.store.segment import as_pairs, first_positions
+from promptboost.encoders.store import EmbeddingStore, default_root, image_key, text_key
 from promptboost.errors import EmbeddingError, SettingError, StoreError
 from tests.encoders.store.store_tools import (
     FINGERPRINT,
+    databases,
     rows_of,
     run_python,
-    segments,
     text_keys,
     use,
 )
@@ -62,11 +53,6 @@ def test_every_key_is_computed_once_and_always_gives_the_same_row(
     assert EmbeddingStore(root).verify().ok
 
 
-@given(st.lists(key, max_size=30))
-def test_first_positions_agree_with_a_plain_search(keys):
-    assert first_positions(as_pairs(keys)).tolist() == [keys.index(k) for k in keys]
-
-
 def test_each_batch_is_on_disk_before_the_next_begins(tmp_path):
     keys = text_keys(10)
 
@@ -84,12 +70,12 @@ def test_each_batch_is_on_disk_before_the_next_begins(tmp_path):
     assert np.array_equal(rows, rows_of(keys, 8))
 
 
-def test_many_small_additions_stay_in_few_files(tmp_path):
+def test_many_small_additions_stay_in_one_file(tmp_path):
     keys = text_keys(300)
     store = EmbeddingStore(tmp_path)
     for i in range(0, 300, 2):
         use(store, keys[i : i + 2])
-    assert len(segments(tmp_path)) < 30
+    assert len(databases(tmp_path)) == 1
     rows, computed = use(tmp_path, keys)
     assert computed == []
     assert np.array_equal(rows, rows_of(keys, 8))
@@ -109,7 +95,7 @@ def test_fingerprints_dimensions_and_number_types_are_kept_apart(tmp_path):
         for _ in range(2):
             store.get_or_compute(fingerprint, keys, compute, dim=8, name="some encoder")
         assert calls == [[0, 1, 2]]
-    names = {shelf.fingerprint for shelf in store.report().shelves}
+    names = {share.fingerprint for share in store.report().encoders}
     assert names == {"a", "A", "../../a", "a/b", "", "é" * 300, "con "}
     assert list(tmp_path.iterdir()) == [tmp_path / "deep"]
     assert list((tmp_path / "deep").iterdir()) == [tmp_path / "deep" / "store"]
@@ -172,33 +158,33 @@ def test_report_has_names_and_totals(tmp_path):
     use(store, text_keys(5), name="some encoder")
     use(store, text_keys(7))  # without a name: the one known is kept
     report = store.report()
-    (shelf,) = report.shelves
-    assert (shelf.name, shelf.fingerprint, shelf.rows, shelf.segments) == (
+    (share,) = report.encoders
+    assert (share.name, share.fingerprint, share.rows, share.files) == (
         "some encoder",
         FINGERPRINT,
         7,
-        2,
+        1,
     )
-    assert report.bytes == sum(path.stat().st_size for path in segments(tmp_path))
+    assert report.bytes == sum(path.stat().st_size for path in databases(tmp_path))
     assert "some encoder (encoder-a)" in str(report)
     assert "of at most 1.0 GB" in str(report)
-    assert report.to_dict()["shelves"][0]["rows"] == report.to_dict()["rows"] == 7
+    assert report.to_dict()["encoders"][0]["rows"] == report.to_dict()["rows"] == 7
 
 
 def test_clear_deletes_one_encoder_or_all_but_nobody_elses_files(tmp_path):
     store = EmbeddingStore(tmp_path)
     use(store, text_keys(5))
     store.get_or_compute("other", text_keys(5), lambda p: rows_of(text_keys(5), 8), dim=8)
-    mine = segments(tmp_path)[0].with_name("mine.txt")
+    mine = databases(tmp_path)[0].with_name("mine.txt")
     mine.write_text("keep")
-    (tmp_path / "v1" / "photos").mkdir()
+    (tmp_path / "v2" / "photos").mkdir()
     freed = store.clear(FINGERPRINT)
     assert freed > 0
-    assert [shelf.fingerprint for shelf in store.report().shelves if shelf.rows] == ["other"]
+    assert [share.fingerprint for share in store.report().encoders] == ["other"]
     assert store.clear() > 0
     assert store.report().rows == store.report().bytes == 0
     assert mine.read_text() == "keep"
-    assert (tmp_path / "v1" / "photos").exists()
+    assert (tmp_path / "v2" / "photos").exists()
     assert len(use(store, text_keys(5))[1]) == 5
 
 
@@ -219,45 +205,10 @@ def test_root_follows_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path))
     assert default_root() == tmp_path / "store"
     use(EmbeddingStore(), text_keys(1))
-    assert len(segments(tmp_path / "store")) == 1
+    assert len(databases(tmp_path / "store")) == 1
     monkeypatch.delenv("PROMPTBOOST_CACHE")
     assert default_root().name == "store"
     assert "promptboost" in str(default_root())
-
-
-class CountingEncoder(FakeEncoder):
-    def __init__(self, dim=32):
-        super().__init__(dim)
-        self.encoded = []
-
-    def encode_texts(self, texts):
-        self.encoded.extend(texts)
-        return super().encode_texts(texts)
-
-
-def test_stored_encoder_encodes_each_text_once_across_runs(tmp_path):
-    texts = ["a cat", "a dog", "a cat", "a bird"]
-    first, second = CountingEncoder(), CountingEncoder()
-    stored = StoredEncoder(first, EmbeddingStore(tmp_path), batch=2)
-    assert isinstance(stored, Encoder)
-    assert np.array_equal(stored.encode_texts(texts), FakeEncoder().encode_texts(texts))
-    assert first.encoded == ["a cat", "a dog", "a bird"]
-    again = StoredEncoder(second, EmbeddingStore(tmp_path)).encode_texts([*texts, "a fox"])
-    assert second.encoded == ["a fox"]
-    assert np.array_equal(again, FakeEncoder().encode_texts([*texts, "a fox"]))
-    assert stored.store.report().shelves[0].name == first.id
-
-
-def test_stored_encoder_forwards_the_rest():
-    from PIL import Image
-
-    plain = FakeEncoder()
-    stored = StoredEncoder(plain, EmbeddingStore("unused"))
-    for attribute in ["id", "fingerprint", "dim", "context_length", "causal_text", "logit_scale"]:
-        assert getattr(stored, attribute) == getattr(plain, attribute)
-    image = Image.new("RGB", (8, 8), "red")
-    assert np.array_equal(stored.encode_images([image]), plain.encode_images([image]))
-    assert stored.count_tokens(["a b"]).tolist() == plain.count_tokens(["a b"]).tolist()
 
 
 def test_threads_share_a_store(tmp_path):
@@ -284,3 +235,21 @@ def test_importing_the_store_loads_nothing_heavy():
         "print([m for m in ('torch', 'PIL', 'sklearn', 'platformdirs') if m in sys.modules])"
     )
     assert run_python(script).strip() == "[]"
+
+
+def test_files_of_an_earlier_version_are_never_read_and_go_first(tmp_path):
+    old = tmp_path / "v1" / FINGERPRINT / "float32x8" / "0000-aa.seg"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(bytes(50_000))
+    (old.parent / "mine.txt").write_text("keep")
+    store = EmbeddingStore(tmp_path)
+    assert len(use(store, text_keys(3))[1]) == 3
+    assert old.exists()
+    assert store.report().outdated_bytes == 50_000
+    assert "earlier version" in str(store.report())
+    use(EmbeddingStore(tmp_path, max_bytes=90_000), text_keys(1, "one more"))
+    assert not old.exists()
+    assert use(store, text_keys(3))[1] == []
+    old.write_bytes(bytes(10))
+    assert store.clear() > 10
+    assert [path.name for path in old.parent.iterdir()] == ["mine.txt"]

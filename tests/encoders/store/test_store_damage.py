@@ -1,6 +1,8 @@
 import logging
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -8,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptboost.encoders.store import EmbeddingStore
-from tests.encoders.store.store_tools import rows_of, segments, text_keys, use
+from tests.encoders.store.store_tools import databases, rows_of, text_keys, use
 
 DIM = 64
-KEYS = text_keys(700)  # three blocks of rows
+KEYS = text_keys(700)  # three blocks of embeddings
 
 
 def damage(path, position, flip=0x40):
@@ -24,7 +26,7 @@ def damage(path, position, flip=0x40):
 def pristine(tmp_path_factory):
     root = tmp_path_factory.mktemp("pristine")
     use(root, KEYS, dim=DIM)
-    assert len(segments(root)) == 1
+    assert len(databases(root)) == 1
     return root
 
 
@@ -38,16 +40,24 @@ def check_recovery(root):
     rows, computed = use(root, KEYS, dim=DIM)
     assert np.array_equal(rows, rows_of(KEYS, DIM))
     assert use(root, KEYS, dim=DIM)[1] == []
+    EmbeddingStore(root).verify()  # finds what no read has met
+    rows, _ = use(root, KEYS, dim=DIM)
+    assert np.array_equal(rows, rows_of(KEYS, DIM))
     assert EmbeddingStore(root).verify().ok
     return computed
+
+
+def embedding_at(path, number):
+    """Return where the file has an embedding."""
+    return path.read_bytes().index(rows_of([KEYS[number]], DIM).tobytes()[:200])
 
 
 @settings(max_examples=50, deadline=None)
 @given(where=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 def test_a_changed_byte_anywhere_never_gives_a_wrong_row(pristine, tmp_path_factory, where, flip):
     root = shutil.copytree(pristine, tmp_path_factory.mktemp("flip") / "store")
-    (segment,) = segments(root)
-    damage(segment, int(where * segment.stat().st_size), flip)
+    (file,) = databases(root)
+    damage(file, int(where * file.stat().st_size), flip)
     check_recovery(root)
 
 
@@ -55,30 +65,29 @@ def test_a_changed_byte_anywhere_never_gives_a_wrong_row(pristine, tmp_path_fact
 @given(where=st.floats(0, 1, exclude_max=True))
 def test_a_file_cut_off_anywhere_never_gives_a_wrong_row(pristine, tmp_path_factory, where):
     root = shutil.copytree(pristine, tmp_path_factory.mktemp("cut") / "store")
-    (segment,) = segments(root)
-    os.truncate(segment, int(where * segment.stat().st_size))
-    assert check_recovery(root) == list(range(700))
+    (file,) = databases(root)
+    os.truncate(file, int(where * file.stat().st_size))
+    check_recovery(root)
 
 
 def test_only_the_damaged_block_is_computed_again(root, caplog):
-    (segment,) = segments(root)
-    damage(segment, 64 + 300 * DIM * 4)
+    (file,) = databases(root)
+    damage(file, embedding_at(file, 300))
     with caplog.at_level(logging.WARNING):
         computed = check_recovery(root)
     assert computed == list(range(256, 512))
     assert "computed again" in caplog.text
-    assert EmbeddingStore(root).report().corrupt == 1
     assert EmbeddingStore(root).report().rows == 700
 
 
-def test_verify_finds_damage_that_no_read_has_met_and_sets_it_aside(root):
-    (segment,) = segments(root)
-    damage(segment, 64 + 10 * DIM * 4)
+def test_verify_finds_damage_that_no_read_has_met_and_drops_it(root):
+    (file,) = databases(root)
+    damage(file, embedding_at(file, 10))
     store = EmbeddingStore(root)
     assert use(store, KEYS[600:], dim=DIM)[1] == []  # other blocks are not held up by it
     found = store.verify()
     assert not found.ok
-    assert found.damaged == (str(segment),)
+    assert found.damaged == (str(file),)
     assert found.rows_lost == 256
     assert found.to_dict()["ok"] is False
     assert "1 files checked, 1 damaged" in str(found)
@@ -87,56 +96,50 @@ def test_verify_finds_damage_that_no_read_has_met_and_sets_it_aside(root):
     assert check_recovery(root) == list(range(256))
 
 
+def test_what_sqlite_cannot_read_is_set_aside_and_its_sound_blocks_are_kept(root):
+    (file,) = databases(root)
+    at = file.read_bytes().index(b"CREATE TABLE places")
+    damage(file, at + 2)
+    assert check_recovery(root) == list(range(700))  # this read met the damage
+    assert EmbeddingStore(root).report().corrupt == 1
+    assert EmbeddingStore(root).clear() > 0
+    assert list(root.rglob("*.corrupt")) == []
+
+
+def test_sound_blocks_survive_a_damaged_index(root):
+    with closing(sqlite3.connect(databases(root)[0])) as connection:
+        page = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'places'")
+        start = (page.fetchone()[0] - 1) * 8192
+    (file,) = databases(root)
+    data = bytearray(file.read_bytes())
+    data[start : start + 8192] = bytes(8192)
+    file.write_bytes(data)
+    assert not EmbeddingStore(root).verify().ok
+    assert use(root, KEYS, dim=DIM)[1] == []
+
+
 def test_garbage_in_the_folder_is_ignored_or_set_aside(root):
-    folder = segments(root)[0].parent
-    (folder / "0.seg").write_bytes(b"")
-    (folder / "1.seg").write_bytes(b"\xff" * 5000)
-    (folder / "2.seg").write_bytes(segments(root)[-1].read_bytes()[:64])
+    (file,) = databases(root)
+    folder = file.parent
+    (folder / "float32x8-0.sqlite").write_bytes(b"")
+    (folder / "float32x8-1.sqlite").write_bytes(b"\xff" * 5000)
+    (folder / "float32x8-2.sqlite").write_bytes(file.read_bytes()[:8192])
     (folder / "notes.txt").write_text("hello")
-    (folder / "3.seg.tmp").write_bytes(b"half")
-    (folder.parent / "about.json").write_text("{not json")
-    (folder.parent / "float32xmany").mkdir()
-    (root / "v1" / "file").write_text("hello")
-    assert EmbeddingStore(root).report().corrupt == 3
+    (folder / "mine.sqlite").write_bytes(b"not ours")
+    assert EmbeddingStore(root).report().corrupt == 2
     found = EmbeddingStore(root).verify()
-    assert len(found.damaged) == 3
+    assert len(found.damaged) == 2
     assert check_recovery(root) == []
-    assert EmbeddingStore(root).report().corrupt == 3
-    use(root, [*KEYS, *text_keys(1, "new")], dim=DIM)
-    assert not (folder / "3.seg.tmp").exists()
-    assert (folder / "notes.txt").exists()
+    assert EmbeddingStore(root).report().corrupt == 2
+    EmbeddingStore(root).clear()
+    assert sorted(path.name for path in folder.iterdir()) == ["mine.sqlite", "notes.txt"]
 
 
-def test_a_segment_from_another_shelf_is_not_believed(root):
-    folder = segments(root)[0].parent
-    other = folder.with_name(f"float32x{2 * DIM}")
-    shutil.copytree(folder, other)
+def test_a_file_of_other_embeddings_is_not_believed(root):
+    (file,) = databases(root)
+    use(root, KEYS[:1], dim=2 * DIM)
+    (other,) = set(databases(root)) - {file}
+    shutil.copy(file, other)
     rows, computed = use(root, KEYS[:5], dim=2 * DIM)
     assert computed == [0, 1, 2, 3, 4]
     assert np.array_equal(rows, rows_of(KEYS[:5], 2 * DIM))
-
-
-def test_damage_is_noticed_when_segments_merge(tmp_path):
-    store = EmbeddingStore(tmp_path)
-    for i in range(7):
-        use(store, KEYS[i * 10 : i * 10 + 10], dim=DIM)
-    damage(segments(tmp_path)[3], 64 + 5)
-    use(EmbeddingStore(tmp_path), KEYS[70:80], dim=DIM)  # the eighth: all are merged
-    assert len(segments(tmp_path)) == 1
-    rows, computed = use(tmp_path, KEYS[:80], dim=DIM)
-    assert computed == list(range(30, 40))
-    assert np.array_equal(rows, rows_of(KEYS[:80], DIM))
-    assert EmbeddingStore(tmp_path).report().corrupt == 1
-
-
-def test_rows_stored_twice_by_an_interrupted_merge_are_merged_into_one(tmp_path):
-    for i in range(4):
-        use(tmp_path, KEYS[i * 10 : i * 10 + 10], dim=DIM)
-    for path in segments(tmp_path):
-        shutil.copy(path, path.with_name(f"f{path.name}"))
-    use(tmp_path, KEYS[40:50], dim=DIM)
-    assert len(segments(tmp_path)) == 1
-    assert EmbeddingStore(tmp_path).report().rows == 50
-    rows, computed = use(tmp_path, KEYS[:50], dim=DIM)
-    assert computed == []
-    assert np.array_equal(rows, rows_of(KEYS[:50], DIM))

@@ -2,21 +2,22 @@
 
 import random
 import signal
+import sqlite3
 import sys
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
 
-from promptboost.encoders.store import EmbeddingStore
-from promptboost.encoders.store.disk import exclusive
+from promptboost.encoders.store import EmbeddingStore, database
 from promptboost.errors import StoreError
 from tests.encoders.store.store_tools import (
     count_known,
+    databases,
     leftovers,
     rows_of,
     run_python,
-    segments,
     start_python,
     text_keys,
     use,
@@ -91,67 +92,47 @@ def test_a_writer_killed_at_random_moments_leaves_only_right_rows(tmp_path):
     assert leftovers(tmp_path) == []
 
 
-# Dies by SIGKILL at the n-th thing done to the file system, for every n until nothing is left to
-# interrupt. Each child starts from the same store of seven segments, so that one more is a merge.
-EVERY_STEP = """
-import os, shutil, signal, sys
-from tests.encoders.store.store_tools import leftovers, rows_of, text_keys, use
-from promptboost.encoders.store import EmbeddingStore, disk
+# Dies when a file grows beyond a size: at another step of a write for every size.
+EVERY_SIZE = """
+import os, resource, shutil, signal, sys
+from tests.encoders.store.store_tools import rows_of, text_keys, use
+from promptboost.encoders.store import EmbeddingStore
 import numpy as np
 
-keys = text_keys(100)
+keys = text_keys(700)
 base, root = sys.argv[1] + "/base", sys.argv[1] + "/copy"
-for i in range(7):
-    use(base, keys[i * 10 : i * 10 + 10])
-left = -1
-EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.utime", "os.listdir"}
-
-def step():
-    global left
-    left -= 1
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-def write_half_then_all(file, data):
-    file.write(data[: len(data) // 2]); file.flush(); step()
-    file.write(data[len(data) // 2 :]); file.flush(); step()
-
-def on_event(event, arguments):
-    if left > 0 and event in EVENTS:
-        step()
-
-disk.write_bytes = write_half_then_all
-sys.addaudithook(on_event)
-for n in range(1, 1000):
+use(base, keys[:400], dim=64)
+killed = 0
+for size in range(1024, 1 << 20, 5 * 1024):
     shutil.rmtree(root, ignore_errors=True)
     shutil.copytree(base, root)
     child = os.fork()
     if child == 0:
-        left = n
-        use(root, keys[60:], batch=20, name="new name")
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        use(root, keys[300:], batch=100, dim=64, name="new name")
         os._exit(0)
     status = os.waitpid(child, 0)[1]
-    assert EmbeddingStore(root).verify().ok, n
-    known, computed = use(root, keys[:70])
-    assert computed == [], (n, computed)  # what was stored before the kill is still there
-    assert np.array_equal(known, rows_of(keys[:70], 8)), n
-    assert np.array_equal(use(root, keys)[0], rows_of(keys, 8)), n
-    use(root, [*keys, *text_keys(1, "one more")])
-    assert leftovers(root) == [], n
+    assert EmbeddingStore(root).verify().ok, size
+    known, computed = use(root, keys[:400], dim=64)
+    assert computed == [], (size, computed)  # what was stored before the kill is still there
+    assert np.array_equal(known, rows_of(keys[:400], 64)), size
+    assert np.array_equal(use(root, keys, dim=64)[0], rows_of(keys, 64)), size
     if status == 0:
         break
-    assert os.WTERMSIG(status) == signal.SIGKILL
-print(n)
+    assert os.WTERMSIG(status) == signal.SIGXFSZ
+    killed += 1
+print(killed)
 """
 
 
 @posix_only
-def test_a_writer_killed_at_every_step_of_a_write_and_a_merge_loses_nothing(tmp_path):
-    steps = int(run_python(EVERY_STEP, tmp_path))
-    assert steps > 40  # two writes, one merge: the hook did see what happens
+def test_a_writer_killed_at_every_step_of_a_write_loses_nothing(tmp_path):
+    assert int(run_python(EVERY_SIZE, tmp_path)) > 20
 
 
-def test_a_reader_goes_on_while_its_files_are_merged_and_deleted(tmp_path):
+def test_a_reader_goes_on_while_others_write_and_clear(tmp_path):
     keys = text_keys(80)
     reader, writer = EmbeddingStore(tmp_path), EmbeddingStore(tmp_path)
     for i in range(0, 80, 10):
@@ -159,14 +140,28 @@ def test_a_reader_goes_on_while_its_files_are_merged_and_deleted(tmp_path):
         rows, computed = use(reader, keys[: i + 10])
         assert computed == []
         assert np.array_equal(rows, rows_of(keys[: i + 10], 8))
-    assert len(segments(tmp_path)) == 1
     writer.clear()
     assert len(use(reader, keys)[1]) == 80
 
 
-def test_the_lock_excludes_and_says_so(tmp_path):
-    held = pytest.raises(StoreError, match="Another process has held")
-    with exclusive(tmp_path), held, exclusive(tmp_path, 0.05):
-        pass
-    with exclusive(tmp_path, 0.05):
-        pass
+def test_a_store_cleared_while_vectors_are_computed_is_no_error(tmp_path):
+    keys = text_keys(3)
+
+    def clear_and_compute(positions):
+        EmbeddingStore(tmp_path).clear()
+        return rows_of(keys, 8)
+
+    store = EmbeddingStore(tmp_path)
+    rows = store.get_or_compute("encoder-a", keys, clear_and_compute, dim=8)
+    assert np.array_equal(rows, rows_of(keys, 8))
+    assert use(store, keys)[1] == []
+
+
+def test_a_lock_held_too_long_is_a_clear_error(tmp_path, monkeypatch):
+    use(tmp_path, text_keys(1))
+    monkeypatch.setattr(database, "_LOCK_SECONDS", 0.05)
+    with closing(sqlite3.connect(databases(tmp_path)[0])) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreError, match="Another process has held"):
+            use(tmp_path, text_keys(2))
+    assert use(tmp_path, text_keys(2))[1] == [1]

@@ -27,7 +27,7 @@ from promptboost.encoders.conse.parts import (
     require_parts,
 )
 from promptboost.encoders.conse.sentences import OnnxBert, SentenceEncoder, TorchBert
-from promptboost.encoders.runtime import fingerprint, hash_file, pick_device
+from promptboost.encoders.runtime import fingerprint, installed_hash, kept_array, pick_device
 from promptboost.errors import EncoderError, SettingError
 
 if TYPE_CHECKING:
@@ -46,17 +46,6 @@ class ConseEncoder:
 
     Made by :func:`~promptboost.encoders.load_encoder`. Its parts are read when first needed: what
     finds all embeddings in a store pays for none of them.
-
-    Parameters
-    ----------
-    variant : ConseVariant
-        Which parts.
-    temperature : float
-        Divides the classifier's logits before the softmax.
-    template : str
-        The sentence ImageNet's class names are put into.
-    device : str or None
-        Where torch runs.
 
     Notes
     -----
@@ -78,14 +67,15 @@ class ConseEncoder:
         self._variant = variant
         self._device = device
         self._image_file, self._text_file, self._vocabulary = require_parts(variant)
+        notes = _cache_folder() / "hashes.json"
         self.fingerprint = fingerprint(
             {
                 "kind": "conse",
-                "image weights": hash_file(self._image_file),
+                "image weights": installed_hash(self._image_file, notes),
                 "image size": variant.image_size,
                 "image centre": CENTRE,
-                "text weights": hash_file(self._text_file),
-                "vocabulary": hash_file(self._vocabulary),
+                "text weights": installed_hash(self._text_file, notes),
+                "vocabulary": installed_hash(self._vocabulary, notes),
                 "context length": variant.context_length,
                 "class names": imagenet_class_names(),
                 "temperature": temperature,
@@ -94,13 +84,7 @@ class ConseEncoder:
         )
 
     def encode_texts(self, texts: Sequence[str]) -> UnitRows:
-        """Embed texts as unit rows, in the order given.
-
-        Warns
-        -----
-        TruncatedPromptWarning
-            If texts are longer than the context: their ends are not read.
-        """
+        """Embed texts as unit rows, in the order given."""
         tokens = self._sentences.tokens(texts)
         counts = np.array([len(ids) for ids in tokens], dtype=np.int64)
         report_truncated(texts, counts, self.context_length, self.id)
@@ -120,13 +104,7 @@ class ConseEncoder:
         return np.array([len(ids) for ids in self._sentences.tokens(texts)], dtype=np.int64)
 
     def text_tower(self) -> "DifferentiableText":
-        """Return the sentence encoder for gradients.
-
-        Raises
-        ------
-        EncoderError
-            If its weights are stored as ONNX, which runs in one direction only.
-        """
+        """Return the sentence encoder for gradients."""
         from promptboost.encoders.conse.sentences import ConseTower
 
         network = self._sentences.network
@@ -155,10 +133,22 @@ class ConseEncoder:
 
     @cached_property
     def _names(self) -> NDArray[np.float64]:
-        sentences = [self.template.format(name) for name in imagenet_class_names()]
-        rows = self._sentences.encode(self._sentences.tokens(sentences)).astype(np.float64)
+        names = imagenet_class_names()
+        file = _cache_folder() / f"names-{self.fingerprint}"
+        rows = kept_array(file, (len(names), self.dim), self._embed_names).astype(np.float64)
         centred: NDArray[np.float64] = rows - rows.mean(axis=0)
         return centred
+
+    def _embed_names(self) -> UnitRows:
+        sentences = [self.template.format(name) for name in imagenet_class_names()]
+        return self._sentences.encode(self._sentences.tokens(sentences))
+
+
+def _cache_folder() -> Path:
+    """Return where the embeddings of the class names are kept: a second or more at every start."""
+    from promptboost.encoders.store import default_root
+
+    return default_root().parent / "conse"
 
 
 def load_conse(
@@ -168,25 +158,7 @@ def load_conse(
     temperature: float | str | None = None,
     template: str | None = None,
 ) -> ConseEncoder:
-    """Load a ConSE encoder from the packages of the extra ``offline``.
-
-    Parameters
-    ----------
-    name : str
-        ``"lite0"`` or ``"lite2"``: different image classifiers with different sentence encoders.
-    device : str, optional
-        Where torch runs; by default the fastest there is.
-    temperature : float, optional
-        Divides the classifier's logits: higher lets more classes speak. The default is measured.
-    template : str, optional
-        The sentence ImageNet's class names are put into, with ``{}`` for the name. The default is
-        measured.
-
-    Returns
-    -------
-    ConseEncoder
-        Its ``id`` names the parameters that are not the defaults.
-    """
+    """Load a ConSE encoder from the packages of the extra ``offline``."""
     variant = CONSE_VARIANTS.get(name)
     if variant is None:
         known = ", ".join(f"conse:{known}" for known in CONSE_VARIANTS)

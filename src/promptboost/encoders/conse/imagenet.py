@@ -41,19 +41,7 @@ def square_pixels(image: "Image", size: int) -> NDArray[np.uint8]:
 
 
 class ImageNetClassifier:
-    """EfficientNet-Lite with its published weights, rearranged to run faster.
-
-    Parameters
-    ----------
-    name : str
-        ``"lite0"`` or ``"lite2"``.
-    weights : Path
-        The published weights.
-    size : int
-        Side of the image the network looks at.
-    device : torch.device
-        Where to run.
-    """
+    """EfficientNet-Lite with its published weights, rearranged to run faster."""
 
     def __init__(self, name: str, weights: Path, size: int, device: "torch.device") -> None:
         import torch
@@ -109,6 +97,7 @@ def _layer(convolution: Any, norm: Any, *, clamp: bool) -> list[Any]:
         convolution.kernel_size,
         convolution.stride,
         groups=convolution.groups,
+        device="meta",  # no random weights that would be replaced at once
     )
     plain.weight, plain.bias = fuse_conv_bn_weights(
         convolution.weight,

@@ -1,8 +1,9 @@
 """The parts of the ConSE encoders, their measured defaults, and ImageNet's class names."""
 
+import ast
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from pathlib import Path
 
 from promptboost.encoders.runtime import installed_file, require_modules
@@ -110,16 +111,16 @@ def require_parts(variant: ConseVariant) -> tuple[Path, Path, Path]:
 def imagenet_class_names() -> tuple[str, ...]:
     """Names of the 1000 classes, in the order of every ImageNet classifier.
 
-    They are open_clip's. Its file of names is read alone, because the whole of open_clip takes
-    seconds to import and nothing else of it is needed.
+    They are open_clip's. Its file of names is read and not run: the whole of open_clip takes
+    seconds to import, and nothing else of it is needed.
     """
     package = find_spec("open_clip")
-    folder = Path((package and package.origin) or "").parent
-    spec = spec_from_file_location("_imagenet_names", folder / "zero_shot_metadata.py")
-    if spec is None or spec.loader is None or not (folder / "zero_shot_metadata.py").is_file():
-        from open_clip import IMAGENET_CLASSNAMES  # a later release keeps its names elsewhere
+    file = Path((package and package.origin) or "").parent / "zero_shot_metadata.py"
+    if file.is_file():
+        for statement in ast.parse(file.read_bytes()).body:
+            targets = statement.targets if isinstance(statement, ast.Assign) else []
+            if any(isinstance(t, ast.Name) and t.id == "IMAGENET_CLASSNAMES" for t in targets):
+                return tuple(ast.literal_eval(statement.value))
+    from open_clip import IMAGENET_CLASSNAMES  # a later release keeps its names elsewhere
 
-        return tuple(IMAGENET_CLASSNAMES)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return tuple(module.IMAGENET_CLASSNAMES)
+    return tuple(IMAGENET_CLASSNAMES)

@@ -34,17 +34,6 @@ class SentenceEncoder:
 
     Padding is masked, so a text has the same row whatever it is batched with; texts of similar
     length go together and are padded only to the longest of their batch.
-
-    Parameters
-    ----------
-    vocabulary : Path
-        A ``tokenizer.json`` file.
-    network : TokenStates
-        The network.
-    context_length : int
-        How many tokens of a text the network was trained to read.
-    dim : int
-        Length of the rows.
     """
 
     def __init__(
@@ -86,17 +75,7 @@ class SentenceEncoder:
 
 
 class TorchBert:
-    """The forward pass of BERT over weights in a safetensors file.
-
-    Parameters
-    ----------
-    weights : Path
-        Weights with the names Hugging Face gives them.
-    heads : int
-        Number of attention heads.
-    device : torch.device
-        Where to run.
-    """
+    """The forward pass of BERT over weights in a safetensors file."""
 
     def __init__(self, weights: Path, heads: int, device: "torch.device") -> None:
         from safetensors.torch import load_file
@@ -169,13 +148,7 @@ class TorchBert:
 
 
 class OnnxBert:
-    """A BERT-like network stored as ONNX, run on the processor.
-
-    Parameters
-    ----------
-    weights : Path
-        An ONNX file that takes ``input_ids`` and ``attention_mask``.
-    """
+    """A BERT-like network stored as ONNX, run on the processor."""
 
     def __init__(self, weights: Path) -> None:
         import onnxruntime
@@ -204,15 +177,7 @@ _CONTINUES = "##"
 
 
 class ConseTower:
-    """BERT with a mean over its tokens. It looks both ways, so nothing of a text can be shared.
-
-    Parameters
-    ----------
-    sentences : SentenceEncoder
-        Tokenizer and length of the context.
-    network : TorchBert
-        The network in it.
-    """
+    """BERT with a mean over its tokens. It looks both ways, so nothing of a text can be shared."""
 
     def __init__(self, sentences: SentenceEncoder, network: TorchBert) -> None:
         self.context_length = sentences.context_length

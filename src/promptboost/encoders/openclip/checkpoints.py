@@ -55,23 +55,7 @@ def load_openclip(
     device: str | None = None,
     batch_size: int = 64,
 ) -> OpenClipEncoder:
-    """Load an open_clip model as an encoder.
-
-    Parameters
-    ----------
-    name : OpenClipName
-        What to load.
-    device : str, optional
-        Where to run; by default CUDA, then MPS, then the processor. On CUDA the model runs in half
-        precision, elsewhere in single precision.
-    batch_size : int, default=64
-        Most images or texts in a batch.
-
-    Returns
-    -------
-    OpenClipEncoder
-        In evaluation mode.
-    """
+    """Load an open_clip model as an encoder."""
     require_open_clip()
     where = pick_device(device)
     precision = "fp16" if where.type == "cuda" else "fp32"

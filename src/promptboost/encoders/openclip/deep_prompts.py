@@ -44,7 +44,7 @@ fake:8-0 has no such tower
 
 
 def _obstacle(model: Any) -> str:
-    """Say what is in the way of prompts in a model's towers; empty if nothing is."""
+    """Return what is in the way of prompts in a model's towers; empty if nothing is."""
     from open_clip.transformer import VisionTransformer
 
     visual = model.visual
@@ -97,14 +97,6 @@ class PromptedTowers:
 
     The model itself is only read: its parts are called one after the other, and the prompts are
     arguments. Nothing of one call is left for the next.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        An open_clip model, in evaluation mode, whose towers take prompts: see
-        :func:`~promptboost.encoders.openclip.deep_prompts.vit_clip`.
-    tokenizer : callable
-        Maps texts to a matrix of tokens.
     """
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
@@ -127,17 +119,7 @@ class PromptedTowers:
     def draw_prompts(
         self, rng: np.random.Generator, *, depth: int, text_tokens: int, vision_tokens: int
     ) -> DeepPrompts:
-        """Make prompts to begin with: small random ones, but words in the first text layer.
-
-        Parameters
-        ----------
-        rng : numpy.random.Generator
-            Decides the random ones.
-        depth : int
-            Layers with prompts of their own; a tower that has fewer has them in all.
-        text_tokens, vision_tokens : int
-            Tokens in each such layer. The first four in the text are "a photo of a".
-        """
+        """Make prompts to begin with: small random ones, but words in the first text layer."""
         text = self._draw(rng, self._text.transformer, depth, text_tokens)
         words = self._embed(self._tokenizer([_FIRST_WORDS]))[0, 1:]
         known = min(text_tokens, len(_FIRST_WORDS.split()))
@@ -145,20 +127,7 @@ class PromptedTowers:
         return DeepPrompts(text, self._draw(rng, self._visual.transformer, depth, vision_tokens))
 
     def class_tokens(self, class_names: Sequence[str], prompts: int) -> ClassTokens:
-        """Tokenise class names, leaving room for prompts.
-
-        Parameters
-        ----------
-        class_names : sequence of str
-            The names; underscores are spaces.
-        prompts : int
-            How many prompts are to be put before each.
-
-        Raises
-        ------
-        EncoderError
-            If a name is too long for the context.
-        """
+        """Tokenise class names, leaving room for prompts."""
         tokens = self._tokenizer([f"{name.replace('_', ' ')}." for name in class_names])
         lengths = self._ends.lengths(tokens)
         longest = int(lengths.argmax())
@@ -175,15 +144,7 @@ class PromptedTowers:
         return ClassTokens(self._embed(kept), ends)
 
     def text_rows(self, classes: ClassTokens, prompts: "Tensor") -> "Tensor":
-        """Map class names with prompts before them to unit rows, (K, D).
-
-        Parameters
-        ----------
-        classes : ClassTokens
-            The names.
-        prompts : torch.Tensor, shape (layers, tokens, width)
-            As in :attr:`DeepPrompts.text`.
-        """
+        """Map class names with prompts before them to unit rows, (K, D)."""
         import torch
 
         tower, count = self._text, prompts.shape[1]
@@ -201,15 +162,7 @@ class PromptedTowers:
         return torch.nn.functional.normalize(_projected(x, tower.text_projection), dim=-1)
 
     def image_rows(self, images: "Tensor", prompts: "Tensor") -> "Tensor":
-        """Map preprocessed images, with prompts after their patches, to unit rows, (n, D).
-
-        Parameters
-        ----------
-        images : torch.Tensor, shape (n, 3, height, width)
-            As the encoder's preprocessing makes them.
-        prompts : torch.Tensor, shape (layers, tokens, width)
-            As in :attr:`DeepPrompts.vision`.
-        """
+        """Map preprocessed images, with prompts after their patches, to unit rows, (n, D)."""
         import torch
 
         tower, count = self._visual, prompts.shape[1]

@@ -26,11 +26,6 @@ class TextTower:
     causal tower nothing after the end token can reach it, so the same row comes out of the first
     columns with the first positions and the first rows and columns of the mask.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        An open_clip model.
-
     Attributes
     ----------
     is_causal : bool
@@ -82,21 +77,6 @@ class OpenClipEncoder:
     """A model of open_clip, with its own tokenizer and preprocessing.
 
     Made by :func:`~promptboost.encoders.load_encoder`.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model, on its device, in evaluation mode.
-    preprocess : callable
-        Maps an image to a tensor, as the model was evaluated.
-    tokenizer : callable
-        Maps texts to a matrix of tokens as wide as the context.
-    id, fingerprint : str
-        As in :class:`~promptboost.encoders.Encoder`.
-    half_precision : bool, default=False
-        Whether the model was created with half precision and wants such images.
-    batch_size : int, default=64
-        Most images or texts in a batch.
 
     Attributes
     ----------
@@ -155,13 +135,7 @@ class OpenClipEncoder:
         return self._tokenizer
 
     def encode_texts(self, texts: Sequence[str]) -> UnitRows:
-        """Embed texts as unit rows, in the order given.
-
-        Warns
-        -----
-        TruncatedPromptWarning
-            If texts are longer than the context: their ends are not read.
-        """
+        """Embed texts as unit rows, in the order given."""
         if len(texts) == 0:
             return np.zeros((0, self.dim), dtype=np.float32)
         tokens = self._tokenizer(list(texts))
@@ -201,13 +175,7 @@ class OpenClipEncoder:
         return np.array(counts, dtype=np.int64)
 
     def text_tower(self) -> "DifferentiableText":
-        """Return the text tower for gradients.
-
-        Raises
-        ------
-        EncoderError
-            If it is not one of open_clip's own transformers.
-        """
+        """Return the text tower for gradients."""
         from promptboost.encoders.openclip.tower import OpenClipTower
 
         return OpenClipTower(self._model, self._tokenizer, self.id)

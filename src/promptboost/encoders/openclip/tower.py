@@ -13,20 +13,7 @@ __all__ = ["OpenClipWords", "OpenClipTower"]
 
 
 class OpenClipWords:
-    """Texts to tokens and back, with the tokens around every text told apart from its own.
-
-    Parameters
-    ----------
-    tokenizer : callable
-        open_clip's own tokenizer, or its wrapper of one from Hugging Face.
-
-    Attributes
-    ----------
-    start, end : tuple of int
-        Tokens before and after every text.
-    padding : int
-        The token that fills the context.
-    """
+    """Texts to tokens and back, with the tokens around every text told apart from its own."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -81,26 +68,12 @@ class OpenClipTower:
     In a causal tower nothing that follows can change the beginning, so texts that begin alike are
     laid behind one copy of it, in one sequence, under a mask that keeps them apart. Other towers
     (SigLIP's) get every text in full, padded to the context as they were trained.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        An open_clip model.
-    tokenizer : callable
-        Its tokenizer.
-    encoder_id : str
-        Name of the encoder, for messages.
-
-    Raises
-    ------
-    EncoderError
-        If the model's text tower is of another make.
     """
 
     def __init__(self, model: Any, tokenizer: Any, encoder_id: str) -> None:
         tower = getattr(model, "text", model)
         self._pool: str = getattr(tower, "pool_type", getattr(model, "text_pool_type", "none"))
-        self._refuse_strangers(tower, encoder_id)
+        self._check_make(tower, encoder_id)
         self._tower = tower
         self._words = OpenClipWords(tokenizer)
         self.start = self._words.start
@@ -108,7 +81,7 @@ class OpenClipTower:
         self.context_length = int(tokenizer.context_length)
         self._is_causal = tower.attn_mask is not None and self._pool in ("argmax", "eos")
 
-    def _refuse_strangers(self, tower: Any, encoder_id: str) -> None:
+    def _check_make(self, tower: Any, encoder_id: str) -> None:
         parts = ("token_embedding", "positional_embedding", "transformer", "ln_final", "attn_mask")
         strange = (
             any(not hasattr(tower, part) for part in parts)  # a Hugging Face model
