@@ -243,7 +243,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         X : array-like of shape (n_samples, n_features), or sequence of images
             Embeddings, or with an encoder paths, PIL images, arrays of pixels or bytes of files.
         y : array-like of shape (n_samples,)
-            Labels. With an encoder, their text is the name of the class in prompts.
+            Labels. With an encoder they are names that prompts have, or `class_names` has those.
         sample_weight : array-like of shape (n_samples,), optional
             Weights that boosting starts with. Examples of weight zero are left out.
         views : array-like of shape (n_samples, n_views, n_features), optional
@@ -363,18 +363,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self._final = self._embedded.final()
 
     def transfer(self, encoder: Encoder | str) -> "PromptBoostClassifier":
-        """Move the classifier to another encoder: embed the same text with it.
-
-        Parameters
-        ----------
-        encoder : Encoder, str, mapping or callable
-            As in the constructor, but not None.
-
-        Returns
-        -------
-        PromptBoostClassifier
-            A new one, fitted; this one stays as it is.
-        """
+        """Return a fitted classifier with the same text on another encoder; this one stays."""
         check_is_fitted(self)
         source = embedder_of(encoder, self.cache)
         if source is None:
@@ -450,27 +439,12 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     # --- predicting ----------------------------------------------------------------------------
 
     def predict(self, X: Any) -> Labels:
-        """Return the label of the class of the largest vote.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features), or sequence of images
-            As in :meth:`fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-        """
+        """Return the label of each image or row of X, which is as in :meth:`fit`, or one image."""
         rows = self._rows(X)
         return self._labels(self._final, rows)
 
     def predict_proba(self, X: Any) -> Floats:
-        """Turn scores into probabilities with a softmax, on the logit scale that the fit chose.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, K)
-        """
+        """Return probabilities, shape (n_samples, K), on the logit scale that the fit chose."""
         rows = self._rows(X)
         return self._final.predict_proba(rows)
 
@@ -580,13 +554,7 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
-        """Embed images: paths, PIL images, arrays of pixels or bytes of files.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_features_out_)
-            Rows of length one.
-        """
+        """Embed images (paths, PIL images, arrays of pixels, bytes of files) as rows of length one."""
         if not holds_images(X):
             raise DataError("X holds no images: give paths, PIL images, arrays of pixels, or bytes")
         embedder = _images(embedder_of(self.encoder, self.cache))
@@ -631,12 +599,3 @@ def _warn_of_missing_sentences(missing: Sequence[str]) -> None:
 def _votes(head: Head, rows: Floats) -> Floats:
     votes = head.decision_function(rows)
     return np.asarray(votes[:, 1] - votes[:, 0]) if votes.shape[1] == 2 else votes
-
-
-def _embed(images: Any, source: TextSource | None, views: int) -> Floats:
-    if not isinstance(source, Encoder):
-        raise DataError(
-            "X holds images, and there is no encoder to embed them: set encoder to an encoder or "
-            "to the name of one, or give embeddings"
-        )
-    return Embedder(source, progress=False).images(images, views=views).astype(np.float64)

@@ -92,6 +92,24 @@ def test_settings_of_the_other_composer_are_refused(capsys, task):
     assert "only the gradient composer has it" in answer.err
 
 
+def test_every_setting_can_be_typed(capsys, task):
+    typed = ["--spread", "0.5", "--caution", "0", "--copies", "8", "--sweeps", "5"]
+    assert fit(capsys, task, *typed, "--view-scale", "0.3").code == 0
+    kept = tomllib.loads((task / "run/run.toml").read_text())["fit"]
+    assert (kept["spread"], kept["caution"], kept["copies"], kept["sweeps"]) == (0.5, 0.0, 8, 5)
+    assert kept["view_scale"] == 0.3
+    used = json.loads((task / "run/ensemble.json").read_text())
+    assert (used["settings"]["spread"], used["settings"]["copies"]) == (0.5, 8)
+    assert {sum(bank.values()) for bank in used["rounds"][0]["banks"].values()} == {8}
+    greedy = ["--composer", "greedy", "--no-penalty", "--algorithm", "samme", "--overwrite"]
+    assert fit(capsys, task, *greedy).code == 0
+    kept = tomllib.loads((task / "run/run.toml").read_text())["fit"]
+    assert (kept["penalty"], kept["algorithm"]) == (False, "samme")
+    assert "spread" not in kept
+    refused = fit(capsys, task, *greedy, "--spread", "1")
+    assert (refused.code, "spread is 1.0, but only the gradient" in refused.err) == (2, True)
+
+
 def test_json_is_one_object_with_the_figures(capsys, task):
     answer = fit(capsys, task, "--json")
     assert answer.json["run"] == str(task / "run")
