@@ -128,8 +128,7 @@ def many_run(folder):
             for k in range(200)
         ],
         "hardest": [
-            {"image": p, "label": names[0], "predicted": names[1], "weight": 0.01}
-            for p in images
+            {"image": p, "label": names[0], "predicted": names[1], "weight": 0.01} for p in images
         ],
     }
     return write_run(folder, ensemble, metrics, dict.fromkeys(images, tiny))

@@ -97,8 +97,7 @@ def _metrics(ensemble, task, learn, names, ids, rows, shots):
 
     probe = LogisticRegression(max_iter=200).fit(images[learn], truth[learn])
     staged = [
-        ensemble.truncate(m).embed_texts(rows).predict(images)
-        for m in range(1, len(ensemble) + 1)
+        ensemble.truncate(m).embed_texts(rows).predict(images) for m in range(1, len(ensemble) + 1)
     ]
     guesses = {
         "zero-shot": nearest(task.templates[:, 0]),

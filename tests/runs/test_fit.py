@@ -13,8 +13,8 @@ from promptboost.errors import DataError, EncoderError, PoolError, RunError, Sto
 from promptboost.files import write_text
 from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.runs.fit import fit_run
-from promptboost.runs.run_folder import RunFolder
 from promptboost.runs.results import Results
+from promptboost.runs.run_folder import RunFolder
 from tests.runs.run_tools import COLOURS, request, write_images
 
 

@@ -7,8 +7,8 @@ import pytest
 from promptboost.errors import RunError
 from promptboost.pool import build_pool, load_pool, save_pool
 from promptboost.runs.fit import fit_run
-from promptboost.runs.run_folder import RunFolder
 from promptboost.runs.growth import check_growable, fit_again, write_grown
+from promptboost.runs.run_folder import RunFolder
 from tests.runs.run_tools import SENTENCES, request
 
 MORE = {"sea": ["waves all over", "deep blue water"]}

@@ -29,5 +29,7 @@ def test_only_named_images_and_none_that_is_gone(tmp_path):
 
 def test_not_every_confusion_is_shown(fitted):
     pairs = tuple(Confusion("a", "b", 1, (f"{i}",)) for i in range(50))
-    results = msgspec.structs.replace(RunFolder(fitted / "run").results, confusions=pairs, hardest=())
+    results = msgspec.structs.replace(
+        RunFolder(fitted / "run").results, confusions=pairs, hardest=()
+    )
     assert len(images_shown(results)) == CONFUSIONS_SHOWN

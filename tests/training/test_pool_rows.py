@@ -10,10 +10,10 @@ import promptboost.training.pool_rows as pool_rows
 from promptboost.data.shots import load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.model import PromptEnsemble
-from promptboost.pool import build_pool
 from promptboost.evaluation.baselines import pool_heads
 from promptboost.evaluation.world import pool_for
+from promptboost.model import PromptEnsemble
+from promptboost.pool import build_pool
 from promptboost.runs.fit import fit_run
 from promptboost.runs.learned import embed_task, learn
 from promptboost.training import PoolTexts

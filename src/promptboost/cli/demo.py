@@ -39,9 +39,7 @@ def command(out: Output, folder: Path) -> None:
     from promptboost.report import write_card, write_report
     from promptboost.runs.demo import run_demo
 
-    found = run_demo(
-        folder, progress=out.progress, say=out.note, finish=(write_report, write_card)
-    )
+    found = run_demo(folder, progress=out.progress, say=out.note, finish=(write_report, write_card))
     out.result(found, lambda: _summary(found))
 
 

@@ -36,8 +36,8 @@ def command(
     import msgspec
 
     from promptboost.model import PromptEnsemble
-    from promptboost.runs.run_folder import RunFolder
     from promptboost.runs.results import old_names
+    from promptboost.runs.run_folder import RunFolder
 
     folder = RunFolder(run)
     folder.check_readable()
@@ -110,8 +110,7 @@ def _round_text(number: int, item: "Round", names: list[str]) -> str:
 
 def _hard_text(hard: list[dict[str, Any]]) -> str:
     rows = [
-        [item["image"], item["label"], item["predicted"], percent(item["weight"])]
-        for item in hard
+        [item["image"], item["label"], item["predicted"], percent(item["weight"])] for item in hard
     ]
     return "images that stayed hard\n" + table(
         ["image", "label", "taken for", "weight"], rows, (0, 1, 2)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from promptboost.config import FitConfig
 from promptboost.data import Dataset
 from promptboost.data.benchmarks import benchmark_source
 from promptboost.data.shots import Task, divide, load_classes
 from promptboost.encoders import Encoder, load_encoder
 from promptboost.encoders.base import UnitRows
-from promptboost.config import FitConfig
 from promptboost.errors import DataError, SettingError
 from promptboost.evaluation.cells import CompareRequest
 from promptboost.methods import FewShotSet, FileImages, Images, Method, Transfer

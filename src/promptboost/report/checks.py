@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from promptboost.report import rules
-from promptboost.report.run import Run
 from promptboost.report.rules import Answer
+from promptboost.report.run import Run
 
 __all__ = ["RULES", "Check", "CheckRule", "run_checks"]
 

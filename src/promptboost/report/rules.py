@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from promptboost.evaluation.measures import OURS
 from promptboost.model import PromptEnsemble
 from promptboost.pool.text import NameFinder
 from promptboost.report.drawings import wilson
 from promptboost.report.phrases import count, number, percent, points
-from promptboost.evaluation.measures import OURS
 from promptboost.report.run import Run
 from promptboost.runs.results import Results
 
@@ -299,9 +299,7 @@ def suspected_labels(run: Run) -> Answer:
     heavy = sorted((p for p, f in factors.items() if f >= LABEL_FACTOR), key=lambda p: -factors[p])
     if not heavy:
         return fine(f"No image weighs {number(LABEL_FACTOR)} times the average.")
-    taken = {
-        h.image: f", labelled {h.label}, taken for {h.predicted}" for h in run.results.hardest
-    }
+    taken = {h.image: f", labelled {h.label}, taken for {h.predicted}" for h in run.results.hardest}
     return found(
         f"{number(len(heavy))} of {count(len(weights), 'image')}: at least "
         f"{number(LABEL_FACTOR)} times the average weight.",

@@ -76,7 +76,9 @@ def run_demo(
     rows = _rows(data, tuple(shots), tuple(seeds), encoders, base, cache, progress, say)
     kept = base.merged({"shots": shots[-1], "seed": seeds[0]})
     fit_run(
-        FitRequest(data, folder, kept, overwrite=True, cache=cache, progress=progress, finish=finish)
+        FitRequest(
+            data, folder, kept, overwrite=True, cache=cache, progress=progress, finish=finish
+        )
     )
     transfer_run(folder, encoders[1], cache=cache, progress=progress)
     for write in finish:

@@ -43,7 +43,9 @@ def examine(encoder: str) -> Iterator[Diagnosis]:
     >>> next(examine("fake:16-0")).name
     'promptboost'
     """
-    yield Diagnosis("promptboost", f"{promptboost.__version__} on Python {platform.python_version()}")
+    yield Diagnosis(
+        "promptboost", f"{promptboost.__version__} on Python {platform.python_version()}"
+    )
     versions = [f"{name} {_version(name) or 'missing'}" for name in _CORE]
     yield Diagnosis("libraries", ", ".join(versions), all(map(_version, _CORE)))
     for extra, packages in _EXTRAS.items():

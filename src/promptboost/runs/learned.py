@@ -125,9 +125,7 @@ def learn(
     views = embeddings.learn[:, 1:]
     encoder = embedder.encoder
     ensemble = fit_ensemble(
-        Shots.from_rows(
-            embeddings.learn[:, 0], task.learn.labels, views if views.size else None
-        ),
+        Shots.from_rows(embeddings.learn[:, 0], task.learn.labels, views if views.size else None),
         embeddings.pool_rows.grid,
         embeddings.pool_rows.texts,
         _boost_settings(settings),

@@ -13,8 +13,8 @@ from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
 from promptboost.model import PromptEnsemble
-from promptboost.runs.run_folder import RunFolder
 from promptboost.runs.heads import AnyHead, encoder_name, head_of
+from promptboost.runs.run_folder import RunFolder
 
 __all__ = ["Prediction", "Predictor"]
 

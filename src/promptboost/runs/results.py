@@ -204,7 +204,9 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         """Return what commands print as JSON: the names of version 1, and today's beside them."""
         record: dict[str, Any] = msgspec.to_builtins(self)
         for section, names in _FIELDS.items():
-            record[section] = _each(record[section], lambda part, names=names: old_names(part, names))
+            record[section] = _each(
+                record[section], lambda part, names=names: old_names(part, names)
+            )
         record["methods"] = [method_answer(method) for method in self.methods]
         record["per_class"] = [class_answer(item) for item in self.per_class]
         record["transfers"] = [transfer_answer(item) for item in self.transfers]

@@ -164,7 +164,9 @@ class RunFolder:
         source = self.source if plain else place(self.source)
         if source == "emoji" != self.source:  # a folder of that name, not the images within
             source = "./emoji"
-        return f"{command_name()} fit {shlex.quote(source)} -o {shlex.quote(str(self.path))} --resume"
+        return (
+            f"{command_name()} fit {shlex.quote(source)} -o {shlex.quote(str(self.path))} --resume"
+        )
 
     def check_free(self, *, overwrite: bool, resume: bool) -> None:
         """Raise if a fit must not write here."""
