@@ -282,7 +282,7 @@ def _folder_name(cell: Cell) -> str:
 
 def _about(request: CompareRequest, world: World) -> dict[str, Any]:
     return {
-        "pictures": world.data.fingerprint,
+        "images": world.data.fingerprint,
         "words": world.pool.fingerprint,
         "views": [request.words.views, request.words.view_scale],
         "encoder": [world.encoder.id, world.encoder.fingerprint],
@@ -290,13 +290,7 @@ def _about(request: CompareRequest, world: World) -> dict[str, Any]:
 
 
 def write_results(request: CompareRequest, found: Compared) -> list[Path]:
-    """Write what a comparison has found into its folder.
-
-    Returns
-    -------
-    list of Path
-        ``results.csv``, ``results.md`` and ``accuracy.svg``; nothing if there are no results.
-    """
+    """Write what a comparison has found into its folder."""
     if not found.lines:
         return []
     encoders = list(dict.fromkeys(line["on"] for line in found.lines))

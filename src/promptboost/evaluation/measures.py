@@ -182,13 +182,7 @@ def expected_calibration_error(
 def per_class(
     class_names: Sequence[str], labels: Indices, predicted: Mapping[str, Indices]
 ) -> tuple[ClassResult, ...]:
-    """Return the accuracy of each method in each class.
-
-    Examples
-    --------
-    >>> per_class(["cat"], np.array([0, 0]), {"zero-shot": np.array([0, 1])})[0].accuracy
-    {'zero-shot': 0.5}
-    """
+    """Return the accuracy of each method in each class."""
     return tuple(
         ClassResult(
             name,
@@ -205,13 +199,7 @@ def per_class(
 def confusions(
     class_names: Sequence[str], labels: Indices, predicted: Indices, images: Sequence[str]
 ) -> tuple[Confusion, ...]:
-    """List which class was taken for which, most frequent first, with some of the images.
-
-    Examples
-    --------
-    >>> confusions(["cat", "dog"], np.array([0, 0]), np.array([1, 0]), ["a.png", "b.png"])
-    (Confusion(true='cat', predicted='dog', count=1, images=('a.png',)),)
-    """
+    """List which class was taken for which, most frequent first, with some of the images."""
     mixed: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
     for image, label, guess in zip(images, labels.tolist(), predicted.tolist(), strict=True):
         if label != guess:

@@ -278,18 +278,7 @@ def _text(text: str) -> str:
 
 
 def chosen_sources(pool: PromptPool, ensemble: PromptEnsemble) -> dict[str, dict[str, str]]:
-    """Return where each chosen prompt of each class comes from; for a concatenation, its sentence.
-
-    Examples
-    --------
-    >>> from promptboost.model import Round
-    >>> from promptboost.pool import build_pool
-    >>> files = {"cupl": {"owl": ["eyes"], "bat": ["wings"]}}
-    >>> pool = build_pool(["owl", "bat"], templates=["a {}."], descriptions=files)
-    >>> banks = {"owl": {"eyes": 2, "an owl.": 1}, "bat": {"a bat.": 1}}
-    >>> chosen_sources(pool, PromptEnsemble(("owl", "bat"), (Round("a {}.", banks, 0.1, 0.1),)))
-    {'owl': {'eyes': 'cupl', 'an owl.': 'template'}, 'bat': {'a bat.': 'template'}}
-    """
+    """Return where each chosen prompt of each class comes from; for a concatenation, its sentence."""
     sources: dict[str, dict[str, str]] = {}
     for name in ensemble.class_names:
         wanted = ensemble.prompts(name)

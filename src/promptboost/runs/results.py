@@ -142,15 +142,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, path: str | Path) -> "Results":
-        """Read ``metrics.json``.
-
-        Raises
-        ------
-        RunError
-            If there is no such file.
-        FileFormatError
-            If it is not what a fit writes; the message names the file and the field.
-        """
+        """Read ``metrics.json``."""
         try:
             # A number that is none becomes a text, so that its place can be named.
             record = json.loads(Path(path).read_text(encoding="utf-8-sig"), parse_constant=str)
@@ -267,13 +259,7 @@ def _each(value: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any
 
 
 def old_names(part: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Add earlier names of some fields.
-
-    Examples
-    --------
-    >>> old_names({"image": "a.png"}, {"image": "picture"})
-    {'image': 'a.png', 'picture': 'a.png'}
-    """
+    """Add earlier names of some fields."""
     return {**part, **{old: part[new] for new, old in names.items() if new in part}}
 
 

@@ -61,13 +61,7 @@ _HEADS, _TEMPORARY = "head-*.safetensors", ".promptboost-*.tmp"
 
 
 def encoder_slug(encoder_id: str) -> str:
-    """Turn the name of an encoder into a part of a file name.
-
-    Examples
-    --------
-    >>> encoder_slug("ViT-B-32/openai"), encoder_slug("conse:lite0")
-    ('ViT-B-32-openai', 'conse-lite0')
-    """
+    """Turn the name of an encoder into a part of a file name."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", encoder_id)
 
 
