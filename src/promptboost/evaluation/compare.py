@@ -247,9 +247,12 @@ def _carried(fitted: Fitted, via: Transfer, on: Encoder) -> Fitted:
 
 
 def _figures(fitted: Fitted, draw: Draw, at_home: bool, seconds: float) -> Result:
-    learnt = fitted.predict(draw.learn.images) if at_home else None
-    guesses = Guesses(fitted.origin.method, "", fitted.predict(draw.held_out), learnt)
-    measured = guesses.result(draw.labels, draw.learn.labels)
+    name, held_out = fitted.origin.method, fitted.predict(draw.held_out)
+    if at_home:
+        learnt = fitted.predict(draw.learn.images)
+        measured = Guesses(name, "", held_out, learnt).result(draw.labels, draw.learn.labels)
+    else:
+        measured = Guesses(name, "", held_out).result(draw.labels)
     words = fitted.words()
     return {
         "accuracy": measured.accuracy,

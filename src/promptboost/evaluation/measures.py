@@ -6,7 +6,7 @@ A column of the results is one field of :class:`MethodResult` and one line in
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
@@ -102,21 +102,18 @@ class Guesses:
     name: str
     label: str
     held_out: Indices
-    learn: Indices | None = None
+    learn: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     probabilities: NDArray[np.floating] | None = None
 
     def result(self, labels: Indices, learn_labels: Indices | None = None) -> MethodResult:
         """Measure against the labels."""
-        learn = self.learn if learn_labels is not None else None
         chances = self.probabilities if len(labels) else None
         return MethodResult(
             name=self.name,
             label=self.label,
             accuracy=accuracy(self.held_out, labels),
             class_accuracy=class_accuracy(self.held_out, labels),
-            learn_accuracy=None
-            if learn is None or learn_labels is None
-            else accuracy(learn, learn_labels),
+            learn_accuracy=None if learn_labels is None else accuracy(self.learn, learn_labels),
             log_loss=None if chances is None else log_loss(chances, labels),
             expected_calibration_error=None
             if chances is None

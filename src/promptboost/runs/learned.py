@@ -14,7 +14,14 @@ from promptboost.data.shots import Task, image_ids
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.evaluation.baselines import guess_baselines, pool_heads
-from promptboost.evaluation.measures import OURS, Guesses, accuracy, confusions, per_class
+from promptboost.evaluation.measures import (
+    OURS,
+    Guesses,
+    Indices,
+    accuracy,
+    confusions,
+    per_class,
+)
 from promptboost.methods import FewShotSet
 from promptboost.methods.base import RowImages
 from promptboost.model import LinearHead, PromptEnsemble
@@ -241,9 +248,7 @@ def _stages(task: Task, embeddings: TaskEmbeddings, learned: Learned) -> list[St
     return stages
 
 
-def _hardest(
-    task: Task, ensemble: PromptEnsemble, guesses: NDArray[np.intp]
-) -> tuple[HardImage, ...]:
+def _hardest(task: Task, ensemble: PromptEnsemble, guesses: Indices) -> tuple[HardImage, ...]:
     """List the learning images by their weight at the end of the fit, heaviest first."""
     ids = image_ids(task.learn)
     weights = np.array([ensemble.sample_weights[name] for name in ids])
