@@ -10,9 +10,8 @@ import importlib
 from functools import partial
 from pathlib import Path
 
-from benchmarks.findings.sets import SETS, SOURCE, TARGET, ImageSet, Places
+from benchmarks.findings.sets import SETS, ImageSet, Places
 from benchmarks.findings.tables import show
-from promptboost.encoders.embedder import Embedder
 from promptboost.evaluation.cells import Notebook
 
 QUESTIONS = ("default", "rounds", "pools", "temperature", "settings", "noise", "weights", "steps")
@@ -32,7 +31,8 @@ def main() -> None:
     if set(options.sets) - {"emoji"} and not (options.images and options.pools):
         parser.error("photographs need --images and --pools; --sets emoji needs neither")
     question = importlib.import_module(f"benchmarks.findings.{options.question}")
-    places = Places(options.images, options.pools, Embedder.open(SOURCE), Embedder.open(TARGET))
+    draws = tuple(options.shots), tuple(options.seeds)
+    places = Places(options.images, options.pools, *draws)
     results = []
     for name in options.sets:
         images = ImageSet(name, places)

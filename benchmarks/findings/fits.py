@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.findings.sets import Draw, Floats, ImageSet, Words
+from benchmarks.findings.sets import Draw, Floats, Words
 from promptboost.boosting import BoostSettings, GradientSettings, boost
 from promptboost.boosting.composition import Composition
 from promptboost.boosting.gradient.scale import choose_scale
+from promptboost.evaluation.measures import accuracy
 from promptboost.training import PoolTexts
 
 ENCODER_SCALE = 10.0  # of both ConSE encoders
@@ -88,23 +89,14 @@ def measured(draw: Draw, fitted: Fitted) -> dict[str, Any]:
     """Return accuracies in per cent, and what there is to read."""
     return {
         "rounds": fitted.rounds,
-        "source": accuracy(draw.held_out, fitted.source, draw.held_out_labels),
-        "target": accuracy(draw.held_out_target, fitted.target, draw.held_out_labels),
-        "learnt": accuracy(draw.rows[:, 0], fitted.source, draw.labels),
+        "source": percent_right(draw.held_out, fitted.source, draw.held_out_labels),
+        "target": percent_right(draw.held_out_target, fitted.target, draw.held_out_labels),
+        "learnt": percent_right(draw.rows[:, 0], fitted.source, draw.labels),
         "distinct": fitted.distinct(),
         "heaviest": float(fitted.weights.max() * len(fitted.weights)),
     }
 
 
-def accuracy(rows: Floats, classes: Floats, labels: NDArray[np.int64]) -> float:
+def percent_right(rows: Floats, classes: Floats, labels: NDArray[np.int64]) -> float:
     """Return the share of rows nearest to their class, in per cent."""
-    return 100 * float(((rows @ classes.T).argmax(axis=1) == labels).mean())
-
-
-def zero_shot(images: ImageSet, draw: Draw) -> dict[str, float]:
-    """Return the accuracy of the plain template."""
-    source, target = images.zero_shot
-    return {
-        "source": accuracy(draw.held_out, source, draw.held_out_labels),
-        "target": accuracy(draw.held_out_target, target, draw.held_out_labels),
-    }
+    return 100 * (accuracy((rows @ classes.T).argmax(axis=1), labels) or 0.0)

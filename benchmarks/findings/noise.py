@@ -25,6 +25,7 @@ from benchmarks.findings.noise_finding import (
 from benchmarks.findings.sets import SETS, VIEWS, Draw, ImageSet, Words
 from promptboost.boosting import BoostSettings
 from promptboost.evaluation.cells import Key, Result
+from promptboost.evaluation.measures import accuracy
 from promptboost.methods.logistic import fit_probe
 
 Found = dict[str, NDArray[np.float64]]
@@ -36,7 +37,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "default": {"gradient": {}},
     "caution 0": {"gradient": {"caution": 0.0}},
     "caution 1": {"gradient": {"caution": 1.0}},
-    "probe": {},
+    "logistic": {},
 }
 VARIANTS = {f"{method}, {share} %": (method, share) for share in SHARES for method in METHODS}
 
@@ -53,8 +54,8 @@ def work(images: ImageSet, key: Key) -> list[Result]:
     clean = images.draw(int(key["shots"]), seed)
     draw = replace(clean, labels=flipped(clean.labels, share / 100, seed))
     wrong = draw.labels != clean.labels
-    if method == "probe":
-        fits = [_probe(draw, seed)]
+    if method == "logistic":
+        fits = [_logistic(draw, seed)]
     elif "gradient" in METHODS[method]:
         fits = [_gradient(draw, images.words(), seed, METHODS[method]["gradient"])]
     else:
@@ -136,15 +137,15 @@ def _gradient(draw: Draw, words: Words, seed: int, options: dict[str, Any]) -> t
     return result, found
 
 
-def _probe(draw: Draw, seed: int) -> tuple[Result, Found]:
+def _logistic(draw: Draw, seed: int) -> tuple[Result, Found]:
     weights, intercepts, _ = fit_probe(draw.rows, draw.labels, seed=seed)
-    hits = (draw.held_out @ weights.T + intercepts).argmax(axis=1) == draw.held_out_labels
+    guesses = (draw.held_out @ weights.T + intercepts).argmax(axis=1)
     apart = probe_set_aside(draw, seed)
     found = {
-        "cleanlab, probe": cleanlab_doubt(apart, draw.labels),
-        "cleanlab margin, probe": cleanlab_doubt(apart, draw.labels, "normalized_margin"),
+        "cleanlab, logistic": cleanlab_doubt(apart, draw.labels),
+        "cleanlab margin, logistic": cleanlab_doubt(apart, draw.labels, "normalized_margin"),
     }
-    return {"source": 100 * float(hits.mean())}, found
+    return {"source": 100 * (accuracy(guesses, draw.held_out_labels) or 0.0)}, found
 
 
 def show(results: list[Result]) -> None:

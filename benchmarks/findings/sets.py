@@ -5,7 +5,7 @@ photographs are folders of 60 images a class, and their sentences released descr
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting import GridPool, Shots
-from promptboost.boosting.grid import to_grid
-from promptboost.data import draw_shots, load_data
-from promptboost.encoders.embedder import Embedder
-from promptboost.pool import PLAIN_TEMPLATE, build_pool, emoji_descriptions, fill
+from promptboost.config import FitConfig
+from promptboost.encoders.embedder import EmbeddedTexts
+from promptboost.evaluation.cells import CompareRequest, Key, Result
+from promptboost.evaluation.compare import Cell
+from promptboost.evaluation.measures import accuracy
+from promptboost.evaluation.world import World
+from promptboost.methods import make_method
+from promptboost.pool import PromptPool, build_pool, emoji_descriptions
 from promptboost.pool.descriptions import sentences_by_class
 from promptboost.training import PoolTexts
 
@@ -35,12 +39,12 @@ _SENTENCES = {"pets": "oxford_pets", "textures": "dtd"}
 
 @dataclass(frozen=True)
 class Places:
-    """Where the photographs and the released sentences are, and what embeds them."""
+    """Where the photographs and the released sentences are, and which draws are asked for."""
 
     images: Path
     pools: Path
-    source: Embedder
-    target: Embedder
+    shots: tuple[int, ...] = (1, 2, 4, 8, 16)
+    seeds: tuple[int, ...] = (1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -62,56 +66,87 @@ class Draw:
 
 @dataclass(frozen=True)
 class Words:
-    """A pool, its rows for the source encoder, and rows of chosen texts for the target encoder."""
+    """A pool, its rows for the source encoder, and rows of chosen texts for both encoders."""
 
+    pool: PromptPool
     texts: PoolTexts
     grid: GridPool
-    places: Places
+    world: World
+
+    def rows_of(self, texts: Iterable[str]) -> list[EmbeddedTexts]:
+        """Embed texts with the source encoder and with the target encoder."""
+        distinct = list(dict.fromkeys(texts))
+        position = {text: i for i, text in enumerate(distinct)}
+        encoders = (self.world.encoder, *self.world.targets)
+        return [EmbeddedTexts(position, encoder.encode_texts(distinct)) for encoder in encoders]
 
     def class_rows(self, banks: Sequence[dict[str, int]]) -> tuple[Floats, Floats]:
         """Return the mean row of each bank, for both encoders."""
-        wanted = sorted({text for bank in banks for text in bank})
-        found = []
-        for embedder in (self.places.source, self.places.target):
-            rows = embedder.texts(wanted)
-            means = [
-                np.average(rows(list(bank)), axis=0, weights=list(bank.values())) for bank in banks
-            ]
-            found.append(np.stack(means).astype(np.float32))
-        return found[0], found[1]
+        source, target = (
+            np.stack(
+                [
+                    np.average(rows(list(bank)), axis=0, weights=list(bank.values()))
+                    for bank in banks
+                ]
+            ).astype(np.float32)
+            for rows in self.rows_of(sorted({text for bank in banks for text in bank}))
+        )
+        return source, target
 
 
 class ImageSet:
-    """One set of images."""
+    """One set of images, drawn and embedded as ``promptboost compare`` does it."""
 
     def __init__(self, name: str, places: Places) -> None:
         self.name, self._places = name, places
         source = "emoji" if name == "emoji" else str(places.images / _FOLDERS[name])
-        data = load_data(source, check=False)
-        self.class_names = data.class_names
-        self._split = "test" in data.splits
-        learn = data.of_split("train") if self._split else data
-        self._labels = learn.labels
-        self._rows = places.source.images(learn, views=VIEWS)
-        measured = data.of_split("test") if self._split else data
-        self._measured = places.source.originals(measured)
-        self._measured_target = places.target.originals(measured)
-        self._measured_labels = measured.labels
+        self.world = World(
+            CompareRequest(
+                source,
+                Path(),
+                shots=places.shots,
+                seeds=places.seeds,
+                encoder=SOURCE,
+                transfers=(TARGET,),
+                words=FitConfig(views=VIEWS),
+            )
+        )
+        self.class_names = self.world.data.class_names
         self._words: dict[PoolKind, Words] = {}
 
     def draw(self, shots: int, seed: int) -> Draw:
         """Draw the images to learn from; classes with fewer give what they have."""
-        chosen = draw_shots(self._labels, shots, seed=seed, fewer="allow")
-        kept = np.arange(len(self._measured_labels))
-        if not self._split:
-            kept = np.setdiff1d(kept, chosen)
+        draw, source = self.world.draw(shots, seed), self.world.encoder
+        [target] = self.world.targets
         return Draw(
-            self._rows[chosen],
-            self._labels[chosen],
-            self._measured[kept],
-            self._measured_target[kept],
-            self._measured_labels[kept],
+            draw.learn.images.views(source),
+            draw.learn.labels,
+            draw.held_out.rows(source),
+            draw.held_out.rows(target),
+            draw.labels,
         )
+
+    def measure(self, spelling: str, key: Key, kind: PoolKind = "full") -> Result:
+        """Fit a method by its name on one draw; measure it, and its text on the target encoder."""
+        shots, seed = int(key["shots"]), int(key["seed"])
+        cell = Cell(spelling, make_method(spelling), shots, seed)
+        draw, pool, encoder = (
+            self.world.draw(shots, seed),
+            self.words(kind).pool,
+            self.world.encoder,
+        )
+        fitted = cell.seeded().fit(draw.learn, pool, encoder)
+        result: Result = {
+            "source": 100 * (accuracy(fitted.predict(draw.held_out), draw.labels) or 0.0)
+        }
+        learnt = fitted.predict(draw.learn.images)
+        if (banks := fitted.words()) is not None:
+            [target] = self.world.targets
+            moved = fitted.transfer(target).predict(draw.held_out)
+            result["target"] = 100 * (accuracy(moved, draw.labels) or 0.0)
+            result["learnt"] = 100 * (accuracy(learnt, draw.learn.labels) or 0.0)
+            result["distinct"] = float(np.mean([len(bank) for bank in banks]))
+        return result
 
     def words(self, kind: PoolKind = "full") -> Words:
         """Return a pool: templates alone, with sentences, or with template and sentence joined."""
@@ -122,21 +157,14 @@ class ImageSet:
                 concatenate=kind if kind in ("one", "all") else "none",
             )
             texts = PoolTexts.of(pool)
-            encode = self._places.source.texts
-            grid = texts.embed(lambda wanted: to_grid(encode(wanted)(wanted)))
-            self._words[kind] = Words(texts, grid, self._places)
+            grid = texts.embed(self.world.encoder.encode_texts)
+            self._words[kind] = Words(pool, texts, grid, self.world)
         return self._words[kind]
 
     @property
     def has_sentences(self) -> bool:
         """Whether there is more than templates."""
         return self._sentences is not None
-
-    @cached_property
-    def zero_shot(self) -> tuple[Floats, Floats]:
-        """Class rows of the plain template, for both encoders."""
-        texts = [fill(PLAIN_TEMPLATE, name) for name in self.class_names]
-        return self.words("templates").class_rows([{text: 1} for text in texts])
 
     @cached_property
     def _sentences(self) -> dict[str, list[str]] | None:

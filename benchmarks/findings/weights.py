@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.findings.fits import accuracy, boosted, gradient_settings, measured
+from benchmarks.findings.fits import boosted, gradient_settings, measured, percent_right
 from benchmarks.findings.sets import VIEWS, Draw, ImageSet, Words
 from benchmarks.findings.weights_choosing import choose_strength
 from benchmarks.findings.weights_problem import Problem, Weights, pose
@@ -91,13 +91,13 @@ def _measured(
     texts = [text for bank in banks for text in bank]
     source, target = (
         np.stack([np.array(list(bank.values())) @ rows(list(bank)) for bank in banks])
-        for rows in (words.places.source.texts(texts), words.places.target.texts(texts))
+        for rows in words.rows_of(texts)
     )
     sizes = [np.abs(list(bank.values())) / sum(map(abs, bank.values())) for bank in banks]
     return {
-        "source": accuracy(draw.held_out, source, draw.held_out_labels),
-        "target": accuracy(draw.held_out_target, target, draw.held_out_labels),
-        "learnt": accuracy(draw.rows[:, 0], source, draw.labels),
+        "source": percent_right(draw.held_out, source, draw.held_out_labels),
+        "target": percent_right(draw.held_out_target, target, draw.held_out_labels),
+        "learnt": percent_right(draw.rows[:, 0], source, draw.labels),
         "distinct": float(np.mean([(size > LEAST_SHARE).sum() for size in sizes])),
         "loss": problem.loss(problem.classes(solution.weights)),
         "objective": solution.objective,

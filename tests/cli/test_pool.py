@@ -3,7 +3,7 @@ import json
 import pytest
 
 from promptboost.pool import build_pool, load_pool, read_descriptions
-from promptboost.runs.folder import RunFolder
+from promptboost.runs.run_folder import RunFolder
 from tests.cli.cli_tools import FIT, call
 from tests.runs.run_tools import unfinish, write_images
 

@@ -60,8 +60,8 @@ def test_hard_votes_are_counted_as_its_ensemble_counts_them(tmp_path: Path) -> N
     again = load_fitted(tmp_path, ENCODER)
     np.testing.assert_array_equal(again.logits(unseen), fitted.logits(unseen))
     moved = PromptEnsemble.from_json(fitted.details["ensemble"]).embed(OTHER)
-    expected = moved.predict_index(PICTURES.rows(OTHER)).tolist()
-    assert fitted.transfer(OTHER).predict(PICTURES).tolist() == expected
+    expected = moved.predict_index(IMAGES.rows(OTHER)).tolist()
+    assert fitted.transfer(OTHER).predict(IMAGES).tolist() == expected
 
 
 def test_the_ablations_do_what_they_say() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.report import write_card
-from promptboost.report.phrases import fenced, plain
+from promptboost.report.phrases import escaped, fenced
 from tests.report.odd_runs import HOSTILE, hostile_run
 from tests.report.page_tools import Page
 from tests.report.run_tools import without_held_out, write_run
@@ -124,7 +124,7 @@ def test_hostile_text_stays_text(tmp_path):
 )
 def test_plain_text_renders_as_itself(text):
     markdown_it = pytest.importorskip("markdown_it", reason="no Markdown renderer is installed")
-    html = markdown_it.MarkdownIt("commonmark").render("x " + plain(text))
+    html = markdown_it.MarkdownIt("commonmark").render("x " + escaped(text))
     page = Page(html)
     assert [tag for tag, _ in page.tags] == ["p"]
     assert page.text() == "x " + " ".join(text.split())

@@ -87,14 +87,16 @@ def plain(text: str) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Write a share for people.
+    """Write a share for a terminal.
 
     Examples
     --------
     >>> percent(0.4337), percent(None)
     ('43.4 %', '–')
     """
-    return "–" if share is None else f"{100 * share:.1f} %"
+    from promptboost.report.phrases import percent as written
+
+    return written(share).replace("\u202f", " ")  # terminals have no thin space
 
 
 def table(

@@ -34,15 +34,7 @@ _AT_ONCE = 4096
 
 
 def zero_shot_head(class_names: Sequence[str], embedder: "Embedder") -> LinearHead:
-    """Return the class names in the plain template as a head.
-
-    Examples
-    --------
-    >>> from promptboost.encoders.embedder import Embedder
-    >>> embedder = Embedder.open("fake:16-0", cache=False, progress=False)
-    >>> zero_shot_head(["owl", "bat"], embedder).weights.shape
-    (2, 16)
-    """
+    """Return the class names in the plain template as a head."""
     encoder = embedder
     nothing = np.zeros((0, 1, encoder.dim), dtype=np.float32)
     shots = FewShotSet(RowImages({encoder.id: nothing}), np.zeros(0, np.int64), tuple(class_names))
@@ -54,17 +46,7 @@ def zero_shot_head(class_names: Sequence[str], embedder: "Embedder") -> LinearHe
 def pool_heads(
     pool: PromptPool, embedder: "Embedder", grid: GridPool | None = None
 ) -> dict[str, LinearHead]:
-    """Return the heads of all methods that only read texts, by name.
-
-    Parameters
-    ----------
-    pool : PromptPool
-        Templates and prompts of the classes.
-    embedder : Embedder
-        What embeds them.
-    grid : GridPool, optional
-        The rows of the pool, where they are there already.
-    """
+    """Return the heads of all methods that only read texts, by name."""
     means = (
         _streamed(pool, embedder)
         if grid is None
@@ -87,21 +69,7 @@ def guess_baselines(
     *,
     seed: int,
 ) -> list[Guesses]:
-    """Have every baseline look at every image.
-
-    Parameters
-    ----------
-    learn : FewShotSet
-        What was learnt from; logistic regression learns from it too.
-    held_out : array of shape (n, D)
-        The images to measure on.
-    heads : dict of str to LinearHead
-        The methods that only read texts, from :func:`pool_heads`.
-    pool, encoder
-        What the embeddings are of.
-    seed : int
-        Divides the images of logistic regression into folds.
-    """
+    """Have every baseline look at every image."""
     originals = learn.images.rows(encoder)
     guesses = [
         Guesses(

@@ -176,17 +176,7 @@ class CompareRequest:
 
 
 def check_same(out: Path, about: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Remember what a folder of results is about; raise if it is about something else.
-
-    Parameters
-    ----------
-    out : Path
-        The folder; made if it is not there.
-    about : mapping of str to JSON values
-        What every result depends on.
-    say : callable
-        Told when results are there already.
-    """
+    """Remember what a folder of results is about; raise if it is about something else."""
     file = out / "compare.json"
     if not file.exists():
         if out.exists() and any(out.iterdir()):
@@ -196,6 +186,7 @@ def check_same(out: Path, about: Mapping[str, Any], say: Callable[[str], None]) 
         return
     try:
         before = json.loads(file.read_text(encoding="utf-8"))
+        before = {"images": before.get("pictures"), **before}  # as it was called at first
         changed = [name for name in about if before.get(name) != about[name]]
     except (ValueError, AttributeError) as error:
         raise FileFormatError(f"{file}: is cut off or not ours ({error})") from error

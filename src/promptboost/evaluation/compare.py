@@ -247,9 +247,12 @@ def _carried(fitted: Fitted, via: Transfer, on: Encoder) -> Fitted:
 
 
 def _figures(fitted: Fitted, draw: Draw, at_home: bool, seconds: float) -> Result:
-    learnt = fitted.predict(draw.learn.images) if at_home else None
-    guesses = Guesses(fitted.origin.method, "", fitted.predict(draw.held_out), learnt)
-    measured = guesses.result(draw.labels, draw.learn.labels)
+    name, held_out = fitted.origin.method, fitted.predict(draw.held_out)
+    if at_home:
+        learnt = fitted.predict(draw.learn.images)
+        measured = Guesses(name, "", held_out, learnt).result(draw.labels, draw.learn.labels)
+    else:
+        measured = Guesses(name, "", held_out).result(draw.labels)
     words = fitted.words()
     return {
         "accuracy": measured.accuracy,
@@ -282,7 +285,7 @@ def _folder_name(cell: Cell) -> str:
 
 def _about(request: CompareRequest, world: World) -> dict[str, Any]:
     return {
-        "pictures": world.data.fingerprint,
+        "images": world.data.fingerprint,
         "words": world.pool.fingerprint,
         "views": [request.words.views, request.words.view_scale],
         "encoder": [world.encoder.id, world.encoder.fingerprint],
@@ -290,13 +293,7 @@ def _about(request: CompareRequest, world: World) -> dict[str, Any]:
 
 
 def write_results(request: CompareRequest, found: Compared) -> list[Path]:
-    """Write what a comparison has found into its folder.
-
-    Returns
-    -------
-    list of Path
-        ``results.csv``, ``results.md`` and ``accuracy.svg``; nothing if there are no results.
-    """
+    """Write what a comparison has found into its folder."""
     if not found.lines:
         return []
     encoders = list(dict.fromkeys(line["on"] for line in found.lines))

@@ -6,7 +6,7 @@ A column of the results is one field of :class:`MethodResult` and one line in
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
@@ -102,21 +102,18 @@ class Guesses:
     name: str
     label: str
     held_out: Indices
-    learn: Indices | None = None
+    learn: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     probabilities: NDArray[np.floating] | None = None
 
     def result(self, labels: Indices, learn_labels: Indices | None = None) -> MethodResult:
         """Measure against the labels."""
-        learn = self.learn if learn_labels is not None else None
         chances = self.probabilities
         return MethodResult(
             name=self.name,
             label=self.label,
             accuracy=accuracy(self.held_out, labels),
             class_accuracy=class_accuracy(self.held_out, labels),
-            learn_accuracy=None
-            if learn is None or learn_labels is None
-            else accuracy(learn, learn_labels),
+            learn_accuracy=None if learn_labels is None else accuracy(self.learn, learn_labels),
             log_loss=None if chances is None else log_loss(chances, labels),
             expected_calibration_error=None
             if chances is None
@@ -192,13 +189,7 @@ def expected_calibration_error(
 def per_class(
     class_names: Sequence[str], labels: Indices, predicted: Mapping[str, Indices]
 ) -> tuple[ClassResult, ...]:
-    """Return the accuracy of each method in each class.
-
-    Examples
-    --------
-    >>> per_class(["cat"], np.array([0, 0]), {"zero-shot": np.array([0, 1])})[0].accuracy
-    {'zero-shot': 0.5}
-    """
+    """Return the accuracy of each method in each class."""
     return tuple(
         ClassResult(
             name,
@@ -215,13 +206,7 @@ def per_class(
 def confusions(
     class_names: Sequence[str], labels: Indices, predicted: Indices, images: Sequence[str]
 ) -> tuple[Confusion, ...]:
-    """List which class was taken for which, most frequent first, with some of the images.
-
-    Examples
-    --------
-    >>> confusions(["cat", "dog"], np.array([0, 0]), np.array([1, 0]), ["a.png", "b.png"])
-    (Confusion(true='cat', predicted='dog', count=1, images=('a.png',)),)
-    """
+    """List which class was taken for which, most frequent first, with some of the images."""
     mixed: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
     for image, label, guess in zip(images, labels.tolist(), predicted.tolist(), strict=True):
         if label != guess:

@@ -91,29 +91,13 @@ class Curve:
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the standard deviation with n − 1.
-
-    Examples
-    --------
-    >>> mean_and_spread([0.25, 0.75])[0]
-    0.5
-    >>> mean_and_spread([0.5])
-    (0.5, 0.0)
-    """
+    """Return the mean and the standard deviation with n − 1."""
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     return float(np.mean(values)), spread
 
 
 def curves(lines: Lines, on: str) -> list[Curve]:
-    """Put the results on one encoder together, methods in the order in which they are met.
-
-    Examples
-    --------
-    >>> line = {"method": "x", "on": "e", "via": "", "fit_s": 1.0, "predict_ms": None}
-    >>> found = [{**line, "shots": 1, "accuracy": a} for a in (0.5, 0.7)]
-    >>> curves(found, "e")[0].means
-    (0.6,)
-    """
+    """Put the results on one encoder together, methods in the order in which they are met."""
     found = []
     here = [line for line in lines if line["on"] == on]
     for method in dict.fromkeys(line["method"] for line in here):
@@ -140,24 +124,7 @@ def curves(lines: Lines, on: str) -> list[Curve]:
 
 
 def with_times(lines: Sequence[dict[str, Any]], everything: Lines) -> list[dict[str, Any]]:
-    """Return each method its time to predict, which was measured once and perhaps for another draw.
-
-    Parameters
-    ----------
-    lines : sequence of dict
-        The results to show.
-    everything : sequence of mapping
-        All results there are.
-
-    Examples
-    --------
-    >>> first, second = (
-    ...     {"method": "x", "encoder": "e", "on": "e", "shots": k, "predict_ms": ms}
-    ...     for k, ms in ((1, 20.0), (4, None))
-    ... )
-    >>> with_times([second], [first, second])[0]["predict_ms"]
-    20.0
-    """
+    """Return each method its time to predict, which was measured once and perhaps for another draw."""
     times: dict[tuple[str, ...], float] = {}
     for line in everything:
         if (time := line.get("predict_ms")) is not None:
@@ -183,16 +150,7 @@ def best_at(found: Sequence[Curve], shots: int) -> set[str]:
 
 
 def markdown(found: Sequence[Curve], shots: Sequence[int]) -> str:
-    """Write a table for a page; the best of each column is bold.
-
-    Examples
-    --------
-    >>> one = Curve("x", "e", "", (1,), (0.6,), (0.1,), (1.5,), 20.0)
-    >>> print(markdown([one], [1]))
-    | | 1 | fit | an image |
-    |---|---:|---:|---:|
-    | x | **60.0 ± 10.0** | 1.5 s | 20 ms |
-    """
+    """Write a table for a page; the best of each column is bold."""
     carried = any(curve.via for curve in found)
     head = ["", *map(str, shots), "fit again" if carried else "fit", "an image"]
     head += ["how it got there"] if carried else []

@@ -1,4 +1,8 @@
-"""The staged curve: accuracy against rounds."""
+"""Small drawings and the staged curve, as SVG text.
+
+Ours, because matplotlib takes 3 to 35 times as long with its import, writes 2 to 6 times the bytes, and
+is 75 MB to install: see ``benchmarks/charts.py``.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,13 +16,7 @@ __all__ = ["bar", "dumbbell", "strip", "wilson", "Line", "Reference", "staged_cu
 
 
 def bar(share: float | None, span: tuple[float, float] | None = None, kind: str = "") -> Markup:
-    """Draw a share of one as a bar, with a whisker if its interval is known.
-
-    Examples
-    --------
-    >>> "width='25%'" in bar(0.25)
-    True
-    """
+    """Draw a share of one as a bar, with a whisker if its interval is known."""
     parts = [_tag("rect", class_="track", width="100%", height=10, rx=2)]
     if share is not None:
         parts.append(_tag("rect", class_=f"fill {kind}", width=_at(share), height=10, rx=2))
@@ -30,13 +28,7 @@ def bar(share: float | None, span: tuple[float, float] | None = None, kind: str 
 
 
 def dumbbell(before: float | None, after: float | None) -> Markup:
-    """Draw the step from one share to another: a ring, a line and a dot.
-
-    Examples
-    --------
-    >>> "loss" in dumbbell(0.5, 0.25), "loss" in dumbbell(0.25, 0.5)
-    (True, False)
-    """
+    """Draw the step from one share to another: a ring, a line and a dot."""
     parts = [_tag("line", class_="track", x1=0, x2="100%", y1=8, y2=8)]
     if before is not None and after is not None:
         kind = "step loss" if after < before else "step"
@@ -49,14 +41,7 @@ def dumbbell(before: float | None, after: float | None) -> Markup:
 
 
 def strip(rounds: Sequence[int], of: int) -> Markup:
-    """Mark some of the rounds 1, 2, … on a strip that stands for all of them.
-
-    Examples
-    --------
-    >>> drawing = strip([1, 2, 3, 7], of=10)
-    >>> "M0,4h3M6,4h1" in drawing, "rounds 1–3, 7" in drawing
-    (True, True)
-    """
+    """Mark some of the rounds 1, 2, … on a strip that stands for all of them."""
     path = "".join(f"M{low - 1},4h{high - low + 1}" for low, high in runs(rounds))
     return Markup(
         "<svg class='strip' height='8' viewBox='0 0 {} 8' preserveAspectRatio='none' role='img'>"
@@ -65,14 +50,7 @@ def strip(rounds: Sequence[int], of: int) -> Markup:
 
 
 def wilson(share: float | None, n: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of a share counted on n images, as Wilson defines it.
-
-    Examples
-    --------
-    >>> low, high = wilson(0.5, 100)
-    >>> round(low, 3), round(high, 3)
-    (0.404, 0.596)
-    """
+    """Return the 95 % interval of a share counted on n images, as Wilson defines it."""
     if share is None or n < 1:
         return None
     z = 1.959964
@@ -154,28 +132,7 @@ def staged_curve(
     title: str,
     named: bool = True,
 ) -> Markup:
-    """Draw lines over rounds, with level lines to compare with, each with its value at the end.
-
-    Parameters
-    ----------
-    lines : sequence of Line
-        All of one length.
-    references : sequence of Reference
-        Level lines.
-    width, height : int
-        Of the drawing in CSS pixels at its natural size.
-    title : str
-        What it shows, for those who cannot see it.
-    named : bool, default=True
-        Whether the names stand before the values; there may be no room for them.
-
-    Examples
-    --------
-    >>> line = Line("held out", "main", [0.5, 0.7])
-    >>> drawing = staged_curve([line], [], width=300, height=200, title="a <curve>")
-    >>> drawing.count("<polyline"), "a &lt;curve&gt;" in drawing
-    (1, True)
-    """
+    """Draw lines over rounds, with level lines to compare with, each with its value at the end."""
     labels = [line.label for line in lines] + [level.label for level in references]
     names = {label: f"{label} " if named else "" for label in labels}
     frame = _frame(lines, references, width, height, max(map(len, names.values()), default=0))
@@ -199,13 +156,7 @@ def staged_curve(
 
 
 def swatch(kind: str) -> Markup:
-    """Draw a piece of a line for a legend.
-
-    Examples
-    --------
-    >>> "class='zero'" in swatch("zero")
-    True
-    """
+    """Draw a piece of a line for a legend."""
     shape = "polyline" if kind in ("main", "learn") else "line"
     ends = "points='0,5 26,5'" if shape == "polyline" else "x1='0' x2='26' y1='5' y2='5'"
     return Markup(
@@ -245,13 +196,7 @@ def _grid(frame: _Frame) -> list[Markup]:
 
 
 def _round_ticks(rounds: int) -> list[int]:
-    """Choose the first round, the last, and about four even steps between.
-
-    Examples
-    --------
-    >>> _round_ticks(50), _round_ticks(3), _round_ticks(1)
-    ([1, 10, 20, 30, 40, 50], [1, 2, 3], [1])
-    """
+    """Choose the first round, the last, and about four even steps between."""
     step = next(s for s in (1, 2, 5, 10, 20, 25, 50, 100, 10**9) if rounds / s <= 5)
     inner = [n for n in range(step, rounds, step) if n - 1 >= step / 2 and rounds - n >= step / 2]
     return sorted({1, *inner, rounds})

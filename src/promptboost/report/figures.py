@@ -12,24 +12,6 @@ from promptboost.report.drawings import Line, Reference, staged_curve, wilson
 from promptboost.report.phrases import among, number, percent
 from promptboost.runs.results import HardImage, Results, TransferResult
 
-__all__ = [
-    "Bank",
-    "PromptRow",
-    "class_banks",
-    "rows_per_class",
-    "ClassRow",
-    "MethodRow",
-    "TransferRow",
-    "class_rows",
-    "curves",
-    "hard_rows",
-    "legend",
-    "method_rows",
-    "setting_tables",
-    "timing_rows",
-    "transfer_rows",
-]
-
 # A row is about 600 bytes; a page should stay under three million.
 _ROWS_IN_ALL = 3000
 
@@ -60,34 +42,12 @@ class Bank:
 
 
 def rows_per_class(n_classes: int) -> int:
-    """Choose how many prompts of a class to show, so that a page of many classes stays usable.
-
-    Examples
-    --------
-    >>> rows_per_class(20), rows_per_class(200), rows_per_class(1000)
-    (25, 15, 3)
-    """
+    """Choose how many prompts of a class to show, so that a page of many classes stays usable."""
     return max(3, min(25, _ROWS_IN_ALL // n_classes))
 
 
 def class_banks(ensemble: PromptEnsemble, most: int) -> Iterator[Bank]:
-    """Return the prompts of every class, heaviest first.
-
-    Parameters
-    ----------
-    ensemble : PromptEnsemble
-        The fitted text.
-    most : int
-        How many rows a class may have.
-
-    Examples
-    --------
-    >>> from promptboost.model import Round
-    >>> one = Round("a {}", {"cat": {"a cat": 3, "a tabby": 1}, "dog": {"a dog": 1}}, 0.1, 0.1)
-    >>> bank, _ = class_banks(PromptEnsemble(("cat", "dog"), (one, one)), most=1)
-    >>> bank.rows, bank.left_out
-    ((PromptRow(text='a cat', weight=0.75, copies=6, rounds=(1, 2)),), 1)
-    """
+    """Return the prompts of every class, heaviest first."""
     for name in ensemble.class_names:
         weights = ensemble.prompts(name)
         heaviest = list(weights.items())[:most]

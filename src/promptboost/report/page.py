@@ -13,7 +13,7 @@ from promptboost.report import drawings, figures, phrases
 from promptboost.report.checks import run_checks
 from promptboost.report.drawings import swatch
 from promptboost.report.figures import class_banks, rows_per_class
-from promptboost.report.phrases import fenced, plain
+from promptboost.report.phrases import escaped, fenced
 from promptboost.report.run import Run, read_run
 
 if TYPE_CHECKING:
@@ -42,7 +42,11 @@ def _environment() -> "Environment":
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        percent=phrases.percent, number=phrases.number, md=plain, among=phrases.among, fenced=fenced
+        percent=phrases.percent,
+        number=phrases.number,
+        md=escaped,
+        among=phrases.among,
+        fenced=fenced,
     )
     environment.globals.update(
         points=phrases.points,

@@ -15,32 +15,6 @@ from promptboost.report.phrases import count, number, percent, points
 from promptboost.report.run import Run
 from promptboost.runs.results import Results
 
-__all__ = [
-    "Answer",
-    "Outcome",
-    "fine",
-    "found",
-    "skipped",
-    "foreign_names",
-    "behind_logistic",
-    "classes_that_lost",
-    "figures_of_another_text",
-    "no_better_than_zero_shot",
-    "nothing_held_out",
-    "still_improving",
-    "transfer_without_gain",
-    "wide_interval",
-    "descriptions_missing",
-    "descriptions_unused",
-    "fewer_shots",
-    "foreign_prompts",
-    "pool_of_little_use",
-    "round_that_dominates",
-    "suspected_labels",
-    "unreadable_images",
-    "weight_on_few",
-]
-
 Outcome = Literal["found", "fine", "not applicable"]
 
 _MOST_DETAILS = 12
@@ -48,19 +22,7 @@ _MOST_DETAILS = 12
 
 @dataclass(frozen=True)
 class Answer:
-    """The outcome of one check on one run.
-
-    Attributes
-    ----------
-    outcome : {"found", "fine", "not applicable"}
-        Whether there is something to look at.
-    summary : str
-        One sentence with the figures.
-    details : tuple of str
-        Where it was found.
-    type_next : str, optional
-        A command or a line of Python that helps.
-    """
+    """The outcome of one check on one run."""
 
     outcome: Outcome
     summary: str
@@ -69,13 +31,7 @@ class Answer:
 
 
 def found(summary: str, *, details: Sequence[str] = (), type_next: str) -> Answer:
-    """Return what was found, where, and what to type next.
-
-    Examples
-    --------
-    >>> found("20 things.", details=["thing"] * 20, type_next="ls").details[-1]
-    '… and 8 more'
-    """
+    """Return what was found, where, and what to type next."""
     rest = len(details) - _MOST_DETAILS
     shown = [*details[:_MOST_DETAILS], *([f"… and {rest} more"] if rest > 0 else [])]
     return Answer("found", summary, tuple(shown), type_next)
@@ -96,18 +52,6 @@ def foreign_names(ensemble: PromptEnsemble) -> Iterator[tuple[str, str, str]]:
 
     Names are met as :class:`~promptboost.pool.text.NameFinder` meets them: word by word without
     regard to case, the longest first.
-
-    Yields
-    ------
-    tuple of str
-        The class, the prompt, and the class it names; one name a prompt.
-
-    Examples
-    --------
-    >>> from promptboost.model import Round
-    >>> banks = {"cat": {"A cat, no dog.": 1, "dogged": 1}, "dog": {"my dog": 1}}
-    >>> list(foreign_names(PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.1, 0.1),))))
-    [('cat', 'A cat, no dog.', 'dog')]
     """
     finder = NameFinder(ensemble.class_names)
     for own in ensemble.class_names:

@@ -23,21 +23,7 @@ _PIXELS = re.compile(r"data:image/(?:jpeg|png|webp|gif);base64,[A-Za-z0-9+/]+={0
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a report or a card can say.
-
-    Attributes
-    ----------
-    path : Path
-        The folder.
-    ensemble : PromptEnsemble
-        The fitted text.
-    results : Results
-        The figures.
-    settings : mapping
-        ``run.toml``, or what the ensemble remembers if there is none.
-    thumbnails : mapping of str to str
-        Image id → ``data:`` address of a small version.
-    """
+    """Everything a report or a card can say."""
 
     path: Path
     ensemble: PromptEnsemble
@@ -73,15 +59,7 @@ class Run:
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
-    """Read a run folder.
-
-    Raises
-    ------
-    RunError
-        If there is no such folder, or it lacks ``ensemble.json`` or ``metrics.json``.
-    FileFormatError
-        If a file is there and cannot be understood; the message names it and the place in it.
-    """
+    """Read a run folder."""
     folder = Path(path)
     if not folder.is_dir():
         raise RunError(

@@ -27,14 +27,7 @@ def images_shown(results: Results) -> list[str]:
 
 
 def thumbnail(image: LabelledImage) -> str:
-    """Make a small JPEG of an image, as an address that holds the data itself.
-
-    Examples
-    --------
-    >>> from PIL import Image
-    >>> thumbnail(LabelledImage("0", "red", Image.new("RGB", (200, 100), "red")))[:30]
-    'data:image/jpeg;base64,/9j/4AA'
-    """
+    """Make a small JPEG of an image, as an address that holds the data itself."""
     small = image.open()
     small.thumbnail((_SIDE, _SIDE))
     buffer = io.BytesIO()

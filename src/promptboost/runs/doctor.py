@@ -20,15 +20,7 @@ _EXTRAS = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One thing that was looked at.
-
-    Attributes
-    ----------
-    name, detail : str
-        What it is, and how it is.
-    ok : bool or None
-        Whether it is fine; None for what may be missing.
-    """
+    """One thing that was looked at."""
 
     name: str
     detail: str
@@ -36,13 +28,7 @@ class Diagnosis:
 
 
 def examine(encoder: str) -> Iterator[Diagnosis]:
-    """Look at everything a fit with an encoder needs, one thing at a time.
-
-    Examples
-    --------
-    >>> next(examine("fake:16-0")).name
-    'promptboost'
-    """
+    """Look at everything a fit with an encoder needs, one thing at a time."""
     yield Diagnosis(
         "promptboost", f"{promptboost.__version__} on Python {platform.python_version()}"
     )

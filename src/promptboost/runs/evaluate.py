@@ -70,13 +70,7 @@ def evaluate_run(
 
 
 def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
-    """Return images with the class numbers of a run, which may have classes they lack.
-
-    Raises
-    ------
-    DataError
-        If a class of the data is none of the run's.
-    """
+    """Return images with the class numbers of a run, which may have classes they lack."""
     present = {image.label for image in data.images}
     if strange := sorted(present - set(class_names)):
         raise DataError(

@@ -232,13 +232,7 @@ def embed_data(
     progress: bool = True,
     device: str | None = None,
 ) -> dict[str, Any]:
-    """Embed all images of a source, and some crops of each, into the store.
-
-    Returns
-    -------
-    dict
-        Number of images and of rows, the seconds it took, and the images that were left out.
-    """
+    """Embed all images of a source, and some crops of each, into the store."""
     check_store()
     embedder = Embedder.open(encoder, progress=progress, device=device)
     data = load_data(source, progress=progress)

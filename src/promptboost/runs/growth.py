@@ -29,13 +29,7 @@ __all__ = ["check_growable", "fit_again", "fit_command", "measured_on", "run_pai
 
 
 def run_pairs(run: Path, most: int) -> list[Pair]:
-    """Find the pairs of classes that a run mixes up most.
-
-    Raises
-    ------
-    RunError
-        If the run is not finished, or mixes up none.
-    """
+    """Find the pairs of classes that a run mixes up most."""
     folder = RunFolder(run)
     folder.check_finished()
     pairs = confused_pairs(msgspec.to_builtins(folder.results.confusions), most)
@@ -71,11 +65,6 @@ def write_grown(run: Path, more: Mapping[str, Sequence[str]], file: Path) -> dic
     """Write a file with the sentences a run had, and more.
 
     A saved pool stays whole: the new sentences come after its prompts, as the source ``"grown"``.
-
-    Returns
-    -------
-    dict of str to list of str
-        The sentences in the file.
     """
     folder = RunFolder(run)
     names = _class_names(folder)

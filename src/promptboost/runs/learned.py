@@ -14,7 +14,14 @@ from promptboost.data.shots import Task, image_ids
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.evaluation.baselines import guess_baselines, pool_heads
-from promptboost.evaluation.measures import OURS, Guesses, accuracy, confusions, per_class
+from promptboost.evaluation.measures import (
+    OURS,
+    Guesses,
+    Indices,
+    accuracy,
+    confusions,
+    per_class,
+)
 from promptboost.methods import FewShotSet
 from promptboost.methods.base import RowImages
 from promptboost.model import LinearHead, PromptEnsemble
@@ -228,9 +235,7 @@ def _stages(task: Task, embeddings: TaskEmbeddings, learned: Learned) -> list[St
     return stages
 
 
-def _hardest(
-    task: Task, ensemble: PromptEnsemble, guesses: NDArray[np.intp]
-) -> tuple[HardImage, ...]:
+def _hardest(task: Task, ensemble: PromptEnsemble, guesses: Indices) -> tuple[HardImage, ...]:
     """List the learning images by their weight at the end of the fit, heaviest first."""
     ids = image_ids(task.learn)
     weights = np.array([ensemble.sample_weights[name] for name in ids])
@@ -265,18 +270,7 @@ def _text(text: str) -> str:
 
 
 def chosen_sources(pool: PromptPool, ensemble: PromptEnsemble) -> dict[str, dict[str, str]]:
-    """Return where each chosen prompt of each class comes from; for a concatenation, its sentence.
-
-    Examples
-    --------
-    >>> from promptboost.model import Round
-    >>> from promptboost.pool import build_pool
-    >>> files = {"cupl": {"owl": ["eyes"], "bat": ["wings"]}}
-    >>> pool = build_pool(["owl", "bat"], templates=["a {}."], descriptions=files)
-    >>> banks = {"owl": {"eyes": 2, "an owl.": 1}, "bat": {"a bat.": 1}}
-    >>> chosen_sources(pool, PromptEnsemble(("owl", "bat"), (Round("a {}.", banks, 0.1, 0.1),)))
-    {'owl': {'eyes': 'cupl', 'an owl.': 'template'}, 'bat': {'a bat.': 'template'}}
-    """
+    """Return where each chosen prompt of each class comes from; for a concatenation, its sentence."""
     sources: dict[str, dict[str, str]] = {}
     for name in ensemble.class_names:
         wanted = ensemble.prompts(name)

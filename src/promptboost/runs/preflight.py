@@ -119,15 +119,7 @@ _START_AGAIN = "add --overwrite instead of --resume to start again"
 
 
 def lasting_source(source: str) -> str:
-    """Return a source in words that hold in any folder; the word ``emoji`` does already.
-
-    Examples
-    --------
-    >>> lasting_source("emoji")
-    'emoji'
-    >>> Path(lasting_source(".")).is_absolute()
-    True
-    """
+    """Return a source in words that hold in any folder; the word ``emoji`` does already."""
     if (benchmark := benchmark_source(source)) is not None:
         return str(benchmark.absolute())
     return (
@@ -143,7 +135,7 @@ def lasting_settings(settings: FitConfig) -> FitConfig:
 
 
 def check_same_request(run: RunFolder, source: str, settings: FitConfig) -> None:
-    """Refuse to go on with other settings or another source, and say which."""
+    """Raise for other settings or another source than the run has; the message names which."""
     now, before = settings.to_table(), run.settings.to_table()
     for name in (*now, *(name for name in before if name not in now)):
         if now.get(name) != before.get(name):
@@ -163,7 +155,7 @@ def check_same_request(run: RunFolder, source: str, settings: FitConfig) -> None
 
 
 def check_same_content(run: RunFolder, task: Task, embedder: Embedder) -> None:
-    """Refuse to go on with other images or weights than the run began with."""
+    """Raise for other images or weights than the run began with."""
     for table, name, now, what in (
         ("data", "learn_fingerprint", task.learn.fingerprint, "the images to learn from"),
         ("encoder", "fingerprint", embedder.encoder.fingerprint, "the encoder"),
@@ -189,7 +181,7 @@ _NAMES_SHOWN = 5
 
 
 def task_remarks(task: Task, shots: int | None) -> list[str]:
-    """Say which files were left out, which classes are short of images, and what is not held out."""
+    """Return which files were left out, which classes are short of images, and what is not held out."""
     bad = task.learn.bad
     lines = [f"left out {item}" for item in bad[:_BAD_SHOWN]]
     if len(bad) > _BAD_SHOWN:
@@ -215,7 +207,7 @@ def _way_out(task: Task) -> str:
 
 
 def prompts_remarks(settings: FitConfig) -> list[str]:
-    """Say which sentences of the file nobody can use; a saved pool has none of them."""
+    """Return which sentences of the file nobody can use; a saved pool has none of them."""
     if settings.prompts is None or is_saved_pool(settings.prompts):
         return []
     return [line for source in read_sources(settings.prompts) for line in _left_out(source)]
@@ -228,14 +220,7 @@ def _left_out(source: Source) -> list[str]:
 
 
 def pool_remarks(pool: PromptPool) -> list[str]:
-    """Say what sentences are missing, and which belong to no class.
-
-    Examples
-    --------
-    >>> from promptboost.pool import build_pool
-    >>> pool_remarks(build_pool(["owl", "bat"], descriptions={"owl": ["round eyes"], "cow": ["moo"]}))
-    ['no sentences are given for the class bat', 'sentences are given for what is no class: cow']
-    """
+    """Return what sentences are missing, and which belong to no class."""
     sources = set(pool.prompts_by_source)
     lines = []
     if sources == {"template"}:

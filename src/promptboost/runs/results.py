@@ -7,6 +7,7 @@ its names are mapped to today's by one table each.
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,15 +143,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, path: str | Path) -> "Results":
-        """Read ``metrics.json``.
-
-        Raises
-        ------
-        RunError
-            If there is no such file.
-        FileFormatError
-            If it is not what a fit writes; the message names the file and the field.
-        """
+        """Read ``metrics.json``."""
         try:
             # A number that is none becomes a text, so that its place can be named.
             record = json.loads(Path(path).read_text(encoding="utf-8-sig"), parse_constant=str)
@@ -204,9 +197,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         """Return what commands print as JSON: the names of version 1, and today's beside them."""
         record: dict[str, Any] = msgspec.to_builtins(self)
         for section, names in _FIELDS.items():
-            record[section] = _each(
-                record[section], lambda part, names=names: old_names(part, names)
-            )
+            record[section] = _each(record[section], partial(old_names, names=names))
         record["methods"] = [method_answer(method) for method in self.methods]
         record["per_class"] = [class_answer(item) for item in self.per_class]
         record["transfers"] = [transfer_answer(item) for item in self.transfers]
@@ -248,13 +239,14 @@ def _from_version_1(record: Mapping[str, Any]) -> dict[str, Any]:
     changed = dict(record)
     for section, names in _FIELDS.items():
         back = {old: new for new, old in names.items()}
-        changed[section] = _each(
-            record.get(section),
-            lambda part, back=back: {back.get(name, name): value for name, value in part.items()},
-        )
+        changed[section] = _each(record.get(section), partial(_renamed, names=back))
     for section, change in (("methods", named), ("per_class", gathered), ("transfers", gathered)):
         changed[section] = _each(record.get(section), change)
     return {name: value for name, value in changed.items() if value is not None or name in record}
+
+
+def _renamed(part: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(name, name): value for name, value in part.items()}
 
 
 def _each(value: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
@@ -267,13 +259,7 @@ def _each(value: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any
 
 
 def old_names(part: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Add earlier names of some fields.
-
-    Examples
-    --------
-    >>> old_names({"image": "a.png"}, {"image": "picture"})
-    {'image': 'a.png', 'picture': 'a.png'}
-    """
+    """Add earlier names of some fields."""
     return {**part, **{old: part[new] for new, old in names.items() if new in part}}
 
 
