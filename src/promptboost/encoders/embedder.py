@@ -59,7 +59,7 @@ class EmbeddedTexts:
         return self.matrix[[self.position[text] for text in texts]]
 
 
-@dataclass
+@dataclass(eq=False)  # two are never the same; a cache may be keyed by one
 class Embedder:
     """An encoder with a store: each image, each crop of it and each text is embedded once.
 
