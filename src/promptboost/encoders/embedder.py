@@ -200,8 +200,11 @@ class Embedder:
         """Embed texts, each distinct one once."""
         distinct = list(dict.fromkeys(texts))
         position = {text: i for i, text in enumerate(distinct)}
-        with self._timed("texts"), self._bar(len(distinct), "texts", "texts", leave=False) as bar:
-            return EmbeddedTexts(position, self._embed_texts(distinct, bar.update))
+        with self._timed("texts"):
+            if self.store is None or not self.progress:
+                return EmbeddedTexts(position, self._embed_texts(distinct, None))
+            with self._bar(len(distinct), "texts", "texts", leave=False) as bar:
+                return EmbeddedTexts(position, self._embed_texts(distinct, bar.update))
 
     def encode_texts(self, texts: Sequence[str]) -> UnitRows:
         """Embed texts as unit rows, without a progress bar."""
