@@ -294,7 +294,7 @@ def test_a_pool_grown_from_confusions_and_the_fit_continued(call, fitted):
     assert "flatter a little" in text.err
     assert len(server.requests) == 4  # two pairs, both classes of each, and once only
     pairs = [pair["classes"] for pair in answer.json["pairs"]]
-    assert set(pairs[0]) == {confusions[0]["true"], confusions[0]["predicted"]}
+    assert set(pairs[0]) == {confusions[0].true, confusions[0].predicted}
     after = read_descriptions(grown)
     for name, sentences in before.items():
         assert after[name][: len(sentences)] == sentences

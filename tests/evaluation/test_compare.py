@@ -145,11 +145,11 @@ def test_a_cell_that_fails_is_named_and_the_others_are_done(task, monkeypatch):
     assert len(found.lines) == 4 + 4 + 2
 
 
-@pytest.mark.parametrize("change", ["pictures", "words", "views"])
+@pytest.mark.parametrize("change", ["images", "words", "views"])
 def test_results_of_other_inputs_are_not_mixed(task, change):
     compare(request(task, methods=("zero-shot",)))
     changed = request(task, methods=("zero-shot",))
-    if change == "pictures":
+    if change == "images":
         (task / "images" / "sea" / "0.png").unlink()
     elif change == "words":
         (task / "sentences.json").write_text(json.dumps({"sea": ["wet"]}))

@@ -66,6 +66,13 @@ def test_a_file_of_version_1_is_read_under_todays_names():
     assert results.methods[-1].log_loss is None
 
 
+def test_an_old_file_is_written_anew_without_loss(tmp_path):
+    results = Results.read(OLD)
+    results.write(tmp_path / "metrics.json")
+    assert json.loads((tmp_path / "metrics.json").read_text())["schema_version"] == 2
+    assert Results.read(tmp_path / "metrics.json") == results
+
+
 def test_commands_still_print_the_names_of_version_1():
     record, answer = json.loads(OLD.read_text()), Results.read(OLD).answer()
 

@@ -236,7 +236,7 @@ def _from_version_1(record: Mapping[str, Any]) -> dict[str, Any]:
         name = part.get("name")
         return {**part, "name": today.get(name, name)} if isinstance(name, str) else part
 
-    changed = dict(record)
+    changed = {**record, "schema_version": SCHEMA_VERSION}
     for section, names in _FIELDS.items():
         back = {old: new for new, old in names.items()}
         changed[section] = _each(record.get(section), partial(_renamed, names=back))
