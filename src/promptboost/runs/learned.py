@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from promptboost.boosting import Shots
 from promptboost.config import FitConfig
@@ -27,6 +26,7 @@ from promptboost.methods.base import RowImages
 from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.model.classifier import AnyHead, embed_ensemble
 from promptboost.model.provenance import Composed
+from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool
 from promptboost.runs.results import (
     EncoderFacts,
@@ -80,15 +80,12 @@ class Learned:
         What was learnt, as text.
     head : Head
         That text embedded again: what is measured is what is shipped.
-    stages : array of shape (rounds, K, D)
-        The class rows of each round by itself.
     boost_seconds : float
         Time spent boosting.
     """
 
     ensemble: PromptEnsemble
     head: AnyHead
-    stages: NDArray[np.float32]
     boost_seconds: float
 
 
@@ -146,8 +143,7 @@ def learn(
     )
     seconds = time.perf_counter() - start
     embeddings.pool_rows.release()
-    stages = [head.weights for head in ensemble.weak_heads(embedder.texts(ensemble.texts()))]
-    return Learned(ensemble, embed_ensemble(ensemble, embedder), np.stack(stages), seconds)
+    return Learned(ensemble, embed_ensemble(ensemble, embedder), seconds)
 
 
 def measure(
@@ -159,7 +155,7 @@ def measure(
 ) -> Results:
     """Compare what was learnt with the baselines, and gather all figures but the times."""
     encoder, ensemble, pool = embedder.encoder, learned.ensemble, embeddings.pool
-    ours = _guess(embeddings, learned, encoder.logit_scale)
+    ours = _guess(embeddings, learned)
     images = RowImages({encoder.id: embeddings.learn})
     shots = FewShotSet(images, task.learn.labels, task.class_names)
     guesses = [
@@ -196,43 +192,39 @@ def measure(
             chosen=chosen_sources(pool, ensemble),
         ),
         methods=tuple(guess.result(labels, learn_labels) for guess in guesses),
-        staged=tuple(_stages(task, embeddings, learned)),
+        staged=tuple(_stages(task, embeddings, ensemble, embedder)),
         per_class=per_class(names, measured.labels, shown),
         confusions=confusions(names, measured.labels, shown[OURS], image_ids(measured)),
         hardest=_hardest(task, ensemble, ours.learn),
     )
 
 
-def _guess(embeddings: TaskEmbeddings, learned: Learned, logit_scale: float) -> Guesses:
+def _guess(embeddings: TaskEmbeddings, learned: Learned) -> Guesses:
     head, held_out = learned.head, embeddings.held_out
     return Guesses(
         OURS,
         Composed.of(learned.ensemble).label,
         head.predict_index(held_out),
         head.predict_index(embeddings.learn[:, 0]),
-        head.predict_proba(held_out, logit_scale) if len(held_out) else None,
+        head.predict_proba(held_out) if len(held_out) else None,
     )
 
 
-def _stages(task: Task, embeddings: TaskEmbeddings, learned: Learned) -> list[StageResult]:
-    originals = embeddings.learn[:, 0]
-    held_out = np.zeros((len(embeddings.held_out), len(task.class_names)), dtype=np.float32)
-    learn = np.zeros((len(originals), len(task.class_names)), dtype=np.float32)
-    stages = []
-    rounds = zip(learned.stages, learned.ensemble.rounds, strict=True)
-    for number, (weights, item) in enumerate(rounds, start=1):
-        held_out += embeddings.held_out @ weights.T
-        learn += originals @ weights.T
-        stages.append(
-            StageResult(
-                number,
-                accuracy(held_out.argmax(axis=1), task.held_out.labels),
-                float(np.mean(learn.argmax(axis=1) == task.learn.labels)),
-                item.error,
-                item.template_error,
-            )
+def _stages(
+    task: Task, embeddings: TaskEmbeddings, ensemble: PromptEnsemble, embedder: Embedder
+) -> list[StageResult]:
+    """Measure the classifier after each round."""
+    heads = EmbeddedRounds.of(ensemble, embedder).stages()
+    return [
+        StageResult(
+            number,
+            accuracy(head.predict_index(embeddings.held_out), task.held_out.labels),
+            float(np.mean(head.predict_index(embeddings.learn[:, 0]) == task.learn.labels)),
+            item.error,
+            item.template_error,
         )
-    return stages
+        for number, (head, item) in enumerate(zip(heads, ensemble.rounds, strict=True), start=1)
+    ]
 
 
 def _hardest(task: Task, ensemble: PromptEnsemble, guesses: Indices) -> tuple[HardImage, ...]:
