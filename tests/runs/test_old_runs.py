@@ -28,6 +28,15 @@ def old(tmp_path, monkeypatch):
     return tmp_path / "old"
 
 
+def holds(now, then):
+    """Whether all that was there then is there now; new names may stand beside the old ones."""
+    if isinstance(then, dict):
+        return all(key in now and holds(now[key], value) for key, value in then.items())
+    if isinstance(then, list):
+        return len(now) == len(then) and all(map(holds, now, then))
+    return now == then
+
+
 def top(records):
     return {r["picture"]: {t["class"]: t["probability"] for t in r["top"]} for r in records}
 
@@ -90,16 +99,14 @@ def test_show_report_evaluate_and_transfer(capsys, old, run):
     shown = call(capsys, "show", run, "--json")
     before = ANSWERS[run]["show"]
     assert shown.json["edited"] is False
-    # What was there then is there now, under the same names; new names may stand beside them.
-    for now, then in zip(shown.json["hardest"], before["hardest"], strict=True):
-        assert now | then == now
+    assert holds(shown.json["hardest"], before["hardest"])
     assert shown.json["rounds"] == before["rounds"]
     assert call(capsys, "report", run).code == 0
     assert (old / run / "report.html").exists()
     assert not read_run(run).is_edited
     measured = call(capsys, "evaluate", run, "images", "--json").json
     for key in ("pictures", "learnt_from", "methods", "per_class"):
-        assert measured[key] == ANSWERS[run]["evaluate"][key]
+        assert holds(measured[key], ANSWERS[run]["evaluate"][key])
     moved = call(capsys, "transfer", run, "--encoder", "fake:16-1", "--json")
     for key in ("boosted", "zero_shot", "pictures"):
         assert moved.json[key] == ANSWERS[run]["transfer"][key]
