@@ -15,19 +15,6 @@ from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from promptboost.errors import FileFormatError, SettingError
 
-__all__ = [
-    "DEFAULT_ENCODER",
-    "PRESETS",
-    "BoostConfig",
-    "FitConfig",
-    "InputConfig",
-    "Setting",
-    "checked",
-    "documented",
-    "read_config",
-    "settings_of",
-]
-
 #: Works on a machine that reaches no model hub. A CLIP model is better where one can be had.
 DEFAULT_ENCODER = "conse:lite0"
 

@@ -64,8 +64,6 @@ from promptboost.training.prompts import (
     prototypes,
 )
 
-__all__ = ["ImageEmbedder", "PromptBoostClassifier"]
-
 Floats = NDArray[np.float64]
 Labels = NDArray[Any]
 Source = Embedder | TextSource

@@ -20,16 +20,6 @@ from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import LinearHead
 from promptboost.model.votes import VotingHead
 
-__all__ = [
-    "AnyHead",
-    "PromptClassifier",
-    "embed_ensemble",
-    "encoder_slug",
-    "head_file",
-    "load",
-    "stored_head",
-]
-
 AnyHead = LinearHead | VotingHead
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from promptboost.model.ensemble import PromptEnsemble
 
-__all__ = ["ClassDifference", "Difference"]
-
 # Weights are sums of quotients: what differs by less is the same.
 _SAME = 1e-9
 

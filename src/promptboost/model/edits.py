@@ -16,17 +16,6 @@ from promptboost.model import schema
 if TYPE_CHECKING:
     from promptboost.model.ensemble import PromptEnsemble
 
-__all__ = [
-    "add",
-    "add_class",
-    "drop_class",
-    "merge",
-    "remove",
-    "rename_class",
-    "replace",
-    "truncate",
-]
-
 Bank = Mapping[str, int]
 T = TypeVar("T")
 

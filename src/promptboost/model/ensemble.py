@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from promptboost.model.vectors import TextVectors
     from promptboost.model.votes import VotingHead
 
-__all__ = ["ENSEMBLE_FILE", "WEIGHTS_FILE", "PromptEnsemble", "Round"]
-
 #: The text of a run, and the weights of the images at the end of its fit.
 ENSEMBLE_FILE, WEIGHTS_FILE = "ensemble.json", "weights.json"
 

@@ -15,20 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.errors import EmbeddingError, FileFormatError, InputError, LabelError, SettingError
 from promptboost.files import write_bytes
 
-__all__ = [
-    "read_tensors",
-    "write_tensors",
-    "Head",
-    "as_rows",
-    "check_names",
-    "check_positive",
-    "check_scale",
-    "scale_field",
-    "check_text",
-    "class_totals",
-    "LinearHead",
-]
-
 SCHEMA_VERSION = 1
 
 # safetensors keeps metadata in an unordered map: a single entry makes equal heads equal files.
@@ -116,17 +102,7 @@ class Head(ABC):
         """What a total is multiplied by to become an unnormalised log-probability."""
 
     def scores(self, X: ArrayLike) -> NDArray[np.floating]:
-        """Average the rounds: one number per class, on the scale of a single round.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, D)
-            Image embeddings of the encoder the head was made with.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n, K)
-        """
+        """Average the rounds: one number per class, on the scale of a single round."""
         return self._totals(X) / np.float32(self._largest_total)
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -147,21 +123,7 @@ class Head(ABC):
         return np.asarray(self.class_names, dtype=np.str_)[self.predict_index(X)]
 
     def predict_proba(self, X: ArrayLike, logit_scale: float | None = None) -> NDArray[np.float64]:
-        """Turn :meth:`scores` into probabilities with a softmax.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, D)
-            Image embeddings.
-        logit_scale : float, optional
-            Factor on the mean scores. By default the head's own `logit_scale`, which the fit chose; if
-            it has none, the one that boosting implies (see the class).
-
-        Returns
-        -------
-        numpy.ndarray of shape (n, K)
-            Rows sum to one, and the largest entry is the predicted class.
-        """
+        """Turn :meth:`scores` into probabilities with a softmax."""
         own = self.logit_scale if logit_scale is None else logit_scale
         scale = self._log_odds * self._largest_total if own is None else own
         check_positive("logit_scale", scale)

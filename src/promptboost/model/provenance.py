@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from promptboost.model.ensemble import PromptEnsemble
 
-__all__ = ["Composed"]
-
 _HOW = {
     "gradient": "by gradient: copies moved to the sentences that lower the logistic loss most",
     "greedy": "greedily, as in the paper: sentences added while they mend errors",

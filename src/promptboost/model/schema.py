@@ -29,26 +29,6 @@ from promptboost.errors import (
     SettingError,
 )
 
-__all__ = [
-    "Scalar",
-    "as_bank",
-    "as_banks",
-    "as_class_names",
-    "as_number",
-    "as_numbers",
-    "as_optional_number",
-    "as_optional_text",
-    "as_scalars",
-    "as_sequence",
-    "as_text",
-    "as_texts",
-    "json_schema",
-    "json_text",
-    "parse",
-    "read_record",
-    "write_record",
-]
-
 Scalar = str | int | float | bool | None
 
 
@@ -250,14 +230,7 @@ def json_text(record: Mapping[str, Any]) -> str:
 
 
 def read_record(text: str) -> dict[str, Any]:
-    """Read the fields of an ensemble, whichever version of promptboost wrote them.
-
-    Raises
-    ------
-    FileFormatError
-        If the text is cut off, not JSON, not an ensemble, of a later version, or has a field
-        too many or too few.
-    """
+    """Read the fields of an ensemble, whichever version of promptboost wrote them."""
     record = parse(text)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise FileFormatError(f'not a promptboost ensemble (no "format": "{FORMAT}").')

@@ -17,8 +17,6 @@ from promptboost.model.votes import VotingHead
 if TYPE_CHECKING:
     from promptboost.model.ensemble import PromptEnsemble
 
-__all__ = ["TextVectors", "embed", "weak_heads", "DoubleHead", "EmbeddedRounds"]
-
 TextVectors = Mapping[str, ArrayLike] | Callable[[Sequence[str]], ArrayLike]
 
 # float16 rows, as stores keep them, are well within this of length one.

@@ -20,8 +20,6 @@ from promptboost.model.head import (
     write_tensors,
 )
 
-__all__ = ["VotingHead"]
-
 _FORMAT = "promptboost-voting-head"
 _TEXT_FIELDS = ("encoder_id", "encoder_fingerprint", "ensemble_fingerprint")
 

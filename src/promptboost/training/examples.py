@@ -18,16 +18,6 @@ from promptboost.model.schema import Scalar
 from promptboost.training.learner import boost_settings, fit_ensemble
 from promptboost.training.pool_rows import PoolRows
 
-__all__ = [
-    "Cache",
-    "Examples",
-    "RowSpace",
-    "Rows",
-    "checked_views",
-    "embedder_of",
-    "fit_examples",
-]
-
 Rows = NDArray[np.floating]
 # Where embeddings are kept: the user's store, nowhere, or a folder.
 Cache = bool | str | os.PathLike[str]
@@ -110,15 +100,7 @@ class Examples:
     views: Rows | None = None
 
     def weighted(self, class_names: Sequence[str]) -> "Examples":
-        """Leave out what has no weight: it would never count.
-
-        Raises
-        ------
-        WeightError
-            If a weight is negative, or all are zero.
-        LabelError
-            If a class is left without examples.
-        """
+        """Leave out what has no weight: it would never count."""
         if self.weights is None:
             return self
         if (self.weights < 0).any():
@@ -207,16 +189,7 @@ of X, got (2, 3, 5)
 
 
 def embedder_of(encoder: object, cache: Cache = True) -> Embedder | TextSource | None:
-    """Return what embeds texts, and images where it is an embedder.
-
-    Parameters
-    ----------
-    encoder : Encoder, str, mapping, callable or None
-        An encoder or its name becomes an embedder; copies of an estimator share the model of a name.
-        All else is returned as it is.
-    cache : bool or path-like, default=True
-        The store of the embedder.
-    """
+    """Return what embeds texts, and images where it is an embedder."""
     source = text_source(encoder)
     if isinstance(cache, bool):
         place = None

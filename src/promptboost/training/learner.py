@@ -17,15 +17,6 @@ from promptboost.model.schema import Scalar
 from promptboost.training.pool_rows import PoolTexts
 from promptboost.training.record import FitRecord, recorded_settings
 
-__all__ = [
-    "boost_settings",
-    "calibrated_logit_scale",
-    "settle_scale",
-    "OnRound",
-    "fit_ensemble",
-    "round_text",
-]
-
 Scores = NDArray[np.float64]
 
 # Steps of a twentieth: the log loss hardly changes within one.
@@ -40,26 +31,6 @@ def settle_scale(
     before: PromptEnsemble | None = None,
 ) -> tuple[BoostSettings, str | None, Scores | None]:
     """Choose the logit scale of the composer, if the composer needs one and none is given.
-
-    Parameters
-    ----------
-    shots : Shots
-        Labelled images and their views.
-    pool : GridPool
-        Templates and prompts.
-    settings : BoostSettings
-        What is asked. A ``gradient.logit_scale`` of None is to be chosen.
-    encoder_scale : float or None
-        What the encoder multiplies cosines with. None if the rows are of no known encoder: then
-        :func:`calibrated_scale` takes its place.
-    before : PromptEnsemble, optional
-        What the fit continues: its scale is kept, not chosen again.
-
-    Returns
-    -------
-    tuple of BoostSettings, (str or None) and (array or None)
-        The settings with a scale, why it is this one, and the scores of the images when they were set
-        aside to choose it; None where nothing was chosen, or none could be.
 
     Examples
     --------
@@ -119,15 +90,6 @@ def calibrated_logit_scale(
     taken with softened targets: as if, beside the n images, half an image were of any class.
 
     With one image of a class none can be set aside: then it is the encoder's own scale.
-
-    Parameters
-    ----------
-    shots, pool, settings
-        As of the fit; a logit scale of the gradient composer must be settled.
-    encoder_scale : float or None
-        What the encoder multiplies cosines with.
-    held_out : array of shape (n, K), optional
-        Scores of the images when they were set aside, where they are known.
 
     Examples
     --------

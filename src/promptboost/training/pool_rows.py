@@ -28,8 +28,6 @@ from promptboost.errors import EmbeddingError, PoolError
 from promptboost.pool import PromptPool
 from promptboost.pool.pool import words_fingerprint
 
-__all__ = ["RowsFolder", "PoolTexts", "MOST_IN_MEMORY", "PoolRows", "encoding"]
-
 _SCHEMA = 1
 _ROWS = "rows.int16"
 _BLOCKS = "blocks.jsonl"
@@ -39,15 +37,6 @@ class RowsFolder:
     """The blocks of one pool and one encoder.
 
     One file and one map for all blocks: a thousand would meet the limit of open files.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Made if it does not exist. What is there is gone on with.
-    pool, encoder : str
-        Their fingerprints.
-    sizes : sequence of int
-        How many rows each block has.
 
     Attributes
     ----------
@@ -400,19 +389,7 @@ class PoolRows:
 
     @classmethod
     def embed(cls, texts: PoolTexts, embedder: Embedder, folder: Path | None = None) -> "PoolRows":
-        """Embed a pool; the rows are the same wherever they are kept.
-
-        Parameters
-        ----------
-        texts : PoolTexts
-            The words.
-        embedder : Embedder
-            What embeds them.
-        folder : Path, optional
-            A place for this alone. Rows of the same pool and encoder that an interrupted call left
-            there are gone on with, and others are deleted. None for a place that does not outlive
-            this process.
-        """
+        """Embed a pool; the rows are the same wherever they are kept."""
         if texts.n_bytes(embedder.encoder.dim) <= MOST_IN_MEMORY:
             if folder is not None:
                 _remove(folder)  # a larger pool of an earlier fit may have left something there

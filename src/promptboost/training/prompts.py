@@ -14,8 +14,6 @@ from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
 from promptboost.training.examples import Examples, Rows, RowSpace
 from promptboost.training.pool_rows import PoolRows, PoolTexts
 
-__all__ = ["PoolLike", "embed_pool", "make_pool", "names_of_classes", "prototypes"]
-
 # What a pool can be made of: a pool, a file, or sentences by class.
 PoolLike = PromptPool | str | Path | Mapping[str, Sequence[str]]
 
@@ -27,15 +25,6 @@ def names_of_classes(
     in_prompts: bool,
 ) -> tuple[str, ...]:
     """Return the name of each class.
-
-    Parameters
-    ----------
-    labels : sequence
-        The distinct labels, sorted.
-    class_names : sequence or mapping, optional
-        Names by label. A sequence has the names of the labels 0, 1, and so on.
-    in_prompts : bool
-        Whether names are read as words, so that a number is none.
 
     Examples
     --------
@@ -83,18 +72,6 @@ def make_pool(
     concatenate: Literal["none", "one", "all"] = "none",
 ) -> PromptPool:
     """Make the pool of some classes.
-
-    Parameters
-    ----------
-    class_names : sequence of str
-        In the order of the labels.
-    pool : PromptPool, path-like or mapping of str to sequence of str, optional
-        A pool, which may have more classes; a file that :func:`promptboost.pool.read_pool` reads;
-        or sentences by class, to join the templates.
-    templates : sequence of str, "own" or "clip", optional
-        Templates where `pool` has none; ours by default.
-    concatenate : {"none", "one", "all"}, default="none"
-        See :func:`promptboost.pool.build_pool`.
 
     Examples
     --------

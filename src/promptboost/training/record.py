@@ -16,8 +16,6 @@ from promptboost.model import PromptEnsemble, Round
 from promptboost.model.schema import Scalar
 from promptboost.training.pool_rows import PoolTexts
 
-__all__ = ["FitRecord", "recorded_settings"]
-
 # A longer or more patient fit goes through the same rounds, and why a scale is what it is changes none.
 _MAY_DIFFER = ("rounds", "patience", "scale_choice")
 # These are fields of the ensemble itself.
@@ -90,13 +88,7 @@ class FitRecord:
         )
 
     def state_after(self, before: PromptEnsemble) -> BoostState:
-        """Find where a fit stood when it wrote an ensemble.
-
-        Raises
-        ------
-        SettingError
-            If the ensemble is of another fit, or was edited since; the message names what differs.
-        """
+        """Find where a fit stood when it wrote an ensemble."""
         differences = self._differences(before)
         if differences:
             raise SettingError(
