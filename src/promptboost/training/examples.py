@@ -33,22 +33,9 @@ class RowSpace:
     they get one more coordinate, the same for all rows, before they are scaled. For rows that are
     of one length anyway this changes no comparison of cosines; for others it keeps apart those
     that differ in length only, as the intercept of a linear model does.
-
-    Attributes
-    ----------
-    constant : float or None
-        The further coordinate, if there is one.
-
-    Examples
-    --------
-    >>> space = RowSpace.around(np.array([[3.0, 4.0], [0.0, 5.0]]), np.array([1.0, 1.0]))
-    >>> space.constant
-    5.0
-    >>> space.unit(np.array([[0.0, 0.0]]))
-    array([[0., 0., 1.]])
     """
 
-    constant: float | None = None
+    constant: float | None = None  # the further coordinate
 
     @classmethod
     def around(cls, rows: Rows, weights: Rows) -> "RowSpace":
@@ -70,34 +57,13 @@ class RowSpace:
 
 @dataclass(frozen=True)
 class Examples:
-    """Labelled rows, as they were given.
+    """Labelled rows, as they were given."""
 
-    Attributes
-    ----------
-    rows : array of shape (n, D)
-        One for each example.
-    labels : array of int of shape (n,)
-        Class index of each.
-    ids : tuple of str
-        Name of each.
-    weights : array of shape (n,), or None
-        Weights to start with, if not uniform.
-    views : array of shape (n, V, D), or None
-        Further rows of each example.
-
-    Examples
-    --------
-    >>> rows, labels = np.eye(3), np.array([0, 1, 1])
-    >>> some = Examples(rows, labels, ("a", "b", "c"), np.array([1.0, 0.0, 2.0]))
-    >>> some.weighted(["cat", "dog"]).ids
-    ('a', 'c')
-    """
-
-    rows: Rows
+    rows: Rows  # (n, D)
     labels: NDArray[np.int64]
     ids: tuple[str, ...]
-    weights: Rows | None = None
-    views: Rows | None = None
+    weights: Rows | None = None  # to start with, if not uniform
+    views: Rows | None = None  # (n, V, D)
 
     def weighted(self, class_names: Sequence[str]) -> "Examples":
         """Leave out what has no weight: it would never count."""
@@ -112,21 +78,19 @@ class Examples:
         lost = np.setdiff1d(self.labels, self.labels[kept])
         if len(lost):
             raise LabelError(f"all examples of the class {class_names[lost[0]]!r} have weight zero")
-        return Examples(
-            self.rows[kept],
-            self.labels[kept],
-            tuple(self.ids[i] for i in kept),
-            self.weights[kept],
-            None if self.views is None else self.views[kept],
-        )
+        return self._some(kept, self.weights[kept])
+
+    def _some(self, kept: NDArray[np.intp], weights: Rows | None) -> "Examples":
+        ids = tuple(self.ids[i] for i in kept)
+        views = None if self.views is None else self.views[kept]
+        return Examples(self.rows[kept], self.labels[kept], ids, weights, views)
 
     def merged(self) -> tuple["Examples", Parts]:
         """Put examples in the order of their values, and equal ones together with their weights added.
 
         Then it decides nothing in which order examples were given, or whether one was given twice or
-        with twice the weight: neither a sum of floats that is rounded, nor who is set aside with whom
-        when the logit scale is chosen. Which merged example each one went into, and its part of
-        that, is returned too.
+        with twice the weight. Which merged example each one went into, and its part of that, is
+        returned too.
         """
         n = len(self.rows)
         values = [self.labels[:, None], self.rows]
@@ -138,13 +102,8 @@ class Examples:
         into = into.reshape(n)
         weights = self.relative_weights()
         total = np.bincount(into, weights=weights).astype(np.float64)
-        together = Examples(
-            self.rows[first],
-            self.labels[first],
-            tuple(self.ids[i] for i in first),
-            None if self.weights is None and len(first) == n else total,
-            None if self.views is None else self.views[first],
-        )
+        uniform = self.weights is None and len(first) == n
+        together = self._some(first, None if uniform else total)
         shares = zip(self.ids, into, weights / total[into], strict=True)
         return together, {name: (together.ids[i], float(share)) for name, i, share in shares}
 
@@ -165,16 +124,7 @@ class Examples:
 
 
 def checked_views(views: ArrayLike | None, rows: Rows) -> Rows | None:
-    """Check that views belong to rows.
-
-    Examples
-    --------
-    >>> checked_views(np.ones((2, 3, 5)), np.ones((2, 4)))
-    Traceback (most recent call last):
-        ...
-    promptboost.errors.EmbeddingError: views: expected shape (2, V, 4) with V >= 1 views of each row \
-of X, got (2, 3, 5)
-    """
+    """Check that views belong to rows."""
     if views is None:
         return None
     seen = np.asarray(views, dtype=rows.dtype)

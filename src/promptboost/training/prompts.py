@@ -24,13 +24,7 @@ def names_of_classes(
     *,
     in_prompts: bool,
 ) -> tuple[str, ...]:
-    """Return the name of each class.
-
-    Examples
-    --------
-    >>> names_of_classes([0, 2], ["cat", "dog", "owl"], in_prompts=True)
-    ('cat', 'owl')
-    """
+    """Return the name of each label; `in_prompts` they are read as words, so that a number is none."""
     if class_names is None:
         numbers = [label for label in labels if not isinstance(label, str)]
         if in_prompts and numbers:
@@ -71,14 +65,7 @@ def make_pool(
     templates: Sequence[str] | None = None,
     concatenate: Literal["none", "one", "all"] = "none",
 ) -> PromptPool:
-    """Make the pool of some classes.
-
-    Examples
-    --------
-    >>> pool = make_pool(["owl", "bat"], {"owl": ["round eyes"]}, ["a {}."])
-    >>> PoolTexts.of(pool).prompt_texts
-    (('an owl.', 'round eyes'), ('a bat.',))
-    """
+    """Return the pool of some classes, from a pool, a file, or sentences by class to join templates."""
     if isinstance(templates, str):
         if templates not in ("own", "clip"):
             raise SettingError(f"templates is {templates!r}: give 'own', 'clip', or a list")
@@ -119,14 +106,6 @@ def prototypes(
     The examples of a class are put in the order of their values and equal ones are kept once, so
     that the order in which they were given decides nothing. The embeddings of all texts are returned
     too.
-
-    Examples
-    --------
-    >>> rows = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
-    >>> examples = Examples(rows, np.array([0, 0, 1]), ("0", "1", "2"))
-    >>> pool, _ = prototypes(["a", "b"], examples, RowSpace())
-    >>> pool.texts.template_texts, pool.texts.prompt_texts
-    ((('the average a',), ('the average b',)), (('example 1', 'example 0'), ('example 2',)))
     """
     rows, weights = space.unit(examples.rows), examples.relative_weights()
     vectors: dict[str, Rows] = {}
