@@ -4,7 +4,6 @@ Besides this file, only the logistic-regression baseline in ``methods/logistic.p
 """
 
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from textwrap import indent
@@ -19,14 +18,9 @@ from sklearn.base import (
     TransformerMixin,
 )
 from sklearn.metrics import accuracy_score
-from sklearn.utils import Tags, check_random_state, column_or_1d
+from sklearn.utils import Tags, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_consistent_length,
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from promptboost.config import (
     DEFAULT_ENCODER,
@@ -46,7 +40,6 @@ from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier, load
 from promptboost.model.head import Head
 from promptboost.model.vectors import EmbeddedRounds
-from promptboost.pool import PromptPool
 from promptboost.training.examples import (
     Cache,
     Examples,
@@ -55,14 +48,7 @@ from promptboost.training.examples import (
     embedder_of,
     fit_examples,
 )
-from promptboost.training.pool_rows import PoolRows
-from promptboost.training.prompts import (
-    PoolLike,
-    embed_pool,
-    make_pool,
-    names_of_classes,
-    prototypes,
-)
+from promptboost.training.prompts import PoolLike, names_of_classes, pool_of_fit
 
 Floats = NDArray[np.float64]
 Labels = NDArray[Any]
@@ -76,30 +62,27 @@ _CALLED = {"rounds": "n_rounds", "views": "n_views", "seed": "random_state"}
 class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier made of sentences, chosen by boosting.
 
-    Each round composes a weak classifier: a bank of prompts for every class, whose score is the mean
-    cosine with the image. The rounds together are a :class:`~promptboost.PromptEnsemble`: plain
-    text, which :meth:`transfer` moves to another encoder.
+    Each round composes a bank of prompts for every class, whose score is the mean cosine with the image.
+    The rounds together are a :class:`~promptboost.PromptEnsemble`: plain text, which :meth:`transfer`
+    moves to another encoder.
 
     **With an encoder**, X holds images, or embeddings that this encoder made of images. The
     prompts come from the class names, which are the labels or `class_names`, and from `pool`.
 
-    **Without an encoder** there is nothing that could embed a sentence, and X is any matrix of
-    numbers. Then *prototypes* stand in for sentences: the training rows of a class are its prompts,
-    called "example 17" after their position in X, and their average is its template. It is the
-    same algorithm, and the result can be read and checked, but not moved elsewhere.
+    **Without an encoder**, X is any matrix of numbers, and *prototypes* stand in for sentences: the
+    training rows of a class are its prompts, called "example 17" after their position in X, and their
+    average is its template. The result can be read and checked, but not moved elsewhere.
 
     Parameters
     ----------
     encoder : Encoder, str, mapping, callable or None, default=None
-        An encoder or its name (see :func:`promptboost.load_encoder`); or what gives the rows of texts
-        and cannot embed images: a mapping from text to row, a function of a list of texts.
-        scikit-learn copies the parameters of estimators it clones, so for a search or a
-        cross-validation a name is better than an encoder, which is copied with its weights.
+        An encoder or its name (see :func:`promptboost.load_encoder`); or what embeds texts alone: a
+        mapping from text to row, a function of a list of texts. For a search or a cross-validation a
+        name is better than an encoder, which scikit-learn copies with its weights.
     pool : PromptPool, mapping, path-like or None, default=None
-        The prompts to choose from. A mapping has sentences by class, which join the filled templates
-        (see :func:`promptboost.pool.build_pool`), and so has a file, of any format that
-        ``promptboost fit --prompts`` reads; without it, there are the templates alone. A warning
-        names the classes without sentences. A PromptPool may have more classes than y.
+        The prompts to choose from. A mapping, or a file that ``promptboost fit --prompts`` reads, has
+        sentences by class, which join the filled templates; without it, there are the templates alone.
+        A warning names the classes without sentences. A PromptPool may have more classes than y.
     templates : sequence of str, "own", "clip" or None, default=None
         Sentences with ``{}`` where the class name goes, where `pool` is not a PromptPool; ours by
         default.
@@ -108,11 +91,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         By default labels are names themselves, and must be texts where there is an encoder.
     {settings}
     cache : bool or path-like, default=True
-        Where embeddings of images and texts are kept, so that none is made twice: the store that
-        the command line uses, none, or a folder.
+        Where embeddings are kept: the store that the command line uses, none, or a folder.
     random_state : int, RandomState or None, default=None
-        Decides which crops a round sees, and ties. An int is the seed itself, so that the command
-        line learns the same text with it.
+        Decides which crops a round sees, and ties. An int is the seed of the command line.
 
     Attributes
     ----------
@@ -142,16 +123,14 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     Notes
     -----
     Rows of X are scaled to length one. Without an encoder they first get one more coordinate, the
-    same for all, as an intercept: see :class:`promptboost.training.examples.RowSpace`.
-
-    Without an encoder, the order of the rows does not matter, and a weight of two is an example given
-    twice: equal examples are put together before anything else is done.
+    same for all, as an intercept; the order of the rows does not matter, and a weight of two is an
+    example given twice.
 
     The defaults are those of ``promptboost fit``. The paper's setting is ``composer="greedy",
     n_rounds=50, views_per_round=4, n_views=20``.
 
-    A pickle holds the name of an encoder, but an encoder with its weights. To keep what was learnt,
-    use :meth:`save`, which writes text and its vectors; :meth:`from_ensemble` reads them.
+    To keep what was learnt, use :meth:`save`, which writes text and its vectors, rather than a pickle;
+    :meth:`from_ensemble` reads them.
 
     Examples
     --------
@@ -241,15 +220,11 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         X : array-like of shape (n_samples, n_features), or sequence of images
             Embeddings, or with an encoder paths, PIL images, arrays of pixels or bytes of files.
         y : array-like of shape (n_samples,)
-            Labels. With an encoder they are names that prompts have, or `class_names` has those.
+            Labels.
         sample_weight : array-like of shape (n_samples,), optional
             Weights that boosting starts with. Examples of weight zero are left out.
         views : array-like of shape (n_samples, n_views, n_features), optional
             Where X has embeddings, those of views of the same images.
-
-        Returns
-        -------
-        self
         """
         source = embedder_of(self.encoder, self.cache)
         config = self._config(images=holds_images(X))
@@ -259,7 +234,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         examples, parts = given.weighted(names), None
         if source is None:  # images keep their names and their order, as on the command line
             examples, parts = examples.merged()
-        pool, words, self._space = self._pool(names, examples, source, config)
+        pool, words, self._space = pool_of_fit(
+            names, examples, source, self.pool, self.templates, config.concatenate
+        )
         encoder = source if isinstance(source, Encoder) else None
         ensemble = fit_examples(examples, pool, config, self._space, encoder)
         weights: Mapping[str, float] = ensemble.sample_weights
@@ -329,26 +306,6 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             weights = _check_sample_weight(sample_weight, rows, dtype=np.float64)
         return labels.astype(np.int64), weights
 
-    def _pool(
-        self,
-        names: Sequence[str],
-        examples: Examples,
-        source: Source | None,
-        config: FitConfig,
-    ) -> tuple[PoolRows, Source, RowSpace]:
-        """Return the pool, what embeds its texts, and the space in which it meets the examples."""
-        if source is None:
-            if self.pool is not None or self.templates is not None:
-                raise SettingError(
-                    "pool and templates are sentences, which need an encoder: set encoder"
-                )
-            space = RowSpace.around(examples.rows, examples.relative_weights())
-            return *prototypes(names, examples, space), space
-        pool = make_pool(names, self.pool, self.templates, config.concatenate)
-        if self.pool and not isinstance(self.pool, PromptPool):
-            _warn_of_missing_sentences(pool.missing)
-        return embed_pool(pool, names, source), source, RowSpace()
-
     def _take(self, ensemble: PromptEnsemble, words: Source) -> None:
         """Set all that follows from an ensemble and what embeds its texts."""
         self.ensemble_ = ensemble
@@ -392,16 +349,6 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             As in the constructor; by default the encoder of the fit, by its name.
         **parameters
             Further parameters of the constructor, for a later :meth:`fit`.
-
-        Examples
-        --------
-        >>> from promptboost import PromptEnsemble
-        >>> from promptboost.model import Round
-        >>> banks = {"fire": {"it is red": 1}, "ice": {"it is blue": 1}}
-        >>> ensemble = PromptEnsemble(("fire", "ice"), (Round("a {}", banks, 0.0, 0.1),))
-        >>> classifier = PromptBoostClassifier.from_ensemble(ensemble, "fake:32-0")
-        >>> classifier.classes_
-        array(['fire', 'ice'], dtype='<U4')
         """
         if not isinstance(ensemble, PromptEnsemble):
             ensemble = load(ensemble).ensemble
@@ -447,12 +394,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self._final.predict_proba(rows)
 
     def decision_function(self, X: Any) -> Floats:
-        """Return the boosting vote.
+        """Return the boosting vote centred over the classes, shape (n_samples, K).
 
-        Returns
-        -------
-        ndarray of shape (n_samples, K), or (n_samples,) for two classes
-            Centred over the classes. For two, the vote for the second minus that for the first.
+        For two classes, the vote for the second minus that for the first, shape (n_samples,).
         """
         rows = self._rows(X)
         return _votes(self._final, rows)
@@ -460,27 +404,17 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def staged_predict(self, X: Any) -> Iterator[Labels]:
         """Return :meth:`predict` after each round."""
         rows = self._rows(X)
-        for head in self._embedded.stages():
-            yield self._labels(head, rows)
+        yield from (self._labels(head, rows) for head in self._embedded.stages())
 
     def staged_decision_function(self, X: Any) -> Iterator[Floats]:
         """Return :meth:`decision_function` after each round."""
         rows = self._rows(X)
-        for head in self._embedded.stages():
-            yield _votes(head, rows)
+        yield from (_votes(head, rows) for head in self._embedded.stages())
 
     def staged_score(
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Iterator[float]:
-        """Return the accuracy after each round.
-
-        Examples
-        --------
-        >>> X, y = [[0.0, 1.0], [0.1, 1.0], [1.0, 0.0], [1.0, 0.2]], ["up", "up", "right", "right"]
-        >>> classifier = PromptBoostClassifier(n_rounds=3).fit(X, y)
-        >>> list(classifier.staged_score(X, y))
-        [1.0, 1.0, 1.0]
-        """
+        """Return the accuracy after each round."""
         for labels in self.staged_predict(X):
             yield float(accuracy_score(y, labels, sample_weight=sample_weight))
 
@@ -579,18 +513,6 @@ def _check_no_pixels(X: Any, encoder: object) -> None:
         raise DataError(
             f"X is a matrix of bytes of shape {X.shape}: one image without colours is written [X]; "
             "embeddings are floats, X.astype(float)"
-        )
-
-
-def _warn_of_missing_sentences(missing: Sequence[str]) -> None:
-    """Name the classes that sentences by class leave out: a slip of spelling looks the same."""
-    if missing:
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        warnings.warn(
-            f"pool has no sentences for {', '.join(map(repr, missing[:5]))}{more}: only templates "
-            "are there to choose from. Add sentences under these names, spelled as in y",
-            UserWarning,
-            stacklevel=4,  # whoever called fit
         )
 
 

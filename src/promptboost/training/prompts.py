@@ -1,5 +1,6 @@
 """The prompts a fit chooses from: a pool for the classes at hand, embedded; or prototypes instead."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 
 from promptboost.boosting.grid import to_grid
 from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
-from promptboost.errors import LabelError, SettingError
+from promptboost.errors import LabelError, SettingError, few
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
 from promptboost.training.examples import Examples, Rows, RowSpace
 from promptboost.training.pool_rows import PoolRows, PoolTexts
@@ -85,14 +86,36 @@ def make_pool(
     return build_pool(class_names, templates=templates, descriptions=pool, concatenate=concatenate)
 
 
-def embed_pool(
-    pool: PromptPool, class_names: Sequence[str], source: Embedder | TextSource
-) -> PoolRows:
-    """Embed the prompts of some classes of a pool, in their order."""
-    texts = PoolTexts.of(pool, class_names)
+def pool_of_fit(
+    class_names: Sequence[str],
+    examples: Examples,
+    source: Embedder | TextSource | None,
+    pool: PoolLike | None,
+    templates: Sequence[str] | None,
+    concatenate: Literal["none", "one", "all"],
+) -> tuple[PoolRows, Embedder | TextSource, RowSpace]:
+    """Return the embedded pool, what embeds its texts, and the space in which it meets the examples."""
+    if source is None:
+        if pool is not None or templates is not None:
+            raise SettingError(
+                "pool and templates are sentences, which need an encoder: set encoder"
+            )
+        space = RowSpace.around(examples.rows, examples.relative_weights())
+        return *prototypes(class_names, examples, space), space
+    made = make_pool(class_names, pool, templates, concatenate)
+    if pool and not isinstance(pool, PromptPool) and made.missing:
+        # A slip of spelling looks the same.
+        warnings.warn(
+            f"pool has no sentences for {few([*map(repr, made.missing)])}: only templates are there to "
+            "choose from. Add sentences under these names, spelled as in y",
+            UserWarning,
+            stacklevel=3,  # whoever called fit
+        )
+    texts = PoolTexts.of(made, class_names)
     if isinstance(source, Embedder):
-        return PoolRows.embed(texts, source)
-    return PoolRows(texts, texts.embed(lambda some: embed_texts(source, some)))
+        return PoolRows.embed(texts, source), source, RowSpace()
+    grid = texts.embed(lambda wanted: embed_texts(source, wanted))
+    return PoolRows(texts, grid), source, RowSpace()
 
 
 _TEMPLATE = "the average {}"
