@@ -1,7 +1,4 @@
-"""PromptBoostClassifier and ImageEmbedder: promptboost for scikit-learn.
-
-Besides this file, only the logistic-regression baseline in ``methods/logistic.py`` imports scikit-learn.
-"""
+"""PromptBoostClassifier and ImageEmbedder: promptboost for scikit-learn."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +31,7 @@ from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_images, holds_images
 from promptboost.data.shots import image_ids
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import Embedder, TextSource
+from promptboost.encoders.embedder import TextSource
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier, load
@@ -44,15 +41,15 @@ from promptboost.training.examples import (
     Cache,
     Examples,
     RowSpace,
+    check_no_pixels,
     checked_views,
     embedder_of,
-    fit_examples,
+    image_embedder,
 )
-from promptboost.training.prompts import PoolLike, names_of_classes, pool_of_fit
+from promptboost.training.prompts import PoolLike, Source, fit_examples, names_of_classes
 
 Floats = NDArray[np.float64]
 Labels = NDArray[Any]
-Source = Embedder | TextSource
 
 # The settings of a fit that are parameters here, and what scikit-learn calls some of them.
 _SETTINGS = ("concatenate", *settings_of(BoostConfig), "views", "view_scale")
@@ -84,8 +81,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         sentences by class, which join the filled templates; without it, there are the templates alone.
         A warning names the classes without sentences. A PromptPool may have more classes than y.
     templates : sequence of str, "own", "clip" or None, default=None
-        Sentences with ``{}`` where the class name goes, where `pool` is not a PromptPool; ours by
-        default.
+        Sentences with ``{}`` for the class name, where `pool` is not a PromptPool; ours by default.
     class_names : sequence or mapping, optional
         What the classes are called in prompts, by label; a sequence names the labels 0, 1, and so on.
         By default labels are names themselves, and must be texts where there is an encoder.
@@ -105,14 +101,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         The same with its encoder: answers for images in any form, is saved, moves.
     head_ : LinearHead or VotingHead
         The same embedded, in single precision, to save or serve.
-    n_iter_ : int
-        Number of rounds.
-    round_errors_ : ndarray of shape (n_iter_,)
-        Weighted error of each round on the views it was composed on.
-    logit_scale_ : float or None
-        What the gradient composer multiplied cosines with; None for the greedy one.
-    scale_choice_ : str or None
-        Why, in words, where it was chosen.
+    n_iter_, round_errors_ : int and ndarray of shape (n_iter_,)
+        Number of rounds, and the weighted error of each on the views it was composed on.
+    logit_scale_, scale_choice_ : float and str, or None
+        What the gradient composer multiplied cosines with, and why, where it was chosen.
     sample_weight_ : ndarray of shape (n_samples,)
         Boosting weights at the end of the fit: the examples that stayed hard.
     n_features_in_ : int
@@ -128,9 +120,6 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     The defaults are those of ``promptboost fit``. The paper's setting is ``composer="greedy",
     n_rounds=50, views_per_round=4, n_views=20``.
-
-    To keep what was learnt, use :meth:`save`, which writes text and its vectors, rather than a pickle;
-    :meth:`from_ensemble` reads them.
 
     Examples
     --------
@@ -203,8 +192,6 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         tags.input_tags.string = isinstance(self.encoder, str | Encoder)
         return tags
 
-    # --- fitting -------------------------------------------------------------------------------
-
     def fit(
         self,
         X: Any,
@@ -228,21 +215,13 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """
         source = embedder_of(self.encoder, self.cache)
         config = self._config(images=holds_images(X))
-        given = self._examples(X, y, sample_weight, views, source, config)
+        examples = self._examples(X, y, sample_weight, views, source, config)
         read = source is not None
         names = names_of_classes(self.classes_.tolist(), self.class_names, in_prompts=read)
-        examples, parts = given.weighted(names), None
-        if source is None:  # images keep their names and their order, as on the command line
-            examples, parts = examples.merged()
-        pool, words, self._space = pool_of_fit(
-            names, examples, source, self.pool, self.templates, config.concatenate
+        ensemble, weights, words, self._space = fit_examples(
+            examples, names, config, source, self.pool, self.templates
         )
-        encoder = source if isinstance(source, Encoder) else None
-        ensemble = fit_examples(examples, pool, config, self._space, encoder)
-        weights: Mapping[str, float] = ensemble.sample_weights
-        if parts is not None:
-            weights = {name: share * weights[merged] for name, (merged, share) in parts.items()}
-        self.sample_weight_ = np.array([weights.get(i, 0.0) for i in given.ids])
+        self.sample_weight_ = np.array([weights.get(i, 0.0) for i in examples.ids])
         self._take(ensemble, words)
         return self
 
@@ -270,7 +249,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     ) -> Examples:
         """Check X and y as scikit-learn does, learn the classes, and embed what are images."""
         if not holds_images(X):
-            _check_no_pixels(X, source)
+            check_no_pixels(X, source)
             rows, y = validate_data(self, X, y, dtype="numeric")
             rows = np.asarray(rows, dtype=np.float64)
             labels, weights = self._checked_targets(y, sample_weight, rows)
@@ -282,11 +261,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if len(data) == 1:
             raise DataError("X is one image, and fit takes several, of two classes or more")
         check_consistent_length(data.images, y)
-        labels, weights = self._checked_targets(
-            column_or_1d(y, warn=True), sample_weight, data.images
-        )
+        y = column_or_1d(y, warn=True)
+        labels, weights = self._checked_targets(y, sample_weight, data.images)
         wanted = config.views if config.views_seen else 0
-        rows = _images(source).images(data, views=wanted, view_scale=config.view_scale)
+        rows = image_embedder(source).images(data, views=wanted, view_scale=config.view_scale)
         self.n_features_in_ = rows.shape[2]
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
         seen = rows[:, 1:] if wanted else None
@@ -320,16 +298,14 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def transfer(self, encoder: Encoder | str) -> "PromptBoostClassifier":
         """Return a fitted classifier with the same text on another encoder; this one stays."""
         check_is_fitted(self)
-        source = embedder_of(encoder, self.cache)
-        if source is None:
+        if encoder is None:
             raise SettingError("encoder is None: give the encoder to transfer to")
         self._check_sentences()
-        other = type(self)(**{**self.get_params(deep=False), "encoder": encoder})
-        for name in ("classes_", "sample_weight_", "_space"):
+        parameters = self.get_params(deep=False) | {"encoder": encoder}
+        other = self.from_ensemble(self.ensemble_, **parameters)
+        for name in ("classes_", "sample_weight_"):
             if name in self.__dict__:
                 setattr(other, name, getattr(self, name))
-        other._take(self.ensemble_, source)
-        other.n_features_in_ = other.head_.dim
         return other
 
     @classmethod
@@ -339,16 +315,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         encoder: TextSource | str | None = None,
         **parameters: Any,
     ) -> "PromptBoostClassifier":
-        """Make a fitted classifier of an ensemble; its class names are the labels.
+        """Make a fitted classifier of an ensemble, its file, or the folder of a run or of :meth:`save`.
 
-        Parameters
-        ----------
-        ensemble : PromptEnsemble or path-like
-            An ensemble, its file, or the folder of a run or of :meth:`save`.
-        encoder : Encoder, str, mapping or callable, optional
-            As in the constructor; by default the encoder of the fit, by its name.
-        **parameters
-            Further parameters of the constructor, for a later :meth:`fit`.
+        The class names are the labels. The encoder is that of the fit unless another is given; further
+        parameters of the constructor are for a later :meth:`fit`.
         """
         if not isinstance(ensemble, PromptEnsemble):
             ensemble = load(ensemble).ensemble
@@ -367,9 +337,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """The text with its encoder, which answers for images in any form; see the class."""
         check_is_fitted(self)
         self._check_sentences()
-        return PromptClassifier(
-            self.ensemble_, embedder_of(self.encoder, self.cache), self.head_, cache=False
-        )
+        source = embedder_of(self.encoder, self.cache)
+        return PromptClassifier(self.ensemble_, source, self.head_, cache=False)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the text and its vectors into a folder, which :meth:`from_ensemble` reads."""
@@ -380,8 +349,6 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             raise SettingError(
                 "fitted on prototypes, which are rows of X: only sentences can be saved or moved"
             )
-
-    # --- predicting ----------------------------------------------------------------------------
 
     def predict(self, X: Any) -> Labels:
         """Return the label of each image or row of X, which is as in :meth:`fit`, or one image."""
@@ -425,10 +392,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """Check X, embed what are images, and return embeddings of length one."""
         check_is_fitted(self)
         if not holds_images(X):
-            _check_no_pixels(X, self.encoder)
+            check_no_pixels(X, self.encoder)
             rows = validate_data(self, X, reset=False, dtype="numeric")
             return np.asarray(self._space.unit(np.asarray(rows, dtype=np.float64)))
-        embedder = _images(embedder_of(self.encoder, self.cache))
+        embedder = image_embedder(self.encoder, self.cache)
         if embedder.fingerprint != self.head_.encoder_fingerprint:
             raise EncoderError(
                 f"fitted with {self.head_.encoder_id!r}, but encoder is {embedder.id!r} now: use transfer"
@@ -482,38 +449,19 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Load the encoder; there is nothing to learn."""
-        self.n_features_out_ = _images(embedder_of(self.encoder, self.cache)).dim
+        self.n_features_out_ = image_embedder(self.encoder, self.cache).dim
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Embed images (paths, PIL images, arrays of pixels, bytes of files) as rows of length one."""
         if not holds_images(X):
             raise DataError("X holds no images: give paths, PIL images, arrays of pixels, or bytes")
-        embedder = _images(embedder_of(self.encoder, self.cache))
+        embedder = image_embedder(self.encoder, self.cache)
         return embedder.originals(Dataset(as_images(X), ()))
 
     @property
     def _n_features_out(self) -> int:
         return int(self.n_features_out_)
-
-
-def _images(source: Source | None) -> Embedder:
-    """Return what embeds images, or raise if there is nothing that can."""
-    if isinstance(source, Embedder):
-        return source
-    raise DataError(
-        "X holds images, and there is no encoder to embed them: set encoder to an encoder or to the "
-        "name of one, or give embeddings"
-    )
-
-
-def _check_no_pixels(X: Any, encoder: object) -> None:
-    """Raise if X may be an image without colours, where embeddings are expected."""
-    if encoder is not None and isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype == np.uint8:
-        raise DataError(
-            f"X is a matrix of bytes of shape {X.shape}: one image without colours is written [X]; "
-            "embeddings are floats, X.astype(float)"
-        )
 
 
 def _votes(head: Head, rows: Floats) -> Floats:

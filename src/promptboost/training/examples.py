@@ -1,22 +1,17 @@
 """The labelled examples a fit learns from, ready for boosting."""
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting import Shots
-from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, text_source
-from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
-from promptboost.model import PromptEnsemble
-from promptboost.model.schema import Scalar
-from promptboost.training.learner import boost_settings, fit_ensemble
-from promptboost.training.pool_rows import PoolRows
+from promptboost.errors import DataError, EmbeddingError, LabelError, SettingError, WeightError
 
 Rows = NDArray[np.floating]
 # Where embeddings are kept: the user's store, nowhere, or a folder.
@@ -156,25 +151,21 @@ def embedder_of(encoder: object, cache: Cache = True) -> Embedder | TextSource |
     return Embedder(source, EmbeddingStore(place), progress=False)
 
 
-def fit_examples(
-    examples: Examples,
-    pool: PoolRows,
-    config: BoostConfig,
-    space: RowSpace,
-    encoder: Encoder | None,
-    notes: Mapping[str, Scalar] | None = None,
-) -> PromptEnsemble:
-    """Boost on examples; without views, on the examples themselves."""
-    seen = 0 if examples.views is None else examples.views.shape[1]
-    return fit_ensemble(
-        examples.shots(space),
-        pool.grid,
-        pool.texts,
-        boost_settings(config if seen else replace(config, views_per_round=0), seen),
-        image_ids=examples.ids,
-        weights=examples.weights,
-        encoder_id=encoder.id if encoder else None,
-        encoder_fingerprint=encoder.fingerprint if encoder else None,
-        encoder_scale=encoder.logit_scale if encoder else None,
-        notes=notes,
+def image_embedder(encoder: object, cache: Cache = True) -> Embedder:
+    """Return what embeds images, or raise if there is nothing that can."""
+    source = embedder_of(encoder, cache)
+    if isinstance(source, Embedder):
+        return source
+    raise DataError(
+        "X holds images, and there is no encoder to embed them: set encoder to an encoder or to the "
+        "name of one, or give embeddings"
     )
+
+
+def check_no_pixels(X: object, encoder: object) -> None:
+    """Raise if X may be an image without colours, where embeddings are expected."""
+    if encoder is not None and isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype == np.uint8:
+        raise DataError(
+            f"X is a matrix of bytes of shape {X.shape}: one image without colours is written [X]; "
+            "embeddings are floats, X.astype(float)"
+        )

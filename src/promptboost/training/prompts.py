@@ -1,7 +1,8 @@
-"""The prompts a fit chooses from: a pool for the classes at hand, embedded; or prototypes instead."""
+"""A fit on examples: the prompts for the classes at hand, embedded, or prototypes instead."""
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
@@ -9,12 +10,18 @@ from typing import Any, Literal
 import numpy as np
 
 from promptboost.boosting.grid import to_grid
+from promptboost.config import FitConfig
+from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
 from promptboost.errors import LabelError, SettingError, few
+from promptboost.model import PromptEnsemble
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
 from promptboost.training.examples import Examples, Rows, RowSpace
+from promptboost.training.learner import boost_settings, fit_ensemble
 from promptboost.training.pool_rows import PoolRows, PoolTexts
 
+# What embeds texts, and images where it is an embedder.
+Source = Embedder | TextSource
 # What a pool can be made of: a pool, a file, or sentences by class.
 PoolLike = PromptPool | str | Path | Mapping[str, Sequence[str]]
 
@@ -86,22 +93,58 @@ def make_pool(
     return build_pool(class_names, templates=templates, descriptions=pool, concatenate=concatenate)
 
 
-def pool_of_fit(
-    class_names: Sequence[str],
+def fit_examples(
     examples: Examples,
-    source: Embedder | TextSource | None,
+    class_names: Sequence[str],
+    config: FitConfig,
+    source: Source | None,
     pool: PoolLike | None,
     templates: Sequence[str] | None,
-    concatenate: Literal["none", "one", "all"],
-) -> tuple[PoolRows, Embedder | TextSource, RowSpace]:
-    """Return the embedded pool, what embeds its texts, and the space in which it meets the examples."""
-    if source is None:
+) -> tuple[PromptEnsemble, Mapping[str, float], Source, RowSpace]:
+    """Boost on examples, with prototypes where there is nothing to embed sentences with.
+
+    Returned are the ensemble, the weights of the examples at the end, what embeds the prompts, and the
+    space in which they meet the examples.
+    """
+    examples, parts = examples.weighted(class_names), None
+    words: Source
+    if source is None:  # images keep their names and their order, as on the command line
+        examples, parts = examples.merged()
         if pool is not None or templates is not None:
             raise SettingError(
                 "pool and templates are sentences, which need an encoder: set encoder"
             )
         space = RowSpace.around(examples.rows, examples.relative_weights())
-        return *prototypes(class_names, examples, space), space
+        rows, words = prototypes(class_names, examples, space)
+    else:
+        space, words = RowSpace(), source
+        rows = _embedded_pool(class_names, source, pool, templates, config.concatenate)
+    encoder = source if isinstance(source, Encoder) else None
+    seen = 0 if examples.views is None else examples.views.shape[1]
+    ensemble = fit_ensemble(
+        examples.shots(space),
+        rows.grid,
+        rows.texts,
+        boost_settings(config if seen else replace(config, views_per_round=0), seen),
+        image_ids=examples.ids,
+        weights=examples.weights,
+        encoder_id=encoder.id if encoder else None,
+        encoder_fingerprint=encoder.fingerprint if encoder else None,
+        encoder_scale=encoder.logit_scale if encoder else None,
+    )
+    weights = ensemble.sample_weights
+    if parts is not None:
+        weights = {name: share * weights[merged] for name, (merged, share) in parts.items()}
+    return ensemble, weights, words, space
+
+
+def _embedded_pool(
+    class_names: Sequence[str],
+    source: Source,
+    pool: PoolLike | None,
+    templates: Sequence[str] | None,
+    concatenate: Literal["none", "one", "all"],
+) -> PoolRows:
     made = make_pool(class_names, pool, templates, concatenate)
     if pool and not isinstance(pool, PromptPool) and made.missing:
         # A slip of spelling looks the same.
@@ -109,13 +152,12 @@ def pool_of_fit(
             f"pool has no sentences for {few([*map(repr, made.missing)])}: only templates are there to "
             "choose from. Add sentences under these names, spelled as in y",
             UserWarning,
-            stacklevel=3,  # whoever called fit
+            stacklevel=4,  # whoever called fit of the estimator
         )
     texts = PoolTexts.of(made, class_names)
     if isinstance(source, Embedder):
-        return PoolRows.embed(texts, source), source, RowSpace()
-    grid = texts.embed(lambda wanted: embed_texts(source, wanted))
-    return PoolRows(texts, grid), source, RowSpace()
+        return PoolRows.embed(texts, source)
+    return PoolRows(texts, texts.embed(lambda wanted: embed_texts(source, wanted)))
 
 
 _TEMPLATE = "the average {}"
