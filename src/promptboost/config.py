@@ -6,7 +6,7 @@ The command line, TOML files, the estimator and the method ``promptboost`` are v
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from numbers import Integral, Real
 from pathlib import Path
 from textwrap import fill
@@ -14,19 +14,6 @@ from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from promptboost.errors import FileFormatError, SettingError
-
-__all__ = [
-    "DEFAULT_ENCODER",
-    "PRESETS",
-    "BoostConfig",
-    "FitConfig",
-    "InputConfig",
-    "Setting",
-    "checked",
-    "documented",
-    "read_config",
-    "settings_of",
-]
 
 #: Works on a machine that reaches no model hub. A CLIP model is better where one can be had.
 DEFAULT_ENCODER = "conse:lite0"
@@ -81,14 +68,7 @@ class InputConfig:
 
 @dataclass(frozen=True)
 class BoostConfig:
-    """Settings about how prompts are chosen.
-
-    Examples
-    --------
-    >>> BoostConfig(spread=-1)
-    Traceback (most recent call last):
-    promptboost.errors.SettingError: spread is -1, but must be a number, 0 or more
-    """
+    """Settings about how prompts are chosen."""
 
     composer: Composer = _setting(
         "gradient",
@@ -221,61 +201,23 @@ class FitConfig(BoostConfig, InputConfig):
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known of one setting.
+    """What is known of one setting."""
 
-    Attributes
-    ----------
-    name : str
-        Name in files and in Python; the command line has dashes for underscores.
-    kind : type
-        int, float, bool or str.
-    default : object
-        Value where none is given.
-    help : str
-        What it does.
-    choices : tuple of str
-        All values, where there are few.
-    optional : bool
-        Whether it may be None.
-    none : str
-        What None means; the word "all" may be written for it.
-    least, above, most : number or None
-        Limits: the value is `least` or more, larger than `above`, `most` or less.
-    only_for : str or None
-        The one composer that has it.
-    file : bool
-        Whether it names a file.
-    """
-
-    name: str
-    kind: type
+    name: str  # in files and in Python; the command line has dashes for underscores
+    kind: type  # int, float, bool or str
     default: Any
     help: str
-    choices: tuple[str, ...] = ()
-    optional: bool = False
-    none: str = ""
+    choices: tuple[str, ...] = ()  # all values, where there are few
+    optional: bool = False  # whether it may be None
+    none: str = ""  # what None means; the word "all" may be written for it
     least: float | None = None
     above: float | None = None
     most: float | None = None
-    only_for: str | None = None
-    file: bool = False
+    only_for: str | None = None  # the one composer that has it
+    file: bool = False  # whether it names a file
 
     def checked(self, value: Any, called: str | None = None) -> Any:
-        """Return the value as a plain Python one, or raise and say what is expected.
-
-        Parameters
-        ----------
-        value : object
-            What was given.
-        called : str, optional
-            The name to use in the message.
-
-        Examples
-        --------
-        >>> settings_of(FitConfig)["rounds"].checked(0, "n_rounds")
-        Traceback (most recent call last):
-        promptboost.errors.SettingError: n_rounds is 0, but must be 1 or more
-        """
+        """Return the value as a plain Python one, or raise and say what is expected."""
         if value is None and self.optional:
             return None
         if problem := self._problem(value):
@@ -321,27 +263,21 @@ def settings_of(config: type) -> Mapping[str, Setting]:
     """Return the settings of a configuration by name, in order.
 
     Fields that a subclass adds without a documentation of their own are not among them.
-
-    Examples
-    --------
-    >>> settings_of(FitConfig)["spread"].default, settings_of(FitConfig)["composer"].choices
-    (2.0, ('gradient', 'greedy'))
     """
     hints = get_type_hints(config)
-    found = {}
+    settings = {}
     for item in fields(config):
         if "help" not in item.metadata:
             continue
-        assert item.default is not MISSING
         hint = hints[item.name]
         kinds = get_args(hint) if get_origin(hint) is UnionType else (hint,)
         choices = get_args(kinds[0]) if get_origin(kinds[0]) is Literal else ()
         kind = str if choices else kinds[0]
         optional = type(None) in kinds
-        found[item.name] = Setting(
+        settings[item.name] = Setting(
             item.name, kind, item.default, choices=choices, optional=optional, **item.metadata
         )
-    return found
+    return settings
 
 
 def checked(
@@ -351,19 +287,7 @@ def checked(
 ) -> dict[str, Any]:
     """Check some settings, each by itself and all together, and return them as plain values.
 
-    Parameters
-    ----------
-    values : mapping of str to object
-        Settings by name; those that are not in `settings` are left out.
-    settings : mapping of str to Setting
-        From :func:`settings_of`.
-    called : mapping of str to str, optional
-        Other names to use in messages.
-
-    Raises
-    ------
-    SettingError
-        If a value is of another type or out of its limits, or two do not go together.
+    Values without a setting are left out; `called` has other names to use in messages.
     """
     names = {**{name: name for name in settings}, **(called or {})}
     plain = {
@@ -391,19 +315,7 @@ def checked(
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    r"""Read the settings in a TOML file: at its top, or in its table ``[fit]``.
-
-    A ``run.toml`` can be given too: a new fit then has the settings of that run.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "mine.toml"
-    ...     _ = file.write_text('shots = 4\ntemplates = "clip"')
-    ...     read_config(file)
-    {'shots': 4, 'templates': 'clip'}
-    """
+    """Read the settings in a TOML file: at its top, or in its table ``[fit]``, as in a ``run.toml``."""
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:

@@ -1,10 +1,6 @@
-"""PromptBoostClassifier and ImageEmbedder: promptboost for scikit-learn.
-
-Besides this file, only the logistic-regression baseline in ``methods/logistic.py`` imports scikit-learn.
-"""
+"""PromptBoostClassifier and ImageEmbedder: promptboost for scikit-learn."""
 
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from textwrap import indent
@@ -19,14 +15,9 @@ from sklearn.base import (
     TransformerMixin,
 )
 from sklearn.metrics import accuracy_score
-from sklearn.utils import Tags, check_random_state, column_or_1d
+from sklearn.utils import Tags, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_consistent_length,
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from promptboost.config import (
     DEFAULT_ENCODER,
@@ -40,35 +31,25 @@ from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_images, holds_images
 from promptboost.data.shots import image_ids
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import Embedder, TextSource
+from promptboost.encoders.embedder import TextSource
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier, load
 from promptboost.model.head import Head
 from promptboost.model.vectors import EmbeddedRounds
-from promptboost.pool import PromptPool
 from promptboost.training.examples import (
     Cache,
     Examples,
     RowSpace,
+    check_no_pixels,
     checked_views,
     embedder_of,
-    fit_examples,
+    image_embedder,
 )
-from promptboost.training.pool_rows import PoolRows
-from promptboost.training.prompts import (
-    PoolLike,
-    embed_pool,
-    make_pool,
-    names_of_classes,
-    prototypes,
-)
-
-__all__ = ["ImageEmbedder", "PromptBoostClassifier"]
+from promptboost.training.prompts import PoolLike, Source, fit_examples, names_of_classes
 
 Floats = NDArray[np.float64]
 Labels = NDArray[Any]
-Source = Embedder | TextSource
 
 # The settings of a fit that are parameters here, and what scikit-learn calls some of them.
 _SETTINGS = ("concatenate", *settings_of(BoostConfig), "views", "view_scale")
@@ -78,43 +59,37 @@ _CALLED = {"rounds": "n_rounds", "views": "n_views", "seed": "random_state"}
 class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier made of sentences, chosen by boosting.
 
-    Each round composes a weak classifier: a bank of prompts for every class, whose score is the mean
-    cosine with the image. The rounds together are a :class:`~promptboost.PromptEnsemble`: plain
-    text, which :meth:`transfer` moves to another encoder.
+    Each round composes a bank of prompts for every class, whose score is the mean cosine with the image.
+    The rounds together are a :class:`~promptboost.PromptEnsemble`: plain text, which :meth:`transfer`
+    moves to another encoder.
 
     **With an encoder**, X holds images, or embeddings that this encoder made of images. The
     prompts come from the class names, which are the labels or `class_names`, and from `pool`.
 
-    **Without an encoder** there is nothing that could embed a sentence, and X is any matrix of
-    numbers. Then *prototypes* stand in for sentences: the training rows of a class are its prompts,
-    called "example 17" after their position in X, and their average is its template. It is the
-    same algorithm, and the result can be read and checked, but not moved elsewhere.
+    **Without an encoder**, X is any matrix of numbers, and *prototypes* stand in for sentences: the
+    training rows of a class are its prompts, called "example 17" after their position in X, and their
+    average is its template. The result can be read and checked, but not moved elsewhere.
 
     Parameters
     ----------
     encoder : Encoder, str, mapping, callable or None, default=None
-        An encoder or its name (see :func:`promptboost.load_encoder`); or what gives the rows of texts
-        and cannot embed images: a mapping from text to row, a function of a list of texts.
-        scikit-learn copies the parameters of estimators it clones, so for a search or a
-        cross-validation a name is better than an encoder, which is copied with its weights.
+        An encoder or its name (see :func:`promptboost.load_encoder`); or what embeds texts alone: a
+        mapping from text to row, a function of a list of texts. For a search or a cross-validation a
+        name is better than an encoder, which scikit-learn copies with its weights.
     pool : PromptPool, mapping, path-like or None, default=None
-        The prompts to choose from. A mapping has sentences by class, which join the filled templates
-        (see :func:`promptboost.pool.build_pool`), and so has a file, of any format that
-        ``promptboost fit --prompts`` reads; without it, there are the templates alone. A warning
-        names the classes without sentences. A PromptPool may have more classes than y.
+        The prompts to choose from. A mapping, or a file that ``promptboost fit --prompts`` reads, has
+        sentences by class, which join the filled templates; without it, there are the templates alone.
+        A warning names the classes without sentences. A PromptPool may have more classes than y.
     templates : sequence of str, "own", "clip" or None, default=None
-        Sentences with ``{}`` where the class name goes, where `pool` is not a PromptPool; ours by
-        default.
+        Sentences with ``{}`` for the class name, where `pool` is not a PromptPool; ours by default.
     class_names : sequence or mapping, optional
         What the classes are called in prompts, by label; a sequence names the labels 0, 1, and so on.
         By default labels are names themselves, and must be texts where there is an encoder.
     {settings}
     cache : bool or path-like, default=True
-        Where embeddings of images and texts are kept, so that none is made twice: the store that
-        the command line uses, none, or a folder.
+        Where embeddings are kept: the store that the command line uses, none, or a folder.
     random_state : int, RandomState or None, default=None
-        Decides which crops a round sees, and ties. An int is the seed itself, so that the command
-        line learns the same text with it.
+        Decides which crops a round sees, and ties. An int is the seed of the command line.
 
     Attributes
     ----------
@@ -126,14 +101,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         The same with its encoder: answers for images in any form, is saved, moves.
     head_ : LinearHead or VotingHead
         The same embedded, in single precision, to save or serve.
-    n_iter_ : int
-        Number of rounds.
-    round_errors_ : ndarray of shape (n_iter_,)
-        Weighted error of each round on the views it was composed on.
-    logit_scale_ : float or None
-        What the gradient composer multiplied cosines with; None for the greedy one.
-    scale_choice_ : str or None
-        Why, in words, where it was chosen.
+    n_iter_, round_errors_ : int and ndarray of shape (n_iter_,)
+        Number of rounds, and the weighted error of each on the views it was composed on.
+    logit_scale_, scale_choice_ : float and str, or None
+        What the gradient composer multiplied cosines with, and why, where it was chosen.
     sample_weight_ : ndarray of shape (n_samples,)
         Boosting weights at the end of the fit: the examples that stayed hard.
     n_features_in_ : int
@@ -144,16 +115,11 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     Notes
     -----
     Rows of X are scaled to length one. Without an encoder they first get one more coordinate, the
-    same for all, as an intercept: see :class:`promptboost.training.examples.RowSpace`.
-
-    Without an encoder, the order of the rows does not matter, and a weight of two is an example given
-    twice: equal examples are put together before anything else is done.
+    same for all, as an intercept; the order of the rows does not matter, and a weight of two is an
+    example given twice.
 
     The defaults are those of ``promptboost fit``. The paper's setting is ``composer="greedy",
     n_rounds=50, views_per_round=4, n_views=20``.
-
-    A pickle holds the name of an encoder, but an encoder with its weights. To keep what was learnt,
-    use :meth:`save`, which writes text and its vectors; :meth:`from_ensemble` reads them.
 
     Examples
     --------
@@ -226,8 +192,6 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         tags.input_tags.string = isinstance(self.encoder, str | Encoder)
         return tags
 
-    # --- fitting -------------------------------------------------------------------------------
-
     def fit(
         self,
         X: Any,
@@ -243,31 +207,21 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         X : array-like of shape (n_samples, n_features), or sequence of images
             Embeddings, or with an encoder paths, PIL images, arrays of pixels or bytes of files.
         y : array-like of shape (n_samples,)
-            Labels. With an encoder they are names that prompts have, or `class_names` has those.
+            Labels.
         sample_weight : array-like of shape (n_samples,), optional
             Weights that boosting starts with. Examples of weight zero are left out.
         views : array-like of shape (n_samples, n_views, n_features), optional
             Where X has embeddings, those of views of the same images.
-
-        Returns
-        -------
-        self
         """
         source = embedder_of(self.encoder, self.cache)
         config = self._config(images=holds_images(X))
-        given = self._examples(X, y, sample_weight, views, source, config)
+        examples = self._examples(X, y, sample_weight, views, source, config)
         read = source is not None
         names = names_of_classes(self.classes_.tolist(), self.class_names, in_prompts=read)
-        examples, parts = given.weighted(names), None
-        if source is None:  # images keep their names and their order, as on the command line
-            examples, parts = examples.merged()
-        pool, words, self._space = self._pool(names, examples, source, config)
-        encoder = source if isinstance(source, Encoder) else None
-        ensemble = fit_examples(examples, pool, config, self._space, encoder)
-        weights: Mapping[str, float] = ensemble.sample_weights
-        if parts is not None:
-            weights = {name: share * weights[merged] for name, (merged, share) in parts.items()}
-        self.sample_weight_ = np.array([weights.get(i, 0.0) for i in given.ids])
+        ensemble, weights, words, self._space = fit_examples(
+            examples, names, config, source, self.pool, self.templates
+        )
+        self.sample_weight_ = np.array([weights.get(i, 0.0) for i in examples.ids])
         self._take(ensemble, words)
         return self
 
@@ -295,7 +249,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     ) -> Examples:
         """Check X and y as scikit-learn does, learn the classes, and embed what are images."""
         if not holds_images(X):
-            _check_no_pixels(X, source)
+            check_no_pixels(X, source)
             rows, y = validate_data(self, X, y, dtype="numeric")
             rows = np.asarray(rows, dtype=np.float64)
             labels, weights = self._checked_targets(y, sample_weight, rows)
@@ -307,11 +261,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if len(data) == 1:
             raise DataError("X is one image, and fit takes several, of two classes or more")
         check_consistent_length(data.images, y)
-        labels, weights = self._checked_targets(
-            column_or_1d(y, warn=True), sample_weight, data.images
-        )
+        y = column_or_1d(y, warn=True)
+        labels, weights = self._checked_targets(y, sample_weight, data.images)
         wanted = config.views if config.views_seen else 0
-        rows = _images(source).images(data, views=wanted, view_scale=config.view_scale)
+        rows = image_embedder(source).images(data, views=wanted, view_scale=config.view_scale)
         self.n_features_in_ = rows.shape[2]
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
         seen = rows[:, 1:] if wanted else None
@@ -331,26 +284,6 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             weights = _check_sample_weight(sample_weight, rows, dtype=np.float64)
         return labels.astype(np.int64), weights
 
-    def _pool(
-        self,
-        names: Sequence[str],
-        examples: Examples,
-        source: Source | None,
-        config: FitConfig,
-    ) -> tuple[PoolRows, Source, RowSpace]:
-        """Return the pool, what embeds its texts, and the space in which it meets the examples."""
-        if source is None:
-            if self.pool is not None or self.templates is not None:
-                raise SettingError(
-                    "pool and templates are sentences, which need an encoder: set encoder"
-                )
-            space = RowSpace.around(examples.rows, examples.relative_weights())
-            return *prototypes(names, examples, space), space
-        pool = make_pool(names, self.pool, self.templates, config.concatenate)
-        if self.pool and not isinstance(self.pool, PromptPool):
-            _warn_of_missing_sentences(pool.missing)
-        return embed_pool(pool, names, source), source, RowSpace()
-
     def _take(self, ensemble: PromptEnsemble, words: Source) -> None:
         """Set all that follows from an ensemble and what embeds its texts."""
         self.ensemble_ = ensemble
@@ -365,16 +298,14 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def transfer(self, encoder: Encoder | str) -> "PromptBoostClassifier":
         """Return a fitted classifier with the same text on another encoder; this one stays."""
         check_is_fitted(self)
-        source = embedder_of(encoder, self.cache)
-        if source is None:
+        if encoder is None:
             raise SettingError("encoder is None: give the encoder to transfer to")
         self._check_sentences()
-        other = type(self)(**{**self.get_params(deep=False), "encoder": encoder})
-        for name in ("classes_", "sample_weight_", "_space"):
+        parameters = self.get_params(deep=False) | {"encoder": encoder}
+        other = self.from_ensemble(self.ensemble_, **parameters)
+        for name in ("classes_", "sample_weight_"):
             if name in self.__dict__:
                 setattr(other, name, getattr(self, name))
-        other._take(self.ensemble_, source)
-        other.n_features_in_ = other.head_.dim
         return other
 
     @classmethod
@@ -384,26 +315,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         encoder: TextSource | str | None = None,
         **parameters: Any,
     ) -> "PromptBoostClassifier":
-        """Make a fitted classifier of an ensemble; its class names are the labels.
+        """Make a fitted classifier of an ensemble, its file, or the folder of a run or of :meth:`save`.
 
-        Parameters
-        ----------
-        ensemble : PromptEnsemble or path-like
-            An ensemble, its file, or the folder of a run or of :meth:`save`.
-        encoder : Encoder, str, mapping or callable, optional
-            As in the constructor; by default the encoder of the fit, by its name.
-        **parameters
-            Further parameters of the constructor, for a later :meth:`fit`.
-
-        Examples
-        --------
-        >>> from promptboost import PromptEnsemble
-        >>> from promptboost.model import Round
-        >>> banks = {"fire": {"it is red": 1}, "ice": {"it is blue": 1}}
-        >>> ensemble = PromptEnsemble(("fire", "ice"), (Round("a {}", banks, 0.0, 0.1),))
-        >>> classifier = PromptBoostClassifier.from_ensemble(ensemble, "fake:32-0")
-        >>> classifier.classes_
-        array(['fire', 'ice'], dtype='<U4')
+        The class names are the labels. The encoder is that of the fit unless another is given; further
+        parameters of the constructor are for a later :meth:`fit`.
         """
         if not isinstance(ensemble, PromptEnsemble):
             ensemble = load(ensemble).ensemble
@@ -422,9 +337,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """The text with its encoder, which answers for images in any form; see the class."""
         check_is_fitted(self)
         self._check_sentences()
-        return PromptClassifier(
-            self.ensemble_, embedder_of(self.encoder, self.cache), self.head_, cache=False
-        )
+        source = embedder_of(self.encoder, self.cache)
+        return PromptClassifier(self.ensemble_, source, self.head_, cache=False)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the text and its vectors into a folder, which :meth:`from_ensemble` reads."""
@@ -435,8 +349,6 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             raise SettingError(
                 "fitted on prototypes, which are rows of X: only sentences can be saved or moved"
             )
-
-    # --- predicting ----------------------------------------------------------------------------
 
     def predict(self, X: Any) -> Labels:
         """Return the label of each image or row of X, which is as in :meth:`fit`, or one image."""
@@ -449,12 +361,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self._final.predict_proba(rows)
 
     def decision_function(self, X: Any) -> Floats:
-        """Return the boosting vote.
+        """Return the boosting vote centred over the classes, shape (n_samples, K).
 
-        Returns
-        -------
-        ndarray of shape (n_samples, K), or (n_samples,) for two classes
-            Centred over the classes. For two, the vote for the second minus that for the first.
+        For two classes, the vote for the second minus that for the first, shape (n_samples,).
         """
         rows = self._rows(X)
         return _votes(self._final, rows)
@@ -462,27 +371,17 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def staged_predict(self, X: Any) -> Iterator[Labels]:
         """Return :meth:`predict` after each round."""
         rows = self._rows(X)
-        for head in self._embedded.stages():
-            yield self._labels(head, rows)
+        yield from (self._labels(head, rows) for head in self._embedded.stages())
 
     def staged_decision_function(self, X: Any) -> Iterator[Floats]:
         """Return :meth:`decision_function` after each round."""
         rows = self._rows(X)
-        for head in self._embedded.stages():
-            yield _votes(head, rows)
+        yield from (_votes(head, rows) for head in self._embedded.stages())
 
     def staged_score(
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Iterator[float]:
-        """Return the accuracy after each round.
-
-        Examples
-        --------
-        >>> X, y = [[0.0, 1.0], [0.1, 1.0], [1.0, 0.0], [1.0, 0.2]], ["up", "up", "right", "right"]
-        >>> classifier = PromptBoostClassifier(n_rounds=3).fit(X, y)
-        >>> list(classifier.staged_score(X, y))
-        [1.0, 1.0, 1.0]
-        """
+        """Return the accuracy after each round."""
         for labels in self.staged_predict(X):
             yield float(accuracy_score(y, labels, sample_weight=sample_weight))
 
@@ -493,10 +392,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """Check X, embed what are images, and return embeddings of length one."""
         check_is_fitted(self)
         if not holds_images(X):
-            _check_no_pixels(X, self.encoder)
+            check_no_pixels(X, self.encoder)
             rows = validate_data(self, X, reset=False, dtype="numeric")
             return np.asarray(self._space.unit(np.asarray(rows, dtype=np.float64)))
-        embedder = _images(embedder_of(self.encoder, self.cache))
+        embedder = image_embedder(self.encoder, self.cache)
         if embedder.fingerprint != self.head_.encoder_fingerprint:
             raise EncoderError(
                 f"fitted with {self.head_.encoder_id!r}, but encoder is {embedder.id!r} now: use transfer"
@@ -550,50 +449,19 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Load the encoder; there is nothing to learn."""
-        self.n_features_out_ = _images(embedder_of(self.encoder, self.cache)).dim
+        self.n_features_out_ = image_embedder(self.encoder, self.cache).dim
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Embed images (paths, PIL images, arrays of pixels, bytes of files) as rows of length one."""
         if not holds_images(X):
             raise DataError("X holds no images: give paths, PIL images, arrays of pixels, or bytes")
-        embedder = _images(embedder_of(self.encoder, self.cache))
+        embedder = image_embedder(self.encoder, self.cache)
         return embedder.originals(Dataset(as_images(X), ()))
 
     @property
     def _n_features_out(self) -> int:
         return int(self.n_features_out_)
-
-
-def _images(source: Source | None) -> Embedder:
-    """Return what embeds images, or raise if there is nothing that can."""
-    if isinstance(source, Embedder):
-        return source
-    raise DataError(
-        "X holds images, and there is no encoder to embed them: set encoder to an encoder or to the "
-        "name of one, or give embeddings"
-    )
-
-
-def _check_no_pixels(X: Any, encoder: object) -> None:
-    """Raise if X may be an image without colours, where embeddings are expected."""
-    if encoder is not None and isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype == np.uint8:
-        raise DataError(
-            f"X is a matrix of bytes of shape {X.shape}: one image without colours is written [X]; "
-            "embeddings are floats, X.astype(float)"
-        )
-
-
-def _warn_of_missing_sentences(missing: Sequence[str]) -> None:
-    """Name the classes that sentences by class leave out: a slip of spelling looks the same."""
-    if missing:
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        warnings.warn(
-            f"pool has no sentences for {', '.join(map(repr, missing[:5]))}{more}: only templates "
-            "are there to choose from. Add sentences under these names, spelled as in y",
-            UserWarning,
-            stacklevel=4,  # whoever called fit
-        )
 
 
 def _votes(head: Head, rows: Floats) -> Floats:

@@ -15,46 +15,29 @@ from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_embeddings, as_images, holds_images
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource
-from promptboost.errors import DataError, EncoderError, FileFormatError, LabelError, SettingError
+from promptboost.errors import (
+    DataError,
+    EncoderError,
+    FileFormatError,
+    LabelError,
+    SettingError,
+    count,
+)
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import LinearHead
 from promptboost.model.votes import VotingHead
-
-__all__ = [
-    "AnyHead",
-    "PromptClassifier",
-    "embed_ensemble",
-    "encoder_slug",
-    "head_file",
-    "load",
-    "stored_head",
-]
 
 AnyHead = LinearHead | VotingHead
 
 
 def encoder_slug(encoder_id: str) -> str:
-    """Turn the name of an encoder into a part of a file name.
-
-    Examples
-    --------
-    >>> encoder_slug("ViT-B-32/openai"), encoder_slug("conse:lite0")
-    ('ViT-B-32-openai', 'conse-lite0')
-    """
+    """Turn the name of an encoder into a part of a file name."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", encoder_id)
 
 
 def head_file(encoder_id: str | None) -> str:
-    """Return the name of the file with the head for one encoder, or for rows of no known one.
-
-    Examples
-    --------
-    >>> head_file("conse:lite0"), head_file(None)
-    ('head-conse-lite0.safetensors', 'head.safetensors')
-    """
-    return (
-        "head.safetensors" if encoder_id is None else f"head-{encoder_slug(encoder_id)}.safetensors"
-    )
+    """Return the name of the file with the head for one encoder, or for rows of no known one."""
+    return f"head{'' if encoder_id is None else f'-{encoder_slug(encoder_id)}'}.safetensors"
 
 
 def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:
@@ -76,9 +59,8 @@ def stored_head(folder: Path, ensemble: PromptEnsemble, encoder: Encoder | None)
     except FileFormatError:  # damaged, or of the other kind
         return None
     fingerprint = None if encoder is None else encoder.fingerprint
-    if head.encoder_fingerprint != fingerprint:
-        return None
-    if not ensemble.has_fingerprint(head.ensemble_fingerprint):
+    same_text = ensemble.has_fingerprint(head.ensemble_fingerprint)
+    if head.encoder_fingerprint != fingerprint or not same_text:
         return None
     # Heads of earlier versions have no logit scale.
     return replace(head, logit_scale=ensemble.logit_scale_on(encoder))
@@ -107,16 +89,10 @@ def load(
     progress : bool, default=False
         Show progress bars on a terminal.
 
-    Returns
-    -------
-    PromptClassifier
-
     Raises
     ------
     InputError
-        If there is no ensemble; it is a FileNotFoundError too.
-    FileFormatError
-        If the ensemble cannot be understood; the message names the place in it.
+        If there is no ensemble (it is a FileNotFoundError too), or it cannot be understood.
 
     Examples
     --------
@@ -188,8 +164,7 @@ class PromptClassifier:
         device: str | None = None,
         progress: bool = False,
     ) -> None:
-        known = encoder is None or isinstance(encoder, str | Encoder | Mapping) or callable(encoder)
-        if not known:
+        if not isinstance(encoder, str | Encoder | Mapping | None) and not callable(encoder):
             raise SettingError(
                 f"encoder is {encoder!r}: give an encoder or its name, a mapping from text to row, or a "
                 "function that embeds a list of texts"
@@ -278,13 +253,6 @@ class PromptClassifier:
         -------
         ndarray of str, shape (n,)
             Of length one for one image.
-
-        Raises
-        ------
-        ImageError
-            If an image cannot be read; the message names it.
-        DataError, EmbeddingError
-            If what is given may mean more than one thing, or nothing; the message says what to write.
         """
         rows = self._rows(images)
         return self.head.predict(rows)
@@ -345,8 +313,5 @@ class PromptClassifier:
     def __repr__(self) -> str:
         text, source = self.ensemble, self._source
         name = source if isinstance(source, str) else getattr(source, "id", None)
-        rounds = f"{len(text)} round{'s' * (len(text) != 1)}"
-        return (
-            f"PromptClassifier({len(self.class_names)} classes, {rounds}, {text.n_prompts} sentences, "
-            f"encoder={name!r})"
-        )
+        sizes = f"{len(self.class_names)} classes, {count(len(text), 'round')}"
+        return f"PromptClassifier({sizes}, {text.n_prompts} sentences, encoder={name!r})"

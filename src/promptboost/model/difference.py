@@ -6,30 +6,18 @@ from typing import Any
 
 from promptboost.model.ensemble import PromptEnsemble
 
-__all__ = ["ClassDifference", "Difference"]
-
 # Weights are sums of quotients: what differs by less is the same.
 _SAME = 1e-9
 
 
 @dataclass(frozen=True)
 class ClassDifference:
-    """What changed in the sentences of one class.
-
-    Attributes
-    ----------
-    name : str
-        The class.
-    added, removed : mapping of str to float
-        Sentence → weight, heaviest first.
-    changed : mapping of str to tuple of float
-        Sentence → weight before and after, largest change first.
-    """
+    """What changed in the sentences of one class: sentence → weight."""
 
     name: str
-    added: Mapping[str, float]
+    added: Mapping[str, float]  # heaviest first
     removed: Mapping[str, float]
-    changed: Mapping[str, tuple[float, float]]
+    changed: Mapping[str, tuple[float, float]]  # before and after, largest change first
 
     @classmethod
     def between(
@@ -57,41 +45,21 @@ class ClassDifference:
 
 @dataclass(frozen=True)
 class Difference:
-    """What changed from one ensemble to another.
+    """What changed from one ensemble to another."""
 
-    Attributes
-    ----------
-    classes : tuple of ClassDifference
-        The classes of both in which something changed, in the order of the first.
-    added_classes, removed_classes : tuple of str
-        Classes that only one of the two has.
-    same : int
-        How many sentences, counted class by class, are in both.
-
-    Examples
-    --------
-    >>> from promptboost.model import Round
-    >>> banks = {"cat": {"a cat": 1, "a tabby": 1}, "dog": {"a dog": 1}}
-    >>> before = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.1, 0.1),))
-    >>> after = before.remove("a tabby").add("dog", "a hound")
-    >>> found = Difference.between(before, after)
-    >>> [(one.name, one.added, one.removed) for one in found.classes]
-    [('cat', {}, {'a tabby': 0.5}), ('dog', {'a hound': 0.5}, {})]
-    """
-
-    classes: tuple[ClassDifference, ...]
+    classes: tuple[ClassDifference, ...]  # of both, in which something changed
     added_classes: tuple[str, ...]
     removed_classes: tuple[str, ...]
-    same: int
+    same: int  # how many sentences, counted class by class, are in both
 
     @classmethod
     def between(cls, before: PromptEnsemble, after: PromptEnsemble) -> "Difference":
         """Compare two ensembles; classes are the same if their names are."""
         both = [name for name in before.class_names if name in after.class_names]
         banks = {name: (before.prompts(name), after.prompts(name)) for name in both}
-        found = [ClassDifference.between(name, *banks[name]) for name in both]
+        differences = (ClassDifference.between(name, *banks[name]) for name in both)
         return cls(
-            tuple(one for one in found if one),
+            tuple(one for one in differences if one),
             tuple(name for name in after.class_names if name not in before.class_names),
             tuple(name for name in before.class_names if name not in after.class_names),
             sum(len(first.keys() & second.keys()) for first, second in banks.values()),

@@ -7,25 +7,15 @@ import dataclasses
 import difflib
 import numbers
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from promptboost.errors import LabelError, PoolError, SettingError
+from promptboost.errors import LabelError, PoolError, SettingError, few
 from promptboost.model import schema
 
 if TYPE_CHECKING:
     from promptboost.model.ensemble import PromptEnsemble
-
-__all__ = [
-    "add",
-    "add_class",
-    "drop_class",
-    "merge",
-    "remove",
-    "rename_class",
-    "replace",
-    "truncate",
-]
 
 Bank = Mapping[str, int]
 T = TypeVar("T")
@@ -38,19 +28,6 @@ def merge(first: "PromptEnsemble", *others: "PromptEnsemble") -> "PromptEnsemble
     on an encoder, a pool, a setting, a version or the sample weights, it is kept; where they do
     not, nothing would be true of all rounds, and it is left out. The logit scale of probabilities is
     the lowest of theirs: that of the least sure.
-
-    Examples
-    --------
-    >>> from promptboost.model import PromptEnsemble, Round
-    >>> one = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
-    >>> two = {"dog": {"my dog": 1}, "cat": {"my cat": 1}}
-    >>> a = PromptEnsemble(("cat", "dog"), (Round("a {}", one, 0.1, 0.1),))
-    >>> b = PromptEnsemble(("dog", "cat"), (Round("my {}", two, 0.2, 0.2),))
-    >>> merged = a.merge(b)
-    >>> merged.texts()
-    ['a cat', 'my cat', 'a dog', 'my dog']
-    >>> merged.history
-    ('merged ensembles of 1 and 1 rounds',)
     """
     if not others:
         return first
@@ -121,14 +98,6 @@ def remove(
 
     A bank that held nothing else would have no score left: this is an error that says
     where, and what can be done instead.
-
-    Examples
-    --------
-    >>> from promptboost.model import PromptEnsemble, Round
-    >>> banks = {"cat": {"a cat": 1, "a blurry cat": 3}, "dog": {"a dog": 1}}
-    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.1, 0.1),))
-    >>> ensemble.remove("a blurry cat").history
-    ("removed 'a blurry cat' from cat (3 copies in 1 round)",)
     """
     classes = _classes_with(ensemble, prompt, class_name)
     only = [
@@ -139,9 +108,8 @@ def remove(
     ]
     if only:
         raise PoolError(
-            f"Cannot remove {prompt!r}: nothing else is in {', '.join(only[:3])}"
-            f"{f' and {len(only) - 3} more' if len(only) > 3 else ''}. Put another prompt in its "
-            "place with replace, or leave the class out with drop_class."
+            f"Cannot remove {prompt!r}: nothing else is in {few(only, most=3)}. Put another prompt in "
+            "its place with replace, or leave the class out with drop_class."
         )
     lines = [f"removed {prompt!r} from {_count(ensemble, prompt, name)}" for name in classes]
 
@@ -154,23 +122,16 @@ def remove(
 def replace(
     ensemble: "PromptEnsemble", prompt: str, by: str, class_name: str | None = None
 ) -> "PromptEnsemble":
-    """Put one prompt in the place of another, with its copies.
-
-    Examples
-    --------
-    >>> from promptboost.model import PromptEnsemble, Round
-    >>> banks = {"cat": {"a caat": 2, "a cat": 1}, "dog": {"a dog": 1}}
-    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.1, 0.1),))
-    >>> ensemble.replace("a caat", "a cat").rounds[0].banks["cat"]
-    {'a cat': 3}
-    """
+    """Put one prompt in the place of another, with its copies."""
     classes = _classes_with(ensemble, prompt, class_name)
     lines = [
         f"replaced {prompt!r} by {by!r} in {_count(ensemble, prompt, name)}" for name in classes
     ]
-    return _rewritten(
-        ensemble, classes, lambda bank: _mapped(bank, lambda t: by if t == prompt else t), lines
-    )
+
+    def exchanged(bank: Bank) -> Bank:
+        return _mapped(bank, lambda text: by if text == prompt else text)
+
+    return _rewritten(ensemble, classes, exchanged, lines)
 
 
 def add(
@@ -180,28 +141,17 @@ def add(
 
     How much it counts depends on the bank: one copy among three others is a quarter of the class's
     score in that round. A sentence that is there already gets so many copies more.
-
-    Examples
-    --------
-    >>> from promptboost.model import PromptEnsemble, Round
-    >>> banks = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
-    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.1, 0.1),))
-    >>> edited = ensemble.add("cat", "a cat asleep on a sofa", copies=3)
-    >>> edited.prompts("cat")
-    {'a cat asleep on a sofa': 0.75, 'a cat': 0.25}
-    >>> edited.history
-    ("added 'a cat asleep on a sofa' to cat (3 copies in 1 round)",)
     """
     check_known(ensemble, class_name)
     bank = schema.as_bank({sentence: copies}, "sentences")
-    rounds = _plural(len(ensemble), "round")
-    line = f"added {sentence!r} to {class_name} ({_plural(copies, 'copy', 'copies')} in {rounds})"
-    return _rewritten(
-        ensemble,
-        [class_name],
-        lambda old: {**old, sentence: old.get(sentence, 0) + bank[sentence]},
-        [line],
+    where = (
+        f"{class_name} ({_plural(copies, 'copy', 'copies')} in {_plural(len(ensemble), 'round')})"
     )
+
+    def with_it(old: Bank) -> Bank:
+        return {**old, sentence: old.get(sentence, 0) + bank[sentence]}
+
+    return _rewritten(ensemble, [class_name], with_it, [f"added {sentence!r} to {where}"])
 
 
 def add_class(
@@ -210,28 +160,12 @@ def add_class(
     """Add a class that scores by these sentences, the same in every round.
 
     No image was needed to learn the others' sentences against it: measure before you rely on it.
-
-    Examples
-    --------
-    >>> from promptboost.model import PromptEnsemble, Round
-    >>> banks = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
-    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.1, 0.1),))
-    >>> edited = ensemble.add_class("owl", ["a photo of an owl", "large round eyes"])
-    >>> edited.class_names, edited.prompts("owl")
-    (('cat', 'dog', 'owl'), {'a photo of an owl': 0.5, 'large round eyes': 0.5})
-    >>> edited.history
-    ('added the class owl with 2 sentences',)
     """
     if name in ensemble.class_names:
         raise LabelError(f"There is a class {name!r} already: give it sentences with add.")
     if isinstance(sentences, str):
         sentences = [sentences]
-    if not isinstance(sentences, Mapping):
-        counts: dict[str, int] = {}
-        for sentence in sentences:
-            counts[sentence] = counts.get(sentence, 0) + 1
-        sentences = counts
-    bank = schema.as_bank(sentences, "sentences")
+    bank = schema.as_bank(Counter(sentences), "sentences")
     return _edited(
         ensemble,
         [f"added the class {name} with {_plural(len(bank), 'sentence')}"],
@@ -249,14 +183,6 @@ def rename_class(
 
     The name alone is a label: predictions only change their spelling. Prompts are changed where
     they hold the old name as a whole word or words, and this changes what is embedded.
-
-    Examples
-    --------
-    >>> from promptboost.model import PromptEnsemble, Round
-    >>> banks = {"cat": {"a cat, not a category": 1}, "dog": {"a dog": 1}}
-    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.1, 0.1),))
-    >>> ensemble.rename_class("cat", "feline", in_prompts=True).texts()
-    ['a feline, not a category', 'a dog']
     """
     check_known(ensemble, old)
     if new == old:
@@ -269,9 +195,7 @@ def rename_class(
         bank = banks[old]
         if in_prompts:
             bank = _mapped(bank, lambda text: word.sub(lambda _: new, text))
-        return {
-            new if name == old else name: bank if name == old else banks[name] for name in banks
-        }
+        return {name: banks[name] for name in banks if name != old} | {new: bank}
 
     return _edited(
         ensemble,
@@ -308,15 +232,15 @@ def _classes_with(ensemble: "PromptEnsemble", prompt: str, class_name: str | Non
     if class_name is not None:
         check_known(ensemble, class_name)
     searched = ensemble.class_names if class_name is None else (class_name,)
-    found = [
+    having = [
         name for name in searched if any(prompt in item.banks[name] for item in ensemble.rounds)
     ]
-    if not found:
+    if not having:
         texts = [text for name in searched for text in ensemble.prompts(name)]
         close = difflib.get_close_matches(prompt, texts, n=1, cutoff=0)
         where = "The ensemble" if class_name is None else f"The class {class_name!r}"
         raise PoolError(f"{where} has no prompt {prompt!r}. Near it: {_listed(close)}.")
-    return found
+    return having
 
 
 def _count(ensemble: "PromptEnsemble", prompt: str, name: str) -> str:
@@ -334,9 +258,9 @@ def _listed(names: Iterable[str]) -> str:
 
 def _mapped(bank: Bank, change: Callable[[str], str]) -> Bank:
     """Change texts; what becomes the same text adds up its copies."""
-    changed: dict[str, int] = {}
+    changed: Counter[str] = Counter()
     for text, copies in bank.items():
-        changed[change(text)] = changed.get(change(text), 0) + copies
+        changed[change(text)] += copies
     return changed
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from promptboost.model.vectors import TextVectors
     from promptboost.model.votes import VotingHead
 
-__all__ = ["ENSEMBLE_FILE", "WEIGHTS_FILE", "PromptEnsemble", "Round"]
-
 #: The text of a run, and the weights of the images at the end of its fit.
 ENSEMBLE_FILE, WEIGHTS_FILE = "ensemble.json", "weights.json"
 
@@ -39,8 +37,7 @@ class Round:
     template_error : float
         The same error with the template alone.
     vote : float, default=1.0
-        Weight of the round's vote: always 1 in SAMME.R, whose votes weigh themselves. In
-        SAMME, 0 is the vote of a round no better than chance.
+        Weight of the round: always 1 in SAMME.R; in SAMME, 0 for a round no better than chance.
     composer : str, default="greedy"
         How the banks were composed.
     objective, gap : float, optional
@@ -95,10 +92,9 @@ class _MissingFileError(InputError, FileNotFoundError):
 class PromptEnsemble:
     """A classifier made of sentences: rounds × classes × {prompt: copies}.
 
-    It is plain data. It says what was learnt and from what, it is kept as JSON, and each editing
-    method returns a new ensemble and adds a line to its history. An encoder turns it into a
-    :class:`~promptboost.model.LinearHead` that classifies; another encoder turns the same text
-    into another head, which is all there is to transfer.
+    It is plain data, kept as JSON. Each editing method returns a new ensemble with one more line of
+    history. An encoder turns it into a :class:`~promptboost.model.LinearHead` that classifies; another
+    encoder turns the same text into another head, which is all there is to transfer.
 
     Parameters
     ----------
@@ -121,15 +117,13 @@ class PromptEnsemble:
     history : sequence of str
         What was done to it since, oldest first.
     sample_weights : mapping of str to float
-        Image id → boosting weight at the end of the fit: the images that stayed hard. They are about
-        the fit and no part of the text: neither compared, nor in the fingerprint, nor written unless
-        asked for.
+        Image id → boosting weight at the end of the fit: the images that stayed hard. No part of the
+        text: neither compared, nor in the fingerprint, nor written unless asked for.
     logit_scale : float, optional
-        What the mean scores are multiplied with before the softmax that makes probabilities of them;
-        chosen by the fit. None in ensembles of earlier versions: then it is the encoder's own.
+        Factor on the mean scores before the softmax that makes probabilities of them, chosen by the
+        fit. None in ensembles of earlier versions: then it is the encoder's own.
     encoder_logit_scale : float, optional
-        What the encoder of the fit multiplies cosines with itself. On another encoder, probabilities
-        keep the ratio of the two: see :meth:`logit_scale_on`.
+        The factor of the encoder of the fit: see :meth:`logit_scale_on`.
 
     Examples
     --------
@@ -144,6 +138,8 @@ class PromptEnsemble:
     ['cat', 'dog']
     >>> PromptEnsemble.from_json(ensemble.to_json()) == ensemble
     True
+    >>> ensemble.add("dog", "a dog asleep", copies=3).remove("a cat").history
+    ("added 'a dog asleep' to dog (3 copies in 1 round)", "removed 'a cat' from cat (1 copy in 1 round)")
     """
 
     class_names: tuple[str, ...]
@@ -178,13 +174,16 @@ class PromptEnsemble:
                 item.checked(names, self.algorithm, f"rounds[{i}]") for i, item in enumerate(rounds)
             ),
             "temperature": schema.as_number(self.temperature, "temperature", positive=True),
-            "settings": schema.as_scalars(self.settings, "settings"),
-            "versions": schema.as_texts(self.versions, "versions"),
+            "settings": schema.as_mapping(self.settings, "settings", schema.as_scalar),
+            "versions": schema.as_mapping(self.versions, "versions", schema.as_text),
             "history": tuple(schema.as_text(h, f"history[{i}]") for i, h in enumerate(history)),
-            "sample_weights": schema.as_numbers(self.sample_weights, "sample_weights"),
+            "sample_weights": schema.as_mapping(
+                self.sample_weights, "sample_weights", schema.as_number
+            ),
         }
         for name in ("encoder_id", "encoder_fingerprint", "pool_fingerprint"):
-            clean[name] = schema.as_optional_text(getattr(self, name), name)
+            value = getattr(self, name)
+            clean[name] = None if value is None else schema.as_text(value, name)
         for name in ("logit_scale", "encoder_logit_scale"):
             clean[name] = schema.as_optional_number(getattr(self, name), name, positive=True)
         for name, value in clean.items():
@@ -209,13 +208,10 @@ class PromptEnsemble:
         return sum(len(self.prompts(name)) for name in self.class_names)
 
     def prompts(self, class_name: str) -> dict[str, float]:
-        """Weigh the prompts of a class by their part in its score.
+        """Return the prompts of a class with their parts in its score, heaviest first; they sum to one.
 
-        Returns
-        -------
-        dict of str to float
-            Prompt → weight, heaviest first; the weights sum to one. In SAMME.R the row of the
-            class in the head is this average of its prompts' rows, times the number of rounds.
+        In SAMME.R the row of the class in the head is this average of its prompts' rows, times the
+        number of rounds.
         """
         edits.check_known(self, class_name)
         weights: dict[str, float] = {}
@@ -223,26 +219,21 @@ class PromptEnsemble:
             bank = item.banks[class_name]
             size = sum(bank.values())
             for prompt, copies in bank.items():
-                share = vote * (copies / size)
-                weights[prompt] = weights.get(prompt, 0.0) + share
+                weights[prompt] = weights.get(prompt, 0.0) + vote * (copies / size)
         return dict(sorted(weights.items(), key=lambda pair: (-pair[1], pair[0])))
 
     def votes(self) -> list[float]:
-        """Return each round's part in the vote; the parts sum to one.
-
-        Where no round was better than chance, none has a vote, and all count the same.
-        """
+        """Return each round's part in the vote; they sum to one, and are equal where none has a vote."""
         votes = [item.vote for item in self.rounds]
-        if not any(votes):
+        if not any(votes):  # no round was better than chance
             votes = [1.0] * len(votes)
         return [vote / sum(votes) for vote in votes]
 
     def logit_scale_on(self, encoder: "Encoder | None") -> float | None:
         """Return the logit scale that probabilities have in the space of an encoder.
 
-        An encoder's own scale tells how far apart its cosines lie. The ratio of the scale chosen by the
-        fit to it is a property of the text, and is kept when the text moves. The votes of SAMME are no
-        cosines: their scale is the same everywhere.
+        The ratio of the scale chosen by the fit to the encoder's own is a property of the text, and is
+        kept when the text moves. The votes of SAMME are no cosines: their scale is the same everywhere.
         """
         if encoder is None:
             return self.logit_scale
@@ -259,53 +250,29 @@ class PromptEnsemble:
 
     def has_fingerprint(self, fingerprint: str | None) -> bool:
         """Tell whether this text has a fingerprint, or had it in the file of an earlier version."""
-        if fingerprint is None:
-            return False
-        return fingerprint in (self._earlier_fingerprint, self.fingerprint)
+        known = (self._earlier_fingerprint, self.fingerprint)
+        return fingerprint is not None and fingerprint in known
 
     # --- keeping -------------------------------------------------------------------------------
 
     def to_json(self, *, sample_weights: bool = False) -> str:
         """Write the ensemble as JSON text: one prompt a line, the same text every time.
 
-        Parameters
-        ----------
-        sample_weights : bool, default=False
-            Write the weights of the images too, without which a fit cannot go on from here.
+        With `sample_weights` the weights of the images are written too, without which a fit cannot go
+        on from here.
         """
-        scales = {
-            "logit_scale": self.logit_scale,
-            "encoder_logit_scale": self.encoder_logit_scale,
-        }
-        record = self._record([item.record() for item in self.rounds], scales)
         weights = {"sample_weights": self.sample_weights} if sample_weights else {}
-        return write_record(record | weights)
+        return write_record(self._record() | weights)
 
-    def _record(
-        self, rounds: list[dict[str, Any]], scales: Mapping[str, float | None]
-    ) -> dict[str, Any]:
-        return {
-            "algorithm": self.algorithm,
-            "temperature": self.temperature,
-            **scales,
-            "encoder_id": self.encoder_id,
-            "encoder_fingerprint": self.encoder_fingerprint,
-            "pool_fingerprint": self.pool_fingerprint,
-            "settings": self.settings,
-            "versions": self.versions,
-            "history": self.history,
-            "class_names": self.class_names,
-            "rounds": rounds,
-        }
+    def _record(self) -> dict[str, Any]:
+        facts = {name: getattr(self, name) for name in (*schema.FACTS, "class_names")}
+        return facts | {"rounds": [item.record() for item in self.rounds]}
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what :meth:`to_json` wrote, in this or any earlier version of promptboost.
 
-        Raises
-        ------
-        FileFormatError
-            If the text cannot be understood; the message names the place.
+        A text that cannot be understood is a FileFormatError, which names the place.
         """
         fields = read_record(text)
         try:
@@ -316,12 +283,10 @@ class PromptEnsemble:
         if "sample_weights" in fields and "logit_scale" not in fields:
             # Heads and figures of that time name the text as it was written then: banks in the order
             # in which prompts joined, and the weights at the end.
-            banks = [{name: item.banks[name] for name in ensemble.class_names} for item in rounds]
-            records = [
-                item.record() | {"banks": bank}
-                for item, bank in zip(ensemble.rounds, banks, strict=True)
-            ]
-            written = ensemble._record(records, {}) | {"sample_weights": ensemble.sample_weights}
+            written = ensemble._record() | {"sample_weights": ensemble.sample_weights}
+            del written["logit_scale"], written["encoder_logit_scale"]
+            for record, item in zip(written["rounds"], rounds, strict=True):
+                record["banks"] = {name: item.banks[name] for name in ensemble.class_names}
             object.__setattr__(ensemble, "_earlier_fingerprint", _digest(write_record(written)))
         return ensemble
 
@@ -334,14 +299,7 @@ class PromptEnsemble:
         """Read a file that :meth:`save` wrote; see :meth:`from_json`.
 
         The ``ensemble.json`` of a run has the weights of the images in a file beside it; they are read
-        with it.
-
-        Raises
-        ------
-        InputError
-            If there is no such file; it is a FileNotFoundError too.
-        FileFormatError
-            If the file cannot be understood; the message names it and the place in it.
+        with it. A missing file is an InputError that is a FileNotFoundError too.
         """
         try:
             # Some editors put a byte-order mark before the text they save.
@@ -376,12 +334,8 @@ class PromptEnsemble:
     def embed(self, encoder: "Encoder") -> "LinearHead | VotingHead":
         """Embed the prompts, each distinct text once, and return the classifier they make.
 
-        With the encoder of the fit, this is the fitted classifier; with another, it is transfer.
-
-        Returns
-        -------
-        LinearHead
-            One K × D matrix. For ``algorithm="samme"``, a :class:`~promptboost.model.votes.VotingHead`.
+        With the encoder of the fit, this is the fitted classifier; with another, it is transfer. Only
+        for ``algorithm="samme"`` it is a :class:`~promptboost.model.votes.VotingHead`.
         """
         from promptboost.model.vectors import embed
 
@@ -390,10 +344,7 @@ class PromptEnsemble:
     def embed_texts(
         self, vectors: "TextVectors", encoder: "Encoder | None" = None
     ) -> "LinearHead | VotingHead":
-        """Embed by a mapping or a function that returns the texts' rows.
-
-        Where `encoder` is given, the rows are of it, and the head says so.
-        """
+        """Embed by a mapping or a function that returns the texts' rows, those of `encoder` if given."""
         from promptboost.model.vectors import embed
 
         return embed(self, vectors, encoder)
@@ -407,7 +358,8 @@ class PromptEnsemble:
 
 def _read_weights(path: Path) -> dict[str, float]:
     try:
-        return schema.as_numbers(schema.parse(path.read_text(encoding="utf-8-sig")), "weights")
+        record = schema.parse(path.read_text(encoding="utf-8-sig"))
+        return schema.as_mapping(record, "weights", schema.as_number)
     except (InputError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{path.name} beside it: {error}") from error
 

@@ -5,29 +5,15 @@ import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Real
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.errors import EmbeddingError, FileFormatError, InputError, LabelError, SettingError
 from promptboost.files import write_bytes
-
-__all__ = [
-    "read_tensors",
-    "write_tensors",
-    "Head",
-    "as_rows",
-    "check_names",
-    "check_positive",
-    "check_scale",
-    "scale_field",
-    "check_text",
-    "class_totals",
-    "LinearHead",
-]
 
 SCHEMA_VERSION = 1
 
@@ -116,17 +102,7 @@ class Head(ABC):
         """What a total is multiplied by to become an unnormalised log-probability."""
 
     def scores(self, X: ArrayLike) -> NDArray[np.floating]:
-        """Average the rounds: one number per class, on the scale of a single round.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, D)
-            Image embeddings of the encoder the head was made with.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n, K)
-        """
+        """Average the rounds for embeddings (n, D): one number per class, (n, K)."""
         return self._totals(X) / np.float32(self._largest_total)
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -147,23 +123,14 @@ class Head(ABC):
         return np.asarray(self.class_names, dtype=np.str_)[self.predict_index(X)]
 
     def predict_proba(self, X: ArrayLike, logit_scale: float | None = None) -> NDArray[np.float64]:
-        """Turn :meth:`scores` into probabilities with a softmax.
+        """Turn :meth:`scores` into probabilities with a softmax; the rows sum to one.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, D)
-            Image embeddings.
-        logit_scale : float, optional
-            Factor on the mean scores. By default the head's own `logit_scale`, which the fit chose; if
-            it has none, the one that boosting implies (see the class).
-
-        Returns
-        -------
-        numpy.ndarray of shape (n, K)
-            Rows sum to one, and the largest entry is the predicted class.
+        The factor on the scores is `logit_scale`, or the head's own, which the fit chose; if it has none,
+        the one that boosting implies (see the class).
         """
-        own = self.logit_scale if logit_scale is None else logit_scale
-        scale = self._log_odds * self._largest_total if own is None else own
+        scale = self.logit_scale if logit_scale is None else logit_scale
+        if scale is None:
+            scale = self._log_odds * self._largest_total
         check_positive("logit_scale", scale)
         logits = self._totals(X).astype(np.float64) * (scale / self._largest_total)
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -171,16 +138,7 @@ class Head(ABC):
 
 
 def as_rows(X: ArrayLike, dim: int) -> NDArray[np.float32]:
-    """Check that X is a matrix of floating-point rows of length `dim`; return it as float32.
-
-    Examples
-    --------
-    >>> as_rows([[0.6, 0.8]], dim=2)
-    array([[0.6, 0.8]], dtype=float32)
-    >>> as_rows([[0.6, 0.8]], dim=3)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    promptboost.errors.EmbeddingError: The rows have 2 columns, the head has 3: ...
-    """
+    """Check that X is a matrix of floating-point rows of length `dim`; return it as float32."""
     rows = np.asarray(X)
     if rows.ndim != 2:
         raise EmbeddingError(
@@ -202,11 +160,8 @@ def as_rows(X: ArrayLike, dim: int) -> NDArray[np.float32]:
 
 
 def class_totals(rows: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Multiply rows by class rows, refusing rows that are not finite.
-
-    Bad values spread to the product, which has fewer columns: looking there keeps prediction as
-    fast as the product alone.
-    """
+    """Multiply rows by class rows; raise for rows that are not finite."""
+    # Bad values spread to the product, which has fewer columns: a look there costs least.
     with np.errstate(invalid="ignore", over="ignore"):
         product = rows @ weights.T
         suspect = not np.isfinite(product.sum())  # cheaper than a look at each value
@@ -219,27 +174,10 @@ def class_totals(rows: NDArray[np.float32], weights: NDArray[np.float32]) -> NDA
     return product
 
 
-def check_text(field_name: str, value: object) -> None:
-    """Check a field that says where a head comes from, or is not known."""
-    if value is not None and not isinstance(value, str):
-        raise SettingError(f"{field_name} is {value!r}: give a string or None.")
-
-
 def check_positive(field_name: str, value: object) -> None:
     """Check a field that must be a positive, finite number."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < np.inf:
         raise SettingError(f"{field_name} is {value!r}: give a positive number.")
-
-
-def check_scale(logit_scale: object) -> None:
-    """Check a logit scale, which may be unknown."""
-    if logit_scale is not None:
-        check_positive("logit_scale", logit_scale)
-
-
-def scale_field(logit_scale: float | None) -> dict[str, float]:
-    """Return the field of a head's file that has its logit scale, if it has one."""
-    return {} if logit_scale is None else {"logit_scale": float(logit_scale)}
 
 
 def check_names(class_names: tuple[str, ...], n_rows: int) -> None:
@@ -251,23 +189,71 @@ def check_names(class_names: tuple[str, ...], n_rows: int) -> None:
         raise LabelError(f"{len(class_names)} class names for {n_rows} rows of weights.")
     if len(class_names) < 2:
         raise LabelError("A head needs at least two classes.")
-    if len(set(class_names)) != len(class_names):
-        twice = [name for name, count in Counter(class_names).items() if count > 1]
+    if twice := [name for name, count in Counter(class_names).items() if count > 1]:
         raise LabelError(f"Class names occur twice: {', '.join(map(repr, twice))}.")
 
 
-_FORMAT = "promptboost-linear-head"
-_TEXT_FIELDS = ("encoder_id", "encoder_fingerprint", "ensemble_fingerprint")
+class SavedHead(Head):
+    """What heads with a file of their own check, keep and write alike.
+
+    They are dataclasses; `arrays` names the fields that hold arrays, and `form` their kind of file.
+    """
+
+    form: ClassVar[str]
+    arrays: ClassVar[tuple[str, ...]]
+    weights: NDArray[np.float32]
+    encoder_id: str | None
+    encoder_fingerprint: str | None
+    ensemble_fingerprint: str | None
+
+    @property
+    def dim(self) -> int:
+        """Length of the rows it takes."""
+        return int(self.weights.shape[-1])
+
+    def _settle(self, **arrays: NDArray[Any]) -> None:
+        """Check the fields that both kinds have, and set the arrays, which nobody may write to."""
+        check_names(self.class_names, arrays["weights"].shape[-2])
+        if self.logit_scale is not None:
+            check_positive("logit_scale", self.logit_scale)
+        for name in ("encoder_id", "encoder_fingerprint", "ensemble_fingerprint"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise SettingError(f"{name} is {value!r}: give a string or None.")
+        for name, array in arrays.items():
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+        object.__setattr__(self, "class_names", tuple(self.class_names))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the head as a safetensors file, whole or not at all."""
+        facts = {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
+        tensors = {name: facts.pop(name) for name in self.arrays}
+        for name in ("temperature", "logit_scale"):  # numpy's numbers are not JSON
+            if facts.get(name) is not None:
+                facts[name] = float(facts[name])
+        if facts["logit_scale"] is None:
+            del facts["logit_scale"]
+        write_tensors(path, self.form, tensors, facts)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a head that :meth:`save` wrote; a FileFormatError says why it cannot be."""
+        tensors, facts = read_tensors(path, cls.form, frozenset(cls.arrays))
+        try:
+            return cls(**tensors, **facts)
+        except (InputError, TypeError) as error:
+            raise FileFormatError(f"{path}: {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
-class LinearHead(Head):
+class LinearHead(SavedHead):
     r"""The SAMME.R vote of all rounds as one K × D matrix.
 
     Round m scores class k by the mean cosine :math:`s^{(m)}_k = x \cdot \bar t^{(m)}_k` over the
     copies in its bank, and :math:`p^{(m)} = \mathrm{softmax}(s^{(m)} / \tau)`. SAMME.R adds up
-    :math:`(K-1)(\log p_k - \mathrm{mean}_j \log p_j)` over the rounds. The partition function is
-    the same for all classes and cancels, which leaves, with :math:`W_k = \sum_m \bar t^{(m)}_k`,
+    :math:`(K-1)(\log p_k - \mathrm{mean}_j \log p_j)` over the rounds. The partition function
+    cancels, which leaves, with :math:`W_k = \sum_m \bar t^{(m)}_k`,
 
     .. math:: f_k(x) = \frac{K-1}{\tau} \bigl(x \cdot W_k - \mathrm{mean}_j\, x \cdot W_j\bigr)
 
@@ -294,13 +280,11 @@ class LinearHead(Head):
     -----
     SAMME.R clips probabilities at the machine epsilon :math:`\epsilon` before it takes logarithms.
     Cosines lie in [−1, 1], so :math:`p_k \ge e^{-2/\tau}/K`, and clipping never acts while
-    :math:`\tau > 2 / (\ln(1/\epsilon) - \ln K)`: in double precision 0.06 suffices for 10 classes,
-    0.07 for 1,000 and 0.1 for nine million. Below that bound the head is the vote without
-    clipping.
+    :math:`\tau > 2 / (\ln(1/\epsilon) - \ln K)`, which is 0.07 for 1,000 classes in double precision.
+    Below that bound the head is the vote without clipping.
 
-    Without a `logit_scale`, :meth:`predict_proba` takes ``rounds / temperature``:
-    :math:`\mathrm{softmax}(\sum_m s^{(m)} / \tau)`, the normalised product of the rounds'
-    softmaxes.
+    Without a `logit_scale`, :meth:`predict_proba` takes ``rounds / temperature``: the normalised
+    product of the rounds' softmaxes.
 
     Examples
     --------
@@ -313,6 +297,9 @@ class LinearHead(Head):
     array([[ 0.4, -0.4],
            [-0.2,  0.2]])
     """
+
+    form = "promptboost-linear-head"
+    arrays = ("weights",)
 
     class_names: tuple[str, ...]
     weights: NDArray[np.float32] = field(repr=False)
@@ -330,21 +317,10 @@ class LinearHead(Head):
                 f"The weights must be a finite K × D matrix; got shape {weights.shape}"
                 f"{'' if np.isfinite(weights).all() else ' with values that are not finite'}."
             )
-        check_names(self.class_names, len(weights))
+        self._settle(weights=weights)
         if type(self.rounds) is not int or self.rounds < 1:
             raise SettingError(f"rounds is {self.rounds!r}: give a whole number from 1 up.")
         check_positive("temperature", self.temperature)
-        check_scale(self.logit_scale)
-        for name in _TEXT_FIELDS:
-            check_text(name, getattr(self, name))
-        weights.setflags(write=False)
-        object.__setattr__(self, "weights", weights)
-        object.__setattr__(self, "class_names", tuple(self.class_names))
-
-    @property
-    def dim(self) -> int:
-        """Length of the rows it takes."""
-        return int(self.weights.shape[1])
 
     def _totals(self, X: ArrayLike) -> NDArray[np.floating]:
         return class_totals(as_rows(X, self.dim), self.weights)
@@ -356,39 +332,3 @@ class LinearHead(Head):
     @property
     def _log_odds(self) -> float:
         return 1.0 / self.temperature
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the head as a safetensors file, whole or not at all.
-
-        Examples
-        --------
-        >>> import numpy as np, tempfile
-        >>> head = LinearHead(("cat", "dog"), np.eye(2), encoder_id="fake:2-0")
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     head.save(f"{folder}/head.safetensors")
-        ...     LinearHead.load(f"{folder}/head.safetensors").encoder_id
-        'fake:2-0'
-        """
-        fields = {
-            "class_names": list(self.class_names),
-            "rounds": self.rounds,
-            "temperature": float(self.temperature),
-            **scale_field(self.logit_scale),
-            **{name: getattr(self, name) for name in _TEXT_FIELDS},
-        }
-        write_tensors(path, _FORMAT, {"weights": self.weights}, fields)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a head that :meth:`save` wrote.
-
-        Raises
-        ------
-        FileFormatError
-            If the file is cut off, not a head, or of a later version.
-        """
-        arrays, fields = read_tensors(path, _FORMAT, frozenset({"weights"}))
-        try:
-            return cls(weights=arrays["weights"], **fields)
-        except (InputError, TypeError) as error:
-            raise FileFormatError(f"{path}: {error}") from error

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
+from promptboost.errors import count
 from promptboost.model.ensemble import PromptEnsemble
-
-__all__ = ["Composed"]
 
 _HOW = {
     "gradient": "by gradient: copies moved to the sentences that lower the logistic loss most",
@@ -14,44 +13,15 @@ _HOW = {
 
 @dataclass(frozen=True)
 class Composed:
-    """What composed an ensemble, and what it says about its own work.
+    """What composed an ensemble, and what it says about its own work."""
 
-    Attributes
-    ----------
-    composer : str
-        Name of the composer; of several, joined by "and".
-    rounds : int
-        Number of rounds.
-    mean_prompts, most_prompts : float and int
-        Distinct prompts of a class: mean over the classes, and the most that one has.
-    logit_scale : float or None
-        Of the gradient composer.
-    scale_choice : str or None
-        Why it is this one; None if it was given.
-    objective, gap : float or None
-        Of the gradient composer, in the round of the widest gap. None once the text was edited: they
-        were about the text before.
-
-    Examples
-    --------
-    >>> from promptboost.model import Round
-    >>> banks = {"cat": {"a cat": 3, "a tabby": 1}, "dog": {"a dog": 4}}
-    >>> one = Round("a {}", banks, 0.1, 0.2, composer="gradient", objective=0.5, gap=0.004)
-    >>> made = Composed.of(PromptEnsemble(("cat", "dog"), (one,), settings={"logit_scale": 30.0}))
-    >>> made.label
-    'boosted, by gradient'
-    >>> print(made.certificate)
-    objective 0.500; no weighting of the pool's prompts could lower it by more than 0.004
-    >>> print(made.size)
-    1.5 distinct prompts a class on average, 2 at most
-    """
-
-    composer: str
+    composer: str  # of several, joined by "and"
     rounds: int
-    mean_prompts: float
+    mean_prompts: float  # distinct prompts of a class: mean over the classes
     most_prompts: int
-    logit_scale: float | None = None
-    scale_choice: str | None = None
+    logit_scale: float | None = None  # of the gradient composer
+    scale_choice: str | None = None  # why it is this one; None if it was given
+    # In the round of the widest gap. None once the text was edited: they were about the text before.
     objective: float | None = None
     gap: float | None = None
 
@@ -82,16 +52,15 @@ class Composed:
     def label(self) -> str:
         """Name of the ensemble among other methods."""
         by_gradient = self.composer == "gradient"
-        many = f"{self.rounds} round{'s' if self.rounds != 1 else ''}"
-        how = ["by gradient"] * by_gradient + [many] * (self.rounds > 1 or not by_gradient)
+        how = ["by gradient"] if by_gradient else []
+        if self.rounds > 1 or not by_gradient:
+            how.append(count(self.rounds, "round"))
         return ", ".join(["boosted", *how])
 
     @property
     def briefly(self) -> str:
         """How and in how many rounds, to follow the word "chosen"."""
-        how = {"gradient": "by gradient", "greedy": "greedily"}.get(
-            self.composer, f"by {self.composer}"
-        )
+        how = "greedily" if self.composer == "greedy" else f"by {self.composer}"
         return how if self.rounds == 1 else f"{how} in {self.rounds} rounds"
 
     @property
@@ -112,9 +81,9 @@ class Composed:
         if self.objective is None or self.gap is None:
             return None
         where = " in the round furthest from the best" if self.rounds > 1 else ""
-        return (
+        return (  # a gap is never negative but for rounding, and its first digits say all
             f"objective {self.objective:.3f}{where}; no weighting of the pool's prompts could lower it "
-            f"by more than {self._gap_text()}"
+            f"by more than {max(self.gap, 0.0):.2g}"
         )
 
     @property
@@ -130,8 +99,4 @@ class Composed:
             ("certificate", self.certificate),
             ("prompts", self.size),
         )
-        return [(title, said) for title, said in known if said is not None]
-
-    def _gap_text(self) -> str:
-        # A gap is never negative but for rounding, and its first digits say all.
-        return f"{max(self.gap or 0.0, 0.0):.2g}"
+        return [(title, words) for title, words in known if words is not None]

@@ -4,11 +4,10 @@
 They know JSON, the schema's versions and the fields' names; what the fields may hold is checked
 where an ensemble is made.
 
-The checks are our own and not msgspec's, which validates other records of the project. Of the 48 faulty
-files in the tests it accepts 5 and cannot name the place in 11: it shows a key of a mapping as
-``[...]``, and nearly all of an ensemble is mappings, so who edits a file by hand would look for a wrong
-number among thousands of prompts. It keeps the last of two equal keys without a word. And an ensemble
-made in Python, with numpy's numbers in it, needs the same checks.
+The checks are our own and not msgspec's, which validates other records of the project: it shows a key of
+a mapping as ``[...]``, and nearly all of an ensemble is mappings, so who edits a file by hand would look
+for a wrong number among thousands of prompts. It keeps the last of two equal keys without a word. And an
+ensemble made in Python, with numpy's numbers in it, needs the same checks.
 """
 
 import json
@@ -18,38 +17,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
-from promptboost.errors import (
-    FileFormatError,
-    InputError,
-    LabelError,
-    PoolError,
-    PromptBoostError,
-    SettingError,
-)
-
-__all__ = [
-    "Scalar",
-    "as_bank",
-    "as_banks",
-    "as_class_names",
-    "as_number",
-    "as_numbers",
-    "as_optional_number",
-    "as_optional_text",
-    "as_scalars",
-    "as_sequence",
-    "as_text",
-    "as_texts",
-    "json_schema",
-    "json_text",
-    "parse",
-    "read_record",
-    "write_record",
-]
+from promptboost.errors import FileFormatError, InputError, LabelError, PoolError, SettingError
 
 Scalar = str | int | float | bool | None
+T = TypeVar("T")
 
 
 def as_text(value: object, where: str) -> str:
@@ -132,15 +105,16 @@ def as_bank(value: object, where: str) -> dict[str, int]:
     return dict(sorted(checked.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def as_scalars(value: object, where: str) -> dict[str, Scalar]:
-    """Check named settings: text, finite numbers, true, false or nothing; sorted by name."""
+def as_mapping(value: object, where: str, check: Callable[[object, str], T]) -> dict[str, T]:
+    """Check named values, each by itself; return them sorted by name."""
     return {
-        name: _as_scalar(item, f"{where}[{_quoted(name)}]")
+        name: check(item, f"{where}[{_quoted(name)}]")
         for name, item in sorted(_as_object(value, where).items())
     }
 
 
-def _as_scalar(value: object, where: str) -> Scalar:
+def as_scalar(value: object, where: str) -> Scalar:
+    """Check a setting: text, a finite number, true, false or nothing."""
     # numpy's scalars are not JSON; those that come from a fit are unpacked here.
     plain = value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value
     if plain is None or isinstance(plain, bool | int):
@@ -148,27 +122,6 @@ def _as_scalar(value: object, where: str) -> Scalar:
     if isinstance(plain, str):
         return str(plain)
     return as_number(plain, where)
-
-
-def as_numbers(value: object, where: str) -> dict[str, float]:
-    """Check named numbers; sorted by name."""
-    return {
-        name: as_number(item, f"{where}[{_quoted(name)}]")
-        for name, item in sorted(_as_object(value, where).items())
-    }
-
-
-def as_texts(value: object, where: str) -> dict[str, str]:
-    """Check named texts; sorted by name."""
-    return {
-        name: as_text(item, f"{where}[{_quoted(name)}]")
-        for name, item in sorted(_as_object(value, where).items())
-    }
-
-
-def as_optional_text(value: object, where: str) -> str | None:
-    """Check a text that may be unknown."""
-    return None if value is None else as_text(value, where)
 
 
 def as_sequence(value: object, where: str) -> tuple[Any, ...]:
@@ -206,18 +159,10 @@ SCHEMA_VERSION = 1
 
 _HEADER = ("format", "schema_version")
 _REQUIRED = ("class_names", "rounds")
-_OPTIONAL = (
-    "algorithm",
-    "temperature",
-    "logit_scale",
-    "encoder_logit_scale",
-    "encoder_id",
-    "encoder_fingerprint",
-    "pool_fingerprint",
-    "settings",
-    "versions",
-    "history",
-    "sample_weights",
+# In the order in which they are written.
+FACTS = (
+    *("algorithm", "temperature", "logit_scale", "encoder_logit_scale"),
+    *("encoder_id", "encoder_fingerprint", "pool_fingerprint", "settings", "versions", "history"),
 )
 _ROUND_REQUIRED = ("template", "error", "template_error", "banks")
 _ROUND_OPTIONAL = ("composer", "vote", "objective", "gap")
@@ -250,14 +195,7 @@ def json_text(record: Mapping[str, Any]) -> str:
 
 
 def read_record(text: str) -> dict[str, Any]:
-    """Read the fields of an ensemble, whichever version of promptboost wrote them.
-
-    Raises
-    ------
-    FileFormatError
-        If the text is cut off, not JSON, not an ensemble, of a later version, or has a field
-        too many or too few.
-    """
+    """Read the fields of an ensemble, whichever version of promptboost wrote them."""
     record = parse(text)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise FileFormatError(f'not a promptboost ensemble (no "format": "{FORMAT}").')
@@ -276,7 +214,7 @@ def parse(text: str) -> Any:
     """Read JSON in which no key occurs twice, or raise with the place where it stops being JSON."""
     try:
         return json.loads(text, object_pairs_hook=_unique_keys)
-    except PromptBoostError:
+    except FileFormatError:
         raise
     except json.JSONDecodeError as error:
         raise FileFormatError(_explain(text.rstrip(), error)) from None
@@ -307,7 +245,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_v1(record: dict[str, Any]) -> dict[str, Any]:
-    _check_fields(record, (*_HEADER, *_REQUIRED), _OPTIONAL, "")
+    _check_fields(record, (*_HEADER, *_REQUIRED), (*FACTS, "sample_weights"), "")
     if not isinstance(record["rounds"], list):
         raise FileFormatError("rounds: must be a list.")
     for i, item in enumerate(record["rounds"]):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,11 +14,6 @@ from promptboost.model.ensemble import PromptEnsemble, Round
 from promptboost.model.head import Head, LinearHead
 from promptboost.model.votes import VotingHead
 
-if TYPE_CHECKING:
-    from promptboost.model.ensemble import PromptEnsemble
-
-__all__ = ["TextVectors", "embed", "weak_heads", "DoubleHead", "EmbeddedRounds"]
-
 TextVectors = Mapping[str, ArrayLike] | Callable[[Sequence[str]], ArrayLike]
 
 # float16 rows, as stores keep them, are well within this of length one.
@@ -26,20 +21,9 @@ _LENGTH_TOLERANCE = 1e-3
 
 
 def embed(
-    ensemble: "PromptEnsemble", source: Encoder | TextVectors, encoder: Encoder | None = None
+    ensemble: PromptEnsemble, source: Encoder | TextVectors, encoder: Encoder | None = None
 ) -> LinearHead | VotingHead:
-    """Return the classifier that the prompts make in the space of `source`, rows of `encoder`.
-
-    Examples
-    --------
-    >>> from promptboost.model import PromptEnsemble, Round
-    >>> banks = {"cat": {"a cat": 3, "a tabby": 1}, "dog": {"a dog": 1}}
-    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.0, 0.1),))
-    >>> rows = {"a cat": [1.0, 0.0], "a tabby": [0.0, 1.0], "a dog": [0.6, 0.8]}
-    >>> embed(ensemble, rows).weights
-    array([[0.75, 0.25],
-           [0.6 , 0.8 ]], dtype=float32)
-    """
+    """Return the classifier that the prompts make in the space of `source`, rows of `encoder`."""
     if ensemble.algorithm == "samme":
         heads = weak_heads(ensemble, source, encoder)
         voted = any(item.vote for item in ensemble.rounds)
@@ -57,14 +41,14 @@ def embed(
 
 
 def weak_heads(
-    ensemble: "PromptEnsemble", source: Encoder | TextVectors, encoder: Encoder | None = None
+    ensemble: PromptEnsemble, source: Encoder | TextVectors, encoder: Encoder | None = None
 ) -> list[LinearHead]:
     """Return one head per round."""
     return _heads(ensemble, source, [(item,) for item in ensemble.rounds], encoder)
 
 
 def _heads(
-    ensemble: "PromptEnsemble",
+    ensemble: PromptEnsemble,
     source: Encoder | TextVectors,
     groups: Iterable[Sequence[Round]],
     encoder: Encoder | None,
@@ -147,6 +131,7 @@ def _look_up(texts: Sequence[str], vectors: Mapping[str, ArrayLike]) -> NDArray[
     return np.stack(rows)
 
 
+@dataclass(frozen=True, eq=False)
 class DoubleHead(Head):
     """Rounds added up, and multiplied, in double precision.
 
@@ -155,19 +140,11 @@ class DoubleHead(Head):
     scikit-learn expects of a classifier.
     """
 
-    def __init__(
-        self,
-        class_names: tuple[str, ...],
-        weights: NDArray[np.float64],
-        rounds: int,
-        temperature: float,
-        logit_scale: float | None = None,
-    ) -> None:
-        self.class_names = class_names
-        self.weights = weights
-        self.rounds = rounds
-        self.temperature = temperature
-        self.logit_scale = logit_scale
+    class_names: tuple[str, ...]
+    weights: NDArray[np.float64]
+    rounds: int
+    temperature: float
+    logit_scale: float | None = None
 
     def _totals(self, X: ArrayLike) -> NDArray[np.floating]:
         return np.asarray(X, dtype=np.float64) @ self.weights.T
@@ -183,33 +160,11 @@ class DoubleHead(Head):
 
 @dataclass(frozen=True)
 class EmbeddedRounds:
-    """All rounds of an ensemble in the space of one encoder.
+    """All rounds of an ensemble in the space of one encoder."""
 
-    Attributes
-    ----------
-    head : LinearHead or VotingHead
-        The whole ensemble, as it is saved.
-    weak : tuple of LinearHead
-        Each round by itself.
-    votes : tuple of float
-        The weight of each round's vote in SAMME; None in SAMME.R.
-
-    Examples
-    --------
-    >>> from promptboost.model import Round
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> one = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
-    >>> two = {"cat": {"a red cat": 1}, "dog": {"a blue dog": 1}}
-    >>> rounds = (Round("a {}", one, 0.2, 0.2), Round("a {}", two, 0.1, 0.2))
-    >>> encoder = FakeEncoder()
-    >>> embedded = EmbeddedRounds.of(PromptEnsemble(("cat", "dog"), rounds), encoder)
-    >>> [head.rounds for head in embedded.stages()]
-    [1, 2]
-    """
-
-    head: LinearHead | VotingHead
-    weak: tuple[LinearHead, ...]
-    votes: tuple[float, ...] | None
+    head: LinearHead | VotingHead  # the whole, as it is saved
+    weak: tuple[LinearHead, ...]  # each round by itself
+    votes: tuple[float, ...] | None  # of each round in SAMME; None in SAMME.R
 
     @classmethod
     def of(cls, ensemble: PromptEnsemble, source: TextSource) -> "EmbeddedRounds":
@@ -222,32 +177,22 @@ class EmbeddedRounds:
         return cls(head, tuple(ensemble.weak_heads(vectors)), votes)
 
     def final(self) -> Head:
-        """Return the last stage, without the others."""
+        """Return the last stage, with the others' sums in their order: the same to the last digit."""
         if isinstance(self.head, VotingHead):
             return self.head
-        weights = np.zeros(self.head.weights.shape)
-        for weak in self.weak:  # in the order of the stages, to the same last digit
-            weights += weak.weights
-        return self._added(weights, len(self.weak))
+        for head in self.stages():
+            last = head
+        return last
 
     def stages(self) -> Iterator[Head]:
         """Return the classifier after each round."""
         if self.votes is not None:
             yield from self._voting_stages(np.array(self.votes))
             return
-        weights = np.zeros(self.weak[0].weights.shape)
-        for number, weak in enumerate(self.weak, start=1):
-            weights = weights + weak.weights
-            yield self._added(weights, number)
-
-    def _added(self, weights: NDArray[np.float64], number: int) -> DoubleHead:
-        return DoubleHead(
-            self.head.class_names,
-            weights,
-            number,
-            self.weak[0].temperature,
-            self.head.logit_scale,
-        )
+        names, temperature = self.head.class_names, self.weak[0].temperature
+        sums = accumulate((weak.weights.astype(np.float64) for weak in self.weak), np.add)
+        for number, weights in enumerate(sums, start=1):
+            yield DoubleHead(names, weights, number, temperature, self.head.logit_scale)
 
     def _voting_stages(self, votes: NDArray[np.float64]) -> Iterator[Head]:
         weights = np.stack([weak.weights for weak in self.weak])

@@ -1,33 +1,16 @@
 """VotingHead: an ensemble whose rounds cast one vote each, embedded by one encoder."""
 
-import os
 from dataclasses import dataclass, field
-from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.errors import EmbeddingError, FileFormatError, InputError, WeightError
-from promptboost.model.head import (
-    Head,
-    as_rows,
-    check_names,
-    check_scale,
-    check_text,
-    class_totals,
-    read_tensors,
-    scale_field,
-    write_tensors,
-)
-
-__all__ = ["VotingHead"]
-
-_FORMAT = "promptboost-voting-head"
-_TEXT_FIELDS = ("encoder_id", "encoder_fingerprint", "ensemble_fingerprint")
+from promptboost.errors import EmbeddingError, WeightError
+from promptboost.model.head import SavedHead, as_rows, class_totals
 
 
 @dataclass(frozen=True, eq=False)
-class VotingHead(Head):
+class VotingHead(SavedHead):
     r"""The hard vote of SAMME: every round names one class, with weight :math:`\alpha_m`.
 
     A vote is not linear in the image, so the rounds stay apart: prediction costs one K × D
@@ -63,6 +46,9 @@ class VotingHead(Head):
     array([[0.4, 0.6]])
     """
 
+    form = "promptboost-voting-head"
+    arrays = ("weights", "votes")
+
     class_names: tuple[str, ...]
     weights: NDArray[np.float32] = field(repr=False)
     votes: NDArray[np.float64] = field(repr=False)
@@ -79,29 +65,16 @@ class VotingHead(Head):
                 f"The weights must be a finite M × K × D array; got shape {weights.shape}"
                 f"{'' if np.isfinite(weights).all() else ' with values that are not finite'}."
             )
-        check_names(self.class_names, weights.shape[1])
+        self._settle(weights=weights, votes=votes)
         if votes.shape != weights.shape[:1] or not (np.isfinite(votes) & (votes >= 0)).all():
             raise WeightError(f"Give one vote, not negative, for each of {len(weights)} rounds.")
         if not votes.any():
             raise WeightError("All votes are zero: give at least one round a positive vote.")
-        check_scale(self.logit_scale)
-        for name in _TEXT_FIELDS:
-            check_text(name, getattr(self, name))
-        weights.setflags(write=False)
-        votes.setflags(write=False)
-        object.__setattr__(self, "weights", weights)
-        object.__setattr__(self, "votes", votes)
-        object.__setattr__(self, "class_names", tuple(self.class_names))
 
     @property
     def rounds(self) -> int:
         """How many rounds vote."""
         return len(self.weights)
-
-    @property
-    def dim(self) -> int:
-        """Length of the rows it takes."""
-        return int(self.weights.shape[2])
 
     def _totals(self, X: ArrayLike) -> NDArray[np.floating]:
         rows = as_rows(X, self.dim)
@@ -118,27 +91,3 @@ class VotingHead(Head):
     @property
     def _log_odds(self) -> float:
         return 1.0
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the head as a safetensors file, whole or not at all."""
-        fields = {
-            "class_names": list(self.class_names),
-            **scale_field(self.logit_scale),
-            **{name: getattr(self, name) for name in _TEXT_FIELDS},
-        }
-        write_tensors(path, _FORMAT, {"weights": self.weights, "votes": self.votes}, fields)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a head that :meth:`save` wrote.
-
-        Raises
-        ------
-        FileFormatError
-            If the file is cut off, not a head, or of a later version.
-        """
-        arrays, fields = read_tensors(path, _FORMAT, frozenset({"weights", "votes"}))
-        try:
-            return cls(weights=arrays["weights"], votes=arrays["votes"], **fields)
-        except (InputError, TypeError) as error:
-            raise FileFormatError(f"{path}: {error}") from error

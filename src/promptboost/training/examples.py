@@ -1,32 +1,17 @@
 """The labelled examples a fit learns from, ready for boosting."""
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting import Shots
-from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, text_source
-from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
-from promptboost.model import PromptEnsemble
-from promptboost.model.schema import Scalar
-from promptboost.training.learner import boost_settings, fit_ensemble
-from promptboost.training.pool_rows import PoolRows
-
-__all__ = [
-    "Cache",
-    "Examples",
-    "RowSpace",
-    "Rows",
-    "checked_views",
-    "embedder_of",
-    "fit_examples",
-]
+from promptboost.errors import DataError, EmbeddingError, LabelError, SettingError, WeightError
 
 Rows = NDArray[np.floating]
 # Where embeddings are kept: the user's store, nowhere, or a folder.
@@ -43,22 +28,9 @@ class RowSpace:
     they get one more coordinate, the same for all rows, before they are scaled. For rows that are
     of one length anyway this changes no comparison of cosines; for others it keeps apart those
     that differ in length only, as the intercept of a linear model does.
-
-    Attributes
-    ----------
-    constant : float or None
-        The further coordinate, if there is one.
-
-    Examples
-    --------
-    >>> space = RowSpace.around(np.array([[3.0, 4.0], [0.0, 5.0]]), np.array([1.0, 1.0]))
-    >>> space.constant
-    5.0
-    >>> space.unit(np.array([[0.0, 0.0]]))
-    array([[0., 0., 1.]])
     """
 
-    constant: float | None = None
+    constant: float | None = None  # the further coordinate
 
     @classmethod
     def around(cls, rows: Rows, weights: Rows) -> "RowSpace":
@@ -80,45 +52,16 @@ class RowSpace:
 
 @dataclass(frozen=True)
 class Examples:
-    """Labelled rows, as they were given.
+    """Labelled rows, as they were given."""
 
-    Attributes
-    ----------
-    rows : array of shape (n, D)
-        One for each example.
-    labels : array of int of shape (n,)
-        Class index of each.
-    ids : tuple of str
-        Name of each.
-    weights : array of shape (n,), or None
-        Weights to start with, if not uniform.
-    views : array of shape (n, V, D), or None
-        Further rows of each example.
-
-    Examples
-    --------
-    >>> rows, labels = np.eye(3), np.array([0, 1, 1])
-    >>> some = Examples(rows, labels, ("a", "b", "c"), np.array([1.0, 0.0, 2.0]))
-    >>> some.weighted(["cat", "dog"]).ids
-    ('a', 'c')
-    """
-
-    rows: Rows
+    rows: Rows  # (n, D)
     labels: NDArray[np.int64]
     ids: tuple[str, ...]
-    weights: Rows | None = None
-    views: Rows | None = None
+    weights: Rows | None = None  # to start with, if not uniform
+    views: Rows | None = None  # (n, V, D)
 
     def weighted(self, class_names: Sequence[str]) -> "Examples":
-        """Leave out what has no weight: it would never count.
-
-        Raises
-        ------
-        WeightError
-            If a weight is negative, or all are zero.
-        LabelError
-            If a class is left without examples.
-        """
+        """Leave out what has no weight: it would never count."""
         if self.weights is None:
             return self
         if (self.weights < 0).any():
@@ -130,21 +73,19 @@ class Examples:
         lost = np.setdiff1d(self.labels, self.labels[kept])
         if len(lost):
             raise LabelError(f"all examples of the class {class_names[lost[0]]!r} have weight zero")
-        return Examples(
-            self.rows[kept],
-            self.labels[kept],
-            tuple(self.ids[i] for i in kept),
-            self.weights[kept],
-            None if self.views is None else self.views[kept],
-        )
+        return self._some(kept, self.weights[kept])
+
+    def _some(self, kept: NDArray[np.intp], weights: Rows | None) -> "Examples":
+        ids = tuple(self.ids[i] for i in kept)
+        views = None if self.views is None else self.views[kept]
+        return Examples(self.rows[kept], self.labels[kept], ids, weights, views)
 
     def merged(self) -> tuple["Examples", Parts]:
         """Put examples in the order of their values, and equal ones together with their weights added.
 
         Then it decides nothing in which order examples were given, or whether one was given twice or
-        with twice the weight: neither a sum of floats that is rounded, nor who is set aside with whom
-        when the logit scale is chosen. Which merged example each one went into, and its part of
-        that, is returned too.
+        with twice the weight. Which merged example each one went into, and its part of that, is
+        returned too.
         """
         n = len(self.rows)
         values = [self.labels[:, None], self.rows]
@@ -156,13 +97,8 @@ class Examples:
         into = into.reshape(n)
         weights = self.relative_weights()
         total = np.bincount(into, weights=weights).astype(np.float64)
-        together = Examples(
-            self.rows[first],
-            self.labels[first],
-            tuple(self.ids[i] for i in first),
-            None if self.weights is None and len(first) == n else total,
-            None if self.views is None else self.views[first],
-        )
+        uniform = self.weights is None and len(first) == n
+        together = self._some(first, None if uniform else total)
         shares = zip(self.ids, into, weights / total[into], strict=True)
         return together, {name: (together.ids[i], float(share)) for name, i, share in shares}
 
@@ -183,16 +119,7 @@ class Examples:
 
 
 def checked_views(views: ArrayLike | None, rows: Rows) -> Rows | None:
-    """Check that views belong to rows.
-
-    Examples
-    --------
-    >>> checked_views(np.ones((2, 3, 5)), np.ones((2, 4)))
-    Traceback (most recent call last):
-        ...
-    promptboost.errors.EmbeddingError: views: expected shape (2, V, 4) with V >= 1 views of each row \
-of X, got (2, 3, 5)
-    """
+    """Check that views belong to rows."""
     if views is None:
         return None
     seen = np.asarray(views, dtype=rows.dtype)
@@ -207,16 +134,7 @@ of X, got (2, 3, 5)
 
 
 def embedder_of(encoder: object, cache: Cache = True) -> Embedder | TextSource | None:
-    """Return what embeds texts, and images where it is an embedder.
-
-    Parameters
-    ----------
-    encoder : Encoder, str, mapping, callable or None
-        An encoder or its name becomes an embedder; copies of an estimator share the model of a name.
-        All else is returned as it is.
-    cache : bool or path-like, default=True
-        The store of the embedder.
-    """
+    """Return what embeds texts, and images where it is an embedder."""
     source = text_source(encoder)
     if isinstance(cache, bool):
         place = None
@@ -233,25 +151,21 @@ def embedder_of(encoder: object, cache: Cache = True) -> Embedder | TextSource |
     return Embedder(source, EmbeddingStore(place), progress=False)
 
 
-def fit_examples(
-    examples: Examples,
-    pool: PoolRows,
-    config: BoostConfig,
-    space: RowSpace,
-    encoder: Encoder | None,
-    notes: Mapping[str, Scalar] | None = None,
-) -> PromptEnsemble:
-    """Boost on examples; without views, on the examples themselves."""
-    seen = 0 if examples.views is None else examples.views.shape[1]
-    return fit_ensemble(
-        examples.shots(space),
-        pool.grid,
-        pool.texts,
-        boost_settings(config if seen else replace(config, views_per_round=0), seen),
-        image_ids=examples.ids,
-        weights=examples.weights,
-        encoder_id=encoder.id if encoder else None,
-        encoder_fingerprint=encoder.fingerprint if encoder else None,
-        encoder_scale=encoder.logit_scale if encoder else None,
-        notes=notes,
+def image_embedder(encoder: object, cache: Cache = True) -> Embedder:
+    """Return what embeds images, or raise if there is nothing that can."""
+    source = embedder_of(encoder, cache)
+    if isinstance(source, Embedder):
+        return source
+    raise DataError(
+        "X holds images, and there is no encoder to embed them: set encoder to an encoder or to the "
+        "name of one, or give embeddings"
     )
+
+
+def check_no_pixels(X: object, encoder: object) -> None:
+    """Raise if X may be an image without colours, where embeddings are expected."""
+    if encoder is not None and isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype == np.uint8:
+        raise DataError(
+            f"X is a matrix of bytes of shape {X.shape}: one image without colours is written [X]; "
+            "embeddings are floats, X.astype(float)"
+        )

@@ -1,7 +1,8 @@
 """Boosting, written down: each round becomes text as soon as it is done."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,15 +17,6 @@ from promptboost.model import PromptEnsemble, Round
 from promptboost.model.schema import Scalar
 from promptboost.training.pool_rows import PoolTexts
 from promptboost.training.record import FitRecord, recorded_settings
-
-__all__ = [
-    "boost_settings",
-    "calibrated_logit_scale",
-    "settle_scale",
-    "OnRound",
-    "fit_ensemble",
-    "round_text",
-]
 
 Scores = NDArray[np.float64]
 
@@ -41,40 +33,8 @@ def settle_scale(
 ) -> tuple[BoostSettings, str | None, Scores | None]:
     """Choose the logit scale of the composer, if the composer needs one and none is given.
 
-    Parameters
-    ----------
-    shots : Shots
-        Labelled images and their views.
-    pool : GridPool
-        Templates and prompts.
-    settings : BoostSettings
-        What is asked. A ``gradient.logit_scale`` of None is to be chosen.
-    encoder_scale : float or None
-        What the encoder multiplies cosines with. None if the rows are of no known encoder: then
-        :func:`calibrated_scale` takes its place.
-    before : PromptEnsemble, optional
-        What the fit continues: its scale is kept, not chosen again.
-
-    Returns
-    -------
-    tuple of BoostSettings, (str or None) and (array or None)
-        The settings with a scale, why it is this one, and the scores of the images when they were set
-        aside to choose it; None where nothing was chosen, or none could be.
-
-    Examples
-    --------
-    >>> from promptboost.boosting import GradientSettings
-    >>> from promptboost.testing import clip_like
-    >>> task = clip_like(n_classes=3, shots=1, prompts=20, seed=0)
-    >>> shots = Shots.from_rows(task.images, task.labels)
-    >>> pool = GridPool.from_rows(task.templates, task.prompts)
-    >>> asked = BoostSettings(views_per_round=0, gradient=GradientSettings())
-    >>> settled, why, _ = settle_scale(shots, pool, asked, encoder_scale=20.0)
-    >>> settled.gradient.logit_scale
-    60.0
-    >>> print(why)
-    logit scale 60, 3 × the encoder's own: a class has one image only, so none can be set aside to \
-choose by
+    Returned are the settings with a scale, why it is this one, and the scores of the images when they
+    were set aside to choose it; None where nothing was chosen. What the fit continues keeps its scale.
     """
     asked = settings.gradient
     if asked is None or asked.logit_scale is not None:
@@ -105,38 +65,19 @@ def calibrated_logit_scale(
     encoder_scale: float | None,
     held_out: Scores | None = None,
 ) -> float:
-    r"""Choose the logit scale that probabilities use: the one of least log loss on images set aside.
+    """Choose the logit scale that probabilities use: the one of least log loss on images set aside.
 
     On the images it was composed on, an ensemble is nearly always right, and any scale would look too
     low: with made-up CLIP-like rows, the scale that suits those is up to 70 times the one that suits
     new images. So only images that were set aside count. The gradient composer sets them aside to choose
     its own scale, in four folds, and their scores are used again. For the greedy composer, and where a
-    scale is given, one round is composed on each half of the images and scored on the other: one more
-    round in all, a fiftieth of the paper's fit. A mean of many rounds is a little surer than one round,
-    and the scale on the low side for it.
+    scale is given, one round is composed on each half of the images and scored on the other. A mean of
+    many rounds is a little surer than one round, and the scale on the low side for it.
 
     Few images may all be right by luck, and then the loss falls for ever. As Platt does, the loss is
     taken with softened targets: as if, beside the n images, half an image were of any class.
 
     With one image of a class none can be set aside: then it is the encoder's own scale.
-
-    Parameters
-    ----------
-    shots, pool, settings
-        As of the fit; a logit scale of the gradient composer must be settled.
-    encoder_scale : float or None
-        What the encoder multiplies cosines with.
-    held_out : array of shape (n, K), optional
-        Scores of the images when they were set aside, where they are known.
-
-    Examples
-    --------
-    >>> from promptboost.testing import clip_like
-    >>> task = clip_like(n_classes=3, shots=4, prompts=20, seed=0)
-    >>> shots = Shots.from_rows(task.images, task.labels, task.views)
-    >>> pool = GridPool.from_rows(task.templates, task.prompts)
-    >>> calibrated_logit_scale(shots, pool, BoostSettings(), encoder_scale=20.0) < 100
-    True
     """
     if held_out is None and np.bincount(shots.labels).min() < 2:
         return calibrated_scale(shots, pool) if encoder_scale is None else encoder_scale
@@ -167,27 +108,14 @@ def _scores_of_halves(shots: Shots, pool: GridPool, settings: BoostSettings) -> 
 
 def boost_settings(config: BoostConfig, views: int) -> BoostSettings:
     """Return what boosting is asked, where there are so many views of each image."""
-    gradient = None
-    if config.composer == "gradient":
-        gradient = GradientSettings(
-            logit_scale=config.logit_scale,
-            sweeps=config.sweeps,
-            copies=config.copies,
-            spread=config.spread,
-            caution=config.caution,
-            tolerance=config.tolerance,
-        )
-    return BoostSettings(
-        rounds=config.rounds,
-        views_per_round=views if config.views_per_round is None else config.views_per_round,
-        temperature=config.temperature,
-        algorithm=config.algorithm,
-        seed=config.seed,
-        max_copies=config.max_copies,
-        penalty=config.penalty,
-        patience=config.patience,
-        gradient=gradient,
+    asked = {item.name: getattr(config, item.name) for item in fields(BoostConfig)}
+    steps = GradientSettings(
+        **{item.name: asked.pop(item.name) for item in fields(GradientSettings)}
     )
+    gradient = steps if asked.pop("composer") == "gradient" else None
+    if config.views_per_round is None:
+        asked["views_per_round"] = views
+    return BoostSettings(**asked, gradient=gradient)
 
 
 OnRound = Callable[[PromptEnsemble, BoostRound], bool | None]
@@ -208,9 +136,7 @@ def fit_ensemble(
     resume: PromptEnsemble | None = None,
     on_round: OnRound | None = None,
 ) -> PromptEnsemble:
-    """Boost, and give the result as text.
-
-    Input is checked before the first round.
+    """Boost, and return the result as text. Input is checked before the first round.
 
     Parameters
     ----------
@@ -229,14 +155,14 @@ def fit_ensemble(
     encoder_id, encoder_fingerprint : str, optional
         The encoder that made the rows.
     encoder_scale : float, optional
-        What that encoder multiplies cosines with; where `settings` leave the logit scale of the gradient
-        composer open, it is chosen around this, see :func:`~promptboost.training.learner.settle_scale`.
+        What that encoder multiplies cosines with. Where `settings` leave the logit scale of the gradient
+        composer open, it is chosen around this.
     notes : mapping of str to scalar, optional
         What else the rows depend on, such as how views were drawn: kept with the settings.
     resume : PromptEnsemble, optional
         What an earlier, shorter call gave or passed to `on_round`. The fit continues after its last
-        round, and ends with the text that it would have had without the interruption. All
-        arguments must be those of the earlier call; only ``rounds`` and ``patience`` may differ.
+        round, and ends with the text that it would have had without the interruption. Only ``rounds``
+        and ``patience`` may differ from the earlier call.
     on_round : callable, optional
         Called after each round with the ensemble so far, which may be saved, and the round. If
         it returns True, no further round is begun.
@@ -272,8 +198,6 @@ def fit_ensemble(
     ... )
     >>> ensemble.rounds[0].banks["fire"]
     {'a photo of fire.': 1, 'something red': 1}
-    >>> ensemble.rounds[0].template_error, ensemble.rounds[0].error
-    (0.75, 0.0)
     """
     settings = settings or BoostSettings()
     texts.check_against(pool)
@@ -322,17 +246,13 @@ def round_text(done: BoostRound, texts: PoolTexts) -> Round:
     weak = done.composition
     banks: dict[str, dict[str, int]] = {}
     for k, name in enumerate(texts.class_names):
-        bank: dict[str, int] = {}
+        bank: Counter[str] = Counter()
         if weak.template_copies[k]:
             bank[texts.template_texts[k][weak.template]] = weak.template_copies[k]
         for prompt, copies in weak.banks[k].items():
-            text = texts.prompt_texts[k][prompt]
-            bank[text] = bank.get(text, 0) + copies
+            bank[texts.prompt_texts[k][prompt]] += copies
         banks[name] = bank
-    trace = weak.trace
-    objective, gap = None, None
-    if isinstance(trace, GradientTrace):
-        objective, gap = trace.objectives[-1], trace.gaps[-1]
+    trace = weak.trace if isinstance(weak.trace, GradientTrace) else None
     return Round(
         template=texts.templates[weak.template],
         banks=banks,
@@ -340,6 +260,6 @@ def round_text(done: BoostRound, texts: PoolTexts) -> Round:
         template_error=weak.template_error,
         vote=done.vote,
         composer=weak.composer,
-        objective=objective,
-        gap=gap,
+        objective=trace.objectives[-1] if trace else None,
+        gap=trace.gaps[-1] if trace else None,
     )

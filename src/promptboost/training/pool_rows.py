@@ -28,42 +28,16 @@ from promptboost.errors import EmbeddingError, PoolError
 from promptboost.pool import PromptPool
 from promptboost.pool.pool import words_fingerprint
 
-__all__ = ["RowsFolder", "PoolTexts", "MOST_IN_MEMORY", "PoolRows", "encoding"]
-
 _SCHEMA = 1
 _ROWS = "rows.int16"
 _BLOCKS = "blocks.jsonl"
 
 
 class RowsFolder:
-    """The blocks of one pool and one encoder.
+    """The blocks of one pool and one encoder: one for each class, `done` of them there.
 
-    One file and one map for all blocks: a thousand would meet the limit of open files.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Made if it does not exist. What is there is gone on with.
-    pool, encoder : str
-        Their fingerprints.
-    sizes : sequence of int
-        How many rows each block has.
-
-    Attributes
-    ----------
-    done : int
-        How many blocks are there.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     rows = RowsFolder(Path(folder), "my pool", "my encoder", [2, 1])
-    ...     rows.add(np.ones((2, 4), dtype=np.int16))
-    ...     again = RowsFolder(Path(folder), "my pool", "my encoder", [2, 1])
-    ...     again.add(np.zeros((1, 4), dtype=np.int16))
-    ...     rows.done, again.done, [block.shape for block in again.blocks()]
-    (1, 2, [(2, 4), (1, 4)])
+    One file and one map for all blocks: a thousand would meet the limit of open files. What is in the
+    folder already is gone on with.
     """
 
     def __init__(self, folder: Path, pool: str, encoder: str, sizes: Sequence[int]) -> None:
@@ -150,7 +124,7 @@ def _whole_lines(journal: Path) -> list[dict[str, Any]]:
     """Read the lines that were written to their end."""
     if not journal.exists():
         return []
-    found = []
+    records = []
     for line in journal.read_bytes().split(b"\n")[:-1]:
         try:
             record = json.loads(line)
@@ -158,8 +132,8 @@ def _whole_lines(journal: Path) -> list[dict[str, Any]]:
             break
         if not isinstance(record, dict) or _line(record) != line + b"\n":
             break
-        found.append(record)
-    return found
+        records.append(record)
+    return records
 
 
 def _line(record: dict[str, Any]) -> bytes:
@@ -201,8 +175,7 @@ class PoolTexts:
     template_texts : tuple of K tuples of str
         The templates filled for each class.
     prompt_texts : tuple of K sequences of str
-        The pool of each class; sizes may differ, duplicates are allowed. Those of a
-        :class:`~promptboost.pool.PromptPool` are made when they are read.
+        The pool of each class, made when it is read; sizes may differ, duplicates are allowed.
 
     Examples
     --------
@@ -223,13 +196,7 @@ class PoolTexts:
 
     @classmethod
     def of(cls, pool: PromptPool, class_names: Sequence[str] | None = None) -> "PoolTexts":
-        """Take the texts of a pool, or of some of its classes in the order given.
-
-        Raises
-        ------
-        PoolError
-            If the pool has no templates, or lacks one of the classes.
-        """
+        """Take the texts of a pool, or of some of its classes in the order given."""
         names = tuple(pool.class_names if class_names is None else class_names)
         if not pool.templates:
             raise PoolError("the pool has no templates: boosting starts each round from one")
@@ -248,19 +215,12 @@ class PoolTexts:
         return rows * dim * np.dtype(np.int16).itemsize
 
     def embed(self, encode: Encode) -> GridPool:
-        """Embed the texts, one class at a time, each text of a class once.
+        """Embed the texts by a function, such as an encoder's ``encode_texts``.
 
         Rows are put on the grid class by class, so that a large pool is never held as floats.
-
-        Parameters
-        ----------
-        encode : callable
-            Gives one unit row for each text: an encoder's ``encode_texts``.
         """
-        blocks = list(self.blocks(encode))
-        return GridPool.from_rows(
-            np.stack([rows for rows, _ in blocks]), [own for _, own in blocks]
-        )
+        templates, prompts = zip(*self.blocks(encode), strict=True)
+        return GridPool.from_rows(np.stack(templates), list(prompts))
 
     def embed_to(
         self,
@@ -270,40 +230,11 @@ class PoolTexts:
         encoder_fingerprint: str,
         progress: Callable[[int], None] | None = None,
     ) -> GridPool:
-        """Embed the texts into a folder, and give prompts that are read from there when needed.
+        """Embed the texts into a folder, and return prompts that are read from there when needed.
 
-        For pools larger than memory: only one class is held at a time. Work that is interrupted
-        goes on with the class it was in; work that is done is not done again.
-
-        Parameters
-        ----------
-        folder : path-like
-            Made if it does not exist; one for each pool and encoder.
-        encode : callable
-            Gives one unit row for each text: an encoder's ``encode_texts``.
-        encoder_fingerprint : str
-            Of what `encode` computes with: rows of another encoder are not gone on with.
-        progress : callable, optional
-            Called with the number of further prompts that are done, such as ``tqdm(...).update``.
-
-        Raises
-        ------
-        PoolError
-            If the folder holds the rows of another pool or encoder.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> from promptboost.pool import build_pool
-        >>> from promptboost.encoders.fake import FakeEncoder
-        >>> texts, fake = PoolTexts.of(build_pool(["owl", "bat"])), FakeEncoder()
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     grid = texts.embed_to(
-        ...         folder, fake.encode_texts, encoder_fingerprint=fake.fingerprint
-        ...     )
-        ...     same = (grid.prompts[1] == texts.embed(fake.encode_texts).prompts[1]).all()
-        >>> bool(same)
-        True
+        For pools larger than memory: only one class is held at a time. Work that is interrupted goes on
+        with the class it was in. The folder is of one pool and encoder; `progress` is called with the
+        number of further prompts that are done.
         """
         sizes = [len(self.templates) + len(own) for own in self.prompt_texts]
         rows = RowsFolder(Path(folder), self.fingerprint, encoder_fingerprint, sizes)
@@ -323,13 +254,6 @@ class PoolTexts:
         Only one class is held at a time, and each text of it is embedded once. All that embeds a
         pool goes this way, so that the rows are the same wherever they end up: the last bit of a
         row can depend on which texts are embedded together.
-
-        Parameters
-        ----------
-        encode : callable
-            Gives one unit row for each text: an encoder's ``encode_texts``.
-        start : int, default=0
-            The class to begin with.
         """
         for k in range(start, len(self.class_names)):
             filled, own = self.template_texts[k], self.prompt_texts[k]
@@ -348,11 +272,9 @@ class PoolTexts:
             sizes, said = [len(block) for block in rows], [len(block) for block in texts]
             if sizes != said:
                 odd = [k for k, (a, b) in enumerate(zip(sizes, said, strict=False)) if a != b]
-                where = (
-                    f"class {odd[0]} has {sizes[odd[0]]} rows and {said[odd[0]]} texts"
-                    if odd
-                    else (f"{len(sizes)} classes have rows and {len(said)} texts")
-                )
+                where = f"{len(sizes)} classes have rows and {len(said)} texts"
+                if odd:
+                    where = f"class {odd[0]} has {sizes[odd[0]]} rows and {said[odd[0]]} texts"
                 raise PoolError(f"{what}: rows and texts do not belong together: {where}")
         if len(self.class_names) != len(self.template_texts):
             raise PoolError(
@@ -362,10 +284,8 @@ class PoolTexts:
             raise PoolError(f"each class needs {len(self.templates)} filled templates")
 
 
-#: Most bytes that the rows of a pool take in memory; those of a larger one are kept on disk. A
-#: quarter of a gibibyte is what any machine has to spare, and a file of that size is written in a
-#: second or two. A mapped file is as quick as memory while there is memory to spare, and needs
-#: none otherwise, so nothing is gained by asking for more.
+#: Most bytes that the rows of a pool take in memory; those of a larger one are kept on disk. A mapped
+#: file is as quick as memory while there is memory to spare, and needs none otherwise.
 MOST_IN_MEMORY = 256 * 2**20
 
 # Texts embedded at a time: how often the bar moves. The store is written to as often.
@@ -374,44 +294,18 @@ _AT_ONCE = 256
 
 @dataclass(frozen=True)
 class PoolRows:
-    """The rows of a pool, and where they are.
-
-    Attributes
-    ----------
-    texts : PoolTexts
-        What they say.
-    grid : GridPool
-        The rows, as boosting reads them.
-    folder : Path or None
-        What holds them on disk; None if they are in memory.
-
-    Examples
-    --------
-    >>> from promptboost.pool import build_pool
-    >>> embedder = Embedder.open("fake:16-0", cache=False, progress=False)
-    >>> rows = PoolRows.embed(PoolTexts.of(build_pool(["owl", "bat"])), embedder)
-    >>> rows.grid.templates.shape, rows.folder
-    ((2, 80, 16), None)
-    """
+    """The rows of a pool, and where they are."""
 
     texts: PoolTexts
     grid: GridPool
-    folder: Path | None = None
+    folder: Path | None = None  # None if they are in memory
 
     @classmethod
     def embed(cls, texts: PoolTexts, embedder: Embedder, folder: Path | None = None) -> "PoolRows":
         """Embed a pool; the rows are the same wherever they are kept.
 
-        Parameters
-        ----------
-        texts : PoolTexts
-            The words.
-        embedder : Embedder
-            What embeds them.
-        folder : Path, optional
-            A place for this alone. Rows of the same pool and encoder that an interrupted call left
-            there are gone on with, and others are deleted. None for a place that does not outlive
-            this process.
+        Without a `folder`, a pool too large for memory has a place that does not outlive this process.
+        In it, rows of the same pool and encoder are gone on with, and all others are deleted.
         """
         if texts.n_bytes(embedder.encoder.dim) <= MOST_IN_MEMORY:
             if folder is not None:
@@ -448,16 +342,7 @@ class PoolRows:
 
 @contextmanager
 def encoding(texts: PoolTexts, embedder: Embedder) -> Iterator[Encode]:
-    """Return what embeds the texts of a pool a class at a time, with one bar for all classes.
-
-    Examples
-    --------
-    >>> from promptboost.pool import build_pool
-    >>> embedder = Embedder.open("fake:16-0", cache=False, progress=False)
-    >>> with encoding(PoolTexts.of(build_pool(["owl", "bat"])), embedder) as encode:
-    ...     encode(["an owl", "a bat"]).shape
-    (2, 16)
-    """
+    """Return what embeds the texts of a pool a class at a time, with one bar for all classes."""
     from tqdm import tqdm
 
     quiet = replace(embedder, progress=False)  # it would draw a bar for every call

@@ -1,6 +1,8 @@
-"""The prompts a fit chooses from: a pool for the classes at hand, embedded; or prototypes instead."""
+"""A fit on examples: the prompts for the classes at hand, embedded, or prototypes instead."""
 
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
@@ -8,14 +10,18 @@ from typing import Any, Literal
 import numpy as np
 
 from promptboost.boosting.grid import to_grid
+from promptboost.config import FitConfig
+from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
-from promptboost.errors import LabelError, SettingError
+from promptboost.errors import LabelError, SettingError, few
+from promptboost.model import PromptEnsemble
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
 from promptboost.training.examples import Examples, Rows, RowSpace
+from promptboost.training.learner import boost_settings, fit_ensemble
 from promptboost.training.pool_rows import PoolRows, PoolTexts
 
-__all__ = ["PoolLike", "embed_pool", "make_pool", "names_of_classes", "prototypes"]
-
+# What embeds texts, and images where it is an embedder.
+Source = Embedder | TextSource
 # What a pool can be made of: a pool, a file, or sentences by class.
 PoolLike = PromptPool | str | Path | Mapping[str, Sequence[str]]
 
@@ -26,22 +32,7 @@ def names_of_classes(
     *,
     in_prompts: bool,
 ) -> tuple[str, ...]:
-    """Return the name of each class.
-
-    Parameters
-    ----------
-    labels : sequence
-        The distinct labels, sorted.
-    class_names : sequence or mapping, optional
-        Names by label. A sequence has the names of the labels 0, 1, and so on.
-    in_prompts : bool
-        Whether names are read as words, so that a number is none.
-
-    Examples
-    --------
-    >>> names_of_classes([0, 2], ["cat", "dog", "owl"], in_prompts=True)
-    ('cat', 'owl')
-    """
+    """Return the name of each label; `in_prompts` they are read as words, so that a number is none."""
     if class_names is None:
         numbers = [label for label in labels if not isinstance(label, str)]
         if in_prompts and numbers:
@@ -82,26 +73,7 @@ def make_pool(
     templates: Sequence[str] | None = None,
     concatenate: Literal["none", "one", "all"] = "none",
 ) -> PromptPool:
-    """Make the pool of some classes.
-
-    Parameters
-    ----------
-    class_names : sequence of str
-        In the order of the labels.
-    pool : PromptPool, path-like or mapping of str to sequence of str, optional
-        A pool, which may have more classes; a file that :func:`promptboost.pool.read_pool` reads;
-        or sentences by class, to join the templates.
-    templates : sequence of str, "own" or "clip", optional
-        Templates where `pool` has none; ours by default.
-    concatenate : {"none", "one", "all"}, default="none"
-        See :func:`promptboost.pool.build_pool`.
-
-    Examples
-    --------
-    >>> pool = make_pool(["owl", "bat"], {"owl": ["round eyes"]}, ["a {}."])
-    >>> PoolTexts.of(pool).prompt_texts
-    (('an owl.', 'round eyes'), ('a bat.',))
-    """
+    """Return the pool of some classes, from a pool, a file, or sentences by class to join templates."""
     if isinstance(templates, str):
         if templates not in ("own", "clip"):
             raise SettingError(f"templates is {templates!r}: give 'own', 'clip', or a list")
@@ -121,14 +93,71 @@ def make_pool(
     return build_pool(class_names, templates=templates, descriptions=pool, concatenate=concatenate)
 
 
-def embed_pool(
-    pool: PromptPool, class_names: Sequence[str], source: Embedder | TextSource
+def fit_examples(
+    examples: Examples,
+    class_names: Sequence[str],
+    config: FitConfig,
+    source: Source | None,
+    pool: PoolLike | None,
+    templates: Sequence[str] | None,
+) -> tuple[PromptEnsemble, Mapping[str, float], Source, RowSpace]:
+    """Boost on examples, with prototypes where there is nothing to embed sentences with.
+
+    Returned are the ensemble, the weights of the examples at the end, what embeds the prompts, and the
+    space in which they meet the examples.
+    """
+    examples, parts = examples.weighted(class_names), None
+    words: Source
+    if source is None:  # images keep their names and their order, as on the command line
+        examples, parts = examples.merged()
+        if pool is not None or templates is not None:
+            raise SettingError(
+                "pool and templates are sentences, which need an encoder: set encoder"
+            )
+        space = RowSpace.around(examples.rows, examples.relative_weights())
+        rows, words = prototypes(class_names, examples, space)
+    else:
+        space, words = RowSpace(), source
+        rows = _embedded_pool(class_names, source, pool, templates, config.concatenate)
+    encoder = source if isinstance(source, Encoder) else None
+    seen = 0 if examples.views is None else examples.views.shape[1]
+    ensemble = fit_ensemble(
+        examples.shots(space),
+        rows.grid,
+        rows.texts,
+        boost_settings(config if seen else replace(config, views_per_round=0), seen),
+        image_ids=examples.ids,
+        weights=examples.weights,
+        encoder_id=encoder.id if encoder else None,
+        encoder_fingerprint=encoder.fingerprint if encoder else None,
+        encoder_scale=encoder.logit_scale if encoder else None,
+    )
+    weights = ensemble.sample_weights
+    if parts is not None:
+        weights = {name: share * weights[merged] for name, (merged, share) in parts.items()}
+    return ensemble, weights, words, space
+
+
+def _embedded_pool(
+    class_names: Sequence[str],
+    source: Source,
+    pool: PoolLike | None,
+    templates: Sequence[str] | None,
+    concatenate: Literal["none", "one", "all"],
 ) -> PoolRows:
-    """Embed the prompts of some classes of a pool, in their order."""
-    texts = PoolTexts.of(pool, class_names)
+    made = make_pool(class_names, pool, templates, concatenate)
+    if pool and not isinstance(pool, PromptPool) and made.missing:
+        # A slip of spelling looks the same.
+        warnings.warn(
+            f"pool has no sentences for {few([*map(repr, made.missing)])}: only templates are there to "
+            "choose from. Add sentences under these names, spelled as in y",
+            UserWarning,
+            stacklevel=4,  # whoever called fit of the estimator
+        )
+    texts = PoolTexts.of(made, class_names)
     if isinstance(source, Embedder):
         return PoolRows.embed(texts, source)
-    return PoolRows(texts, texts.embed(lambda some: embed_texts(source, some)))
+    return PoolRows(texts, texts.embed(lambda wanted: embed_texts(source, wanted)))
 
 
 _TEMPLATE = "the average {}"
@@ -142,14 +171,6 @@ def prototypes(
     The examples of a class are put in the order of their values and equal ones are kept once, so
     that the order in which they were given decides nothing. The embeddings of all texts are returned
     too.
-
-    Examples
-    --------
-    >>> rows = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
-    >>> examples = Examples(rows, np.array([0, 0, 1]), ("0", "1", "2"))
-    >>> pool, _ = prototypes(["a", "b"], examples, RowSpace())
-    >>> pool.texts.template_texts, pool.texts.prompt_texts
-    ((('the average a',), ('the average b',)), (('example 1', 'example 0'), ('example 2',)))
     """
     rows, weights = space.unit(examples.rows), examples.relative_weights()
     vectors: dict[str, Rows] = {}

@@ -5,18 +5,17 @@ import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import promptboost
 from promptboost.boosting import BoostSettings, BoostState, Shots
-from promptboost.errors import LabelError, SettingError
+from promptboost.errors import LabelError, SettingError, few
 from promptboost.model import PromptEnsemble, Round
 from promptboost.model.schema import Scalar
 from promptboost.training.pool_rows import PoolTexts
-
-__all__ = ["FitRecord", "recorded_settings"]
 
 # A longer or more patient fit goes through the same rounds, and why a scale is what it is changes none.
 _MAY_DIFFER = ("rounds", "patience", "scale_choice")
@@ -26,34 +25,16 @@ _OWN_FIELDS = ("algorithm", "temperature")
 
 @dataclass(frozen=True)
 class FitRecord:
-    """All that is known of a fit before its first round.
-
-    Attributes
-    ----------
-    texts : PoolTexts
-        The words.
-    settings : BoostSettings
-        What boosting is asked.
-    image_ids : tuple of str
-        One for each image, in the order of the rows.
-    recorded : mapping of str to scalar
-        The ensemble's ``settings``: see :func:`recorded_settings`.
-    encoder_id, encoder_fingerprint : str or None
-        Where the rows come from.
-    encoder_scale : float or None
-        What that encoder multiplies cosines with.
-    logit_scale : float or None
-        The one that probabilities use; None for SAMME, whose votes have their own.
-    """
+    """All that is known of a fit before its first round."""
 
     texts: PoolTexts
     settings: BoostSettings
-    image_ids: tuple[str, ...]
-    recorded: Mapping[str, Scalar]
+    image_ids: tuple[str, ...]  # in the order of the rows
+    recorded: Mapping[str, Scalar]  # the ensemble's settings: see recorded_settings
     encoder_id: str | None
     encoder_fingerprint: str | None
-    encoder_scale: float | None = None
-    logit_scale: float | None = None
+    encoder_scale: float | None = None  # what that encoder multiplies cosines with
+    logit_scale: float | None = None  # of probabilities; None for SAMME, whose votes have their own
 
     def __post_init__(self) -> None:
         seen: set[object] = set()
@@ -90,23 +71,13 @@ class FitRecord:
         )
 
     def state_after(self, before: PromptEnsemble) -> BoostState:
-        """Find where a fit stood when it wrote an ensemble.
-
-        Raises
-        ------
-        SettingError
-            If the ensemble is of another fit, or was edited since; the message names what differs.
-        """
+        """Find where a fit stood when it wrote an ensemble."""
         differences = self._differences(before)
         if differences:
             raise SettingError(
                 f"cannot continue this ensemble, it is of another fit: {'; '.join(differences)}"
             )
-        quiet = 0
-        for item in reversed(before.rounds):
-            if item.error != 0:
-                break
-            quiet += 1
+        quiet = len(list(takewhile(lambda item: item.error == 0, reversed(before.rounds))))
         patience = self.settings.patience
         finished = patience is not None and quiet >= patience
         # SAMME ends with a learner no better than chance, whose vote is 0, or with a perfect one,
@@ -119,7 +90,7 @@ class FitRecord:
     def _differences(self, before: PromptEnsemble) -> list[str]:
         if before.history:
             return [f"it was edited after its fit ({before.history[-1]})"]
-        found = [
+        differences = [
             _differs(what, getattr(before, field), now)
             for what, field, now in (
                 ("the classes", "class_names", self.texts.class_names),
@@ -132,21 +103,24 @@ class FitRecord:
             if getattr(before, field) != now
         ]
         if not before.sample_weights:
-            return [*found, "it was saved without the weights of its images (sample_weights=True)"]
-        odd = sorted(set(before.sample_weights) ^ set(self.image_ids))
-        if odd:
-            return [*found, f"the images: only one fit has {_some(odd)}"]
-        found += [
+            return [
+                *differences,
+                "it was saved without the weights of its images (sample_weights=True)",
+            ]
+        if odd := sorted(set(before.sample_weights) ^ set(self.image_ids)):
+            names = few([*map(repr, odd)], most=3)
+            return [*differences, f"the images: only one fit has {names}"]
+        differences += [
             _differs(f"the setting {key!r}", before.settings.get(key), self.recorded.get(key))
             for key in sorted({*before.settings, *self.recorded} - {*_MAY_DIFFER})
             if before.settings.get(key) != self.recorded.get(key)
         ]
         if len(before) > self.settings.rounds:
-            found.append(
+            differences.append(
                 f"it has {len(before)} rounds, more than the {self.settings.rounds} asked for "
                 "(truncate gives fewer)"
             )
-        return found
+        return differences
 
 
 def recorded_settings(
@@ -158,30 +132,24 @@ def recorded_settings(
     *,
     scale_choice: str | None = None,
 ) -> dict[str, Scalar]:
-    """Return what an ensemble's ``settings`` say: all a fit depends on, apart from the embeddings.
-
-    Beside the settings of boosting that are: ``views``, how many views of each image there were
-    to draw from; ``images``, which changes with the ids, labels and order of the images; and
-    ``start_weights``, which is "uniform" or changes with the weights. Where the logit scale was chosen,
-    ``scale_choice`` says why.
-    """
-    own = {name: value for name, value in asdict(settings).items() if name not in _OWN_FIELDS}
-    own.pop("gradient")
+    """Return what an ensemble's ``settings`` say: all a fit depends on, apart from the embeddings."""
+    recorded = asdict(settings)
+    for name in (*_OWN_FIELDS, "gradient"):
+        del recorded[name]
     if settings.gradient is not None:
-        own |= asdict(settings.gradient)
-    own["composer"] = settings.composer
+        recorded |= asdict(settings.gradient)
+    recorded["composer"] = settings.composer
     if scale_choice is not None:
-        own["scale_choice"] = scale_choice
-    labelled = json.dumps([list(image_ids), shots.labels.tolist()]).encode()
-    own["views"] = 0 if shots.views is None else shots.views.shape[1]
-    own["pictures"] = _short_hash(labelled)
-    if weights is None:
-        own["start_weights"] = "uniform"
-    else:
-        own["start_weights"] = _short_hash(np.asarray(weights, dtype="<f8").tobytes())
-    if taken := sorted(set(own) & set(notes)):
+        recorded["scale_choice"] = scale_choice
+    recorded["views"] = 0 if shots.views is None else shots.views.shape[1]
+    # Changes with the ids, labels and order of the images. The name is that of earlier files.
+    labelled = json.dumps([list(image_ids), shots.labels.tolist()])
+    recorded["pictures"] = _short_hash(labelled.encode())
+    start = None if weights is None else np.asarray(weights, dtype="<f8").tobytes()
+    recorded["start_weights"] = "uniform" if start is None else _short_hash(start)
+    if taken := sorted(set(recorded) & set(notes)):
         raise SettingError(f"notes must not repeat settings of the fit: {', '.join(taken)}")
-    return {**own, **notes}
+    return {**recorded, **notes}
 
 
 def _short_hash(data: bytes) -> str:
@@ -190,8 +158,3 @@ def _short_hash(data: bytes) -> str:
 
 def _differs(what: str, before: object, now: object) -> str:
     return f"{what}: {before!r} then, {now!r} now"
-
-
-def _some(names: Sequence[str], limit: int = 3) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(map(repr, names[:limit])) + more
