@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from promptboost.methods import FewShotSet, Fitted, Method
     from promptboost.pool import PromptPool
 
-__all__ = ["SyntheticTask", "check_encoder", "check_method", "clip_like", "colour_shots"]
-
 _T = TypeVar("_T")
 
 

@@ -19,8 +19,6 @@ from promptboost.boosting.grid import GridRows, weights_to_grid
 from promptboost.boosting.problem import GridPool, Shots
 from promptboost.errors import SettingError, WeightError
 
-__all__ = ["BoostRound", "BoostSettings", "BoostState", "boost", "updated_weights"]
-
 Algorithm = Literal["samme.r", "samme"]
 
 

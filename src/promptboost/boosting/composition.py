@@ -11,17 +11,6 @@ from promptboost.boosting.greedy.search import Effort
 from promptboost.boosting.grid import COSINE_UNIT, GridRows
 from promptboost.boosting.problem import GridPool
 
-__all__ = [
-    "Composition",
-    "GradientTrace",
-    "GreedyTrace",
-    "Step",
-    "log_losses",
-    "scores_of",
-    "pick_template",
-    "template_hits",
-]
-
 
 @dataclass(frozen=True)
 class Step:

@@ -21,16 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.errors import EmbeddingError, WeightError
 
-__all__ = [
-    "COSINE_UNIT",
-    "MAX_BANK_SIZE",
-    "WEIGHT_UNIT",
-    "GridRows",
-    "from_grid",
-    "to_grid",
-    "weights_to_grid",
-]
-
 GridRows = NDArray[np.int16]
 
 ROW_UNIT = 2**15 - 1

@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.boosting.grid import GridRows, to_grid
 from promptboost.errors import EmbeddingError, LabelError, PoolError
 
-__all__ = ["GridPool", "Shots"]
-
 
 @dataclass(frozen=True)
 class Shots:

@@ -19,15 +19,6 @@ from promptboost.methods.registry import METHODS
 from promptboost.model.head import read_tensors, write_tensors
 from promptboost.plugins import import_object
 
-__all__ = [
-    "from_record",
-    "load_fitted",
-    "read_record",
-    "register_fitted",
-    "save_fitted",
-    "to_record",
-]
-
 _FORMAT = "promptboost-method"
 _ARRAYS = "promptboost-method-arrays"
 _ARRAYS_FILE = "arrays.safetensors"

@@ -23,22 +23,6 @@ if TYPE_CHECKING:
     from promptboost.data import Dataset
     from promptboost.encoders.store import EmbeddingStore
 
-__all__ = [
-    "FewShotSet",
-    "FileImages",
-    "Images",
-    "RowImages",
-    "Arrays",
-    "Bank",
-    "Fitted",
-    "Group",
-    "Logits",
-    "Method",
-    "Origin",
-    "Transfer",
-    "check_numbers",
-]
-
 
 class Images(Protocol):
     """Images that any encoder can be asked about.

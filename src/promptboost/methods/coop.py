@@ -16,8 +16,6 @@ from promptboost.pool import PromptPool
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CoOp"]
-
 _SPREAD = 0.02
 _FIRST_RATE = 1e-5
 _MOMENTUM = 0.9

@@ -10,8 +10,6 @@ from promptboost.methods.fitted import TextClassifier
 from promptboost.pool import PromptPool, fill
 from promptboost.pool.combination import sentences
 
-__all__ = ["CuPL", "PoolMean"]
-
 
 @dataclass(frozen=True)
 class CuPL(Method):

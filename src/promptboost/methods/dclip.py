@@ -10,8 +10,6 @@ from promptboost.pool import PromptPool
 from promptboost.pool.combination import sentences
 from promptboost.pool.readers.fragments import connect
 
-__all__ = ["DCLIP"]
-
 
 @dataclass(frozen=True)
 class DCLIP(Method):

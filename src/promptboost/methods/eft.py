@@ -17,8 +17,6 @@ from promptboost.methods.base import Arrays, Fitted, Images, Logits, Origin
 from promptboost.methods.fitted import TextClassifier, filled
 from promptboost.pool import PLAIN_TEMPLATE
 
-__all__ = ["EmulatedClassifier", "emulate", "load_emulated"]
-
 # Arrays of the tuned classifier are kept beside those of the emulated one, which has none.
 _INSIDE = "tuned."
 

@@ -16,15 +16,6 @@ from promptboost.errors import FileFormatError, PoolError
 from promptboost.methods.base import Arrays, Bank, Fitted, Images, Logits, Origin
 from promptboost.pool import fill
 
-__all__ = [
-    "LinearClassifier",
-    "TextClassifier",
-    "class_rows",
-    "embed_distinct",
-    "filled",
-    "linear_logits",
-]
-
 
 def linear_logits(
     embeddings: NDArray[np.float32],

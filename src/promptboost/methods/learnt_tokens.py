@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["TrainingRows", "cosine_rate", "PromptedClasses", "ending", "nearest"]
-
 
 @dataclass(frozen=True)
 class TrainingRows:

@@ -17,8 +17,6 @@ from promptboost.methods.base import FewShotSet, Group, Method, Transfer
 from promptboost.methods.fitted import LinearClassifier, linear_logits
 from promptboost.pool import PromptPool
 
-__all__ = ["FIXED_C", "STRENGTHS", "Logistic", "fit_probe"]
-
 #: Inverse strengths of regularisation to choose from. Rows have length one, so little is needed.
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
 

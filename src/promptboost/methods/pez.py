@@ -16,8 +16,6 @@ from promptboost.pool import PromptPool
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["PEZ", "HardTokens"]
-
 
 @dataclass(frozen=True)
 class PEZ(Method):

@@ -18,8 +18,6 @@ from promptboost.pool import PromptPool
 from promptboost.pool.combination import of_sources
 from promptboost.training import PoolTexts, boost_settings, fit_ensemble
 
-__all__ = ["Boosting", "VotingClassifier"]
-
 
 @dataclass(frozen=True)
 class Boosting(BoostConfig, Method):

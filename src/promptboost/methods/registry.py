@@ -17,15 +17,6 @@ from promptboost.errors import SettingError
 from promptboost.methods.base import Method
 from promptboost.plugins import PluginWarning, import_object, load_plugins
 
-__all__ = [
-    "METHODS",
-    "MethodRecord",
-    "make_method",
-    "names_method",
-    "register_method",
-    "spelled",
-]
-
 ENTRY_POINTS = "promptboost.methods"
 
 #: The class of a method, or a function that makes one.

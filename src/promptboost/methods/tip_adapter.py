@@ -27,18 +27,6 @@ from promptboost.methods.fitted import linear_logits
 from promptboost.methods.zero_shot import ZeroShot
 from promptboost.pool import PromptPool
 
-__all__ = [
-    "ALPHAS",
-    "BETAS",
-    "Cache",
-    "Tuning",
-    "choose_weights",
-    "gradient",
-    "tune",
-    "CacheClassifier",
-    "TipAdapter",
-]
-
 Floats = NDArray[np.float32]
 
 #: What is tried for the weight of the cache; the authors start at about one.

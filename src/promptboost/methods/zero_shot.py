@@ -9,8 +9,6 @@ from promptboost.methods.base import FewShotSet, Group, Method, Transfer
 from promptboost.methods.fitted import TextClassifier, filled
 from promptboost.pool import PLAIN_TEMPLATE, PromptPool
 
-__all__ = ["ZeroShot"]
-
 
 @dataclass(frozen=True)
 class ZeroShot(Method):

@@ -32,8 +32,6 @@ from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows, from_grid, weight
 from promptboost.boosting.problem import GridPool
 from promptboost.errors import SettingError
 
-__all__ = ["GradientSettings", "compose_by_gradient"]
-
 Floats = NDArray[np.float32]
 
 # Rows whose probabilities stand in memory at once, and classes whose changes do.

@@ -11,8 +11,6 @@ from promptboost.boosting.gradient.compose import GradientSettings, compose_by_g
 from promptboost.boosting.grid import COSINE_UNIT, GridRows
 from promptboost.boosting.problem import GridPool, Shots
 
-__all__ = ["FACTORS", "ScaleChoice", "choose_scale", "dealt", "calibrated_scale"]
-
 #: Scales that may be tried, as multiples of the encoder's own; the first one is the starting point.
 FACTORS = (3.0, 2.0, 4.0, 6.0, 1.0)
 

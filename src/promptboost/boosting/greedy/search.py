@@ -23,8 +23,6 @@ from promptboost.boosting.compiled import column, in_threads, products
 from promptboost.boosting.greedy import flips
 from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows
 
-__all__ = ["Choice", "Effort", "PromptSearch"]
-
 # Rows at risk whose products with the whole pool of a class are kept from the first visit on.
 KEPT_RISKY_ROWS = 12
 # Further rows at risk that a candidate meets before all others.

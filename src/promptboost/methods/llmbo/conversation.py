@@ -24,8 +24,6 @@ from promptboost.llm.client import AskError
 from promptboost.llm.replies import clean_reply
 from promptboost.pool.templates import check_templates
 
-__all__ = ["BULLET", "message", "read_templates", "Conversation", "check_server", "default_replies"]
-
 #: What every template in a message or a reply begins with.
 BULLET = "- "
 

@@ -22,8 +22,6 @@ from promptboost.methods.llmbo.conversation import (
 from promptboost.pool import PromptPool, fill
 from promptboost.pool.text import text_key
 
-__all__ = ["LLMbo"]
-
 # A reply that cannot be used is asked for again, so many times in all.
 _ATTEMPTS = 15
 

@@ -19,8 +19,6 @@ from promptboost.methods.proapo.template_search import (
     written,
 )
 
-__all__ = ["ClassUnits", "Unit", "units_of", "ClassSearch", "State"]
-
 
 @dataclass(frozen=True)
 class Unit:

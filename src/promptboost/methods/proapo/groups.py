@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from promptboost.boosting.composition import log_losses
 
-__all__ = ["best_clusters", "silhouette", "confusion_groups", "gain_groups", "group_size"]
-
 Rows = NDArray[np.floating]
 
 _LEAST_CLUSTERS = 5

@@ -16,8 +16,6 @@ from promptboost.methods.proapo.template_search import Chosen, Fitness, choose_t
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import sentence_sources, sentences
 
-__all__ = ["ProAPO"]
-
 # Sources of this name hold other names of the classes.
 _SYNONYMS = "synonym"
 _USUAL_SOURCE = "cupl"

@@ -12,18 +12,6 @@ from promptboost.methods.fitted import embed_distinct
 from promptboost.methods.proapo.evolution import Candidate, EvolutionEffort, Space, evolve
 from promptboost.pool import PLAIN_TEMPLATE, fill
 
-__all__ = [
-    "Fitness",
-    "Measured",
-    "unit",
-    "Chosen",
-    "choose_templates",
-    "drawing_weights",
-    "falls_too_far",
-    "library",
-    "written",
-]
-
 Rows = NDArray[np.float32]
 
 # The same in all settings that were released.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
-__all__ = ["Seen", "SelfConsistency", "epoch_weights", "Schedule", "TrainingImages", "train"]
-
 
 @dataclass(frozen=True)
 class Seen:

@@ -36,8 +36,6 @@ from promptboost.pool import PromptPool
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["PromptedClassifier", "PromptSRC"]
-
 _ARRAYS = ("class_rows", "text_prompts", "vision_prompts")
 
 
