@@ -12,6 +12,7 @@ from promptboost.encoders.base import unit_rows
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, FileFormatError, LabelError, SettingError
 from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
+from promptboost.methods.sentence_means import ZeroShot
 from promptboost.methods.tip_adapter import (
     ALPHAS,
     BETAS,
@@ -23,7 +24,6 @@ from promptboost.methods.tip_adapter import (
     gradient,
     tune,
 )
-from promptboost.methods.zero_shot import ZeroShot
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like
 

@@ -33,14 +33,7 @@ _LENGTH_TOLERANCE = 1e-2
 
 
 def to_grid(rows: ArrayLike, *, name: str = "rows") -> GridRows:
-    """Round unit rows, shape (..., D), to the grid; `name` says in an error what they are.
-
-    Examples
-    --------
-    >>> to_grid([[0.6, 0.8], [1.0, 0.0]])
-    array([[19660, 26214],
-           [32767,     0]], dtype=int16)
-    """
+    """Round unit rows, shape (..., D), to the grid; `name` says in an error what they are."""
     values = np.asarray(rows)
     if values.dtype == np.int16:
         return np.ascontiguousarray(values)

@@ -33,26 +33,15 @@ class CoOp(Method):
 
     Parameters
     ----------
-    context_tokens : int
-        How many vectors.
+    context_tokens, batch : int
+        How many vectors, and images in a step.
     epochs : int or None
         None for the authors' choice: 50 with one image a class, 100 below eight, then 200; the
         class with the most images counts. (They train 50 epochs on ImageNet whatever the shots.)
-    batch : int
-        Images in a step.
     learning_rate : float
         Of the second epoch; the first has 0.00001, and from the second on it falls to zero.
     seed : int
         Decides the first vectors, the order of the images and their views.
-
-    Examples
-    --------
-    >>> from promptboost.testing import colour_shots
-    >>> from promptboost.pool import build_pool
-    >>> shots, encoder = colour_shots("red", "blue")
-    >>> fitted = CoOp(epochs=3).fit(shots, build_pool(["red", "blue"]), encoder)
-    >>> fitted.predict(shots.images).tolist(), fitted.arrays["context"].shape
-    ([0, 0, 1, 1], (16, 32))
     """
 
     name: ClassVar[str] = "coop"

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from promptboost.boosting.composition import log_losses
 from promptboost.encoders.base import Encoder
-from promptboost.errors import LabelError
-from promptboost.methods.base import FewShotSet, Group, Method, Transfer
+from promptboost.methods.base import FewShotSet, Group, Method, Transfer, check_two_classes
 from promptboost.methods.fitted import LinearClassifier, linear_logits
 from promptboost.pool import PromptPool
 
@@ -37,15 +36,6 @@ class Logistic(Method):
     ----------
     seed : int
         Divides the images into folds.
-
-    Examples
-    --------
-    >>> from promptboost.testing import colour_shots
-    >>> from promptboost.pool import build_pool
-    >>> shots, encoder = colour_shots("fire", "ice")
-    >>> fitted = Logistic().fit(shots, build_pool(["fire", "ice"]), encoder)
-    >>> fitted.predict(shots.images).tolist(), sorted(fitted.details)
-    ([0, 0, 1, 1], ['C'])
     """
 
     name: ClassVar[str] = "logistic"
@@ -56,27 +46,15 @@ class Logistic(Method):
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
         """Check that every class has images."""
-        if shots.n_classes < 2:
-            raise LabelError("logistic regression needs two classes or more")
-        missing = sorted(set(range(shots.n_classes)) - set(shots.labels.tolist()))
-        if missing:
-            raise LabelError(
-                f"the class {shots.class_names[missing[0]]!r} has no image, and logistic regression "
-                "reads no text; add one, or leave the class out"
-            )
+        check_two_classes(shots, "logistic regression", "reads no text")
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> LinearClassifier:
         """Fit; the pool is not looked at."""
         self.check(shots, pool, encoder)
-        weights, intercepts, C = fit_probe(
-            shots.images.views(encoder), shots.labels, seed=self.seed
-        )
-        return LinearClassifier(
-            self.origin(shots, encoder),
-            weights.astype(np.float32),
-            intercepts.astype(np.float32),
-            details={"C": C},
-        )
+        views = shots.images.views(encoder)
+        weights, intercepts, C = fit_probe(views, shots.labels, seed=self.seed)
+        arrays = weights.astype(np.float32), intercepts.astype(np.float32)
+        return LinearClassifier(self.origin(shots, encoder), *arrays, details={"C": C})
 
 
 def fit_probe(

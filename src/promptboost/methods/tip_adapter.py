@@ -24,7 +24,7 @@ from promptboost.methods.base import (
     check_numbers,
 )
 from promptboost.methods.fitted import linear_logits
-from promptboost.methods.zero_shot import ZeroShot
+from promptboost.methods.sentence_means import ZeroShot
 from promptboost.pool import PromptPool
 
 Floats = NDArray[np.float32]
@@ -79,11 +79,9 @@ def choose_weights(
     """Choose α and β by cross-validation over the images of the cache; its own where a class has one.
 
     Each fold takes images of all classes out of the cache, so that no class speaks louder because an
-    image of another is missing. What is left is weighed up to what the whole would weigh. `rows` are
-    the images in the order of the keys, `text` the class rows with the logit scale in them.
-
-    Without `by_loss` the number of right answers decides, and the log loss between equals. Log losses
-    are compared at the loudness that suits each: else the choice would be about the logit scale.
+    image of another is missing. `rows` are the images in the order of the keys, `text` the class rows
+    with the logit scale in them. Without `by_loss` the number of right answers decides, and the log
+    loss between equals, at the loudness that suits each.
     """
     counts = np.bincount(cache.labels, minlength=cache.n_classes)
     folds = int(counts[counts > 0].min())
@@ -99,7 +97,8 @@ def choose_weights(
             wrong = 0.0 if by_loss else float(np.mean(logits.argmax(axis=1) != cache.labels))
             if wrong > best[0]:
                 continue  # what its loss is does not matter
-            if (cost := (wrong, _loss(logits, cache.labels))) < best:
+            losses = (log_losses(loud * logits, cache.labels).mean() for loud in _LOUDNESS)
+            if (cost := (wrong, float(min(losses)))) < best:
                 best, chosen = cost, replace(cache, alpha=alpha, beta=beta)
     return chosen
 
@@ -117,11 +116,6 @@ def _set_aside(cosines: Floats, beta: float, values: Floats, fold: NDArray[np.in
         near = _nearness(cosines[np.ix_(aside, ~aside)], beta)
         scores[aside] = near @ values[~aside] * (folds / (folds - 1))
     return scores
-
-
-def _loss(logits: Floats, labels: NDArray[np.int64]) -> float:
-    """Return the mean log loss at the loudness that suits the logits best."""
-    return min(float(log_losses(loud * logits, labels).mean()) for loud in _LOUDNESS)
 
 
 @dataclass(frozen=True)
@@ -205,13 +199,12 @@ class CacheClassifier(Fitted):
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Return everything."""
-        cache = self.cache
         arrays: Arrays = {
             "rows": np.ascontiguousarray(self.rows, dtype=np.float32),
-            "keys": np.ascontiguousarray(cache.keys, dtype=np.float32),
-            "key_labels": np.ascontiguousarray(cache.labels, dtype=np.int64),
+            "keys": np.ascontiguousarray(self.cache.keys, dtype=np.float32),
+            "key_labels": np.ascontiguousarray(self.cache.labels, dtype=np.int64),
         }
-        return {"alpha": cache.alpha, "beta": cache.beta}, arrays
+        return {"alpha": self.cache.alpha, "beta": self.cache.beta}, arrays
 
     @classmethod
     def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
@@ -240,10 +233,9 @@ class TipAdapter(Method):
     which is Tip-Adapter-F. The text is the mean of the pool's templates, not the authors' own.
 
     The authors search α and β, and the best epoch of the tuning, on images that are not among the
-    few shots. Here nothing else may be looked at. α and β are chosen by cross-validation over the
-    few images: by how many are right, as the authors do, or before a tuning by the log loss. Where
-    a class has one image only they are 1 and 5.5. The tuning keeps them, and its last step is
-    taken.
+    few shots. Here they are chosen by cross-validation over the few images: by how many are right,
+    or before a tuning by the log loss. Where a class has one image only they are 1 and 5.5. The
+    tuning keeps them, and its last step is taken.
 
     Parameters
     ----------
@@ -253,21 +245,10 @@ class TipAdapter(Method):
         What the text says: as for ``zero-shot``. The mean of the pool's templates by default.
     alpha, beta : float or None
         Weight of the cache, and how near an image has to be to count. None chooses them.
-    epochs : int
-        Of the tuning.
-    learning_rate : float
+    epochs, learning_rate : int and float
         Of the tuning.
     seed : int
         Order of the images, and which views are seen, while tuning.
-
-    Examples
-    --------
-    >>> from promptboost.testing import colour_shots
-    >>> from promptboost.pool import build_pool
-    >>> shots, encoder = colour_shots("red", "blue")
-    >>> fitted = TipAdapter().fit(shots, build_pool(["red", "blue"]), encoder)
-    >>> fitted.predict(shots.images).tolist(), len(fitted.cache.keys)
-    ([0, 0, 1, 1], 4)
     """
 
     name: ClassVar[str] = "tip-adapter"
@@ -298,22 +279,14 @@ class TipAdapter(Method):
         rows = ZeroShot(self.template).fit(shots, pool, encoder).rows
         views = shots.images.views(encoder)
         text = rows * np.float32(encoder.logit_scale)
-        cache = self._weighed(
-            Cache(unit_rows(views.mean(axis=1)), shots.labels, shots.n_classes), views[:, 0], text
-        )
+        keys = unit_rows(views.mean(axis=1))
+        given = self.alpha or FIXED_ALPHA, self.beta or FIXED_BETA
+        alphas = ALPHAS if self.alpha is None else (self.alpha,)
+        betas = BETAS if self.beta is None else (self.beta,)
+        cache = Cache(keys, shots.labels, shots.n_classes, *given)
+        # The loss is what the tuning lowers: it should begin where that is low.
+        cache = choose_weights(cache, views[:, 0], text, alphas, betas, by_loss=self.tuned)
         if self.tuned:
             tuning = Tuning(self.epochs, step=self.learning_rate, seed=self.seed)
             cache = tune(cache, views, text, tuning)
         return CacheClassifier(self.origin(shots, encoder), rows, cache)
-
-    def _weighed(self, cache: Cache, rows: NDArray[np.float32], text: NDArray[np.float32]) -> Cache:
-        """Choose what is not set."""
-        given = replace(
-            cache,
-            alpha=cache.alpha if self.alpha is None else self.alpha,
-            beta=cache.beta if self.beta is None else self.beta,
-        )
-        alphas = ALPHAS if self.alpha is None else (self.alpha,)
-        betas = BETAS if self.beta is None else (self.beta,)
-        # The loss is what the tuning lowers: it should begin where that is low.
-        return choose_weights(given, rows, text, alphas, betas, by_loss=self.tuned)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from ipaddress import ip_address
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -63,9 +62,7 @@ def read_templates(reply: str, most: int, *, cut_off: bool = False) -> list[str]
     line that has not exactly one ``{}`` spoils the reply. Of one that is `cut_off` the last line is
     left out.
     """
-    lines = reply.splitlines()
-    if cut_off:
-        lines = lines[:-1]
+    lines = reply.splitlines()[: -1 if cut_off else None]
     # What a model thinks aloud has lines with dashes too; cleaning the whole takes it out.
     sentences = set(clean_reply("\n".join(lines)).sentences)
     templates = [
@@ -144,12 +141,7 @@ class Conversation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._open.close()
 
     def say(self, message: str, run: str) -> Reply:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -69,12 +70,6 @@ class LLMbo(Method):
         Most requests of a fit; 0 uses the replies that are there, without a server.
     seed : int
         Decides which templates to begin with, in which order.
-
-    Examples
-    --------
-    >>> from promptboost.methods import spelled
-    >>> spelled(LLMbo(model="a-model", base_url="http://localhost:8123/v1", restarts=2))
-    'llmbo?model=a-model&base_url=http://localhost:8123/v1&restarts=2'
     """
 
     name: ClassVar[str] = "llmbo"
@@ -126,13 +121,16 @@ class LLMbo(Method):
         searches = []
         with Conversation(self._model, replies, self.max_requests) as model:
             for restart in range(self.restarts):
-                initial = _drawn(pool.templates, self.initial, self.seed, restart)
+                rng = np.random.default_rng([self.seed, restart])
+                chosen = rng.permutation(len(pool.templates))[: self.initial]
+                initial = [pool.templates[i] for i in chosen]
                 search = _Search(f"seed {self.seed}, restart {restart}", score, initial)
                 search.run(model, self.iterations, self.k, self.n)
                 searches.append(search)
         _check_any(searches, self.model)
-        best = max(searches, key=lambda search: search.best[1])  # the first of equals
-        template = best.best[0]
+        template, _ = max(
+            (search.best for search in searches), key=itemgetter(1)
+        )  # first of equals
         details = {"template": template, "restarts": [search.record() for search in searches]}
         banks = filled([template], shots.class_names)
         return TextClassifier(self.origin(shots, encoder), banks, details=details)
@@ -173,7 +171,7 @@ class _Search:
     @property
     def best(self) -> tuple[str, float]:
         """The best template and its score; the first of equals."""
-        return max(self.scores.items(), key=lambda item: item[1])
+        return max(self.scores.items(), key=itemgetter(1))
 
     def record(self) -> dict[str, Any]:
         """Return how it went, ready for JSON."""
@@ -204,12 +202,6 @@ class _Search:
     def _score(self, template: str) -> float:
         key = text_key(template)
         return next(score for one, score in self.scores.items() if text_key(one) == key)
-
-
-def _drawn(templates: Sequence[str], count: int, seed: int, restart: int) -> list[str]:
-    rng = np.random.default_rng([seed, restart])
-    chosen = rng.permutation(len(templates))[:count]
-    return [templates[i] for i in chosen]
 
 
 def _scorer(shots: FewShotSet, encoder: Encoder) -> Score:

@@ -98,12 +98,9 @@ class ClassUnits:
         if exact:
             return self.rows(k, range(len(self.units[k])))
         if k not in self._plain:
-            sentences = {
-                u: unit.sentence
-                for u, unit in enumerate(self.units[k])
-                if unit.sentence is not None
-            }
-            names = [u for u in range(len(self.units[k])) if u not in sentences]
+            said = {u: one.sentence for u, one in enumerate(self.units[k])}
+            sentences = {u: sentence for u, sentence in said.items() if sentence is not None}
+            names = [u for u in said if u not in sentences]
             rows = np.zeros_like(self._rows[k])
             rows[names] = self.rows(k, names)
             if sentences:
@@ -158,7 +155,7 @@ class ClassSearch:
             trials.append(self._some(self.rng.uniform(1 / 3, 1, size=len(sizes))))
         for _ in range(_RANDOM_STARTS):
             trials.append(self._some(np.full(len(sizes), self.rng.uniform(1 / 3, 1))))
-        return max(trials, key=lambda state: self.worth(state))
+        return max(trials, key=self.worth)
 
     def run(self, state: State, *, loops: int, groups: int) -> tuple[State, list[tuple[int, ...]]]:
         """Edit some groups in each of some loops, each from where the last one ended.

@@ -73,17 +73,6 @@ class ProAPO(Method):
         How often groups are chosen, and how many each time; 0 for templates only.
     seed : int
         For all draws.
-
-    Examples
-    --------
-    >>> from promptboost.testing import colour_shots
-    >>> from promptboost.pool import build_pool
-    >>> shots, encoder = colour_shots("fire", "ice")
-    >>> about = {"fire": ["it is red", "it is hot"], "ice": ["it is blue", "it is cold"]}
-    >>> pool = build_pool(["fire", "ice"], templates=["a {}.", "the {}."], descriptions=about)
-    >>> fitted = ProAPO(epochs=2, group_epochs=2).fit(shots, pool, encoder)
-    >>> fitted.predict(shots.images).tolist(), fitted.details["training_accuracy"]
-    ([0, 0, 1, 1], 1.0)
     """
 
     name: ClassVar[str] = "proapo"

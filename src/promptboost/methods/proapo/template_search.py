@@ -1,12 +1,12 @@
 """ProAPO's first stage: which templates, for all classes alike; and the fitness of both stages."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.encoders.base import Encoder, UnitRows
+from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError
 from promptboost.methods.fitted import embed_distinct
 from promptboost.methods.proapo.evolution import Candidate, EvolutionEffort, Space, evolve
@@ -30,29 +30,23 @@ class Measured:
     loss: NDArray[np.float64]
 
 
+@dataclass
 class Fitness:
     """The training images, and what counts: the weights are what a percent is worth.
 
     A unit of cross-entropy is worth 10. `measured` counts the classifiers so far.
     """
 
-    def __init__(
-        self,
-        images: Rows,
-        labels: NDArray[np.int64],
-        scale: float,
-        *,
-        top1_weight: float,
-        top5_weight: float,
-    ) -> None:
-        if not len(labels):
+    images: Rows
+    labels: NDArray[np.int64]
+    scale: float
+    top1_weight: float
+    top5_weight: float
+    measured: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if not len(self.labels):
             raise LabelError("there are no images to learn from")
-        self.images = images
-        self.labels = labels
-        self.scale = scale
-        self.top1_weight = top1_weight
-        self.top5_weight = top5_weight
-        self.measured = 0
 
     def scores(self, rows: Rows) -> Rows:
         """Score the images with class rows of any length: shape (n, K)."""
@@ -133,8 +127,7 @@ def library(templates: Sequence[str], type_words: Sequence[str]) -> tuple[str, .
             if template.endswith("."):
                 variants.append(f"{template[:-1]}, a type of {word}.")
             variants.append(template.replace(" {}", f" {word}: {{}}"))
-            variants.append(template.replace("photo", word))
-            variants.append(template.replace("photo", f"{word} photo"))
+            variants += [template.replace("photo", new) for new in (word, f"{word} photo")]
     # A template without the word that is replaced comes out as it went in.
     return tuple(dict.fromkeys(variants))
 
@@ -175,7 +168,9 @@ def choose_templates(
     If `most` is given, only so many are searched, those that are fittest alone. If `weighted`,
     templates are drawn by what they are worth alone.
     """
-    rows = _embed([*templates, PLAIN_TEMPLATE], class_names, encoder)
+    tried = [*templates, PLAIN_TEMPLATE]
+    texts = [written(template, name) for template in tried for name in class_names]
+    rows = embed_distinct(texts, encoder).reshape(len(tried), len(class_names), -1)
     alone = fitness.of(rows)
     kept = _prune(alone, len(class_names), most)
     base = float(alone.fitness[-1])
@@ -194,11 +189,6 @@ def choose_templates(
     best, worth = evolve(space, starts, score, epochs=epochs, effort=effort, rng=rng)
     chosen = tuple(templates[int(kept[i])] for i in sorted(best))
     return Chosen(chosen, worth, in_library=len(kept))
-
-
-def _embed(templates: Sequence[str], class_names: Sequence[str], encoder: Encoder) -> UnitRows:
-    texts = [written(template, name) for template in templates for name in class_names]
-    return embed_distinct(texts, encoder).reshape(len(templates), len(class_names), -1)
 
 
 def _prune(alone: Measured, n_classes: int, most: int | None) -> NDArray[np.intp]:
