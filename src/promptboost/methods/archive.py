@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -173,10 +174,8 @@ def _import_methods() -> None:
     """Import the methods that others have registered: their modules register classifiers."""
     for record in METHODS.values():
         if isinstance(record.factory, str) and not record.factory.startswith("promptboost."):
-            try:
+            with suppress(SettingError):  # what cannot be imported registers nothing
                 record.load()
-            except SettingError:
-                continue  # what cannot be imported registers nothing
 
 
 def _arrays(folder: Path, record: Mapping[str, Any], kind: str, names: frozenset[str]) -> Arrays:

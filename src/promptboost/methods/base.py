@@ -25,26 +25,19 @@ if TYPE_CHECKING:
 
 
 class Images(Protocol):
-    """Images that any encoder can be asked about.
-
-    Most methods need rows only. A method with an image tower of its own asks for the images.
-    """
+    """Images that any encoder can be asked about; most methods need their rows only."""
 
     def __len__(self) -> int:
         """How many images."""
-        ...
 
     def rows(self, encoder: Encoder) -> UnitRows:
         """Embed each image: shape (n, D)."""
-        ...
 
     def views(self, encoder: Encoder) -> UnitRows:
         """Embed each image and its crops: shape (n, 1 + V, D), the image itself first."""
-        ...
 
     def images(self) -> Iterator["Image"]:
         """Return the images themselves, in order, as RGB."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ class CoOp(Method):
 
     Plain stochastic gradient descent with the authors' settings, in single precision. They crop
     each image at random whenever it is seen; here a view is drawn among the cached ones (the
-    image itself and its crops), so the image tower runs once a view and not once a step. The
-    model of the last step is kept. As theirs does, an epoch leaves an incomplete last batch out.
+    image itself and its crops). The model of the last step is kept. As theirs does, an epoch leaves
+    an incomplete last batch out.
 
     Parameters
     ----------

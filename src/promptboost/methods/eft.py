@@ -94,18 +94,8 @@ def emulate(
 ) -> EmulatedClassifier:
     """Carry a classifier to another encoder without its vectors (EFT, re-implemented).
 
-    It asks both encoders about each image: see `encoders_asked`.
-
-    Parameters
-    ----------
-    tuned : Fitted
-        What was learnt on the source; not emulated itself.
-    target : Encoder
-        Where it should work.
-    strength : float
-        How much of what was learnt is added; 0 leaves the target's zero-shot classifier.
-    template : str
-        What both zero-shot classifiers say, with one ``{}``.
+    It asks both encoders about each image: see `encoders_asked`. With `strength` 0 it is the target's
+    zero-shot classifier; the `template` is what both zero-shot classifiers say.
 
     Examples
     --------

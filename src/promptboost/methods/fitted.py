@@ -17,17 +17,6 @@ from promptboost.methods.base import Arrays, Bank, Fitted, Images, Logits, Origi
 from promptboost.pool import fill
 
 
-def linear_logits(
-    embeddings: NDArray[np.float32],
-    rows: NDArray[np.floating],
-    *,
-    scale: float = 1.0,
-    intercepts: NDArray[np.floating] | float = 0.0,
-) -> NDArray[np.floating]:
-    """Return what every linear classifier computes: cosines, scaled, plus an intercept a class."""
-    return np.asarray(embeddings @ rows.T * scale + intercepts)
-
-
 def embed_distinct(texts: Sequence[str], encoder: Encoder) -> NDArray[np.float32]:
     """Embed texts, each distinct one once: one row a text."""
     position = {text: i for i, text in enumerate(dict.fromkeys(texts))}
@@ -45,8 +34,6 @@ class LinearClassifier(Fitted):
 
     Parameters
     ----------
-    origin : Origin
-        Method, classes and encoder.
     rows, intercepts : array of float32, shape (K, D) and (K,)
         A row's product with an image's, plus the intercept, is a logit: scales are in them already.
     details, arrays : mapping, optional
@@ -72,8 +59,8 @@ class LinearClassifier(Fitted):
 
     def logits(self, images: Images) -> Logits:
         """Multiply and add."""
-        seen = images.rows(self.origin.encoder)
-        return linear_logits(seen, self.rows, intercepts=self.intercepts).astype(np.float32)
+        logits = images.rows(self.origin.encoder) @ self.rows.T + self.intercepts
+        return np.asarray(logits, dtype=np.float32)
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Return everything."""
@@ -129,8 +116,6 @@ class TextClassifier(Fitted):
 
     Parameters
     ----------
-    origin : Origin
-        Method, classes and encoder.
     banks : tuple of mapping of str to float
         For each class text → weight.
     unit : bool
@@ -173,8 +158,8 @@ class TextClassifier(Fitted):
     def logits(self, images: Images) -> Logits:
         """Score images by their cosines, on the encoder's own scale."""
         encoder = self.origin.encoder
-        logits = linear_logits(images.rows(encoder), self.rows, scale=encoder.logit_scale)
-        return logits.astype(np.float32)
+        logits = images.rows(encoder) @ self.rows.T * encoder.logit_scale
+        return np.asarray(logits, dtype=np.float32)
 
     def words(self) -> Sequence[Bank]:
         """Return the banks."""

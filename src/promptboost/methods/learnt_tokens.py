@@ -39,8 +39,7 @@ class TrainingRows:
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[tuple["Tensor", "Tensor"]]:
         """Return rows and labels of one epoch: each image once, as one of its views at random.
 
-        An incomplete last batch is left out, unless it is the only one: its few images would
-        count more than the others.
+        An incomplete last batch is left out, unless it is the only one: its images would count more.
         """
         import torch
 

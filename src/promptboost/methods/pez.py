@@ -25,8 +25,7 @@ class PEZ(Method):
     on boosting, the cross-entropy of the few-shot set, and the tokens stand before the class name. A
     step projects each vector to the nearest token by its cosine, takes the gradient there, and
     applies it to the vector. The tokens with the least loss over all images and their views are
-    decoded. What is kept is that text, and the classifier is what the encoder reads when it
-    tokenises it again.
+    decoded, and the classifier is what the encoder reads when it tokenises that text again.
 
     That paper trains 200 epochs; the default here is the 3000 steps of the released code. Only tokens
     that can be written are taken: neither special ones nor parts of a character. An image is seen as

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.data.views import draw_view
-from promptboost.encoders.base import Encoder, UnitRows, unit_rows
+from promptboost.encoders.base import Encoder, unit_rows
 from promptboost.encoders.batches import batches
 from promptboost.encoders.openclip.deep_prompts import (
     ClassTokens,
@@ -30,7 +30,7 @@ from promptboost.methods.base import (
     check_numbers,
 )
 from promptboost.methods.eft import EmulatedClassifier, emulate
-from promptboost.methods.fitted import class_rows, filled, linear_logits
+from promptboost.methods.fitted import class_rows, filled
 from promptboost.methods.learnt_tokens import cosine_rate
 from promptboost.pool import PromptPool
 
@@ -63,10 +63,6 @@ class PromptedClassifier(Fitted):
 
     def logits(self, images: Images) -> Logits:
         """Run the prompted image tower on the images."""
-        scale = self.origin.encoder.logit_scale
-        return linear_logits(self._rows(images), self.class_rows, scale=scale).astype(np.float32)
-
-    def _rows(self, images: Images) -> UnitRows:
         import torch
 
         encoder = vit_clip(self.origin.encoder)
@@ -78,7 +74,8 @@ class PromptedClassifier(Fitted):
             with torch.inference_mode():
                 rows = towers.image_rows(pixels, prompts)
             blocks.append(unit_rows(rows.float().cpu().numpy()))
-        return np.concatenate(blocks)
+        logits = np.concatenate(blocks) @ self.class_rows.T * self.origin.encoder.logit_scale
+        return np.asarray(logits, dtype=np.float32)
 
     def transfer(self, encoder: Encoder) -> EmulatedClassifier:
         """Emulate it: prompts are vectors of one model and mean nothing to another."""

@@ -213,7 +213,8 @@ def make_method(spelling: str) -> Method:
     needed = [item.name for item in _fields(name, factory) if _is_required(item)]
     if missing := [key for key in needed if key not in settings]:
         raise SettingError(f"{name} needs {missing[0]}: type {name}?{missing[0]}=…")
-    return factory(**settings)
+    method: Method = factory(**settings)
+    return method
 
 
 def names_method(text: str) -> bool:

@@ -23,7 +23,6 @@ from promptboost.methods.base import (
     Transfer,
     check_numbers,
 )
-from promptboost.methods.fitted import linear_logits
 from promptboost.methods.sentence_means import ZeroShot
 from promptboost.pool import PromptPool
 
@@ -118,31 +117,30 @@ def _set_aside(cosines: Floats, beta: float, values: Floats, fold: NDArray[np.in
     return scores
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """How keys are tuned: AdamW, the step falling to zero along a cosine."""
-
-    epochs: int = 20
-    batch: int = 256
-    step: float = 0.001
-    seed: int = 0
-
-
-def tune(cache: Cache, views: Floats, text: Floats, tuning: Tuning) -> Cache:
-    """Move the keys so that the log loss of the images falls; α and β stay.
+def tune(
+    cache: Cache,
+    views: Floats,
+    text: Floats,
+    *,
+    epochs: int = 20,
+    batch: int = 256,
+    step: float = 0.001,
+    seed: int = 0,
+) -> Cache:
+    """Move the keys by AdamW so that the log loss of the images falls; α and β stay.
 
     `views` are the images and their crops, (n, 1 + V, D), in the order of the keys; an epoch sees one
     of each. `text` are the class rows with the logit scale in them.
     """
-    rng = np.random.default_rng(tuning.seed)
+    rng = np.random.default_rng(seed)
     count, n_views = views.shape[:2]
-    batches = range(0, count, tuning.batch)
-    optimiser = _AdamW(cache.keys, tuning.step, steps=tuning.epochs * len(batches))
-    for _ in range(tuning.epochs):
+    batches = range(0, count, batch)
+    optimiser = _AdamW(cache.keys, step, steps=epochs * len(batches))
+    for _ in range(epochs):
         order = rng.permutation(count)
         seen = views[np.arange(count), rng.integers(n_views, size=count)]
         for start in batches:
-            at = order[start : start + tuning.batch]
+            at = order[start : start + batch]
             now = replace(cache, keys=optimiser.values)
             optimiser.move(gradient(now, seen[at], text, cache.labels[at]))
     return replace(cache, keys=optimiser.values)
@@ -194,7 +192,7 @@ class CacheClassifier(Fitted):
     def logits(self, images: Images) -> Logits:
         """Return what the text says plus what the cache says."""
         seen = images.rows(self.origin.encoder)
-        text = linear_logits(seen, self.rows, scale=self.origin.encoder.logit_scale)
+        text = seen @ self.rows.T * self.origin.encoder.logit_scale
         return np.asarray(text + self.cache.scores(seen), dtype=np.float32)
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
@@ -287,6 +285,7 @@ class TipAdapter(Method):
         # The loss is what the tuning lowers: it should begin where that is low.
         cache = choose_weights(cache, views[:, 0], text, alphas, betas, by_loss=self.tuned)
         if self.tuned:
-            tuning = Tuning(self.epochs, step=self.learning_rate, seed=self.seed)
-            cache = tune(cache, views, text, tuning)
+            cache = tune(
+                cache, views, text, epochs=self.epochs, step=self.learning_rate, seed=self.seed
+            )
         return CacheClassifier(self.origin(shots, encoder), rows, cache)

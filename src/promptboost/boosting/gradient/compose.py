@@ -221,17 +221,9 @@ def _sweep(rows: _Rows, banks: Banks) -> bool:
             move = banks.moves[k]
             if move is None:
                 continue
-            d = move_copies(
-                rows.logits,
-                k,
-                change,
-                rows.totals,
-                rows.counted,
-                rows.y == k,
-                banks.penalty_of(k),
-                banks.copies,
-                banks.members[k][move.source],
-            )
+            state = rows.totals, rows.counted, rows.y == k
+            limits = banks.penalty_of(k), banks.copies, banks.members[k][move.source]
+            d = move_copies(rows.logits, k, change, *state, *limits)
             if d:
                 banks.apply(k, d)
                 moved = True

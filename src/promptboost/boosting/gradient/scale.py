@@ -137,11 +137,15 @@ class _Parts:
         return np.ascontiguousarray(rows.reshape(-1, rows.shape[2]))
 
 
-def dealt(labels: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
-    """Return the fold of each image: those of a class are dealt in turn, in the order they have."""
+def dealt(
+    labels: NDArray[np.int64], folds: int, rng: np.random.Generator | None = None
+) -> NDArray[np.int64]:
+    """Return the fold of each image: those of a class are dealt in turn, in their order or at random."""
     fold = np.empty(len(labels), dtype=np.int64)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
+        if rng is not None:
+            members = rng.permutation(members)
         fold[members] = np.arange(len(members)) % folds
     return fold
 

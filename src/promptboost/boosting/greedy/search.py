@@ -90,13 +90,11 @@ class PromptSearch:
         self._X, self._prompts = X, prompts
         self._max_copies = MAX_BANK_SIZE if max_copies is None else max_copies
         self._penalty = penalty
-        self._scores = flips.Scores(
-            np.empty((-(-n // flips.TILE), K, flips.TILE), dtype=np.int64),
-            np.ones(K, dtype=np.int64),
-            *np.zeros((6, n), dtype=np.int64),  # filled by rank_all
-            y=np.ascontiguousarray(y, dtype=np.int64),
-            weights=np.ascontiguousarray(weights, dtype=np.int64),
-        )
+        sums = np.empty((-(-n // flips.TILE), K, flips.TILE), dtype=np.int64)
+        sizes = np.ones(K, dtype=np.int64)
+        ranks = np.zeros((6, n), dtype=np.int64)  # what rank_all fills, from winner to right
+        known = (np.ascontiguousarray(values, dtype=np.int64) for values in (y, weights))
+        self._scores = flips.Scores._make([sums, sizes, *ranks, *known])
         self._memory: dict[int, _ClassMemory] = {}
         self._gain_rows = np.empty(n, dtype=np.int64)
         self._marks = np.zeros((2, n), dtype=np.bool_)

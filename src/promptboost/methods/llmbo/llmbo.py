@@ -36,10 +36,9 @@ class LLMbo(Method):
     A template's score is the share of the few images that it classifies rightly. Of templates with
     the same score the one found first wins. The scores of other images are never looked at.
 
-    Re-implemented, with a message in our own words. Three things are not as the authors have them.
-    They begin with templates drawn from a million captions; here the pool's templates are what is
-    drawn from, so with `initial` as large as the pool all restarts begin alike. Restarts are a
-    setting. Templates that the model repeats are not counted twice.
+    Re-implemented, with a message in our own words. The authors begin with templates drawn from a
+    million captions; here they are drawn from the pool's, so with `initial` as large as the pool all
+    restarts begin alike. Restarts are a setting. Templates that the model repeats count once.
 
     Parameters
     ----------
@@ -55,14 +54,10 @@ class LLMbo(Method):
         None leaves it to the server: some models take none.
     iterations : int
         How often the model is asked for something better, in each restart.
-    k : int
-        How many of the best and of the worst templates it is shown.
-    n : int
-        How many it is asked for at a time.
-    restarts : int
-        How often to begin again with other templates.
-    initial : int
-        How many templates to begin with.
+    k, n : int
+        How many of the best and of the worst templates it is shown, and asked for at a time.
+    restarts, initial : int
+        How often to begin with other templates, and with how many.
     replies : str
         JSON Lines file in which every reply is kept: a run that is repeated finds them there.
         Empty for one beside the embedding store.
@@ -127,7 +122,14 @@ class LLMbo(Method):
                 search = _Search(f"seed {self.seed}, restart {restart}", score, initial)
                 search.run(model, self.iterations, self.k, self.n)
                 searches.append(search)
-        _check_any(searches, self.model)
+        if not any(search.proposed for search in searches):
+            # The result would be the best of the pool.
+            reply = " ".join(searches[-1].last_invalid.split())[:80]
+            raise PoolError(
+                f"llmbo: none of {self.model!r}'s {sum(s.invalid for s in searches)} replies had a "
+                "template in it, a line such as '- a photo of a {}.'. The last one began: "
+                f"{reply!r}. Try another model"
+            )
         template, _ = max(
             (search.best for search in searches), key=itemgetter(1)
         )  # first of equals
@@ -213,14 +215,3 @@ def _scorer(shots: FewShotSet, encoder: Encoder) -> Score:
         return float(np.mean((rows @ texts.T).argmax(axis=1) == shots.labels))
 
     return score
-
-
-def _check_any(searches: Sequence[_Search], model: str) -> None:
-    """Raise a PoolError if no reply could be used: the result would be the best of the pool."""
-    if any(search.proposed for search in searches):
-        return
-    reply = " ".join(searches[-1].last_invalid.split())[:80]
-    raise PoolError(
-        f"llmbo: none of {model!r}'s {sum(s.invalid for s in searches)} replies had a template in it, "
-        f"a line such as '- a photo of a {{}}.'. The last one began: {reply!r}. Try another model"
-    )

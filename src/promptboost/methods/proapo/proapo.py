@@ -32,12 +32,11 @@ class ProAPO(Method):
 
     It departs from the original in more places. Groups go by label and begin with the hardest
     class. Before a group is searched, its sentences are tried as they stand, unless ``exact`` is
-    on: behind all templates they would be many more texts, of which the search looks at a part.
-    A class never loses its last prompt. The authors tune for each of their datasets; the defaults
-    here are one setting for all: both weights 0.1 (the default of their code), no words for the
-    type of the classes (their scripts have 2 to 6, with `type_words`), templates drawn alike, names
-    only to begin with, two loops of two groups. Descriptions come from CuPL, as in their scripts;
-    other names of the classes, which they always have, only where the pool has a source of them.
+    on: behind all templates they would be many more texts. A class never loses its last prompt. The
+    authors tune for each of their datasets; the defaults here are one setting for all: both weights
+    0.1 (the default of their code), no words for the type of the classes (their scripts have 2 to
+    6), templates drawn alike, names only to begin with, two loops of two groups. Descriptions come
+    from CuPL, as in their scripts; other names of the classes only where the pool has some.
 
     Parameters
     ----------

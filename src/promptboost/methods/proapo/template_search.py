@@ -83,7 +83,9 @@ class Fitness:
         changed = self.scores(rows.reshape(b * g, -1)).reshape(n, b, g)
         scores[:, :, classes] = changed.transpose(1, 0, 2)
         true = scores[:, np.arange(n), self.labels][:, :, None]
-        losses = _log_sum_exp(scores) - true[:, :, 0]
+        highest = scores.max(axis=2)
+        total = highest + np.log(np.exp(scores - highest[:, :, None]).sum(axis=2))
+        losses = total - true[:, :, 0]
         # Of equal scores the first class wins, as it does when images are classified.
         before = np.arange(scores.shape[2]) < self.labels[:, None]
         ranks = ((scores > true) | ((scores == true) & before)).sum(axis=2)
@@ -98,11 +100,6 @@ def unit(rows: Rows) -> Rows:
     """Scale sums of rows to length one."""
     lengths = np.sqrt(np.einsum("...d,...d->...", rows, rows))[..., None]
     return np.asarray(rows / np.maximum(lengths, np.float32(1e-12)))
-
-
-def _log_sum_exp(scores: Rows) -> Rows:
-    highest = scores.max(axis=2)
-    return np.asarray(highest + np.log(np.exp(scores - highest[:, :, None]).sum(axis=2)))
 
 
 # A template far below the base could else have a weight of zero or less.
