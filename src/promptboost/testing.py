@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from promptboost import methods
 from promptboost.encoders.base import ENCODER_PARTS, Encoder, UnitRows, unit_rows
+from promptboost.encoders.fake import FakeEncoder
+from promptboost.errors import EncoderError, PromptBoostError
+from promptboost.methods import FewShotSet, Fitted, Method, Transfer
+from promptboost.methods.eft import emulate
+from promptboost.pool import PromptPool, build_pool
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-    from promptboost.encoders.fake import FakeEncoder
-    from promptboost.methods import FewShotSet, Fitted, Method
-    from promptboost.pool import PromptPool
-
-__all__ = ["SyntheticTask", "check_encoder", "check_method", "clip_like", "colour_shots"]
 
 _T = TypeVar("_T")
 
@@ -54,12 +54,10 @@ def clip_like(
 
     Parameters
     ----------
-    n_classes, shots, views, prompts, templates, dim : int
-        Sizes: K, images a class, V, prompts a class, number of templates, D.
-    confusion : float, default=2.0
+    n_classes, shots, views, prompts, templates, dim, seed : int
+        Shots are images of each class, views crops of each image, prompts those of each class.
+    confusion : float
         How much images of one class differ; 2 leaves templates wrong on about a fifth of them.
-    seed : int, default=0
-        Same seed, same task.
 
     Examples
     --------
@@ -95,35 +93,8 @@ def clip_like(
             image[:, None] + 0.4 * confusion * attributes(len(labels), views), image_side, 0.5
         ),
         templates=place(filled, text_side, 0.2),
-        prompts=[
-            place(0.8 * centre[k] + 0.7 * attributes(prompts), text_side, 0.3)
-            for k in range(n_classes)
-        ],
+        prompts=[place(0.8 * c + 0.7 * attributes(prompts), text_side, 0.3) for c in centre],
     )
-
-
-def colour_shots(red: str, blue: str) -> "tuple[FewShotSet, FakeEncoder]":
-    """Make a few-shot set of four images, and the encoder that sees them.
-
-    Parameters
-    ----------
-    red, blue : str
-        Names of the two classes. Images of the first are red and dark red, those of the second
-        blue and light blue.
-
-    Examples
-    --------
-    >>> shots, encoder = colour_shots("fire", "ice")
-    >>> shots.class_names, shots.labels.tolist(), shots.images.rows(encoder).shape
-    (('fire', 'ice'), [0, 0, 1, 1], (4, 32))
-    """
-    from promptboost.encoders.fake import FakeEncoder
-    from promptboost.methods import FewShotSet, RowImages
-
-    encoder = FakeEncoder()
-    rows = encoder.encode_texts(["red", "dark red", "blue", "light blue"])[:, None]
-    images = RowImages({encoder.id: rows})
-    return FewShotSet(images, np.array([0, 0, 1, 1]), (red, blue)), encoder
 
 
 class _Colours:
@@ -140,7 +111,6 @@ class _Colours:
         return self.views(encoder)[:, 0]
 
     def views(self, encoder: Encoder) -> UnitRows:
-        self.asked = True
         images = list(self.images())
         crops = [image.crop((0, 0, 16, 16)) for image in images]
         rows = encoder.encode_images([*images, *crops])
@@ -154,32 +124,27 @@ class _Colours:
             yield Image.new("RGB", (32, 32), colour)
 
 
-class _Findings:
-    """The problems so far."""
+def _few(*colours: str) -> FewShotSet:
+    labels = np.array([int("blue" in colour) for colour in colours], dtype=np.int64)
+    return FewShotSet(_Colours(colours), labels, ("fire", "ice"), "a photo of {}.")
 
-    def __init__(self) -> None:
-        self.problems: list[str] = []
 
-    def expect(self, right: bool, problem: str) -> None:
-        if not right:
-            self.problems.append(problem)
-
-    def attempt(self, what: str, work: Callable[[], _T]) -> _T | None:
-        try:
-            return work()
-        except Exception as error:  # whatever is wrong is a finding, not the end
-            self.problems.append(f"{what} raises {type(error).__name__}: {error}")
-            return None
+_FOUR = ("red", "darkred", "blue", "lightblue")
+_IMAGES = _few(*_FOUR).images
+_WORDS = {
+    "CuPL": {"fire": ["fire is red", "fire is hot"], "ice": ["ice is blue", "ice is cold"]},
+    "DCLIP": {"fire": ["a red colour"], "ice": ["a blue colour"]},
+}
 
 
 def check_method(
-    method: "Method",
+    method: Method,
     *,
     encoder: Encoder | None = None,
     other: Encoder | None = None,
-    pool: "PromptPool | None" = None,
+    pool: PromptPool | None = None,
 ) -> list[str]:
-    """Return what a method lacks to be used like those that are built in.
+    """Return what a method lacks to be used like those that are built in: one sentence a problem.
 
     It is fitted on four images of two classes, ``fire`` and ``ice``: its declarations, that it checks
     before it works, shapes, repeatability, saving and loading, and the transfer it declares.
@@ -194,11 +159,6 @@ def check_method(
         Words about the classes ``fire`` and ``ice``; by default templates and a few sentences of the
         sources ``CuPL`` and ``DCLIP``.
 
-    Returns
-    -------
-    list of str
-        One sentence for each problem; empty if there is none.
-
     Examples
     --------
     >>> from promptboost.methods import make_method
@@ -207,238 +167,199 @@ def check_method(
     >>> check_method(make_method("cupl?sources=mine"))[0]  # doctest: +ELLIPSIS
     "check() raises PoolError: ..."
     """
-    from promptboost.encoders.fake import FakeEncoder
-
-    findings = _Findings()
-    _check_declarations(method, findings)
-    if findings.problems:  # everything else builds on them
-        return findings.problems
-    _check_spelling(method, findings)
-    encoder = FakeEncoder() if encoder is None else encoder
-    other = FakeEncoder(seed=1) if other is None else other
-    pool = _fire_and_ice() if pool is None else pool
-    if _check_first(method, pool, encoder, findings):
-        fitted = findings.attempt("fit()", lambda: method.fit(_few(), pool, encoder))
-        if fitted is not None and _check_answers(fitted, encoder, findings):
-            _check_repeats(method, fitted, pool, encoder, findings)
-            _check_archive(fitted, encoder, findings)
-            _check_transfer(method, fitted, other, findings)
-    return findings.problems
-
-
-def _few(colours: Sequence[str] = ("red", "darkred", "blue", "lightblue")) -> "FewShotSet":
-    from promptboost.methods import FewShotSet
-
-    labels = np.array([int("blue" in colour) for colour in colours], dtype=np.int64)
-    return FewShotSet(_Colours(colours), labels, ("fire", "ice"), "a photo of {}.")
-
-
-def _fire_and_ice() -> "PromptPool":
-    from promptboost.pool import build_pool
-
-    sentences = {"fire": ["fire is red", "fire is hot"], "ice": ["ice is blue", "ice is cold"]}
-    parts = {"fire": ["a red colour"], "ice": ["a blue colour"]}
-    return build_pool(["fire", "ice"], descriptions={"CuPL": sentences, "DCLIP": parts})
-
-
-def _check_declarations(method: "Method", findings: _Findings) -> None:
-    from promptboost.methods import Group, Method, Transfer
-
-    kind = type(method)
-    if not isinstance(method, Method):
-        findings.problems.append(f"{kind.__name__} does not derive from promptboost.methods.Method")
-        return
-    frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen
-    findings.expect(
-        frozen, f"{kind.__name__} is not a frozen dataclass: add @dataclass(frozen=True)"
+    check = _MethodCheck(
+        method,
+        encoder=FakeEncoder() if encoder is None else encoder,
+        other=FakeEncoder(seed=1) if other is None else other,
+        pool=build_pool(["fire", "ice"], descriptions=_WORDS) if pool is None else pool,
     )
-    wanted = {"name": str, "group": Group, "carries_over": Transfer, "learns": bool}
-    for attribute, of in wanted.items():
-        right = isinstance(getattr(kind, attribute, None), of)
-        findings.expect(
-            right, f"{attribute} is missing: {attribute}: ClassVar[{of.__name__}] = … in the class"
-        )
+    check.run()
+    return check.problems
 
 
-def _check_spelling(method: "Method", findings: _Findings) -> None:
-    from promptboost.methods import make_method, spelled
+@dataclass
+class _MethodCheck:
+    """A method that is being checked, and its problems so far."""
 
-    spelling = spelled(method)
-    again = findings.attempt(
-        f"make_method({spelling!r}), which its files name it by,", lambda: make_method(spelling)
-    )
-    if again is not None:
-        findings.expect(
-            again == method,
+    method: Method
+    encoder: Encoder
+    other: Encoder
+    pool: PromptPool
+    problems: list[str] = dataclasses.field(default_factory=list)
+
+    def run(self) -> None:
+        self.check_declarations()
+        if self.problems:  # everything else builds on them
+            return
+        self.check_spelling()
+        if not self.check_before_work():
+            return
+        fitted = self.attempt("fit()", lambda: self.fit(*_FOUR))
+        if fitted is not None and self.check_answers(fitted):
+            self.check_repeats(fitted)
+            self.check_archive(fitted)
+            self.check_transfer(fitted)
+
+    def expect(self, right: bool, problem: str) -> None:
+        if not right:
+            self.problems.append(problem)
+
+    def attempt(self, what: str, work: Callable[[], _T]) -> _T | None:
+        try:
+            return work()
+        except Exception as error:  # whatever is wrong is a finding, not the end
+            self.problems.append(f"{what} raises {_told(error)}")
+            return None
+
+    def fit(self, *colours: str) -> Fitted:
+        return self.method.fit(_few(*colours), self.pool, self.encoder)
+
+    def expect_same(self, one: Fitted, other: Fitted, problem: str) -> None:
+        self.expect(np.array_equal(one.logits(_IMAGES), other.logits(_IMAGES)), problem)
+
+    def check_declarations(self) -> None:
+        kind = type(self.method)
+        if not isinstance(self.method, Method):
+            self.expect(False, f"{kind.__name__} does not derive from promptboost.methods.Method")
+            return
+        frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen
+        problem = "is not a frozen dataclass: add @dataclass(frozen=True)"
+        self.expect(frozen, f"{kind.__name__} {problem}")
+        wanted = {"name": str, "group": methods.Group, "carries_over": Transfer, "learns": bool}
+        for name, of in wanted.items():
+            problem = f"{name} is missing: {name}: ClassVar[{of.__name__}] = … in the class"
+            self.expect(isinstance(getattr(kind, name, None), of), problem)
+
+    def check_spelling(self) -> None:
+        spelling = methods.spelled(self.method)
+        what = f"make_method({spelling!r}), which its files name it by,"
+        again = self.attempt(what, lambda: methods.make_method(spelling))
+        self.expect(
+            again is None or again == self.method,
             f"{spelling!r} makes another method: settings are texts, numbers, true and false, or None",
         )
 
-
-def _check_first(
-    method: "Method", pool: "PromptPool", encoder: Encoder, findings: _Findings
-) -> bool:
-    """Check what happens before any work; tell whether the method can be fitted."""
-    from promptboost.errors import PromptBoostError
-
-    shots, before = _few(), len(findings.problems)
-    findings.attempt("check()", lambda: method.check(shots, pool, encoder))
-    if len(findings.problems) > before:
-        return False
-    assert isinstance(shots.images, _Colours)
-    findings.expect(
-        not shots.images.asked, "check() looks at the images: leave that to fit(), it takes long"
-    )
-    problem = ""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of divisions by zero
-            method.check(_few(()), pool, encoder)
-            logits = method.fit(_few(()), pool, encoder).logits(_few().images)
-        problem = "" if np.isfinite(logits).all() else "logits() are not finite"
-    except PromptBoostError:
-        pass
-    except Exception as error:
-        problem = f"it raises {type(error).__name__}: {error}"
-    findings.expect(
-        not problem,
-        f"without images {problem}; have check() raise an error of promptboost.errors that says what "
-        "is missing",
-    )
-    return True
-
-
-def _check_answers(fitted: "Fitted", encoder: Encoder, findings: _Findings) -> bool:
-    """Check one fitted classifier; tell whether it answers."""
-    from promptboost.methods import Fitted
-
-    if not isinstance(fitted, Fitted):
-        findings.problems.append(f"fit() returns {type(fitted).__name__}, not a Fitted")
-        return False
-    images = _few().images
-    origin = findings.attempt("origin", lambda: fitted.origin)
-    if origin is not None:
-        right = tuple(origin.class_names) == ("fire", "ice") and origin.encoder is encoder
-        findings.expect(right, "origin is not that of the fit: use self.origin(shots, encoder)")
-    logits = findings.attempt("logits()", lambda: fitted.logits(images))
-    if logits is None or getattr(logits, "shape", None) != (4, 2) or logits.dtype != np.float32:
-        shape, dtype = getattr(logits, "shape", None), getattr(logits, "dtype", None)
-        findings.expect(
-            logits is None,
-            f"logits() returns {dtype} of shape {shape} for 4 images and 2 classes, not float32 (4, 2)",
-        )
-        return False
-    findings.expect(bool(np.isfinite(logits).all()), "logits() are not finite")
-    guesses = findings.attempt("predict()", lambda: fitted.predict(images))
-    if guesses is not None:
-        right = np.array_equal(guesses, logits.argmax(axis=1))
-        findings.expect(right, "predict() does not return the class of the highest logit")
-    words = findings.attempt("words()", fitted.words)
-    findings.expect(words is None or len(words) == 2, "words() has not one bank for each class")
-    return True
-
-
-def _check_repeats(
-    method: "Method", fitted: "Fitted", pool: "PromptPool", encoder: Encoder, findings: _Findings
-) -> None:
-    images = _few().images
-    again = findings.attempt("a second fit()", lambda: method.fit(_few(), pool, encoder))
-    if again is not None:
-        findings.expect(
-            np.array_equal(again.logits(images), fitted.logits(images)),
-            "two fits with the same settings differ: draw from np.random.default_rng(self.seed)",
-        )
-    if not method.learns:
-        fewer = findings.attempt("fit()", lambda: method.fit(_few(("red", "blue")), pool, encoder))
-        findings.expect(
-            fewer is not None and np.array_equal(fewer.logits(images), fitted.logits(images)),
-            "learns is False, but other images give another classifier",
-        )
-
-
-def _check_archive(fitted: "Fitted", encoder: Encoder, findings: _Findings) -> None:
-    from promptboost.methods import load_fitted, save_fitted
-
-    def saved_and_loaded() -> "Fitted":
-        with tempfile.TemporaryDirectory() as folder:
-            save_fitted(fitted, folder)
-            return load_fitted(folder, encoder)
-
-    again = findings.attempt("saving and loading", saved_and_loaded)
-    if again is not None:
-        images = _few().images
-        findings.expect(
-            type(again) is type(fitted),
-            f"what is loaded is a {type(again).__name__}: check its kind",
-        )
-        findings.expect(
-            np.array_equal(again.logits(images), fitted.logits(images)),
-            "a classifier that was saved and loaded answers differently: state() leaves something out",
-        )
-
-
-def _check_transfer(
-    method: "Method", fitted: "Fitted", other: Encoder, findings: _Findings
-) -> None:
-    from promptboost.errors import EncoderError
-    from promptboost.methods import Transfer
-    from promptboost.methods.eft import emulate
-
-    declared = f"carries_over is Transfer.{method.carries_over.name}"
-    if method.carries_over is Transfer.REFIT:
+    def check_before_work(self) -> bool:
+        """Check what happens before any work; tell whether the method can be fitted."""
+        shots, before = _few(*_FOUR), len(self.problems)
+        self.attempt("check()", lambda: self.method.check(shots, self.pool, self.encoder))
+        if len(self.problems) > before:
+            return False
+        assert isinstance(shots.images, _Colours)
+        problem = "check() looks at the images: leave that to fit(), it takes long"
+        self.expect(not shots.images.asked, problem)
+        problem = ""
         try:
-            fitted.transfer(other)
-        except EncoderError:
-            return
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # of divisions by zero
+                self.method.check(_few(), self.pool, self.encoder)
+                logits = self.fit().logits(_IMAGES)
+            problem = "" if np.isfinite(logits).all() else "logits() are not finite"
+        except PromptBoostError:
+            pass
         except Exception as error:
-            findings.problems.append(
-                f"{declared}: transfer() must raise EncoderError, not {error!r}"
-            )
-        else:
-            findings.problems.append(f"{declared}, but transfer() returns a classifier")
-        return
-    by_text = method.carries_over is Transfer.TEXT
-    moved = findings.attempt(
-        f"{declared}: moving it",
-        lambda: fitted.transfer(other) if by_text else emulate(fitted, other),
-    )
-    if moved is None:
-        return
-    if by_text:
-        findings.expect(
-            fitted.words() is not None and moved.words() == fitted.words(),
-            f"{declared}, but words() are not the same on the other encoder, or are None",
+            problem = f"it raises {_told(error)}"
+        self.expect(
+            not problem,
+            f"without images {problem}; have check() raise an error of promptboost.errors that says "
+            "what is missing",
         )
-    logits = findings.attempt("logits() after the transfer", lambda: moved.logits(_few().images))
-    if logits is not None:
-        findings.expect(
-            logits.shape == (4, 2) and bool(np.isfinite(logits).all()),
-            "logits() after the transfer are not finite numbers of shape (4, 2)",
-        )
+        return True
+
+    def check_answers(self, fitted: Fitted) -> bool:
+        """Check one fitted classifier; tell whether it answers."""
+        if not isinstance(fitted, Fitted):
+            self.expect(False, f"fit() returns {type(fitted).__name__}, not a Fitted")
+            return False
+        origin = self.attempt("origin", lambda: fitted.origin)
+        if origin is not None:
+            right = tuple(origin.class_names) == ("fire", "ice") and origin.encoder is self.encoder
+            self.expect(right, "origin is not that of the fit: use self.origin(shots, encoder)")
+        logits = self.attempt("logits()", lambda: fitted.logits(_IMAGES))
+        if logits is None:
+            return False
+        shape, dtype = getattr(logits, "shape", None), getattr(logits, "dtype", None)
+        if shape != (4, 2) or dtype != np.float32:
+            wanted = "for 4 images and 2 classes, not float32 (4, 2)"
+            self.expect(False, f"logits() returns {dtype} of shape {shape} {wanted}")
+            return False
+        self.expect(bool(np.isfinite(logits).all()), "logits() are not finite")
+        guesses = self.attempt("predict()", lambda: fitted.predict(_IMAGES))
+        right = guesses is None or np.array_equal(guesses, logits.argmax(axis=1))
+        self.expect(right, "predict() does not return the class of the highest logit")
+        words = self.attempt("words()", fitted.words)
+        self.expect(words is None or len(words) == 2, "words() has not one bank for each class")
+        return True
+
+    def check_repeats(self, fitted: Fitted) -> None:
+        again = self.attempt("a second fit()", lambda: self.fit(*_FOUR))
+        if again is not None:
+            problem = "two fits with the same settings differ: draw from "
+            self.expect_same(again, fitted, problem + "np.random.default_rng(self.seed)")
+        if not self.method.learns:
+            problem = "learns is False, but other images give another classifier"
+            fewer = self.attempt("fit()", lambda: self.fit("red", "blue"))
+            if fewer is not None:  # else the fit has its own finding
+                self.expect_same(fewer, fitted, problem)
+
+    def check_archive(self, fitted: Fitted) -> None:
+        def saved_and_loaded() -> Fitted:
+            with tempfile.TemporaryDirectory() as folder:
+                methods.save_fitted(fitted, folder)
+                return methods.load_fitted(folder, self.encoder)
+
+        again = self.attempt("saving and loading", saved_and_loaded)
+        if again is not None:
+            problem = f"what is loaded is a {type(again).__name__}: check its kind"
+            self.expect(type(again) is type(fitted), problem)
+            problem = "a classifier that was saved and loaded answers differently"
+            self.expect_same(again, fitted, f"{problem}: state() leaves something out")
+
+    def check_transfer(self, fitted: Fitted) -> None:
+        declared = f"carries_over is Transfer.{self.method.carries_over.name}"
+        if self.method.carries_over is Transfer.REFIT:
+            try:
+                fitted.transfer(self.other)
+                self.problems.append(f"{declared}, but transfer() returns a classifier")
+            except EncoderError:
+                pass
+            except Exception as error:
+                problem = f"{declared}: transfer() must raise EncoderError, not {error!r}"
+                self.problems.append(problem)
+            return
+        by_text = self.method.carries_over is Transfer.TEXT
+        move = fitted.transfer if by_text else lambda encoder: emulate(fitted, encoder)
+        moved = self.attempt(f"{declared}: moving it", lambda: move(self.other))
+        if moved is None:
+            return
+        right = not by_text or (fitted.words() is not None and moved.words() == fitted.words())
+        problem = "but words() are not the same on the other encoder, or are None"
+        self.expect(right, f"{declared}, {problem}")
+        logits = self.attempt("logits() after the transfer", lambda: moved.logits(_IMAGES))
+        right = logits is None or (logits.shape == (4, 2) and bool(np.isfinite(logits).all()))
+        self.expect(right, "logits() after the transfer are not finite numbers of shape (4, 2)")
 
 
-_TEXTS = ("a photo of a cat.", "an old lighthouse by the sea", "", "a cat, " * 60)
-_KINDS: dict[str, tuple[type, ...]] = {
-    "id": (str,),
-    "fingerprint": (str,),
-    "dim": (int,),
-    "context_length": (int,),
-    "causal_text": (bool,),
-    "logit_scale": (float, int),
+_TEXTS = ["a photo of a cat.", "an old lighthouse by the sea", "", "a cat, " * 60]
+# Of every part of an encoder its type, where it is no method, and what it is.
+_PARTS: dict[str, tuple[tuple[type, ...], str]] = {
+    "id": ((str,), "the name a user types to load it"),
+    "fingerprint": ((str,), "a text that changes whenever an embedding could change"),
+    "dim": ((int,), "the length of an embedding, above zero"),
+    "context_length": ((int,), "how many tokens of a text it reads, above zero"),
+    "causal_text": ((bool,), "whether padding after a text cannot matter; False if in doubt"),
+    "logit_scale": (
+        (float, int),
+        "the factor on cosines before a softmax, above zero; CLIP has 100",
+    ),
+    "encode_texts": ((), "a method that maps a list of texts to an array of shape (n, dim)"),
+    "encode_images": ((), "a method that maps PIL images to an array of shape (n, dim)"),
+    "count_tokens": ((), "a method that maps a list of texts to an array of n integers"),
 }
 
 
-def check_encoder(encoder: object) -> list[str]:
-    """Check that an object is an encoder promptboost can work with.
-
-    Parameters
-    ----------
-    encoder : object
-        What claims to be an :class:`~promptboost.encoders.Encoder`.
-
-    Returns
-    -------
-    list of str
-        What is wrong or missing, and what to do about it; empty if all is well.
+def check_encoder(encoder: Any) -> list[str]:
+    """Return what an object lacks to be an :class:`~promptboost.encoders.Encoder`, and what to do.
 
     Examples
     --------
@@ -449,44 +370,34 @@ def check_encoder(encoder: object) -> list[str]:
     'there is no attribute id: the name a user types to load it'
     """
     problems = [
-        f"there is no attribute {part}: {_MEANING[part]}"
+        f"there is no attribute {part}: {_PARTS[part][1]}"
         for part in ENCODER_PARTS
         if not hasattr(encoder, part)
     ]
-    for part, kinds in _KINDS.items():
-        value = getattr(encoder, part, None)
-        if hasattr(encoder, part) and not isinstance(value, kinds):
+    for part, (kinds, meaning) in _PARTS.items():
+        if not kinds or not hasattr(encoder, part):
+            continue
+        value = getattr(encoder, part)
+        if not isinstance(value, kinds):
             problems.append(f"{part} is {value!r}: it must be of type {kinds[0].__name__}")
-        elif part in ("dim", "context_length", "logit_scale", "id", "fingerprint") and (
+        elif part != "causal_text" and (
             value == "" or (isinstance(value, int | float) and value <= 0)
         ):
-            problems.append(f"{part} is {value!r}: {_MEANING[part]}")
+            problems.append(f"{part} is {value!r}: {meaning}")
     if problems:
         return problems
-    return [*_check_texts(encoder), *_check_images(encoder), *_check_tokens(encoder)]
+    return [
+        *_check_rows("encode_texts", encoder.encode_texts, _TEXTS, encoder.dim),
+        *_check_images(encoder),
+        *_check_tokens(encoder),
+    ]
 
 
-_MEANING = {
-    "id": "the name a user types to load it",
-    "fingerprint": "a text that changes whenever an embedding could change",
-    "dim": "the length of an embedding, above zero",
-    "context_length": "how many tokens of a text it reads, above zero",
-    "causal_text": "whether padding after a text cannot matter; False if in doubt",
-    "logit_scale": "the factor on cosines before a softmax, above zero; CLIP has 100",
-    "encode_texts": "a method that maps a list of texts to an array of shape (n, dim)",
-    "encode_images": "a method that maps PIL images to an array of shape (n, dim)",
-    "count_tokens": "a method that maps a list of texts to an array of n integers",
-}
-
-
-def _check_texts(encoder: Any) -> list[str]:
-    return _check_rows("encode_texts", encoder.encode_texts, list(_TEXTS), encoder.dim)
-
-
-def _check_images(encoder: Any) -> list[str]:
+def _check_images(encoder: Encoder) -> list[str]:
     from PIL import Image
 
-    images = [Image.new("RGB", size, colour) for size, colour in _IMAGES]
+    sizes = {"red": (64, 48), "blue": (48, 64), "white": (300, 200)}
+    images = [Image.new("RGB", size, colour) for colour, size in sizes.items()]
     problems = _check_rows("encode_images", encoder.encode_images, images, encoder.dim)
     if not problems:
         try:
@@ -494,9 +405,6 @@ def _check_images(encoder: Any) -> list[str]:
         except Exception as error:
             problems.append(f"encode_images fails on an iterator of images: {_told(error)}")
     return problems
-
-
-_IMAGES = (((64, 48), "red"), ((48, 64), "blue"), ((300, 200), "white"))
 
 
 def _check_rows(
@@ -529,9 +437,9 @@ def _check_rows(
     return problems
 
 
-def _check_tokens(encoder: Any) -> list[str]:
+def _check_tokens(encoder: Encoder) -> list[str]:
     try:
-        counts = np.asarray(encoder.count_tokens(list(_TEXTS)))
+        counts = np.asarray(encoder.count_tokens(_TEXTS))
     except Exception as error:
         return [f"count_tokens fails: {_told(error)}"]
     if counts.shape != (len(_TEXTS),) or counts.dtype.kind not in "iu":

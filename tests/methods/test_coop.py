@@ -15,7 +15,7 @@ from promptboost.methods.learnt_tokens import (  # noqa: E402
     PromptedClasses,
     TrainingRows,
 )
-from promptboost.methods.zero_shot import ZeroShot  # noqa: E402
+from promptboost.methods.sentence_means import ZeroShot  # noqa: E402
 from promptboost.pool import build_pool  # noqa: E402
 from tests.methods.gradient_tools import NAMES, NoTower, accuracy, coloured, emoji, real  # noqa: E402
 

@@ -8,7 +8,7 @@ import pytest
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PoolError
 from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
-from promptboost.methods.cupl import CuPL, PoolMean
+from promptboost.methods.sentence_means import CuPL, PoolMean
 from promptboost.pool import build_pool
 
 NAMES = ("fire", "ice")

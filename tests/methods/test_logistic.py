@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 
+from promptboost.boosting.gradient.scale import dealt
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, LabelError
 from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
-from promptboost.methods.logistic import FIXED_C, STRENGTHS, Logistic, _folds, fit_probe
+from promptboost.methods.logistic import FIXED_C, STRENGTHS, Logistic, fit_probe
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like
 
@@ -59,7 +60,7 @@ def test_crops_share_the_weight_of_their_image():
 
 def test_every_fold_leaves_and_takes_some_of_each_class():
     labels = np.array([0] * 4 + [1] * 3 + [2] * 7)
-    fold = _folds(labels, 3, seed=1)
+    fold = dealt(labels, 3, np.random.default_rng(1))
     for label in range(3):
         assert set(fold[labels == label]) == {0, 1, 2}
 

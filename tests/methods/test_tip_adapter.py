@@ -12,18 +12,17 @@ from promptboost.encoders.base import unit_rows
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, FileFormatError, LabelError, SettingError
 from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
+from promptboost.methods.sentence_means import ZeroShot
 from promptboost.methods.tip_adapter import (
     ALPHAS,
     BETAS,
     Cache,
     CacheClassifier,
     TipAdapter,
-    Tuning,
     choose_weights,
     gradient,
     tune,
 )
-from promptboost.methods.zero_shot import ZeroShot
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like
 
@@ -210,7 +209,7 @@ def test_the_steps_are_those_of_adamw():
     text = task.templates[:, 0] * np.float32(20)
     start = Cache(task.images, task.labels, 3, alpha=2.0, beta=5.5)
     # One view and one batch: the order of the images does not matter.
-    ours = tune(start, task.images[:, None], text, Tuning(epochs=7, step=0.01)).keys
+    ours = tune(start, task.images[:, None], text, epochs=7, step=0.01).keys
 
     x, y = torch.tensor(task.images), torch.tensor(task.labels)
     keys = torch.nn.Parameter(torch.tensor(task.images))
@@ -233,9 +232,9 @@ def test_every_image_is_seen_once_an_epoch_in_batches():
     text = task.templates[:, 0] * np.float32(20)
     views = np.concatenate([task.images[:, None], task.views], axis=1)
     start = Cache(task.images, task.labels, 3)
-    small = tune(start, views, text, Tuning(batch=5))
-    whole = tune(start, views, text, Tuning(batch=12))
-    more = tune(start, views, text, Tuning(batch=256))
+    small = tune(start, views, text, batch=5)
+    whole = tune(start, views, text, batch=12)
+    more = tune(start, views, text, batch=256)
     assert np.abs(small.keys - whole.keys).max() > 0
     # A batch larger than the set is the whole set.
     np.testing.assert_array_equal(whole.keys, more.keys)

@@ -1,14 +1,9 @@
 """Choice: which prompts enter which bank, on arrays alone.
 
-Read it in this order, beside the paper. First the numbers: :mod:`~promptboost.boosting.grid` (why they
-are integers) and :mod:`~promptboost.boosting.problem` (images and prompts as checked rows). Then the
-outer loop: :mod:`~promptboost.boosting.boost`, and what one of its rounds returns,
-:mod:`~promptboost.boosting.composition`. Then the two composers. The paper's:
-:mod:`~promptboost.boosting.greedy.insertion`, :mod:`~promptboost.boosting.greedy.search` (why it is fast)
-and :mod:`~promptboost.boosting.greedy.flips` (its compiled loops). The default:
-:mod:`~promptboost.boosting.gradient.scale`, :mod:`~promptboost.boosting.gradient.compose`,
-:mod:`~promptboost.boosting.gradient.banks` and :mod:`~promptboost.boosting.gradient.linesearch`. Both
-multiply rows with :mod:`~promptboost.boosting.compiled`.
+Read it in this order, beside the paper. First the numbers: ``grid`` (why they are integers) and
+``problem`` (images and prompts as checked rows). Then the outer loop, ``boost``, and what one of its
+rounds returns, ``composition``. Then the two composers, ``greedy`` (the paper's) and ``gradient`` (the
+default). Both multiply rows with ``compiled``.
 """
 
 from promptboost.boosting.boost import BoostRound, BoostSettings, BoostState, boost

@@ -19,8 +19,6 @@ from promptboost.boosting.grid import GridRows, weights_to_grid
 from promptboost.boosting.problem import GridPool, Shots
 from promptboost.errors import SettingError, WeightError
 
-__all__ = ["BoostRound", "BoostSettings", "BoostState", "boost", "updated_weights"]
-
 Algorithm = Literal["samme.r", "samme"]
 
 
@@ -81,14 +79,8 @@ class BoostSettings:
 class BoostState:
     """Where a fit stands: all that is needed to continue it.
 
-    Attributes
-    ----------
-    rounds_done, quiet_rounds : int
-        Finished rounds, and how many of the last ones in a row left no error.
-    weights : array of float64, shape (n,)
-        Sample weights for the next round, adding up to one.
-    finished : bool
-        Whether there is nothing more to do, whatever the number of rounds asked.
+    The sample weights are those of the next round and add up to one; the last `quiet_rounds` left no
+    error; `finished` says that there is nothing more to do, whatever the number of rounds asked.
     """
 
     rounds_done: int
@@ -99,18 +91,10 @@ class BoostState:
 
 @dataclass(frozen=True)
 class BoostRound:
-    """One finished round.
+    """One finished round: a weak classifier, and where the fit stands after it.
 
-    Attributes
-    ----------
-    composition : Composition
-        The weak classifier.
-    vote : float
-        Its weight in the strong classifier: 1 for SAMME.R.
-    original_error : float
-        Its error on the original images, under the weights it was composed with.
-    state : BoostState
-        Where the fit stands after the round.
+    Its vote in the strong classifier is 1 for SAMME.R. The error on the original images is under the
+    weights it was composed with.
     """
 
     composition: Composition
@@ -134,22 +118,16 @@ def boost(
 
     Parameters
     ----------
-    shots : Shots
-        Labelled images and their views.
-    pool : GridPool
-        Templates and prompts.
+    shots, pool : Shots and GridPool
+        Images and prompts.
     settings : BoostSettings, optional
         The paper's by default.
     weights : array of float, shape (n,), optional
         Sample weights to start with; uniform by default.
     state : BoostState, optional
-        Continue from here: the state of the last round of an earlier call.
+        Where to continue: the state of the last round of an earlier call.
     callback : callable, optional
         Called with each finished round; boosting stops if it returns True.
-
-    Yields
-    ------
-    BoostRound
 
     Examples
     --------
@@ -163,8 +141,7 @@ def boost(
     """
     settings = settings or BoostSettings()
     pool.check_against(shots)
-    if settings.views_per_round > 0:
-        _check_views(shots, settings)
+    _check_views(shots, settings.views_per_round)
     if state is None:
         n = len(shots.labels)
         state = BoostState(0, _normalised(np.ones(n) if weights is None else weights, n))
@@ -212,16 +189,9 @@ def _compose(
     # Each sweep counts as a round does for the greedy composer: it has views of its own.
     first = number * (settings.gradient.sweeps + 1)
     X, y, owners, hits = views.draw(first)
-    return compose_by_gradient(
-        X,
-        y,
-        state.weights[owners],
-        pool,
-        settings.gradient,
-        rng=rng,
-        hits=hits,
-        fresh=None if views.always_the_same else (lambda sweep: views.rows(first + sweep)),
-    )
+    weights, asked = state.weights[owners], settings.gradient
+    fresh = None if views.always_the_same else (lambda sweep: views.rows(first + sweep))
+    return compose_by_gradient(X, y, weights, pool, asked, rng=rng, hits=hits, fresh=fresh)
 
 
 def _finish_round(
@@ -287,9 +257,8 @@ class _ViewDraws:
     def rows(self, round_index: int) -> GridRows:
         """Return the rows of one round."""
         views = self._views_of(round_index)
-        return np.ascontiguousarray(self._bank()[np.arange(len(views))[:, None], views]).reshape(
-            views.size, -1
-        )
+        rows = self._bank()[np.arange(len(views))[:, None], views]
+        return np.ascontiguousarray(rows).reshape(views.size, -1)
 
     def draw(
         self, round_index: int
@@ -326,13 +295,12 @@ class _ViewDraws:
         return np.asarray(order[:, turn * a : (turn + 1) * a])
 
 
-def _check_views(shots: Shots, settings: BoostSettings) -> None:
-    a = settings.views_per_round
-    if shots.views is None:
+def _check_views(shots: Shots, a: int) -> None:
+    if a and shots.views is None:
         raise SettingError(
             f"views_per_round is {a} but no views were given; give views or set views_per_round=0"
         )
-    if shots.views.shape[1] < a:
+    if shots.views is not None and shots.views.shape[1] < a:
         raise SettingError(
             f"views_per_round is {a} but there are only {shots.views.shape[1]} views of each image"
         )
@@ -340,7 +308,7 @@ def _check_views(shots: Shots, settings: BoostSettings) -> None:
 
 def _normalised(weights: ArrayLike, count: int) -> NDArray[np.float64]:
     values = np.asarray(weights, dtype=np.float64)
-    weights_to_grid(values, count)  # refuses what cannot be weights
+    weights_to_grid(values, count)  # raises if they cannot be weights
     return np.asarray(values / values.sum())
 
 

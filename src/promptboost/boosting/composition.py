@@ -11,17 +11,6 @@ from promptboost.boosting.greedy.search import Effort
 from promptboost.boosting.grid import COSINE_UNIT, GridRows
 from promptboost.boosting.problem import GridPool
 
-__all__ = [
-    "Composition",
-    "GradientTrace",
-    "GreedyTrace",
-    "Step",
-    "log_losses",
-    "scores_of",
-    "pick_template",
-    "template_hits",
-]
-
 
 @dataclass(frozen=True)
 class Step:
@@ -35,16 +24,9 @@ class Step:
 
 @dataclass(frozen=True)
 class GreedyTrace:
-    """How the greedy composer went.
+    """How the greedy composer went: what it appended, in order, in how many cycles over all classes.
 
-    Attributes
-    ----------
-    steps : tuple of Step
-        What was appended, in order.
-    cycles : int
-        Number of passes over all classes; the last one changed nothing.
-    effort : Effort
-        What the search has done.
+    The last cycle changed nothing.
     """
 
     steps: tuple[Step, ...]
@@ -54,17 +36,12 @@ class GreedyTrace:
 
 @dataclass(frozen=True)
 class GradientTrace:
-    """How the gradient composer went.
+    """How the gradient composer went: the objective and its Frank-Wolfe gap before each sweep.
 
-    Attributes
-    ----------
-    objectives, gaps : tuples of float
-        The objective and its Frank-Wolfe gap before each sweep, and at the end. The last gap is the
-        certificate: no weighting of all prompts of the pool, whole copies or not, has an objective
-        lower by more than that (the images weighed as at the end, see
-        :class:`~promptboost.boosting.gradient.compose.GradientSettings`).
-    pool_reads : int
-        How often the whole pool was looked at.
+    Both are known at the end too. The last gap is the certificate: no weighting of all prompts of the
+    pool, whole copies or not, has an objective lower by more than that (the images weighed as at the
+    end, see :class:`~promptboost.boosting.gradient.compose.GradientSettings`). `pool_reads` counts how
+    often the whole pool was looked at.
     """
 
     objectives: tuple[float, ...]

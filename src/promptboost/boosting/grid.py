@@ -21,16 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.errors import EmbeddingError, WeightError
 
-__all__ = [
-    "COSINE_UNIT",
-    "MAX_BANK_SIZE",
-    "WEIGHT_UNIT",
-    "GridRows",
-    "from_grid",
-    "to_grid",
-    "weights_to_grid",
-]
-
 GridRows = NDArray[np.int16]
 
 ROW_UNIT = 2**15 - 1
@@ -43,14 +33,7 @@ _LENGTH_TOLERANCE = 1e-2
 
 
 def to_grid(rows: ArrayLike, *, name: str = "rows") -> GridRows:
-    """Round unit rows, shape (..., D), to the grid; `name` says in an error what they are.
-
-    Examples
-    --------
-    >>> to_grid([[0.6, 0.8], [1.0, 0.0]])
-    array([[19660, 26214],
-           [32767,     0]], dtype=int16)
-    """
+    """Round unit rows, shape (..., D), to the grid; `name` says in an error what they are."""
     values = np.asarray(rows)
     if values.dtype == np.int16:
         return np.ascontiguousarray(values)

@@ -9,21 +9,13 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.boosting.grid import GridRows, to_grid
 from promptboost.errors import EmbeddingError, LabelError, PoolError
 
-__all__ = ["GridPool", "Shots"]
-
 
 @dataclass(frozen=True)
 class Shots:
-    """The labelled images.
+    """The labelled images: rows (n, D), of every class from 0 to K − 1 at least one.
 
-    Attributes
-    ----------
-    originals : array of int16, shape (n, D)
-        The images as they are; sample weights are updated on these.
-    labels : array of int64, shape (n,)
-        Class index of each image; every class from 0 to K − 1 has at least one.
-    views : array of int16, shape (n, V, D), or None
-        Random crops and flips of each image; weak classifiers are composed on these.
+    Views, (n, V, D), are random crops and flips of each image. Weak classifiers are composed on these,
+    sample weights updated on the originals.
     """
 
     originals: GridRows
@@ -69,12 +61,8 @@ class Shots:
 class GridPool:
     """The prompts to choose from.
 
-    Attributes
-    ----------
-    templates : array of int16, shape (K, number of templates, D)
-        The shared templates, filled with each class's name, in one order for all classes.
-    prompts : tuple of K arrays of int16, shape (P_k, D)
-        The pool of each class; sizes may differ, duplicates are allowed.
+    The shared templates, (K, number of templates, D), are filled with each class's name, in one order
+    for all classes. The pool of each class, (P_k, D), may have another size, and duplicates.
     """
 
     templates: GridRows

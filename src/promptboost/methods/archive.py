@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,6 @@ from promptboost.methods.base import Arrays, Fitted, Origin
 from promptboost.methods.registry import METHODS
 from promptboost.model.head import read_tensors, write_tensors
 from promptboost.plugins import import_object
-
-__all__ = [
-    "from_record",
-    "load_fitted",
-    "read_record",
-    "register_fitted",
-    "save_fitted",
-    "to_record",
-]
 
 _FORMAT = "promptboost-method"
 _ARRAYS = "promptboost-method-arrays"
@@ -39,7 +31,7 @@ _KINDS: dict[str, str | type[Fitted]] = {
     "linear": "promptboost.methods.fitted:LinearClassifier",
     "votes": "promptboost.methods.promptboost:VotingClassifier",
     "tip-adapter": "promptboost.methods.tip_adapter:CacheClassifier",
-    "promptsrc": "promptboost.methods.promptsrc.promptsrc:PromptedClassifier",
+    "promptsrc": "promptboost.methods.promptsrc:PromptedClassifier",
     "eft": "promptboost.methods.eft:EmulatedClassifier",
 }
 
@@ -50,15 +42,7 @@ def register_fitted(classifier: type[Fitted]) -> type[Fitted]:
     Call it where the class is defined: importing the method then registers its classifier. A
     method that returns a :class:`TextClassifier` or a :class:`LinearClassifier` needs no such call.
 
-    Parameters
-    ----------
-    classifier : type
-        A subclass of :class:`Fitted`. Its `kind` tells its files apart and must be new.
-
-    Raises
-    ------
-    SettingError
-        If it has no `kind`, or another class has the same.
+    Its `kind` tells its files apart and must be new.
 
     Examples
     --------
@@ -87,17 +71,7 @@ choose another
 def save_fitted(fitted: Fitted, folder: str | os.PathLike[str]) -> None:
     """Write a classifier into a folder: ``method.json``, and ``arrays.safetensors`` if it has any.
 
-    Parameters
-    ----------
-    fitted : Fitted
-        What :meth:`Method.fit` returned.
-    folder : path-like
-        Made if it is not there.
-
-    Raises
-    ------
-    SettingError
-        If the classifier is of another package and not registered: it could not be loaded.
+    Raises a SettingError if it is of another package and not registered: it could not be loaded.
 
     Examples
     --------
@@ -125,29 +99,17 @@ def save_fitted(fitted: Fitted, folder: str | os.PathLike[str]) -> None:
 
 
 def load_fitted(folder: str | os.PathLike[str], encoder: Encoder) -> Fitted:
-    """Read what :func:`save_fitted` wrote.
+    """Read what :func:`save_fitted` wrote, with the encoder it was fitted on.
 
-    Parameters
-    ----------
-    folder : path-like
-        The folder.
-    encoder : Encoder
-        The encoder it was fitted on. Text may be read by any other: see :meth:`Fitted.transfer`.
-
-    Raises
-    ------
-    FileFormatError
-        If a file is damaged, or the classifier is of another encoder.
+    Raises a FileFormatError if a file is damaged, or the classifier is of another encoder. Text may be
+    read by any: see :meth:`Fitted.transfer`.
     """
     record, arrays = read_record(folder)
     return from_record(record, arrays, encoder, Path(folder) / "method.json")
 
 
 def to_record(fitted: Fitted) -> tuple[dict[str, Any], Arrays]:
-    """Return what is written of a classifier: a record for JSON, and arrays.
-
-    One classifier can so be kept inside another.
-    """
+    """Return what is written of a classifier, perhaps inside another: a record for JSON, and arrays."""
     if fitted.kind not in _KINDS:
         raise SettingError(
             f"a {type(fitted).__name__} cannot be saved: its kind {fitted.kind!r} is not registered; "
@@ -212,10 +174,8 @@ def _import_methods() -> None:
     """Import the methods that others have registered: their modules register classifiers."""
     for record in METHODS.values():
         if isinstance(record.factory, str) and not record.factory.startswith("promptboost."):
-            try:
+            with suppress(SettingError):  # what cannot be imported registers nothing
                 record.load()
-            except SettingError:
-                continue  # what cannot be imported registers nothing
 
 
 def _arrays(folder: Path, record: Mapping[str, Any], kind: str, names: frozenset[str]) -> Arrays:

@@ -23,54 +23,26 @@ if TYPE_CHECKING:
     from promptboost.data import Dataset
     from promptboost.encoders.store import EmbeddingStore
 
-__all__ = [
-    "FewShotSet",
-    "FileImages",
-    "Images",
-    "RowImages",
-    "Arrays",
-    "Bank",
-    "Fitted",
-    "Group",
-    "Logits",
-    "Method",
-    "Origin",
-    "Transfer",
-    "check_numbers",
-]
-
 
 class Images(Protocol):
-    """Images that any encoder can be asked about.
-
-    Most methods need rows only. A method with an image tower of its own asks for the images.
-    """
+    """Images that any encoder can be asked about; most methods need their rows only."""
 
     def __len__(self) -> int:
         """How many images."""
-        ...
 
     def rows(self, encoder: Encoder) -> UnitRows:
         """Embed each image: shape (n, D)."""
-        ...
 
     def views(self, encoder: Encoder) -> UnitRows:
         """Embed each image and its crops: shape (n, 1 + V, D), the image itself first."""
-        ...
 
     def images(self) -> Iterator["Image"]:
         """Return the images themselves, in order, as RGB."""
-        ...
 
 
 @dataclass(frozen=True)
 class RowImages:
-    """Images of which only the embeddings are known.
-
-    Parameters
-    ----------
-    embedded : mapping of str to array of shape (n, 1 + V, D)
-        By the id of the encoder.
+    """Images of which only the embeddings are known: (n, 1 + V, D), by the id of the encoder.
 
     Examples
     --------
@@ -116,18 +88,8 @@ class RowImages:
 class FileImages:
     """Images in files, embedded when first asked for.
 
-    Parameters
-    ----------
-    data : Dataset
-        The files.
-    n_views : int, default=0
-        Crops of each image.
-    view_scale : float, default=0.5
-        Least share of the image that a crop shows.
-    store : EmbeddingStore, optional
-        Where rows of earlier runs are found and new ones kept.
-    progress : bool, default=False
-        Show progress bars on a terminal.
+    A crop shows at least the share `view_scale` of its image. Rows of earlier runs are found in the
+    `store`, and new ones kept there.
     """
 
     data: "Dataset"
@@ -164,18 +126,9 @@ class FileImages:
 
 @dataclass(frozen=True)
 class FewShotSet:
-    """What every method learns from.
+    """What every method learns from: a few images of each class.
 
-    Parameters
-    ----------
-    images : Images
-        A few of each class, and their crops.
-    labels : array of int, shape (n,)
-        Class of each image.
-    class_names : tuple of str
-        In the order of the labels.
-    template : str, optional
-        The dataset's own hand-written template, where it has one.
+    The `template` is the dataset's own hand-written one, where it has one.
 
     Examples
     --------
@@ -231,14 +184,8 @@ class Group(Enum):
 class Origin:
     """What a fitted classifier comes from.
 
-    Attributes
-    ----------
-    method : str
-        Name of the method and the settings that are not the default, as a user types them.
-    class_names : tuple of str
-        In the order of the logits' columns.
-    encoder : Encoder
-        What sees the images.
+    The `method` has the settings that are not the default, as a user types them; the class names
+    are in the order of the logits' columns.
     """
 
     method: str
@@ -247,13 +194,7 @@ class Origin:
 
 
 class Fitted(ABC):
-    """A classifier that a method has learnt.
-
-    Attributes
-    ----------
-    origin : Origin
-        Method, classes and encoder.
-    """
+    """A classifier that a method has learnt."""
 
     #: Tells the files of different classifiers apart.
     kind: ClassVar[str]
@@ -272,13 +213,7 @@ class Fitted(ABC):
         return None
 
     def transfer(self, encoder: Encoder) -> "Fitted":
-        """Return the same classifier on another encoder.
-
-        Raises
-        ------
-        EncoderError
-            If what was learnt cannot be carried there; the message says what can be done.
-        """
+        """Return the same classifier on another encoder; raise an EncoderError if it cannot be."""
         raise EncoderError(
             f"{self.origin.method} does not carry over to {encoder.id}: what it learnt is vectors of "
             f"{self.origin.encoder.id}. Fit it again on images embedded with {encoder.id}, or have "
@@ -316,7 +251,6 @@ class Method(ABC):
 
     See Also
     --------
-    promptboost.methods.register_method : makes a method of another package known.
     promptboost.testing.check_method : tells what a method lacks.
     """
 
@@ -339,14 +273,8 @@ class Method(ABC):
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> Fitted:
         """Learn from a few images, with the words of a pool, as an encoder sees them.
 
-        Parameters
-        ----------
-        shots : FewShotSet
-            Images, labels and class names.
-        pool : PromptPool
-            Words about the same classes, in the same order.
-        encoder : Encoder
-            The model. Where texts are kept in a store it is an ``Embedder``.
+        The pool has the same classes, in the same order. Where texts are kept in a store the
+        encoder is an ``Embedder``.
         """
 
     def origin(self, shots: FewShotSet, encoder: Encoder) -> Origin:
@@ -354,6 +282,18 @@ class Method(ABC):
         from promptboost.methods.registry import spelled
 
         return Origin(spelled(self), shots.class_names, encoder)
+
+
+def check_two_classes(shots: FewShotSet, method: str, why: str) -> None:
+    """Raise a LabelError if there is one class only, or a class without images; `why` it needs them."""
+    if shots.n_classes < 2:
+        raise LabelError(f"{method} needs two classes or more")
+    missing = sorted(set(range(shots.n_classes)) - set(shots.labels.tolist()))
+    if missing:
+        raise LabelError(
+            f"the class {shots.class_names[missing[0]]!r} has no image, and {method} {why}; add one, "
+            "or leave the class out"
+        )
 
 
 def check_numbers(

@@ -16,8 +16,6 @@ from promptboost.pool import PromptPool
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CoOp"]
-
 _SPREAD = 0.02
 _FIRST_RATE = 1e-5
 _MOMENTUM = 0.9
@@ -30,31 +28,20 @@ class CoOp(Method):
 
     Plain stochastic gradient descent with the authors' settings, in single precision. They crop
     each image at random whenever it is seen; here a view is drawn among the cached ones (the
-    image itself and its crops), so the image tower runs once a view and not once a step. The
-    model of the last step is kept. As theirs does, an epoch leaves an incomplete last batch out.
+    image itself and its crops). The model of the last step is kept. As theirs does, an epoch leaves
+    an incomplete last batch out.
 
     Parameters
     ----------
-    context_tokens : int
-        How many vectors.
+    context_tokens, batch : int
+        How many vectors, and images in a step.
     epochs : int or None
         None for the authors' choice: 50 with one image a class, 100 below eight, then 200; the
         class with the most images counts. (They train 50 epochs on ImageNet whatever the shots.)
-    batch : int
-        Images in a step.
     learning_rate : float
         Of the second epoch; the first has 0.00001, and from the second on it falls to zero.
     seed : int
         Decides the first vectors, the order of the images and their views.
-
-    Examples
-    --------
-    >>> from promptboost.testing import colour_shots
-    >>> from promptboost.pool import build_pool
-    >>> shots, encoder = colour_shots("red", "blue")
-    >>> fitted = CoOp(epochs=3).fit(shots, build_pool(["red", "blue"]), encoder)
-    >>> fitted.predict(shots.images).tolist(), fitted.arrays["context"].shape
-    ([0, 0, 1, 1], (16, 32))
     """
 
     name: ClassVar[str] = "coop"

@@ -17,8 +17,6 @@ from promptboost.methods.base import Arrays, Fitted, Images, Logits, Origin
 from promptboost.methods.fitted import TextClassifier, filled
 from promptboost.pool import PLAIN_TEMPLATE
 
-__all__ = ["EmulatedClassifier", "emulate", "load_emulated"]
-
 # Arrays of the tuned classifier are kept beside those of the emulated one, which has none.
 _INSIDE = "tuned."
 
@@ -96,26 +94,8 @@ def emulate(
 ) -> EmulatedClassifier:
     """Carry a classifier to another encoder without its vectors (EFT, re-implemented).
 
-    Parameters
-    ----------
-    tuned : Fitted
-        What was learnt on the source.
-    target : Encoder
-        Where it should work.
-    strength : float, default=1.0
-        How much of what was learnt is added; 0 leaves the target's zero-shot classifier.
-    template : str
-        What both zero-shot classifiers say, with one ``{}``.
-
-    Returns
-    -------
-    EmulatedClassifier
-        It asks both encoders about each image: see `encoders_asked`.
-
-    Raises
-    ------
-    SettingError
-        If the classifier is emulated itself, or a setting has a value it cannot have.
+    It asks both encoders about each image: see `encoders_asked`. With `strength` 0 it is the target's
+    zero-shot classifier; the `template` is what both zero-shot classifiers say.
 
     Examples
     --------
@@ -140,32 +120,9 @@ def emulate(
 def load_emulated(
     folder: str | os.PathLike[str], source: Encoder, target: Encoder
 ) -> EmulatedClassifier:
-    """Read an emulated classifier that :func:`~promptboost.methods.save_fitted` wrote.
+    """Read an emulated classifier, with the encoders it was learnt on and is emulated on.
 
-    Parameters
-    ----------
-    folder : path-like
-        The folder.
-    source, target : Encoder
-        The encoder it was learnt on, and the one it is emulated on. For another target see
-        :meth:`EmulatedClassifier.transfer`.
-
-    Raises
-    ------
-    FileFormatError
-        If a file is damaged, holds something else, or was made with other encoders.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from promptboost.methods import TextClassifier, save_fitted
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> source, target = FakeEncoder(seed=0), FakeEncoder(seed=1)
-    >>> tuned = TextClassifier(Origin("x", ("cat", "dog"), source), ({"a cat": 1}, {"a dog": 1}))
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_fitted(emulate(tuned, target, strength=0.5), folder)
-    ...     load_emulated(folder, source, target).strength
-    0.5
+    Raises a FileFormatError if a file is damaged, holds something else, or is of other encoders.
     """
     path = Path(folder) / "method.json"
     record, arrays = read_record(folder)

@@ -16,26 +16,6 @@ from promptboost.errors import FileFormatError, PoolError
 from promptboost.methods.base import Arrays, Bank, Fitted, Images, Logits, Origin
 from promptboost.pool import fill
 
-__all__ = [
-    "LinearClassifier",
-    "TextClassifier",
-    "class_rows",
-    "embed_distinct",
-    "filled",
-    "linear_logits",
-]
-
-
-def linear_logits(
-    embeddings: NDArray[np.float32],
-    rows: NDArray[np.floating],
-    *,
-    scale: float = 1.0,
-    intercepts: NDArray[np.floating] | float = 0.0,
-) -> NDArray[np.floating]:
-    """Return what every linear classifier computes: cosines, scaled, plus an intercept a class."""
-    return np.asarray(embeddings @ rows.T * scale + intercepts)
-
 
 def embed_distinct(texts: Sequence[str], encoder: Encoder) -> NDArray[np.float32]:
     """Embed texts, each distinct one once: one row a text."""
@@ -54,16 +34,10 @@ class LinearClassifier(Fitted):
 
     Parameters
     ----------
-    origin : Origin
-        Method, classes and encoder.
-    rows : array of float32, shape (K, D)
-        Their products with an image's row are logits: scales are in them already.
-    intercepts : array of float32, shape (K,)
-        Added to the products.
-    details : mapping, optional
-        What else the method wants to remember; ready for JSON.
-    arrays : mapping of str to array, optional
-        The same, as arrays: such as the vectors the rows were made with.
+    rows, intercepts : array of float32, shape (K, D) and (K,)
+        A row's product with an image's, plus the intercept, is a logit: scales are in them already.
+    details, arrays : mapping, optional
+        What else the method wants to remember; details are ready for JSON.
 
     Examples
     --------
@@ -85,8 +59,8 @@ class LinearClassifier(Fitted):
 
     def logits(self, images: Images) -> Logits:
         """Multiply and add."""
-        seen = images.rows(self.origin.encoder)
-        return linear_logits(seen, self.rows, intercepts=self.intercepts).astype(np.float32)
+        logits = images.rows(self.origin.encoder) @ self.rows.T + self.intercepts
+        return np.asarray(logits, dtype=np.float32)
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Return everything."""
@@ -126,11 +100,10 @@ def class_rows(banks: Sequence[Bank], encoder: Encoder, *, unit: bool) -> NDArra
     texts = list(dict.fromkeys(text for bank in banks for text in bank))
     position = {text: i for i, text in enumerate(texts)}
     rows = encoder.encode_texts(texts).astype(np.float64)
+    blocks = (rows[[position[text] for text in bank]] for bank in banks)
+    weights = (list(bank.values()) for bank in banks)
     means = np.stack(
-        [
-            np.average(rows[[position[t] for t in bank]], axis=0, weights=list(bank.values()))
-            for bank in banks
-        ]
+        [np.average(b, axis=0, weights=w) for b, w in zip(blocks, weights, strict=True)]
     )
     if unit:
         means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
@@ -143,11 +116,9 @@ class TextClassifier(Fitted):
 
     Parameters
     ----------
-    origin : Origin
-        Method, classes and encoder.
     banks : tuple of mapping of str to float
         For each class text → weight.
-    unit : bool, default=True
+    unit : bool
         Compare images with the mean row scaled to length one; if not, average the cosines.
     details : mapping, optional
         What else the method wants to remember; ready for JSON.
@@ -176,11 +147,7 @@ class TextClassifier(Fitted):
         if len(self.banks) != len(self.origin.class_names):
             raise PoolError(f"{len(self.banks)} banks for {len(self.origin.class_names)} classes")
         for name, bank in zip(self.origin.class_names, self.banks, strict=True):
-            if (
-                not bank
-                or not all(0 <= w < np.inf for w in bank.values())
-                or not any(bank.values())
-            ):
+            if not all(0 <= w < np.inf for w in bank.values()) or not any(bank.values()):
                 raise PoolError(f"the class {name!r} has no prompts with weights above zero")
 
     @cached_property
@@ -191,8 +158,8 @@ class TextClassifier(Fitted):
     def logits(self, images: Images) -> Logits:
         """Score images by their cosines, on the encoder's own scale."""
         encoder = self.origin.encoder
-        logits = linear_logits(images.rows(encoder), self.rows, scale=encoder.logit_scale)
-        return logits.astype(np.float32)
+        logits = images.rows(encoder) @ self.rows.T * encoder.logit_scale
+        return np.asarray(logits, dtype=np.float32)
 
     def words(self) -> Sequence[Bank]:
         """Return the banks."""
@@ -204,9 +171,7 @@ class TextClassifier(Fitted):
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Return the text: all there is to keep."""
-        banks = {
-            name: dict(bank) for name, bank in zip(self.origin.class_names, self.banks, strict=True)
-        }
+        banks = dict(zip(self.origin.class_names, map(dict, self.banks), strict=True))
         return {"banks": banks, "unit": self.unit, "details": dict(self.details)}, {}
 
     @classmethod

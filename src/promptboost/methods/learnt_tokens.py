@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["TrainingRows", "cosine_rate", "PromptedClasses", "ending", "nearest"]
-
 
 @dataclass(frozen=True)
 class TrainingRows:
@@ -34,19 +32,14 @@ class TrainingRows:
 
         if len(shots.labels) == 0:
             raise LabelError("there are no images to learn from")
-        views = np.array(shots.images.views(encoder), dtype=np.float32)
-        labels = np.array(shots.labels, dtype=np.int64)
-        return cls(
-            torch.from_numpy(views).to(device),
-            torch.from_numpy(labels).to(device),
-            encoder.logit_scale,
-        )
+        views = torch.from_numpy(np.array(shots.images.views(encoder), dtype=np.float32))
+        labels = torch.from_numpy(np.array(shots.labels, dtype=np.int64))
+        return cls(views.to(device), labels.to(device), encoder.logit_scale)
 
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[tuple["Tensor", "Tensor"]]:
         """Return rows and labels of one epoch: each image once, as one of its views at random.
 
-        An incomplete last batch is left out, unless it is the only one: its few images would
-        count more than the others.
+        An incomplete last batch is left out, unless it is the only one: its images would count more.
         """
         import torch
 
@@ -104,9 +97,8 @@ class PromptedClasses:
         import torch
 
         texts = list(dict.fromkeys(map(ending, class_names)))
-        tokens_of = [
-            torch.tensor([*tower.tokenize(t), *tower.end], dtype=torch.long) for t in texts
-        ]
+        tokenized = ([*tower.tokenize(text), *tower.end] for text in texts)
+        tokens_of = [torch.tensor(ids, dtype=torch.long) for ids in tokenized]
         lengths = torch.tensor([len(ids) for ids in tokens_of])
         room = tower.context_length - len(tower.start) - int(lengths.max())
         if tokens > room:

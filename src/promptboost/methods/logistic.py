@@ -11,13 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting.composition import log_losses
+from promptboost.boosting.gradient.scale import dealt
 from promptboost.encoders.base import Encoder
-from promptboost.errors import LabelError
-from promptboost.methods.base import FewShotSet, Group, Method, Transfer
-from promptboost.methods.fitted import LinearClassifier, linear_logits
+from promptboost.methods.base import FewShotSet, Group, Method, Transfer, check_two_classes
+from promptboost.methods.fitted import LinearClassifier
 from promptboost.pool import PromptPool
-
-__all__ = ["FIXED_C", "STRENGTHS", "Logistic", "fit_probe"]
 
 #: Inverse strengths of regularisation to choose from. Rows have length one, so little is needed.
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
@@ -39,15 +37,6 @@ class Logistic(Method):
     ----------
     seed : int
         Divides the images into folds.
-
-    Examples
-    --------
-    >>> from promptboost.testing import colour_shots
-    >>> from promptboost.pool import build_pool
-    >>> shots, encoder = colour_shots("fire", "ice")
-    >>> fitted = Logistic().fit(shots, build_pool(["fire", "ice"]), encoder)
-    >>> fitted.predict(shots.images).tolist(), sorted(fitted.details)
-    ([0, 0, 1, 1], ['C'])
     """
 
     name: ClassVar[str] = "logistic"
@@ -58,27 +47,15 @@ class Logistic(Method):
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
         """Check that every class has images."""
-        if shots.n_classes < 2:
-            raise LabelError("logistic regression needs two classes or more")
-        missing = sorted(set(range(shots.n_classes)) - set(shots.labels.tolist()))
-        if missing:
-            raise LabelError(
-                f"the class {shots.class_names[missing[0]]!r} has no image, and logistic regression "
-                "reads no text; add one, or leave the class out"
-            )
+        check_two_classes(shots, "logistic regression", "reads no text")
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> LinearClassifier:
         """Fit; the pool is not looked at."""
         self.check(shots, pool, encoder)
-        weights, intercepts, C = fit_probe(
-            shots.images.views(encoder), shots.labels, seed=self.seed
-        )
-        return LinearClassifier(
-            self.origin(shots, encoder),
-            weights.astype(np.float32),
-            intercepts.astype(np.float32),
-            details={"C": C},
-        )
+        views = shots.images.views(encoder)
+        weights, intercepts, C = fit_probe(views, shots.labels, seed=self.seed)
+        arrays = weights.astype(np.float32), intercepts.astype(np.float32)
+        return LinearClassifier(self.origin(shots, encoder), *arrays, details={"C": C})
 
 
 def fit_probe(
@@ -86,9 +63,8 @@ def fit_probe(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
     """Fit logistic regression on images and their crops, (n, 1 + V, D); every class has one at least.
 
-    The crops of an image share the weight of one. The strength of regularisation is chosen by
-    cross-validation over images: crops never stand on both sides. Returns weights (K, D), intercepts
-    (K,), and the C that was used.
+    The crops of an image share the weight of one, and never stand on both sides of a fold. Returns
+    weights (K, D), intercepts (K,), and the C that was used.
     """
     fewest = int(np.bincount(labels).min())
     C = FIXED_C if fewest < 2 else _choose(rows[:, 0], labels, min(fewest, _FOLDS), seed)
@@ -101,26 +77,14 @@ def fit_probe(
 
 def _choose(rows: NDArray[np.float32], labels: NDArray[np.int64], folds: int, seed: int) -> float:
     """Choose C by the loss on images left out; by accuracy a few images could not tell."""
-    fold = _folds(labels, folds, seed)
-    losses = []
+    fold = dealt(labels, folds, np.random.default_rng(seed))
+    losses = dict.fromkeys(STRENGTHS, 0.0)
     for C in STRENGTHS:
-        loss = 0.0
         for part in range(folds):
             weights, intercepts = _fit(rows[fold != part], labels[fold != part], C)
-            logits = linear_logits(rows[fold == part], weights, intercepts=intercepts)
-            loss += float(log_losses(logits, labels[fold == part]).sum())
-        losses.append(loss)
-    return STRENGTHS[int(np.argmin(losses))]
-
-
-def _folds(labels: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
-    """Deal the images of each class to folds in turn; every fold leaves some of each class."""
-    rng = np.random.default_rng(seed)
-    fold = np.empty(len(labels), dtype=np.int64)
-    for label in np.unique(labels):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        fold[members] = np.arange(len(members)) % folds
-    return fold
+            logits = rows[fold == part] @ weights.T + intercepts
+            losses[C] += float(log_losses(logits, labels[fold == part]).sum())
+    return min(losses, key=losses.__getitem__)
 
 
 def _fit(

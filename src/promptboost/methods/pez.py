@@ -16,8 +16,6 @@ from promptboost.pool import PromptPool
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["PEZ", "HardTokens"]
-
 
 @dataclass(frozen=True)
 class PEZ(Method):
@@ -27,34 +25,20 @@ class PEZ(Method):
     on boosting, the cross-entropy of the few-shot set, and the tokens stand before the class name. A
     step projects each vector to the nearest token by its cosine, takes the gradient there, and
     applies it to the vector. The tokens with the least loss over all images and their views are
-    decoded. What is kept is that text, and the classifier is what the encoder reads when it
-    tokenises it again.
+    decoded, and the classifier is what the encoder reads when it tokenises that text again.
 
-    That paper trains 200 epochs; the default here is the 3000 steps of the released code, whatever
-    the number of images. Only tokens that can be written are taken: neither special ones nor parts
-    of a character. An image is seen as one of its cached views.
+    That paper trains 200 epochs; the default here is the 3000 steps of the released code. Only tokens
+    that can be written are taken: neither special ones nor parts of a character. An image is seen as
+    one of its cached views.
 
     Parameters
     ----------
-    tokens : int
-        How many.
-    steps : int
-        Gradient steps.
-    batch : int
-        Images in a step.
+    tokens, steps, batch : int
+        How many tokens, gradient steps, and images in a step.
     learning_rate, weight_decay : float
         Of AdamW.
     seed : int
         Decides the first tokens, the order of the images and their views.
-
-    Examples
-    --------
-    >>> from promptboost.testing import colour_shots
-    >>> from promptboost.pool import build_pool
-    >>> shots, encoder = colour_shots("red", "blue")
-    >>> fitted = PEZ(tokens=2, steps=5).fit(shots, build_pool(["red", "blue"]), encoder)
-    >>> [len(bank) for bank in fitted.words()], fitted.details["same_tokens"]
-    ([1, 1], True)
     """
 
     name: ClassVar[str] = "pez"
@@ -106,9 +90,8 @@ class PEZ(Method):
         """Return the tokens with the least loss over the whole few-shot set, and that loss."""
         from tqdm import trange
 
-        hard = HardTokens(
-            classes.tower, self.tokens, self.learning_rate, self.weight_decay, self.seed
-        )
+        rates = self.learning_rate, self.weight_decay
+        hard = HardTokens(classes.tower, self.tokens, *rates, self.seed)
         rng = np.random.default_rng(self.seed)
         tokens: list[int] = []
         best: dict[str, Any] = {"loss": np.inf, "step": 0}

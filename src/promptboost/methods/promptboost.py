@@ -9,16 +9,21 @@ import numpy as np
 from promptboost.boosting import GridPool, Shots
 from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
-from promptboost.errors import LabelError, PoolError
-from promptboost.methods.base import FewShotSet, Group, Images, Logits, Method, Origin, Transfer
+from promptboost.errors import PoolError
+from promptboost.methods.base import (
+    FewShotSet,
+    Group,
+    Images,
+    Logits,
+    Method,
+    Transfer,
+    check_two_classes,
+)
 from promptboost.methods.fitted import TextClassifier
-from promptboost.methods.registry import spelled
 from promptboost.model import LinearHead, PromptEnsemble, VotingHead
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import of_sources
 from promptboost.training import PoolTexts, boost_settings, fit_ensemble
-
-__all__ = ["Boosting", "VotingClassifier"]
 
 
 @dataclass(frozen=True)
@@ -35,16 +40,6 @@ class Boosting(BoostConfig, Method):
         in the pool. All by default.
     **settings
         Those of :class:`~promptboost.config.BoostConfig`.
-
-    Examples
-    --------
-    >>> from promptboost.testing import colour_shots
-    >>> from promptboost.pool import build_pool
-    >>> shots, encoder = colour_shots("fire", "ice")
-    >>> pool = build_pool(["fire", "ice"], descriptions={"fire": ["it is red"], "ice": ["it is blue"]})
-    >>> fitted = Boosting(composer="greedy").fit(shots, pool, encoder)
-    >>> fitted.predict(shots.images).tolist()
-    [0, 0, 1, 1]
     """
 
     name: ClassVar[str] = "promptboost"
@@ -54,7 +49,7 @@ class Boosting(BoostConfig, Method):
     sources: str = ""
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Refuse a pool without templates or of other classes, and classes without images."""
+        """Check that the pool has templates and the same classes, and that each has images."""
         of_sources(pool, self.sources)
         if tuple(pool.class_names) != tuple(shots.class_names):
             raise PoolError("the pool must have the classes of the images, in the same order")
@@ -63,14 +58,7 @@ class Boosting(BoostConfig, Method):
                 "every round begins with one of the pool's templates, and the pool has none; build "
                 "one with templates: promptboost pool build --help"
             )
-        if shots.n_classes < 2:
-            raise LabelError("boosting needs two classes or more")
-        missing = sorted(set(range(shots.n_classes)) - set(shots.labels.tolist()))
-        if missing:
-            raise LabelError(
-                f"the class {shots.class_names[missing[0]]!r} has no image, and boosting weighs "
-                "the words of a class by its images; add one, or leave the class out"
-            )
+        check_two_classes(shots, "boosting", "weighs the words of a class by its images")
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
         """Boost."""
@@ -92,9 +80,8 @@ class Boosting(BoostConfig, Method):
         )
         banks = tuple(ensemble.prompts(name) for name in shots.class_names)
         details = {"ensemble": ensemble.to_json()}
-        origin = Origin(spelled(self), shots.class_names, encoder)
         kind = VotingClassifier if self.algorithm == "samme" else TextClassifier
-        return kind(origin, banks, unit=False, details=details)
+        return kind(self.origin(shots, encoder), banks, unit=False, details=details)
 
 
 @dataclass(frozen=True)
@@ -106,13 +93,11 @@ class VotingClassifier(TextClassifier):
     @cached_property
     def head(self) -> LinearHead | VotingHead:
         """The ensemble in the space of the encoder."""
-        ensemble = PromptEnsemble.from_json(self.details["ensemble"])
-        return ensemble.embed(self.origin.encoder)
+        return PromptEnsemble.from_json(self.details["ensemble"]).embed(self.origin.encoder)
 
     def logits(self, images: Images) -> Logits:
         """Count the votes, as logarithms of probabilities."""
-        rows = images.rows(self.origin.encoder)
-        probabilities = self.head.predict_proba(rows)
+        probabilities = self.head.predict_proba(images.rows(self.origin.encoder))
         return np.log(np.maximum(probabilities, 1e-30)).astype(np.float32)
 
 

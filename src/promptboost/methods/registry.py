@@ -17,15 +17,6 @@ from promptboost.errors import SettingError
 from promptboost.methods.base import Method
 from promptboost.plugins import PluginWarning, import_object, load_plugins
 
-__all__ = [
-    "METHODS",
-    "MethodRecord",
-    "make_method",
-    "names_method",
-    "register_method",
-    "spelled",
-]
-
 ENTRY_POINTS = "promptboost.methods"
 
 #: The class of a method, or a function that makes one.
@@ -58,28 +49,33 @@ class MethodRecord:
 
 # Name, what it is, where it is in this package, and the settings that make this name of it.
 _BUILT_IN: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-    ("zero-shot", "zero-shot, “a photo of a {}.”", "zero_shot:ZeroShot", {}),
+    ("zero-shot", "zero-shot, “a photo of a {}.”", "sentence_means:ZeroShot", {}),
     (
         "zero-shot-dataset",
         "zero-shot, the benchmark's own template",
-        "zero_shot:ZeroShot",
+        "sentence_means:ZeroShot",
         {"template": "dataset"},
     ),
-    ("zero-shot-80", "zero-shot, mean of the templates", "zero_shot:ZeroShot", {"template": "all"}),
-    ("dclip", "DCLIP descriptors, re-implemented", "dclip:DCLIP", {}),
-    ("cupl", "CuPL sentences, re-implemented", "cupl:CuPL", {}),
+    (
+        "zero-shot-80",
+        "zero-shot, mean of the templates",
+        "sentence_means:ZeroShot",
+        {"template": "all"},
+    ),
+    ("dclip", "DCLIP descriptors, re-implemented", "sentence_means:DCLIP", {}),
+    ("cupl", "CuPL sentences, re-implemented", "sentence_means:CuPL", {}),
     (
         "cupl+templates",
         "CuPL sentences and the templates, re-implemented",
-        "cupl:CuPL",
+        "sentence_means:CuPL",
         {"templates": True},
     ),
-    ("pool-mean", "mean of the whole pool", "cupl:PoolMean", {}),
+    ("pool-mean", "mean of the whole pool", "sentence_means:PoolMean", {}),
     ("proapo", "ProAPO, re-implemented", "proapo.proapo:ProAPO", {}),
     ("llmbo", "LLMbo, re-implemented", "llmbo.llmbo:LLMbo", {}),
     ("pez", "PEZ, re-implemented", "pez:PEZ", {}),
     ("coop", "CoOp, re-implemented", "coop:CoOp", {}),
-    ("promptsrc", "PromptSRC, re-implemented", "promptsrc.promptsrc:PromptSRC", {}),
+    ("promptsrc", "PromptSRC, re-implemented", "promptsrc:PromptSRC", {}),
     ("logistic", "logistic regression on the images", "logistic:Logistic", {}),
     ("tip-adapter", "Tip-Adapter, re-implemented", "tip_adapter:TipAdapter", {}),
     ("tip-adapter-f", "Tip-Adapter-F, re-implemented", "tip_adapter:TipAdapter", {"tuned": True}),
@@ -164,17 +160,12 @@ def register_method(name: str, factory: str | Factory, *, label: str = "") -> No
     Parameters
     ----------
     name : str
-        What a user types.
+        What a user types; must not be taken.
     factory : str or callable
         A subclass of :class:`Method`, where it is (``"package.module:Class"``, imported when the
         method is asked for), or a function without arguments that makes the method.
     label : str, optional
         What it is, in a few words; by default the first line of its docstring.
-
-    Raises
-    ------
-    SettingError
-        If the name is taken, or cannot be typed.
 
     See Also
     --------
@@ -190,7 +181,7 @@ def register_method(name: str, factory: str | Factory, *, label: str = "") -> No
 
 
 def make_method(spelling: str) -> Method:
-    """Make the method that a name stands for.
+    """Make the method that a name stands for; raise a SettingError if there is no such.
 
     Parameters
     ----------
@@ -198,11 +189,6 @@ def make_method(spelling: str) -> Method:
         A name in :data:`METHODS`, or ``package.module:Class`` for a class of another package; and
         perhaps settings: ``tpb?rounds=5&views_per_round=0``. All characters stand for themselves,
         but ``%26`` is a ``&`` and ``%25`` a ``%``.
-
-    Raises
-    ------
-    SettingError
-        If the name or a setting is unknown; the message says what there is.
 
     Examples
     --------
@@ -220,20 +206,19 @@ def make_method(spelling: str) -> Method:
     else:
         raise SettingError(f"there is no method {name!r}; {_offer(name)}")
     factory = record.load()
-    if isinstance(factory, type):
-        return _construct(name, factory, {**record.preset, **_settings(name, factory, query)})
-    made = factory()
-    return dataclasses.replace(made, **_settings(name, type(made), query))  # type: ignore[type-var]
+    if not isinstance(factory, type):
+        made = factory()
+        return dataclasses.replace(made, **_settings(name, type(made), query))  # type: ignore[type-var]
+    settings = {**record.preset, **_settings(name, factory, query)}
+    needed = [item.name for item in _fields(name, factory) if _is_required(item)]
+    if missing := [key for key in needed if key not in settings]:
+        raise SettingError(f"{name} needs {missing[0]}: type {name}?{missing[0]}=…")
+    method: Method = factory(**settings)
+    return method
 
 
 def names_method(text: str) -> bool:
-    """Tell whether a text names a method, with or without settings; nothing is made.
-
-    Examples
-    --------
-    >>> names_method("tpb?rounds=5"), names_method("package.of.nobody:Method"), names_method("a {}")
-    (True, False, False)
-    """
+    """Tell whether a text names a method, with or without settings; nothing is made."""
     name = text.partition("?")[0]
     if re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", name):
         # Names of description sources have colons too; no package has their name.
@@ -254,15 +239,11 @@ def spelled(method: Method) -> str:
         for item in dataclasses.fields(method)  # type: ignore[arg-type]
         if getattr(method, item.name) != item.default
     ]
-    name = _name_of(type(method))
-    return "?".join([name, "&".join(settings)] if settings else [name])
-
-
-def _name_of(kind: type[Method]) -> str:
-    """Return the name under which a class is registered, else where it is."""
+    kind = type(method)
     place = f"{kind.__module__}:{kind.__qualname__}"
     record = METHODS.get(getattr(kind, "name", ""))
-    return kind.name if record is not None and record.factory in (kind, place) else place
+    name = kind.name if record is not None and record.factory in (kind, place) else place
+    return "?".join([name, "&".join(settings)] if settings else [name])
 
 
 def _spelled_value(value: Any) -> str:
@@ -275,16 +256,8 @@ def _is_factory(made: object) -> bool:
 
 
 def _label(factory: object, name: str) -> str:
-    described = factory if isinstance(factory, type) else None
-    lines = (inspect.getdoc(described) or "").splitlines() if described else []
-    return lines[0].rstrip(".") if lines else name
-
-
-def _construct(name: str, kind: type[Method], settings: dict[str, Any]) -> Method:
-    needed = [f.name for f in _fields(name, kind) if _is_required(f) and f.name not in settings]
-    if needed:
-        raise SettingError(f"{name} needs {needed[0]}: type {name}?{needed[0]}=…")
-    return kind(**settings)
+    text = inspect.getdoc(factory) if isinstance(factory, type) else None
+    return text.splitlines()[0].rstrip(".") if text else name
 
 
 def _is_required(item: "dataclasses.Field[Any]") -> bool:
@@ -316,11 +289,10 @@ def _settings(name: str, kind: type[Method], query: str) -> dict[str, Any]:
 
 def _value(method: str, key: str, text: str, hint: Any) -> Any:
     """Read a setting as the type of its field; ``none`` where it may be None."""
-    union = get_origin(hint) in (Union, types.UnionType)
-    kinds = [t for t in get_args(hint) if t is not type(None)] if union else [hint]
-    if union and type(None) in get_args(hint) and text.lower() == "none":
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if type(None) in kinds and text.lower() == "none":
         return None
-    kind = kinds[0]
+    kind = next(kind for kind in kinds if kind is not type(None))
     if kind is bool:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"

@@ -23,21 +23,8 @@ from promptboost.methods.base import (
     Transfer,
     check_numbers,
 )
-from promptboost.methods.fitted import linear_logits
-from promptboost.methods.zero_shot import ZeroShot
+from promptboost.methods.sentence_means import ZeroShot
 from promptboost.pool import PromptPool
-
-__all__ = [
-    "ALPHAS",
-    "BETAS",
-    "Cache",
-    "Tuning",
-    "choose_weights",
-    "gradient",
-    "tune",
-    "CacheClassifier",
-    "TipAdapter",
-]
 
 Floats = NDArray[np.float32]
 
@@ -91,11 +78,9 @@ def choose_weights(
     """Choose α and β by cross-validation over the images of the cache; its own where a class has one.
 
     Each fold takes images of all classes out of the cache, so that no class speaks louder because an
-    image of another is missing. What is left is weighed up to what the whole would weigh. `rows` are
-    the images in the order of the keys, `text` the class rows with the logit scale in them.
-
-    Without `by_loss` the number of right answers decides, and the log loss between equals. Log losses
-    are compared at the loudness that suits each: else the choice would be about the logit scale.
+    image of another is missing. `rows` are the images in the order of the keys, `text` the class rows
+    with the logit scale in them. Without `by_loss` the number of right answers decides, and the log
+    loss between equals, at the loudness that suits each.
     """
     counts = np.bincount(cache.labels, minlength=cache.n_classes)
     folds = int(counts[counts > 0].min())
@@ -111,7 +96,8 @@ def choose_weights(
             wrong = 0.0 if by_loss else float(np.mean(logits.argmax(axis=1) != cache.labels))
             if wrong > best[0]:
                 continue  # what its loss is does not matter
-            if (cost := (wrong, _loss(logits, cache.labels))) < best:
+            losses = (log_losses(loud * logits, cache.labels).mean() for loud in _LOUDNESS)
+            if (cost := (wrong, float(min(losses)))) < best:
                 best, chosen = cost, replace(cache, alpha=alpha, beta=beta)
     return chosen
 
@@ -131,36 +117,30 @@ def _set_aside(cosines: Floats, beta: float, values: Floats, fold: NDArray[np.in
     return scores
 
 
-def _loss(logits: Floats, labels: NDArray[np.int64]) -> float:
-    """Return the mean log loss at the loudness that suits the logits best."""
-    return min(float(log_losses(loud * logits, labels).mean()) for loud in _LOUDNESS)
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """How keys are tuned: AdamW, the step falling to zero along a cosine."""
-
-    epochs: int = 20
-    batch: int = 256
-    step: float = 0.001
-    seed: int = 0
-
-
-def tune(cache: Cache, views: Floats, text: Floats, tuning: Tuning) -> Cache:
-    """Move the keys so that the log loss of the images falls; α and β stay.
+def tune(
+    cache: Cache,
+    views: Floats,
+    text: Floats,
+    *,
+    epochs: int = 20,
+    batch: int = 256,
+    step: float = 0.001,
+    seed: int = 0,
+) -> Cache:
+    """Move the keys by AdamW so that the log loss of the images falls; α and β stay.
 
     `views` are the images and their crops, (n, 1 + V, D), in the order of the keys; an epoch sees one
     of each. `text` are the class rows with the logit scale in them.
     """
-    rng = np.random.default_rng(tuning.seed)
+    rng = np.random.default_rng(seed)
     count, n_views = views.shape[:2]
-    batches = range(0, count, tuning.batch)
-    optimiser = _AdamW(cache.keys, tuning.step, steps=tuning.epochs * len(batches))
-    for _ in range(tuning.epochs):
+    batches = range(0, count, batch)
+    optimiser = _AdamW(cache.keys, step, steps=epochs * len(batches))
+    for _ in range(epochs):
         order = rng.permutation(count)
         seen = views[np.arange(count), rng.integers(n_views, size=count)]
         for start in batches:
-            at = order[start : start + tuning.batch]
+            at = order[start : start + batch]
             now = replace(cache, keys=optimiser.values)
             optimiser.move(gradient(now, seen[at], text, cache.labels[at]))
     return replace(cache, keys=optimiser.values)
@@ -212,18 +192,17 @@ class CacheClassifier(Fitted):
     def logits(self, images: Images) -> Logits:
         """Return what the text says plus what the cache says."""
         seen = images.rows(self.origin.encoder)
-        text = linear_logits(seen, self.rows, scale=self.origin.encoder.logit_scale)
+        text = seen @ self.rows.T * self.origin.encoder.logit_scale
         return np.asarray(text + self.cache.scores(seen), dtype=np.float32)
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Return everything."""
-        cache = self.cache
         arrays: Arrays = {
             "rows": np.ascontiguousarray(self.rows, dtype=np.float32),
-            "keys": np.ascontiguousarray(cache.keys, dtype=np.float32),
-            "key_labels": np.ascontiguousarray(cache.labels, dtype=np.int64),
+            "keys": np.ascontiguousarray(self.cache.keys, dtype=np.float32),
+            "key_labels": np.ascontiguousarray(self.cache.labels, dtype=np.int64),
         }
-        return {"alpha": cache.alpha, "beta": cache.beta}, arrays
+        return {"alpha": self.cache.alpha, "beta": self.cache.beta}, arrays
 
     @classmethod
     def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
@@ -252,10 +231,9 @@ class TipAdapter(Method):
     which is Tip-Adapter-F. The text is the mean of the pool's templates, not the authors' own.
 
     The authors search α and β, and the best epoch of the tuning, on images that are not among the
-    few shots. Here nothing else may be looked at. α and β are chosen by cross-validation over the
-    few images: by how many are right, as the authors do, or before a tuning by the log loss. Where
-    a class has one image only they are 1 and 5.5. The tuning keeps them, and its last step is
-    taken.
+    few shots. Here they are chosen by cross-validation over the few images: by how many are right,
+    or before a tuning by the log loss. Where a class has one image only they are 1 and 5.5. The
+    tuning keeps them, and its last step is taken.
 
     Parameters
     ----------
@@ -265,21 +243,10 @@ class TipAdapter(Method):
         What the text says: as for ``zero-shot``. The mean of the pool's templates by default.
     alpha, beta : float or None
         Weight of the cache, and how near an image has to be to count. None chooses them.
-    epochs : int
-        Of the tuning.
-    learning_rate : float
+    epochs, learning_rate : int and float
         Of the tuning.
     seed : int
         Order of the images, and which views are seen, while tuning.
-
-    Examples
-    --------
-    >>> from promptboost.testing import colour_shots
-    >>> from promptboost.pool import build_pool
-    >>> shots, encoder = colour_shots("red", "blue")
-    >>> fitted = TipAdapter().fit(shots, build_pool(["red", "blue"]), encoder)
-    >>> fitted.predict(shots.images).tolist(), len(fitted.cache.keys)
-    ([0, 0, 1, 1], 4)
     """
 
     name: ClassVar[str] = "tip-adapter"
@@ -310,22 +277,15 @@ class TipAdapter(Method):
         rows = ZeroShot(self.template).fit(shots, pool, encoder).rows
         views = shots.images.views(encoder)
         text = rows * np.float32(encoder.logit_scale)
-        cache = self._weighed(
-            Cache(unit_rows(views.mean(axis=1)), shots.labels, shots.n_classes), views[:, 0], text
-        )
-        if self.tuned:
-            tuning = Tuning(self.epochs, step=self.learning_rate, seed=self.seed)
-            cache = tune(cache, views, text, tuning)
-        return CacheClassifier(self.origin(shots, encoder), rows, cache)
-
-    def _weighed(self, cache: Cache, rows: NDArray[np.float32], text: NDArray[np.float32]) -> Cache:
-        """Choose what is not set."""
-        given = replace(
-            cache,
-            alpha=cache.alpha if self.alpha is None else self.alpha,
-            beta=cache.beta if self.beta is None else self.beta,
-        )
+        keys = unit_rows(views.mean(axis=1))
+        given = self.alpha or FIXED_ALPHA, self.beta or FIXED_BETA
         alphas = ALPHAS if self.alpha is None else (self.alpha,)
         betas = BETAS if self.beta is None else (self.beta,)
+        cache = Cache(keys, shots.labels, shots.n_classes, *given)
         # The loss is what the tuning lowers: it should begin where that is low.
-        return choose_weights(given, rows, text, alphas, betas, by_loss=self.tuned)
+        cache = choose_weights(cache, views[:, 0], text, alphas, betas, by_loss=self.tuned)
+        if self.tuned:
+            cache = tune(
+                cache, views, text, epochs=self.epochs, step=self.learning_rate, seed=self.seed
+            )
+        return CacheClassifier(self.origin(shots, encoder), rows, cache)

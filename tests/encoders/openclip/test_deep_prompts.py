@@ -18,7 +18,7 @@ from promptboost.encoders.openclip.deep_prompts import (  # noqa: E402
 )
 from promptboost.encoders.store import EmbeddingStore  # noqa: E402
 from promptboost.errors import EncoderError  # noqa: E402
-from promptboost.methods.promptsrc.consistency import Seen, SelfConsistency  # noqa: E402
+from promptboost.methods.promptsrc import Seen, SelfConsistency  # noqa: E402
 from tests.encoders.openclip.prompted_models import (  # noqa: E402
     DEEP,
     SUITABLE,

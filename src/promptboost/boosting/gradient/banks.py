@@ -9,8 +9,6 @@ from promptboost.boosting.compiled import column, in_threads
 from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, GridRows, from_grid
 from promptboost.boosting.problem import GridPool
 
-__all__ = ["Banks", "Move"]
-
 Floats = NDArray[np.float32]
 
 #: Stands for the template among the prompts of a bank.

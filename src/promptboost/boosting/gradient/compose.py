@@ -32,8 +32,6 @@ from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows, from_grid, weight
 from promptboost.boosting.problem import GridPool
 from promptboost.errors import SettingError
 
-__all__ = ["GradientSettings", "compose_by_gradient"]
-
 Floats = NDArray[np.float32]
 
 # Rows whose probabilities stand in memory at once, and classes whose changes do.
@@ -71,9 +69,9 @@ class GradientSettings:
     tolerance: float = 0.01
 
     def __post_init__(self) -> None:
-        for name, least in (("sweeps", 1), ("copies", 1)):
-            if getattr(self, name) < least:
-                raise SettingError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("sweeps", "copies"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.copies > MAX_BANK_SIZE:
             raise SettingError(f"copies must be at most {MAX_BANK_SIZE}, got {self.copies}")
         scale = self.logit_scale
@@ -184,38 +182,34 @@ class _Rows:
         self.loss = np.nan
         self.counted = share
         self.totals = np.empty(len(y))
-        self._y, self._share, self._caution = y, share, settings.caution
+        self.y, self._share, self._caution = y, share, settings.caution
 
     def gradient(self) -> Floats:
         """Return the loss's gradient by the class rows, shape (K, D); weigh the images anew.
 
         A block of rows at a time, so that the probabilities of all never stand in memory.
         """
-        log_chances = np.empty(len(self._y))
-        for rows in _blocks(len(self._y), _ROWS):
+        log_chances = np.empty(len(self.y))
+        for rows in _blocks(len(self.y), _ROWS):
             part = self.logits[:, rows].astype(np.float64)
             highest = part.max(axis=0)
             self.totals[rows] = highest + np.log(np.exp(part - highest).sum(axis=0))
-            true = part[self._y[rows], np.arange(part.shape[1])]
+            true = part[self.y[rows], np.arange(part.shape[1])]
             log_chances[rows] = true - self.totals[rows]
         counted = self._share * np.exp(self._caution * log_chances)
         self.counted = counted / counted.sum()
         self.loss = -float(self.counted @ log_chances)
         gradient = np.zeros((len(self.logits), self.X.shape[1]), dtype=np.float32)
-        for rows in _blocks(len(self._y), _ROWS):
+        for rows in _blocks(len(self.y), _ROWS):
             missing = np.exp(self.logits[:, rows] - self.totals[rows].astype(np.float32))
-            missing[self._y[rows], np.arange(missing.shape[1])] -= 1
+            missing[self.y[rows], np.arange(missing.shape[1])] -= 1
             missing *= self.counted[rows].astype(np.float32)
             gradient += missing @ self.X[rows]
         return np.asarray(gradient * self.scale)
 
-    def in_class(self, k: int) -> NDArray[np.bool_]:
-        """Return which rows are of a class."""
-        return np.asarray(self._y == k)
-
     def error(self) -> float:
         """Return the weighted error."""
-        return float(self._share[self.logits.argmax(axis=0) != self._y].sum())
+        return float(self._share[self.logits.argmax(axis=0) != self.y].sum())
 
 
 def _sweep(rows: _Rows, banks: Banks) -> bool:
@@ -227,17 +221,9 @@ def _sweep(rows: _Rows, banks: Banks) -> bool:
             move = banks.moves[k]
             if move is None:
                 continue
-            d = move_copies(
-                rows.logits,
-                k,
-                change,
-                rows.totals,
-                rows.counted,
-                rows.in_class(k),
-                banks.penalty_of(k),
-                banks.copies,
-                banks.members[k][move.source],
-            )
+            state = rows.totals, rows.counted, rows.y == k
+            limits = banks.penalty_of(k), banks.copies, banks.members[k][move.source]
+            d = move_copies(rows.logits, k, change, *state, *limits)
             if d:
                 banks.apply(k, d)
                 moved = True

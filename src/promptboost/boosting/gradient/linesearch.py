@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import compiled_any_order
 
-__all__ = ["best_copies", "loss_change", "move_copies"]
-
 Column = NDArray[np.float32]
 Logits = NDArray[np.float32]
 Values = NDArray[np.float64]

@@ -11,8 +11,6 @@ from promptboost.boosting.gradient.compose import GradientSettings, compose_by_g
 from promptboost.boosting.grid import COSINE_UNIT, GridRows
 from promptboost.boosting.problem import GridPool, Shots
 
-__all__ = ["FACTORS", "ScaleChoice", "choose_scale", "dealt", "calibrated_scale"]
-
 #: Scales that may be tried, as multiples of the encoder's own; the first one is the starting point.
 FACTORS = (3.0, 2.0, 4.0, 6.0, 1.0)
 
@@ -24,18 +22,10 @@ _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 
 @dataclass(frozen=True)
 class ScaleChoice:
-    """A logit scale, and why.
+    """A logit scale, and why: scale → log loss on the images set aside, dealt into so many folds.
 
-    Attributes
-    ----------
-    logit_scale : float
-        The choice.
-    folds : int
-        Into how many parts the images were dealt; 0 if there were too few.
-    losses : dict of float to float
-        Scale → log loss on the images set aside; empty if there were too few.
-    held_out : array of shape (n, K), or None
-        Scores of each image when it was set aside, composed at the scale chosen.
+    There are none if there were too few images. `held_out` are the scores, (n, K), of each image when it
+    was set aside, composed at the scale chosen.
     """
 
     logit_scale: float
@@ -67,30 +57,9 @@ def choose_scale(
 ) -> ScaleChoice:
     """Choose the logit scale of the gradient composer by cross-validation over images.
 
-    Views of an image never stand on both sides. The same input gives the same choice.
-
-    Parameters
-    ----------
-    shots, pool
-        As for :func:`~promptboost.boosting.boost.boost`.
-    settings : GradientSettings
-        Those of the fit; only the logit scale is open.
-    encoder_scale : float
-        What the encoder itself multiplies cosines with.
-    views : int
-        How many views of each image to compose on; 0 for the images themselves.
-    factors : sequence of float
-        Multiples of it to try, the preferred one first; those far from the best are left out.
-
-    Examples
-    --------
-    >>> from promptboost.testing import clip_like
-    >>> task = clip_like(n_classes=3, shots=1, prompts=20, seed=0)
-    >>> shots = Shots.from_rows(task.images, task.labels)
-    >>> pool = GridPool.from_rows(task.templates, task.prompts)
-    >>> choice = choose_scale(shots, pool, GradientSettings(logit_scale=1.0), 50.0)
-    >>> choice.logit_scale, choice.folds
-    (150.0, 0)
+    Views of an image never stand on both sides. The same input gives the same choice. It composes on so
+    many `views` of each image, 0 for the images themselves. What is tried are `factors` of the encoder's
+    own scale, the preferred one first; those far from the best are left out.
     """
     folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
     if folds < 2:
@@ -168,11 +137,15 @@ class _Parts:
         return np.ascontiguousarray(rows.reshape(-1, rows.shape[2]))
 
 
-def dealt(labels: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
-    """Return the fold of each image: those of a class are dealt in turn, in the order they have."""
+def dealt(
+    labels: NDArray[np.int64], folds: int, rng: np.random.Generator | None = None
+) -> NDArray[np.int64]:
+    """Return the fold of each image: those of a class are dealt in turn, in their order or at random."""
     fold = np.empty(len(labels), dtype=np.int64)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
+        if rng is not None:
+            members = rng.permutation(members)
         fold[members] = np.arange(len(members)) % folds
     return fold
 
@@ -186,15 +159,7 @@ def calibrated_scale(shots: Shots, pool: GridPool) -> float:
     """Return the factor at which the cosines of the best template are the best log-odds.
 
     That is the one of least mean log loss on the images as they are, between 0.5 and 1000; of those
-    that are as good to a thousandth, the lowest. The best template is the one that is right about most
-    images.
-
-    Examples
-    --------
-    >>> shots = Shots.from_rows([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6], [0.0, 1.0]], [0, 0, 1, 1])
-    >>> pool = GridPool.from_rows([[[1.0, 0.0]], [[0.0, 1.0]]], [[[1.0, 0.0]], [[0.0, 1.0]]])
-    >>> round(calibrated_scale(shots, pool), 2)  # two of four images are a little wrong
-    1.99
+    that are as good to a thousandth, the lowest.
     """
     hits = template_hits(shots.originals, shots.labels, pool.templates)
     rows = pool.templates[:, hits.sum(axis=0).argmax()].astype(np.float64)

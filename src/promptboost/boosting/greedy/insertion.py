@@ -20,8 +20,6 @@ from promptboost.boosting.grid import GridRows, weights_to_grid
 from promptboost.boosting.problem import GridPool
 from promptboost.errors import SettingError
 
-__all__ = ["compose_greedily"]
-
 
 def compose_greedily(
     X: GridRows,

@@ -23,8 +23,6 @@ from promptboost.boosting.compiled import column, in_threads, products
 from promptboost.boosting.greedy import flips
 from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows
 
-__all__ = ["Choice", "Effort", "PromptSearch"]
-
 # Rows at risk whose products with the whole pool of a class are kept from the first visit on.
 KEPT_RISKY_ROWS = 12
 # Further rows at risk that a candidate meets before all others.
@@ -75,17 +73,6 @@ class PromptSearch:
     `X` are views of the images, on the grid, with their classes `y` and weights; `prompts` the pool of each
     class, and `first`, (K, D), the prompt each bank starts with. For `max_copies` and `penalty` see
     :func:`~promptboost.boosting.greedy.insertion.compose_greedily`.
-
-    Examples
-    --------
-    >>> from promptboost.boosting.grid import to_grid, weights_to_grid
-    >>> X = to_grid([[0.6, 0.8], [0.8, 0.6]])
-    >>> first = to_grid([[0.0, 1.0], [1.0, 0.0]])       # both rows are classified wrongly
-    >>> prompts = [to_grid([[0.0, 1.0], [0.96, 0.28]]), to_grid([[0.0, 1.0]])]
-    >>> y = np.array([1, 0])
-    >>> search = PromptSearch(X, y, weights_to_grid([1, 1], 2), prompts, first)
-    >>> search.select(0)        # two copies of prompt 1 win the second row and lose nothing
-    Choice(prompt=1, copies=2, gain=34359738368)
     """
 
     def __init__(
@@ -103,19 +90,11 @@ class PromptSearch:
         self._X, self._prompts = X, prompts
         self._max_copies = MAX_BANK_SIZE if max_copies is None else max_copies
         self._penalty = penalty
-        winner, runner, ahead, behind, rest, right = np.zeros((6, n), dtype=np.int64)
-        self._scores = flips.Scores(
-            sums=np.empty((-(-n // flips.TILE), K, flips.TILE), dtype=np.int64),
-            sizes=np.ones(K, dtype=np.int64),
-            winner=winner,
-            runner=runner,
-            ahead=ahead,
-            behind=behind,
-            rest=rest,
-            right=right,
-            y=np.ascontiguousarray(y, dtype=np.int64),
-            weights=np.ascontiguousarray(weights, dtype=np.int64),
-        )
+        sums = np.empty((-(-n // flips.TILE), K, flips.TILE), dtype=np.int64)
+        sizes = np.ones(K, dtype=np.int64)
+        ranks = np.zeros((6, n), dtype=np.int64)  # what rank_all fills, from winner to right
+        known = (np.ascontiguousarray(values, dtype=np.int64) for values in (y, weights))
+        self._scores = flips.Scores._make([sums, sizes, *ranks, *known])
         self._memory: dict[int, _ClassMemory] = {}
         self._gain_rows = np.empty(n, dtype=np.int64)
         self._marks = np.zeros((2, n), dtype=np.bool_)
@@ -184,12 +163,11 @@ class PromptSearch:
 
     def _fill_scores(self, first: GridRows) -> None:
         def fill(part: slice) -> None:
-            rows = np.zeros(
-                (-(-(part.stop - part.start) // flips.TILE) * flips.TILE, len(first)), np.int32
-            )
+            number = -(-(part.stop - part.start) // flips.TILE)
+            rows = np.zeros((number * flips.TILE, len(first)), np.int32)
             products(first, self._X[part], rows)
-            tiles = rows.reshape(-1, flips.TILE, len(first)).transpose(0, 2, 1)
-            self._scores.sums[part.start // flips.TILE :][: len(tiles)] = tiles
+            tiles = rows.reshape(number, flips.TILE, len(first)).transpose(0, 2, 1)
+            self._scores.sums[part.start // flips.TILE :][:number] = tiles
 
         in_threads(fill, len(self._X), self._X.size * len(first), chunk=4096)
 
@@ -197,11 +175,9 @@ class PromptSearch:
         memory = self._memory.get(k)
         wanted = gain_rows
         if memory is None:
-            at_risk = self._rows_at_risk(k)
-            memory = self._memory[k] = _ClassMemory(
-                len(self._prompts[k]), at_risk[KEPT_RISKY_ROWS:].copy()
-            )
-            wanted = np.union1d(gain_rows, at_risk[:KEPT_RISKY_ROWS])
+            first, others = np.split(self._rows_at_risk(k), [KEPT_RISKY_ROWS])
+            memory = self._memory[k] = _ClassMemory(len(self._prompts[k]), others.copy())
+            wanted = np.union1d(gain_rows, first)
         is_kept = self._marks[0]
         is_kept[memory.rows] = True
         new = wanted[~is_kept[wanted]]

@@ -2,10 +2,9 @@
 
 import socket
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -23,8 +22,6 @@ from promptboost.llm import (
 from promptboost.llm.client import AskError
 from promptboost.llm.replies import clean_reply
 from promptboost.pool.templates import check_templates
-
-__all__ = ["BULLET", "message", "read_templates", "Conversation", "check_server", "default_replies"]
 
 #: What every template in a message or a reply begins with.
 BULLET = "- "
@@ -65,9 +62,7 @@ def read_templates(reply: str, most: int, *, cut_off: bool = False) -> list[str]
     line that has not exactly one ``{}`` spoils the reply. Of one that is `cut_off` the last line is
     left out.
     """
-    lines = reply.splitlines()
-    if cut_off:
-        lines = lines[:-1]
+    lines = reply.splitlines()[: -1 if cut_off else None]
     # What a model thinks aloud has lines with dashes too; cleaning the whole takes it out.
     sentences = set(clean_reply("\n".join(lines)).sentences)
     templates = [
@@ -146,12 +141,7 @@ class Conversation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._open.close()
 
     def say(self, message: str, run: str) -> Reply:
@@ -183,9 +173,6 @@ class Conversation:
 
 
 def _is_here(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
+    with suppress(ValueError):
         return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost"

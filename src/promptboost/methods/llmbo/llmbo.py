@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,8 +23,6 @@ from promptboost.methods.llmbo.conversation import (
 from promptboost.pool import PromptPool, fill
 from promptboost.pool.text import text_key
 
-__all__ = ["LLMbo"]
-
 # A reply that cannot be used is asked for again, so many times in all.
 _ATTEMPTS = 15
 
@@ -37,10 +36,9 @@ class LLMbo(Method):
     A template's score is the share of the few images that it classifies rightly. Of templates with
     the same score the one found first wins. The scores of other images are never looked at.
 
-    Re-implemented, with a message in our own words. Three things are not as the authors have them.
-    They begin with templates drawn from a million captions; here the pool's templates are what is
-    drawn from, so with `initial` as large as the pool all restarts begin alike. Restarts are a
-    setting. Templates that the model repeats are not counted twice.
+    Re-implemented, with a message in our own words. The authors begin with templates drawn from a
+    million captions; here they are drawn from the pool's, so with `initial` as large as the pool all
+    restarts begin alike. Restarts are a setting. Templates that the model repeats count once.
 
     Parameters
     ----------
@@ -56,14 +54,10 @@ class LLMbo(Method):
         None leaves it to the server: some models take none.
     iterations : int
         How often the model is asked for something better, in each restart.
-    k : int
-        How many of the best and of the worst templates it is shown.
-    n : int
-        How many it is asked for at a time.
-    restarts : int
-        How often to begin again with other templates.
-    initial : int
-        How many templates to begin with.
+    k, n : int
+        How many of the best and of the worst templates it is shown, and asked for at a time.
+    restarts, initial : int
+        How often to begin with other templates, and with how many.
     replies : str
         JSON Lines file in which every reply is kept: a run that is repeated finds them there.
         Empty for one beside the embedding store.
@@ -71,12 +65,6 @@ class LLMbo(Method):
         Most requests of a fit; 0 uses the replies that are there, without a server.
     seed : int
         Decides which templates to begin with, in which order.
-
-    Examples
-    --------
-    >>> from promptboost.methods import spelled
-    >>> spelled(LLMbo(model="a-model", base_url="http://localhost:8123/v1", restarts=2))
-    'llmbo?model=a-model&base_url=http://localhost:8123/v1&restarts=2'
     """
 
     name: ClassVar[str] = "llmbo"
@@ -128,13 +116,23 @@ class LLMbo(Method):
         searches = []
         with Conversation(self._model, replies, self.max_requests) as model:
             for restart in range(self.restarts):
-                initial = _drawn(pool.templates, self.initial, self.seed, restart)
+                rng = np.random.default_rng([self.seed, restart])
+                chosen = rng.permutation(len(pool.templates))[: self.initial]
+                initial = [pool.templates[i] for i in chosen]
                 search = _Search(f"seed {self.seed}, restart {restart}", score, initial)
                 search.run(model, self.iterations, self.k, self.n)
                 searches.append(search)
-        _check_any(searches, self.model)
-        best = max(searches, key=lambda search: search.best[1])  # the first of equals
-        template = best.best[0]
+        if not any(search.proposed for search in searches):
+            # The result would be the best of the pool.
+            reply = " ".join(searches[-1].last_invalid.split())[:80]
+            raise PoolError(
+                f"llmbo: none of {self.model!r}'s {sum(s.invalid for s in searches)} replies had a "
+                "template in it, a line such as '- a photo of a {}.'. The last one began: "
+                f"{reply!r}. Try another model"
+            )
+        template, _ = max(
+            (search.best for search in searches), key=itemgetter(1)
+        )  # first of equals
         details = {"template": template, "restarts": [search.record() for search in searches]}
         banks = filled([template], shots.class_names)
         return TextClassifier(self.origin(shots, encoder), banks, details=details)
@@ -175,7 +173,7 @@ class _Search:
     @property
     def best(self) -> tuple[str, float]:
         """The best template and its score; the first of equals."""
-        return max(self.scores.items(), key=lambda item: item[1])
+        return max(self.scores.items(), key=itemgetter(1))
 
     def record(self) -> dict[str, Any]:
         """Return how it went, ready for JSON."""
@@ -208,12 +206,6 @@ class _Search:
         return next(score for one, score in self.scores.items() if text_key(one) == key)
 
 
-def _drawn(templates: Sequence[str], count: int, seed: int, restart: int) -> list[str]:
-    rng = np.random.default_rng([seed, restart])
-    chosen = rng.permutation(len(templates))[:count]
-    return [templates[i] for i in chosen]
-
-
 def _scorer(shots: FewShotSet, encoder: Encoder) -> Score:
     """Return what scores a template: the share of the few images it classifies rightly."""
     rows = shots.images.rows(encoder)
@@ -223,14 +215,3 @@ def _scorer(shots: FewShotSet, encoder: Encoder) -> Score:
         return float(np.mean((rows @ texts.T).argmax(axis=1) == shots.labels))
 
     return score
-
-
-def _check_any(searches: Sequence[_Search], model: str) -> None:
-    """Raise a PoolError if no reply could be used: the result would be the best of the pool."""
-    if any(search.proposed for search in searches):
-        return
-    reply = " ".join(searches[-1].last_invalid.split())[:80]
-    raise PoolError(
-        f"llmbo: none of {model!r}'s {sum(s.invalid for s in searches)} replies had a template in it, "
-        f"a line such as '- a photo of a {{}}.'. The last one began: {reply!r}. Try another model"
-    )

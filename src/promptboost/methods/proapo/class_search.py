@@ -19,8 +19,6 @@ from promptboost.methods.proapo.template_search import (
     written,
 )
 
-__all__ = ["ClassUnits", "Unit", "units_of", "ClassSearch", "State"]
-
 
 @dataclass(frozen=True)
 class Unit:
@@ -57,9 +55,8 @@ def units_of(name: str, synonyms: Sequence[str], sentences: Sequence[str]) -> tu
 class ClassUnits:
     """The units of every class, and their rows: embedded when first looked at.
 
-    A unit's row is the mean over the templates. With 10 templates and 60 sentences that is 600
-    texts a class, most of which no search ever looks at. The first unit of a class is its name alone.
-    `texts_embedded` counts what was embedded, plain sentences left out.
+    A unit's row is the mean over the templates. The first unit of a class is its name alone. Most
+    units no search ever looks at; `texts_embedded` counts what was embedded behind templates.
     """
 
     def __init__(
@@ -94,18 +91,14 @@ class ClassUnits:
     def previews(self, k: int, *, exact: bool) -> NDArray[np.float32]:
         """Return a row for each unit of a class before the search looks at any.
 
-        They are exact behind the templates; if not, sentences stand alone, as the pool has them, which
-        needs no new text.
+        If they are not exact, sentences stand alone, as the pool has them, which needs no new text.
         """
         if exact:
             return self.rows(k, range(len(self.units[k])))
         if k not in self._plain:
-            sentences = {
-                u: unit.sentence
-                for u, unit in enumerate(self.units[k])
-                if unit.sentence is not None
-            }
-            names = [u for u in range(len(self.units[k])) if u not in sentences]
+            said = {u: one.sentence for u, one in enumerate(self.units[k])}
+            sentences = {u: sentence for u, sentence in said.items() if sentence is not None}
+            names = [u for u in said if u not in sentences]
             rows = np.zeros_like(self._rows[k])
             rows[names] = self.rows(k, names)
             if sentences:
@@ -133,10 +126,8 @@ _RANDOM_STARTS = 16
 class ClassSearch:
     """The search, group by group, for the units that raise the fitness.
 
-    Each group gets `epochs` generations of the size of `effort`. If `weighted`, units are drawn by what
-    they are worth when they are added. With `importance` it begins with classes that gain by their
-    sentences, and leaves those alone that lose most. If `exact`, sentences are tried behind the
-    templates before the search too, not as they stand.
+    Each group gets `epochs` generations of the size of `effort`. The other settings are those of
+    :class:`~promptboost.methods.proapo.proapo.ProAPO`.
     """
 
     units: ClassUnits
@@ -160,7 +151,7 @@ class ClassSearch:
             trials.append(self._some(self.rng.uniform(1 / 3, 1, size=len(sizes))))
         for _ in range(_RANDOM_STARTS):
             trials.append(self._some(np.full(len(sizes), self.rng.uniform(1 / 3, 1))))
-        return max(trials, key=lambda state: self.worth(state))
+        return max(trials, key=self.worth)
 
     def run(self, state: State, *, loops: int, groups: int) -> tuple[State, list[tuple[int, ...]]]:
         """Edit some groups in each of some loops, each from where the last one ended.

@@ -12,8 +12,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EvolutionEffort", "Space", "add", "cross", "evolve", "mutate", "remove", "replace_one"]
-
 Candidate = frozenset[int]
 Score = Callable[[Sequence[Candidate]], NDArray[np.float64]]
 

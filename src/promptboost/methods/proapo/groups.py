@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from promptboost.boosting.composition import log_losses
 
-__all__ = ["best_clusters", "silhouette", "confusion_groups", "gain_groups", "group_size"]
-
 Rows = NDArray[np.floating]
 
 _LEAST_CLUSTERS = 5
@@ -51,11 +49,11 @@ def silhouette(distances: Rows, clusters: NDArray[np.intp]) -> float:
 
 def _k_means(rows: Rows, k: int, rng: np.random.Generator) -> NDArray[np.intp]:
     centres = _first_centres(rows, k, rng)
-    clusters = _nearest(rows, centres)
+    clusters: NDArray[np.intp] = _squared(rows, centres).argmin(axis=1)
     for _ in range(_ROUNDS):
         for c in np.unique(clusters):
             centres[c] = rows[clusters == c].mean(axis=0)
-        moved = _nearest(rows, centres)
+        moved = _squared(rows, centres).argmin(axis=1)
         if (moved == clusters).all():
             break
         clusters = moved
@@ -69,10 +67,6 @@ def _first_centres(rows: Rows, k: int, rng: np.random.Generator) -> NDArray[np.f
         nearest = np.maximum(0.0, _squared(rows, rows[drawn]).min(axis=1)) + 1e-12
         drawn.append(int(rng.choice(len(rows), p=nearest / nearest.sum())))
     return rows[drawn].astype(np.float64)
-
-
-def _nearest(rows: Rows, centres: Rows) -> NDArray[np.intp]:
-    return np.asarray(_squared(rows, centres).argmin(axis=1))
 
 
 def _squared(one: Rows, other: Rows) -> NDArray[np.float64]:

@@ -16,8 +16,6 @@ from promptboost.methods.proapo.template_search import Chosen, Fitness, choose_t
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import sentence_sources, sentences
 
-__all__ = ["ProAPO"]
-
 # Sources of this name hold other names of the classes.
 _SYNONYMS = "synonym"
 _USUAL_SOURCE = "cupl"
@@ -34,12 +32,11 @@ class ProAPO(Method):
 
     It departs from the original in more places. Groups go by label and begin with the hardest
     class. Before a group is searched, its sentences are tried as they stand, unless ``exact`` is
-    on: behind all templates they would be many more texts, of which the search looks at a part.
-    A class never loses its last prompt. The authors tune for each of their datasets; the defaults
-    here are one setting for all: both weights 0.1 (the default of their code), no words for the
-    type of the classes (their scripts have 2 to 6, with `type_words`), templates drawn alike, names
-    only to begin with, two loops of two groups. Descriptions come from CuPL, as in their scripts;
-    other names of the classes, which they always have, only where the pool has a source of them.
+    on: behind all templates they would be many more texts. A class never loses its last prompt. The
+    authors tune for each of their datasets; the defaults here are one setting for all: both weights
+    0.1 (the default of their code), no words for the type of the classes (their scripts have 2 to
+    6), templates drawn alike, names only to begin with, two loops of two groups. Descriptions come
+    from CuPL, as in their scripts; other names of the classes only where the pool has some.
 
     Parameters
     ----------
@@ -75,17 +72,6 @@ class ProAPO(Method):
         How often groups are chosen, and how many each time; 0 for templates only.
     seed : int
         For all draws.
-
-    Examples
-    --------
-    >>> from promptboost.testing import colour_shots
-    >>> from promptboost.pool import build_pool
-    >>> shots, encoder = colour_shots("fire", "ice")
-    >>> about = {"fire": ["it is red", "it is hot"], "ice": ["it is blue", "it is cold"]}
-    >>> pool = build_pool(["fire", "ice"], templates=["a {}.", "the {}."], descriptions=about)
-    >>> fitted = ProAPO(epochs=2, group_epochs=2).fit(shots, pool, encoder)
-    >>> fitted.predict(shots.images).tolist(), fitted.details["training_accuracy"]
-    ([0, 0, 1, 1], 1.0)
     """
 
     name: ClassVar[str] = "proapo"

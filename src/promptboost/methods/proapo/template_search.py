@@ -1,28 +1,16 @@
 """ProAPO's first stage: which templates, for all classes alike; and the fitness of both stages."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.encoders.base import Encoder, UnitRows
+from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError
 from promptboost.methods.fitted import embed_distinct
 from promptboost.methods.proapo.evolution import Candidate, EvolutionEffort, Space, evolve
 from promptboost.pool import PLAIN_TEMPLATE, fill
-
-__all__ = [
-    "Fitness",
-    "Measured",
-    "unit",
-    "Chosen",
-    "choose_templates",
-    "drawing_weights",
-    "falls_too_far",
-    "library",
-    "written",
-]
 
 Rows = NDArray[np.float32]
 
@@ -42,29 +30,23 @@ class Measured:
     loss: NDArray[np.float64]
 
 
+@dataclass
 class Fitness:
     """The training images, and what counts: the weights are what a percent is worth.
 
     A unit of cross-entropy is worth 10. `measured` counts the classifiers so far.
     """
 
-    def __init__(
-        self,
-        images: Rows,
-        labels: NDArray[np.int64],
-        scale: float,
-        *,
-        top1_weight: float,
-        top5_weight: float,
-    ) -> None:
-        if not len(labels):
+    images: Rows
+    labels: NDArray[np.int64]
+    scale: float
+    top1_weight: float
+    top5_weight: float
+    measured: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if not len(self.labels):
             raise LabelError("there are no images to learn from")
-        self.images = images
-        self.labels = labels
-        self.scale = scale
-        self.top1_weight = top1_weight
-        self.top5_weight = top5_weight
-        self.measured = 0
 
     def scores(self, rows: Rows) -> Rows:
         """Score the images with class rows of any length: shape (n, K)."""
@@ -101,7 +83,9 @@ class Fitness:
         changed = self.scores(rows.reshape(b * g, -1)).reshape(n, b, g)
         scores[:, :, classes] = changed.transpose(1, 0, 2)
         true = scores[:, np.arange(n), self.labels][:, :, None]
-        losses = _log_sum_exp(scores) - true[:, :, 0]
+        highest = scores.max(axis=2)
+        total = highest + np.log(np.exp(scores - highest[:, :, None]).sum(axis=2))
+        losses = total - true[:, :, 0]
         # Of equal scores the first class wins, as it does when images are classified.
         before = np.arange(scores.shape[2]) < self.labels[:, None]
         ranks = ((scores > true) | ((scores == true) & before)).sum(axis=2)
@@ -116,11 +100,6 @@ def unit(rows: Rows) -> Rows:
     """Scale sums of rows to length one."""
     lengths = np.sqrt(np.einsum("...d,...d->...", rows, rows))[..., None]
     return np.asarray(rows / np.maximum(lengths, np.float32(1e-12)))
-
-
-def _log_sum_exp(scores: Rows) -> Rows:
-    highest = scores.max(axis=2)
-    return np.asarray(highest + np.log(np.exp(scores - highest[:, :, None]).sum(axis=2)))
 
 
 # A template far below the base could else have a weight of zero or less.
@@ -145,8 +124,7 @@ def library(templates: Sequence[str], type_words: Sequence[str]) -> tuple[str, .
             if template.endswith("."):
                 variants.append(f"{template[:-1]}, a type of {word}.")
             variants.append(template.replace(" {}", f" {word}: {{}}"))
-            variants.append(template.replace("photo", word))
-            variants.append(template.replace("photo", f"{word} photo"))
+            variants += [template.replace("photo", new) for new in (word, f"{word} photo")]
     # A template without the word that is replaced comes out as it went in.
     return tuple(dict.fromkeys(variants))
 
@@ -187,7 +165,9 @@ def choose_templates(
     If `most` is given, only so many are searched, those that are fittest alone. If `weighted`,
     templates are drawn by what they are worth alone.
     """
-    rows = _embed([*templates, PLAIN_TEMPLATE], class_names, encoder)
+    tried = [*templates, PLAIN_TEMPLATE]
+    texts = [written(template, name) for template in tried for name in class_names]
+    rows = embed_distinct(texts, encoder).reshape(len(tried), len(class_names), -1)
     alone = fitness.of(rows)
     kept = _prune(alone, len(class_names), most)
     base = float(alone.fitness[-1])
@@ -206,11 +186,6 @@ def choose_templates(
     best, worth = evolve(space, starts, score, epochs=epochs, effort=effort, rng=rng)
     chosen = tuple(templates[int(kept[i])] for i in sorted(best))
     return Chosen(chosen, worth, in_library=len(kept))
-
-
-def _embed(templates: Sequence[str], class_names: Sequence[str], encoder: Encoder) -> UnitRows:
-    texts = [written(template, name) for template in templates for name in class_names]
-    return embed_distinct(texts, encoder).reshape(len(templates), len(class_names), -1)
 
 
 def _prune(alone: Measured, n_classes: int, most: int | None) -> NDArray[np.intp]:

@@ -1,15 +1,21 @@
 """PromptSRC: deep prompts in both towers, held near to what the frozen towers say."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.encoders.base import Encoder, UnitRows, unit_rows
+from promptboost.data.views import draw_view
+from promptboost.encoders.base import Encoder, unit_rows
 from promptboost.encoders.batches import batches
-from promptboost.encoders.openclip.deep_prompts import PromptedTowers, vit_clip
+from promptboost.encoders.openclip.deep_prompts import (
+    ClassTokens,
+    DeepPrompts,
+    PromptedTowers,
+    vit_clip,
+)
 from promptboost.errors import DataError, EncoderError, FileFormatError, SettingError
 from promptboost.methods.base import (
     Arrays,
@@ -24,21 +30,20 @@ from promptboost.methods.base import (
     check_numbers,
 )
 from promptboost.methods.eft import EmulatedClassifier, emulate
-from promptboost.methods.fitted import class_rows, filled, linear_logits
-from promptboost.methods.promptsrc.consistency import (
-    Schedule,
-    SelfConsistency,
-    TrainingImages,
-    train,
-)
+from promptboost.methods.fitted import class_rows, filled
+from promptboost.methods.learnt_tokens import cosine_rate
 from promptboost.pool import PromptPool
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from torch import Tensor
 
-__all__ = ["PromptedClassifier", "PromptSRC"]
-
 _ARRAYS = ("class_rows", "text_prompts", "vision_prompts")
+# As the method's authors have them.
+_CROP_SCALE = (0.08, 1.0)
+_WARM_UP = 1e-5
+_MOMENTUM = 0.9
+_WEIGHT_DECAY = 5e-4
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,6 @@ class PromptedClassifier(Fitted):
 
     def logits(self, images: Images) -> Logits:
         """Run the prompted image tower on the images."""
-        scale = self.origin.encoder.logit_scale
-        return linear_logits(self._rows(images), self.class_rows, scale=scale).astype(np.float32)
-
-    def _rows(self, images: Images) -> UnitRows:
         import torch
 
         encoder = vit_clip(self.origin.encoder)
@@ -73,7 +74,8 @@ class PromptedClassifier(Fitted):
             with torch.inference_mode():
                 rows = towers.image_rows(pixels, prompts)
             blocks.append(unit_rows(rows.float().cpu().numpy()))
-        return np.concatenate(blocks)
+        logits = np.concatenate(blocks) @ self.class_rows.T * self.origin.encoder.logit_scale
+        return np.asarray(logits, dtype=np.float32)
 
     def transfer(self, encoder: Encoder) -> EmulatedClassifier:
         """Emulate it: prompts are vectors of one model and mean nothing to another."""
@@ -116,11 +118,9 @@ class PromptedClassifier(Fitted):
 class PromptSRC(Method):
     """Learnt tokens in the first layers of both towers of a ViT; the towers stay as they are.
 
-    Re-implemented. The loss is in
-    :class:`~promptboost.methods.promptsrc.consistency.SelfConsistency`. The classes of the frozen model
-    are the means of the pool's templates (the authors take sixty). Trained by SGD with momentum 0.9
-    and weight decay 0.0005, in single precision where the model is. All images are in memory while
-    it learns.
+    Re-implemented. The loss is :class:`SelfConsistency`. The classes of the frozen model are the
+    means of the pool's templates (the authors take sixty). Trained by SGD with momentum 0.9 and
+    weight decay 0.0005, in single precision where the model is. All images are in memory.
 
     Parameters
     ----------
@@ -141,16 +141,6 @@ class PromptSRC(Method):
         sets, textures and satellite images, (45, 5) are the authors'.
     seed : int
         Decides the first prompts, the order of the images and their crops.
-
-    Examples
-    --------
-    >>> from promptboost.testing import colour_shots
-    >>> from promptboost.pool import build_pool
-    >>> shots, encoder = colour_shots("red", "blue")
-    >>> PromptSRC().fit(shots, build_pool(["red", "blue"]), encoder)
-    Traceback (most recent call last):
-    promptboost.errors.EncoderError: deep prompts need a ViT of open_clip, such as ViT-B-32/openai; \
-fake:32-0 has no such tower. Use such an encoder for promptsrc; with fake:32-0 use coop or logistic
     """
 
     name: ClassVar[str] = "promptsrc"
@@ -208,20 +198,10 @@ fake:32-0 has no such tower. Use such an encoder for promptsrc; with fake:32-0 u
         towers = PromptedTowers(clip.model, clip.tokenizer)
         classes = towers.class_tokens(shots.class_names, self.text_tokens)
         images = list(shots.images.images())
-        prompts, losses = train(
-            towers,
-            classes,
-            towers.draw_prompts(
-                np.random.default_rng(self.seed),
-                depth=self.depth,
-                text_tokens=self.text_tokens,
-                vision_tokens=self.vision_tokens,
-            ),
-            TrainingImages(images, shots.labels, clip.preprocess, towers.image_size, self.seed),
-            _frozen_texts(shots, pool, encoder).to(clip.device),
-            SelfConsistency(clip.logit_scale, self.text_weight, self.image_weight),
-            Schedule(self.epochs, self.batch_size, self.learning_rate, self.mean, self.std),
-        )
+        seen = TrainingImages(images, shots.labels, clip.preprocess, towers.image_size, self.seed)
+        frozen = class_rows(filled(pool.templates, shots.class_names), encoder, unit=True)
+        frozen_texts = torch.from_numpy(frozen).to(clip.device)
+        prompts, losses = self._train(towers, classes, seen, frozen_texts, clip.logit_scale)
         with torch.no_grad():
             rows = towers.text_rows(classes, prompts.text).float()
         return PromptedClassifier(
@@ -232,10 +212,135 @@ fake:32-0 has no such tower. Use such an encoder for promptsrc; with fake:32-0 u
             {"losses": losses},
         )
 
+    def _train(
+        self,
+        towers: PromptedTowers,
+        classes: ClassTokens,
+        images: "TrainingImages",
+        frozen_texts: "Tensor",
+        scale: float,
+    ) -> tuple[DeepPrompts, list[float]]:
+        """Return the weighted mean of the prompts over the epochs, and the mean loss of each epoch.
 
-def _frozen_texts(shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> "Tensor":
-    """Embed the classes in all templates: what the learnt text rows stay near to."""
-    import torch
+        `frozen_texts` are the class rows, (K, D), of the model without prompts.
+        """
+        import torch
+        from tqdm import trange
 
-    banks = filled(pool.templates, shots.class_names)
-    return torch.from_numpy(class_rows(banks, encoder, unit=True))
+        start = towers.draw_prompts(
+            np.random.default_rng(self.seed),
+            depth=self.depth,
+            text_tokens=self.text_tokens,
+            vision_tokens=self.vision_tokens,
+        )
+        loss = SelfConsistency(scale, self.text_weight, self.image_weight)
+        learnt = [t.detach().clone().requires_grad_() for t in (start.text, start.vision)]
+        means = [torch.zeros_like(t, requires_grad=False) for t in learnt]
+        optimizer = torch.optim.SGD(learnt, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
+        weights = epoch_weights(self.epochs, self.mean, self.std)
+        losses = []
+        bar = trange(self.epochs, desc="promptsrc", unit=" epochs", leave=False, disable=None)
+        for epoch in bar:
+            rate = cosine_rate(epoch, self.epochs, self.learning_rate, _WARM_UP)
+            optimizer.param_groups[0]["lr"] = rate
+            steps = []
+            for pixels, labels in images.batches(epoch, self.batch_size):
+                # Differences of rows are too small for half precision.
+                frozen = Seen(frozen_texts, towers.frozen_image_rows(pixels).float())
+                texts = towers.text_rows(classes, learnt[0]).float()
+                rows = towers.image_rows(pixels, learnt[1]).float()
+                value = loss(Seen(texts, rows), frozen, labels.to(texts.device))
+                optimizer.zero_grad()
+                value.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                steps.append(value.item())
+            losses.append(float(np.mean(steps)))
+            if not (np.isfinite(losses[-1]) and all(bool(t.isfinite().all()) for t in learnt)):
+                raise SettingError(
+                    f"the loss of promptsrc is no longer a number in epoch {epoch + 1}: try a lower "
+                    f"rate, such as promptsrc?learning_rate={self.learning_rate / 10:g}"
+                )
+            for mean, tensor in zip(means, learnt, strict=True):
+                mean += float(weights[epoch]) * tensor.detach()
+        return DeepPrompts(*means), losses
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The classes (K, D) and a batch of images (n, D) as one pair of towers sees them; unit rows."""
+
+    texts: "Tensor"
+    images: "Tensor"
+
+
+@dataclass(frozen=True)
+class SelfConsistency:
+    """Cross-entropy, and three costs of moving away from what the frozen towers say.
+
+    The mean absolute difference of the text rows and that of the images' rows, each with a
+    weight, and the divergence of the tuned from the frozen class probabilities, KL(frozen ‖ tuned),
+    summed and divided by images × classes.
+    """
+
+    scale: float
+    text_weight: float
+    image_weight: float
+
+    def __call__(self, tuned: Seen, frozen: Seen, labels: "Tensor") -> "Tensor":
+        """Return the sum of the four."""
+        from torch.nn import functional
+
+        logits = self.scale * tuned.images @ tuned.texts.T
+        before = self.scale * frozen.images @ frozen.texts.T
+        divergence = functional.kl_div(
+            logits.log_softmax(dim=1), before.log_softmax(dim=1), reduction="sum", log_target=True
+        )
+        return (
+            functional.cross_entropy(logits, labels)
+            + self.text_weight * functional.l1_loss(tuned.texts, frozen.texts)
+            + self.image_weight * functional.l1_loss(tuned.images, frozen.images)
+            + divergence / logits.numel()
+        )
+
+
+def epoch_weights(epochs: int, mean: float, std: float) -> NDArray[np.float64]:
+    """Weigh the prompts at the end of each epoch by a Gaussian over the epochs 1, 2, …; sum 1."""
+    exponents = -0.5 * ((np.arange(1, epochs + 1) - mean) / std) ** 2
+    # The largest becomes exp(0): a mean far outside the epochs does not leave zeros only.
+    weights = np.exp(exponents - exponents.max())
+    return np.asarray(weights / weights.sum())
+
+
+@dataclass(frozen=True)
+class TrainingImages:
+    """Images in memory and their labels, seen through another crop in each epoch."""
+
+    images: "Sequence[Image]"
+    labels: NDArray[np.int64]
+    preprocess: Any
+    size: tuple[int, int]
+    seed: int
+
+    def batches(self, epoch: int, batch_size: int) -> "Iterator[tuple[Tensor, Tensor]]":
+        """Return the images of an epoch in random order.
+
+        An incomplete last batch is left out, unless it is the only one, as in
+        :class:`~promptboost.methods.learnt_tokens.TrainingRows`.
+        """
+        import torch
+
+        count = len(self.images)
+        order = np.random.default_rng([self.seed, epoch]).permutation(count)
+        for start in range(0, max(count - batch_size, 0) + 1, batch_size):
+            chosen = order[start : start + batch_size]
+            crops = [self._crop(int(i), epoch) for i in chosen]
+            yield torch.stack(crops), torch.from_numpy(self.labels[chosen].astype(np.int64))
+
+    def _crop(self, position: int, epoch: int) -> "Tensor":
+        from PIL import Image
+
+        image, name = self.images[position], b"image %d" % position
+        view = draw_view(image, self.seed, name, 1 + epoch, scale=_CROP_SCALE)
+        height, width = self.size
+        tensor: Tensor = self.preprocess(view.resize((width, height), Image.Resampling.BICUBIC))
+        return tensor

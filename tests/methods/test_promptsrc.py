@@ -25,14 +25,15 @@ from promptboost.methods import (  # noqa: E402
 )
 from promptboost.methods.eft import EmulatedClassifier, load_emulated  # noqa: E402
 from promptboost.methods.fitted import class_rows  # noqa: E402
-from promptboost.methods.promptsrc.consistency import (  # noqa: E402
+from promptboost.methods.promptsrc import (  # noqa: E402
+    PromptedClassifier,
+    PromptSRC,
     Seen,
     SelfConsistency,
     TrainingImages,
     epoch_weights,
 )
-from promptboost.methods.promptsrc.promptsrc import PromptedClassifier, PromptSRC  # noqa: E402
-from promptboost.methods.zero_shot import ZeroShot  # noqa: E402
+from promptboost.methods.sentence_means import ZeroShot  # noqa: E402
 from promptboost.pool import build_pool  # noqa: E402
 from promptboost.testing import check_method  # noqa: E402
 from tests.encoders.openclip.prompted_models import DEEP, UNSUITABLE, make_encoder  # noqa: E402

@@ -1,1 +1,0 @@
-"""PromptSRC: prompts in both towers of a ViT, regularised by what the frozen towers say."""
