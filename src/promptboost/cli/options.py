@@ -25,15 +25,7 @@ class _NumberOrAll(click.ParamType[Any]):
 def config_options(
     names: Iterable[str] | None = None, *, presets: bool = False
 ) -> Callable[[Any], Any]:
-    """Return a decorator that adds options for settings; what is not typed is None.
-
-    Parameters
-    ----------
-    names : iterable of str, optional
-        Which settings; all of them by default.
-    presets : bool, default=False
-        Whether the command has presets, which change some defaults.
-    """
+    """Return a decorator that adds options for settings; what is not typed is None."""
     settings = settings_of(FitConfig)
     chosen = [settings[name] for name in (settings if names is None else names)]
 

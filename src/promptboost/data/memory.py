@@ -25,17 +25,6 @@ _CHANNELS = (1, 3, 4)
 def read_pairs(pairs: Iterable[Any]) -> Listing:
     """Take (image, label) pairs; an image is a PIL image, an array, bytes or a path.
 
-    Parameters
-    ----------
-    pairs : iterable of (image, label) or (image, label, split)
-        An array has shape (height, width) or (height, width, 1, 3 or 4) and holds bytes, or floats
-        from 0 to 1.
-
-    Returns
-    -------
-    Listing
-        The images, called by their position, and those that cannot be used.
-
     Examples
     --------
     >>> import numpy as np
@@ -59,19 +48,7 @@ def read_pairs(pairs: Iterable[Any]) -> Listing:
 
 
 def read_frame(frame: Any) -> Listing:
-    """Take a data frame with the columns path or image, label, and perhaps split.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        Relative paths start from the current folder. A column ``image`` holds PIL images, arrays
-        or bytes.
-
-    Returns
-    -------
-    Listing
-        The images, and those that cannot be used.
-    """
+    """Take a data frame with the columns path or image, label, and perhaps split."""
     columns = [str(column).strip().lower() for column in frame.columns]
     cells = [frame.iloc[:, number].tolist() for number in range(len(columns))]
     table = dict(zip(columns, cells, strict=True))
@@ -204,14 +181,6 @@ def as_images(X: Any) -> tuple[LabelledImage, ...]:
 
     One image gives one: a path, a PIL image, bytes, an H × W × 3 array of uint8, a C × H × W tensor.
 
-    Raises
-    ------
-    DataError
-        If an array may mean more than one thing, or something is no image; the message says what to
-        write.
-    ImageError
-        If a PIL image cannot be read. Files are opened later.
-
     Examples
     --------
     >>> [image.id for image in as_images(["a.jpg", "b.jpg"])]
@@ -259,11 +228,6 @@ def _items(X: Any) -> list[Any]:
 
 def as_embeddings(X: Any, dim: int) -> NDArray[np.floating]:
     """Make a matrix of what does not :func:`holds_images`: embeddings, one a row.
-
-    Raises
-    ------
-    EmbeddingError
-        If X cannot be embeddings of length `dim`; the message says what to write.
 
     Examples
     --------

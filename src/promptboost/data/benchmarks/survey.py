@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from promptboost.data.benchmarks.layout import ImageIndex, Place, find_place, unpacked_first
 from promptboost.data.benchmarks.registry import Benchmark, benchmark_named
@@ -225,34 +224,6 @@ def _notes(benchmark: Benchmark, lists: Lists, unused: int) -> Iterator[str]:
         )
     if unused > 0:
         yield f"{count(unused, 'other file')} not in the split, and not used"
-
-
-class BenchmarkSource(NamedTuple):
-    """A benchmark and where it is, as typed in one word."""
-
-    benchmark: Benchmark
-    folder: Path
-    split: Path | None
-
-    def __str__(self) -> str:
-        """Write it as it is typed."""
-        at = "" if self.split is None else f"@{self.split}"
-        return f"{self.benchmark.name}:{self.folder}{at}"
-
-    def absolute(self) -> "BenchmarkSource":
-        """Return the same source in words that hold in any folder."""
-        split = None if self.split is None else self.split.absolute()
-        return self._replace(folder=self.folder.absolute(), split=split)
-
-
-def benchmark_source(text: str) -> BenchmarkSource | None:
-    """Return the benchmark that a word names, as :meth:`DataSource.parse` understands it, or None."""
-    from promptboost.data.source import DataSource
-
-    source = DataSource.parse(text)
-    if source.benchmark is None or source.path is None:
-        return None
-    return BenchmarkSource(source.benchmark, source.path, source.split)
 
 
 def read_benchmark(
