@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.failure import Interrupted
-from promptboost.cli.options import config_options
-from promptboost.cli.output import Output, device_option, no_cache_option, plain, speaks, table
+from promptboost.cli.options import config_options, embeds
+from promptboost.cli.output import Interrupted, Output, plain, speaks, table
 from promptboost.config import DEFAULT_ENCODER, FitConfig
 from promptboost.errors import command_name
 
@@ -91,10 +90,9 @@ class _Numbers(_Names):
 )
 @config_options(("prompts", "templates", "concatenate", "views", "view_scale"))
 @click.option("--list", "only_list", is_flag=True, help="Say which methods there are.")
-@no_cache_option
-@device_option
+@embeds
 @speaks
-def command(
+def compare(
     out: Output,
     data: str | None,
     out_folder: Path | None,

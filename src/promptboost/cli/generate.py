@@ -1,28 +1,20 @@
 """``promptboost pool generate`` and ``promptboost pool grow``."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.failure import UNUSABLE, Interrupted
-from promptboost.cli.output import Command, Output, speaks
+from promptboost.cli.options import run_argument, with_options
+from promptboost.cli.output import UNUSABLE, Interrupted, Output, speaks
 
 if TYPE_CHECKING:
     from promptboost.llm import Generated, Question
 
-__all__ = ["class_names_of", "generate", "grow", "with_options"]
-
 COUNT = click.IntRange(min=1)
 _BUDGET = click.IntRange(min=0)
-
-
-def with_options(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
-    """Return what adds options to a command, in their order."""
-    return lambda function: reduce(lambda made, option: option(made), reversed(options), function)
 
 
 #: The options about the model, the budget and the replies.
@@ -230,7 +222,7 @@ def generate(
     short_help="Ask about the classes a run mixes up.",
     epilog=_GROW_EXAMPLES + _ENVIRONMENT,
 )
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @_output
 @click.option("--pairs", type=COUNT, default=10, show_default=True, help="Pairs to ask about.")
 @click.option(

@@ -10,17 +10,6 @@ from promptboost.llm import Generated, Pair, Plan
 from promptboost.llm.replies import NOTHING_YET
 from promptboost.runs.run_folder import RunFolder
 
-__all__ = [
-    "before_and_after",
-    "check_any",
-    "growth",
-    "plan_record",
-    "plan_text",
-    "record",
-    "remarks",
-    "text",
-]
-
 _SHOWN = 12  # --json has them all
 
 

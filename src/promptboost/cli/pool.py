@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from promptboost.cli.generate import class_names_of, generate, grow, with_options
+from promptboost.cli.generate import class_names_of, generate, grow
+from promptboost.cli.options import with_options
 from promptboost.cli.output import Output, plain, speaks
 from promptboost.errors import SettingError, few
 
 if TYPE_CHECKING:
     from promptboost.pool import Concatenate, Meeting
-
-__all__ = ["SourcePlace", "meetings_of", "meets", "reads"]
 
 
 class SourcePlace(NamedTuple):
@@ -103,7 +102,7 @@ promptboost fit my-images -o run --prompts pool.jsonl
 
 @click.group(name="pool", epilog=_EXAMPLES, invoke_without_command=True)
 @click.pass_context
-def command(ctx: click.Context) -> None:
+def pool(ctx: click.Context) -> None:
     """Check, join and read files of sentences about classes.
 
     Files are read as their authors released them: CuPL, DCLIP, GPT4Vis, AdaptCLIPZS, AWT, ProAPO,
@@ -114,7 +113,7 @@ def command(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@command.command(name="check", short_help="Show how names meet classes, and what is odd.")
+@pool.command(name="check", short_help="Show how names meet classes, and what is odd.")
 @meets
 @click.option("--encoder", help="Also look for sentences longer than this model reads.")
 @speaks
@@ -141,7 +140,7 @@ def check(
     out.result(words.check_record(names, found), lambda: words.check_text(names, found))
 
 
-@command.command(
+@pool.command(
     name="build", short_help="Join sources into a pool for fit --prompts.", epilog=_BUILD_EXAMPLES
 )
 @meets
@@ -244,7 +243,7 @@ def _write_pool(
     return {name: found[name] for name in ("prompts", "prompts_by_source", "fingerprint")}
 
 
-@command.command(name="show", short_help="List the names in a file, or read one class.")
+@pool.command(name="show", short_help="List the names in a file, or read one class.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--class", "class_name", help="Read the sentences of this class.")
 @reads
@@ -277,4 +276,4 @@ def show(
 
 
 for _asking in (generate, grow):
-    command.add_command(_asking)
+    pool.add_command(_asking)

@@ -10,18 +10,6 @@ from promptboost.errors import few
 from promptboost.pool import Meeting, PromptPool, Source, resolve
 from promptboost.pool.lint import LintFinding
 
-__all__ = [
-    "build_record",
-    "build_text",
-    "check_record",
-    "check_text",
-    "pool_record",
-    "pool_text",
-    "prompts_by_source",
-    "show_record",
-    "show_text",
-]
-
 Checked = Sequence[tuple[Meeting, Sequence[LintFinding]]]
 _SHOWN = 3  # details of a finding; --json has them all
 _WIDTH = 200  # of a detail; a damaged file may hold sentences of any length

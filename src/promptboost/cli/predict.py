@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.failure import UNUSABLE
-from promptboost.cli.output import (
-    Output,
-    device_option,
-    no_cache_option,
-    percent,
-    plain,
-    speaks,
-    table,
-)
+from promptboost.cli.options import embeds, run_argument
+from promptboost.cli.output import UNUSABLE, Output, percent, plain, speaks, table
 
 if TYPE_CHECKING:
     from promptboost.runs.predict import Prediction
@@ -31,7 +23,7 @@ promptboost predict run holiday/ --format csv > answers.csv
 
 
 @click.command(name="predict", epilog=_EXAMPLES)
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @click.argument("images", nargs=-1, required=True)
 @click.option("--top-k", type=click.IntRange(min=1), default=1, help="Answers for each image.")
 @click.option(
@@ -42,10 +34,9 @@ promptboost predict run holiday/ --format csv > answers.csv
     show_default=True,
 )
 @click.option("--encoder", help="See with another encoder than the run was fitted on.")
-@no_cache_option
-@device_option
+@embeds
 @speaks
-def command(
+def predict(
     out: Output,
     run: Path,
     images: tuple[str, ...],

@@ -1,20 +1,27 @@
-"""``promptboost show``."""
+"""``promptboost show``, ``diff`` and ``report``: what was learnt, as text and as a page."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from promptboost.cli.options import run_argument
 from promptboost.cli.output import Output, percent, plain, speaks, table
 
 if TYPE_CHECKING:
     from promptboost.model import PromptEnsemble, Round
+    from promptboost.model.difference import ClassDifference, Difference
 
 _EDITED = "the text was edited since it was measured: figures and report are about the one before"
+_EXAMPLES = """
+\b
+promptboost diff run run-with-more-images
+promptboost diff run/ensemble.json edited.json --class owl
+"""
 
 
 @click.command(name="show")
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @click.option("--by", type=click.Choice(["class", "round"]), default="class", show_default=True)
 @click.option("--class", "class_name", metavar="NAME", help="One class only.")
 @click.option(
@@ -26,7 +33,7 @@ _EDITED = "the text was edited since it was measured: figures and report are abo
 )
 @click.option("--all", "everything", is_flag=True, help="All prompts, or all rounds.")
 @speaks
-def command(
+def show(
     out: Output, run: Path, by: str, class_name: str | None, top: int, everything: bool
 ) -> None:
     """Read what was learnt: the sentences of each class with their weights, or round by round.
@@ -114,4 +121,73 @@ def _hard_text(hard: list[dict[str, Any]]) -> str:
     ]
     return "images that stayed hard\n" + table(
         ["image", "label", "taken for", "weight"], rows, (0, 1, 2)
+    )
+
+
+@click.command(name="diff", epilog=_EXAMPLES)
+@click.argument("before", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("after", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--class", "class_name", metavar="NAME", help="One class only.")
+@speaks
+def diff(out: Output, before: Path, after: Path, class_name: str | None) -> None:
+    """Compare what two runs say: sentences added, removed, and those whose weight changed.
+
+    RUN is a run folder, or a file such as its ensemble.json. Weights are a sentence's part in the score
+    of its class.
+    """
+    from promptboost.model.difference import Difference
+    from promptboost.model.edits import check_known
+
+    ensembles = [_read(place) for place in (before, after)]
+    if class_name is not None:
+        for ensemble in ensembles:
+            check_known(ensemble, class_name)
+    found = Difference.between(*ensembles)
+    if class_name is not None:
+        found = found.of_class(class_name)
+    out.result(found.record(), lambda: _difference_text(found))
+
+
+def _read(place: Path) -> "PromptEnsemble":
+    from promptboost.model import PromptEnsemble
+    from promptboost.runs.run_folder import RunFolder
+
+    if place.is_file():
+        return PromptEnsemble.load(place)
+    folder = RunFolder(place)
+    folder.check_readable()
+    return PromptEnsemble.load(folder.ensemble_path)
+
+
+def _difference_text(found: "Difference") -> str:
+    if not found:
+        return f"no difference: {found.same} sentences with the same weights"
+    parts = [f"class added: {plain(name)}" for name in found.added_classes]
+    parts += [f"class removed: {plain(name)}" for name in found.removed_classes]
+    parts += [_changes(one) for one in found.classes]
+    return "\n\n".join([*parts, f"{found.same} sentences are in both"])
+
+
+def _changes(one: "ClassDifference") -> str:
+    lines = [plain(one.name)]
+    lines += [f"  + {percent(weight):>7}  {plain(text)}" for text, weight in one.added.items()]
+    lines += [f"  - {percent(weight):>7}  {plain(text)}" for text, weight in one.removed.items()]
+    for text, (before, after) in one.changed.items():
+        lines.append(f"  ~ {percent(after):>7}  {plain(text)}  (was {percent(before)})")
+    return "\n".join(lines)
+
+
+@click.command(name="report")
+@run_argument
+@speaks
+def report(out: Output, run: Path) -> None:
+    """Write the report (report.html) and the model card (README.md) of a run again."""
+    from promptboost.report import write_card, write_report
+    from promptboost.runs.run_folder import RunFolder
+
+    RunFolder(run).check_finished()
+    report, card = write_report(run), write_card(run)
+    out.result(
+        {"report": str(report), "card": str(card)},
+        f"report  {plain(str(report))}\ncard    {plain(str(card))}",
     )

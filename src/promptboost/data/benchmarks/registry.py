@@ -17,52 +17,21 @@ _SPLIT_PAGE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark of the CoOp protocol.
+    """One benchmark of the CoOp protocol."""
 
-    Attributes
-    ----------
-    name : str
-        What to type.
-    title : str
-        What papers call it.
-    folders : tuple of str
-        What its folder is called, the protocol's own name first.
-    images : tuple of str
-        Where the images are in that folder; empty for the folder itself.
-    sizes : mapping of str to int
-        Published number of images of each split.
-    classes : int
-        Published number of classes.
-    template : str
-        The protocol's one prompt for it.
-    page : str
-        The project's page.
-    split_file : str or None
-        The protocol's list of images; None where the layout itself says it.
-    marks : tuple of str
-        Folders by which an image folder is known.
-    prefix : str
-        What the split file writes before the name of a split in its paths.
-    split_digest : str or None
-        Digest of what the protocol's list says (:func:`~promptboost.data.benchmarks.splits.digest`);
-        None where there is no list, or its digest is not known.
-    advice : str
-        What else to know when getting it.
-    """
-
-    name: str
-    title: str
-    folders: tuple[str, ...]
-    images: tuple[str, ...]
-    sizes: Mapping[str, int]
+    name: str  # what to type
+    title: str  # what papers call it
+    folders: tuple[str, ...]  # what its folder is called, the protocol's own name first
+    images: tuple[str, ...]  # where the images are in that folder; empty for the folder itself
+    sizes: Mapping[str, int]  # published number of images of each split
     classes: int
-    template: str
-    page: str
-    split_file: str | None = None
-    marks: tuple[str, ...] = ()
-    prefix: str = ""
-    split_digest: str | None = None
-    advice: str = ""
+    template: str  # the protocol's one prompt for it
+    page: str  # of the project
+    split_file: str | None = None  # None where the layout itself says which images there are
+    marks: tuple[str, ...] = ()  # folders by which an image folder is known
+    prefix: str = ""  # what the split file writes before the name of a split in its paths
+    split_digest: str | None = None  # of what the split file says, where it is known
+    advice: str = ""  # what else to know when getting it
 
     def how_to_get(self) -> list[str]:
         """Return, in words, where the images and the split file come from."""
@@ -244,9 +213,7 @@ def benchmark_named(text: str) -> Benchmark:
 
 def find_benchmark(text: str) -> Benchmark | None:
     """Find a benchmark as :func:`benchmark_named` does; None if there is none of that name."""
-    if _NAME.fullmatch(text) is None:
-        return None
-    wanted = _key(text)
+    wanted = _key(text) if _NAME.fullmatch(text) else None
     for benchmark in BENCHMARKS.values():
         if wanted in map(_key, (benchmark.name, benchmark.title, *benchmark.folders)):
             return benchmark

@@ -10,8 +10,7 @@ from promptboost.data.benchmarks.layout import ImageIndex, Place, find_place, un
 from promptboost.data.benchmarks.registry import Benchmark, benchmark_named
 from promptboost.data.benchmarks.splits import Item, Lists, read_lists
 from promptboost.data.dataset import LabelledImage, Listing
-from promptboost.data.decode import BadImage
-from promptboost.data.integrity import cut_off
+from promptboost.data.decode import BadImage, cut_off
 from promptboost.errors import DataError, count, few
 
 
