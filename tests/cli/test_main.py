@@ -6,7 +6,7 @@ import time
 import pytest
 
 import promptboost
-from promptboost.cli import _COMMANDS, failure
+from promptboost.cli import _COMMANDS, output
 from tests.cli.cli_tools import call
 
 
@@ -112,13 +112,13 @@ def fail_with(error):
     ("error", "code", "said"),
     [
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
-        (failure.Interrupted("promptboost fit x"), 130, "to go on, type: promptboost fit x\n"),
+        (output.Interrupted("promptboost fit x"), 130, "to go on, type: promptboost fit x\n"),
         (OSError(28, "No space left on device", "run/x"), 2, "run/x: No space left on device\n"),
         (RuntimeError("odd"), 1, "RuntimeError: odd (a fault in promptboost"),
     ],
 )
 def test_exit_codes(capsys, error, code, said):
-    assert failure.guarded(fail_with(error), []) == code
+    assert output.guarded(fail_with(error), []) == code
     assert said in capsys.readouterr().err
 
 
@@ -134,6 +134,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(fitted):
 def test_own_warnings_become_notes_and_others_are_left_out(capsys):
     from promptboost.encoders import TruncatedPromptWarning
 
-    failure._show_warning(TruncatedPromptWarning("too long\x1b"), TruncatedPromptWarning, "", 0)
-    failure._show_warning(DeprecationWarning("old"), DeprecationWarning, "", 0)
+    output._show_warning(TruncatedPromptWarning("too long\x1b"), TruncatedPromptWarning, "", 0)
+    output._show_warning(DeprecationWarning("old"), DeprecationWarning, "", 0)
     assert capsys.readouterr().err == "note: too long�\n"

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from promptboost.errors import PoolError
-from promptboost.pool.products import ClassPrompts, Prompt, Texts
+from promptboost.pool.products import ClassPrompts, Texts, pack
 from promptboost.pool.templates import fill
 
 _AT_ONCE = 4096
@@ -50,11 +50,15 @@ class PromptPool:
 
     class_names: tuple[str, ...]
     templates: tuple[str, ...]
-    prompts_by_class: tuple[Sequence[Prompt], ...]
+    prompts_by_class: tuple[ClassPrompts, ...]
     missing: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
 
-    def prompts(self, class_name: str) -> Sequence[Prompt]:
+    def __post_init__(self) -> None:
+        named = zip(self.class_names, self.prompts_by_class, strict=True)
+        object.__setattr__(self, "prompts_by_class", tuple(pack(*each) for each in named))
+
+    def prompts(self, class_name: str) -> ClassPrompts:
         """Return the prompts of one class, in order."""
         try:
             return self.prompts_by_class[self._position[class_name]]
@@ -85,13 +89,7 @@ class PromptPool:
     @cached_property
     def prompts_by_source(self) -> dict[str, int]:
         """How many prompts each source gave, in the order in which they are first met."""
-        total: Counter[str] = Counter()
-        for prompts in self.prompts_by_class:
-            if isinstance(prompts, ClassPrompts):
-                total.update(prompts.counts())
-            else:
-                total.update(prompt.source for prompt in prompts)
-        return dict(total)
+        return dict(sum((prompts.counts() for prompts in self.prompts_by_class), Counter()))
 
     def statistics(self) -> dict[str, Any]:
         """Count classes, templates and prompts, by class and by source; ready for JSON."""
