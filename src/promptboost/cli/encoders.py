@@ -58,8 +58,7 @@ def embed(out: Output, data: str, encoder: str, views: int, device: str | None) 
     for bad in found["bad_images"]:
         out.note(f"left out {bad['path']}: {bad['reason']}")
     out.result(
-        found,
-        f"{found['images']:,} images, {found['rows']:,} vectors, {found['seconds']:.1f} s",
+        found, f"{found['images']:,} images, {found['rows']:,} vectors, {found['seconds']:.1f} s"
     )
 
 

@@ -62,13 +62,7 @@ def speaks(command: Command) -> Command:
 
 
 def plain(text: str) -> str:
-    r"""Take out what a terminal would obey instead of show.
-
-    Examples
-    --------
-    >>> plain("cat\x1b[2J\n.jpg")
-    'cat�[2J�.jpg'
-    """
+    """Take out what a terminal would obey instead of show."""
     if text.isascii() and text.isprintable():
         return text
     hidden = "\N{REPLACEMENT CHARACTER}"
@@ -76,13 +70,7 @@ def plain(text: str) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Write a share for a terminal.
-
-    Examples
-    --------
-    >>> percent(0.4337), percent(None)
-    ('43.4 %', '–')
-    """
+    """Write a share for a terminal."""
     from promptboost.report.phrases import percent as written
 
     return written(share).replace("\u202f", " ")  # terminals have no thin space
@@ -91,15 +79,7 @@ def percent(share: float | None) -> str:
 def table(
     headers: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)
 ) -> str:
-    """Lay out rows: the columns in `left` to the left, the others to the right.
-
-    Examples
-    --------
-    >>> print(table(["class", "right"], [["bird", "50.0 %"], ["fish", "7.5 %"]]))
-    class   right
-    bird   50.0 %
-    fish    7.5 %
-    """
+    """Lay out rows: the columns in `left` to the left, the others to the right."""
     clean = [[plain(cell) for cell in row] for row in [headers, *rows]]
     widths = [max(map(_width, column)) for column in zip(*clean, strict=True)]
     return "\n".join(
@@ -109,13 +89,7 @@ def table(
 
 
 def sparkline(values: Sequence[float], width: int = 50) -> str:
-    """Draw a curve in one line of text.
-
-    Examples
-    --------
-    >>> sparkline([0.1, 0.2, 0.4, 0.8])
-    '▁▂▄█'
-    """
+    """Draw a curve in one line of text."""
     step = max(1.0, len(values) / width)
     shown = [values[min(len(values) - 1, int(i * step))] for i in range(min(width, len(values)))]
     low, high = min(shown), max(shown)

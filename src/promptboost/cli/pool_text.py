@@ -168,15 +168,7 @@ def pool_text(pool: PromptPool) -> str:
 
 
 def prompts_by_source(pool: PromptPool, class_name: str) -> dict[str, list[str]]:
-    """Return the texts of one class of a pool, by where they come from.
-
-    Examples
-    --------
-    >>> from promptboost.pool import build_pool
-    >>> pool = build_pool(["Barn Owl"], templates=["a {}."], descriptions={"Barn Owl": ["eyes"]})
-    >>> prompts_by_source(pool, "barn_owl")
-    {'template': ['a Barn Owl.'], 'descriptions': ['eyes']}
-    """
+    """Return the texts of one class of a pool, by where they come from."""
     names = resolve([class_name], pool.class_names).entries(class_name) or [class_name]
     found: dict[str, list[str]] = {}
     for prompt in pool.prompts(names[0]):

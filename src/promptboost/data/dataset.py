@@ -137,15 +137,6 @@ class LabelledImage:
 class Dataset:
     """Labelled images in a fixed order.
 
-    Attributes
-    ----------
-    images : tuple of LabelledImage
-        In the order of the source; folders are read in sorted order.
-    class_names : tuple of str
-        Sorted; ``labels`` are positions in it. A subset keeps all of them.
-    bad : tuple of BadImage
-        The files that were left out, each with its reason.
-
     Examples
     --------
     >>> from PIL import Image
@@ -157,9 +148,9 @@ class Dataset:
     ('cold', 'warm')
     """
 
-    images: tuple[LabelledImage, ...]
-    class_names: tuple[str, ...]
-    bad: tuple[BadImage, ...] = ()
+    images: tuple[LabelledImage, ...]  # in the order of the source; folders in sorted order
+    class_names: tuple[str, ...]  # sorted; labels are positions in it; a subset keeps all of them
+    bad: tuple[BadImage, ...] = ()  # the files that were left out, each with its reason
 
     @classmethod
     def of(cls, images: Iterable[LabelledImage], bad: Iterable[BadImage] = ()) -> "Dataset":

@@ -87,15 +87,9 @@ class _UnusableError(Exception):
 def read_image(source: ImageSource, name: str = "image", *, at_least: int | None = None) -> "Image":
     """Open an image as RGB, the right way up, on white, first frame only; or raise ImageError.
 
-    Parameters
-    ----------
-    source : Path, bytes or PIL image
-        A file, the bytes of one, or an image already in memory.
-    name : str, default="image"
-        What to call it in an error.
-    at_least : int, optional
-        Allow a large image to be read smaller by a whole factor, as long as its shorter side
-        keeps this many pixels. A JPEG is then decoded several times faster.
+    `source` is a file, the bytes of one, or an image in memory, and `name` what errors call it. With
+    `at_least`, a large image may be read smaller by a whole factor, as long as its shorter side keeps
+    so many pixels: a JPEG is then decoded several times faster.
 
     Examples
     --------

@@ -36,11 +36,8 @@ def draw_shots(
     Parameters
     ----------
     labels : array of int
-        The class of each image.
-    shots : int
-        How many of each class.
-    seed : int, default=0
-        Another seed draws other images.
+    shots, seed : int
+        How many of each class; another seed draws other images.
     fewer : {"stop", "allow"}, default="stop"
         What to do about a class with fewer images than ``shots``: raise, or take all it has.
     class_names : sequence of str, optional
@@ -91,16 +88,8 @@ def few_shot(
     """Divide a dataset into the images to learn from and those held out.
 
     With splits, shots are drawn from ``train`` and all of ``test`` (else ``val``, else what is left
-    of ``train``) is held out. Without splits, whatever was not drawn is held out.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        All images.
-    shots : int or None
-        How many of each class to learn from; None for all there are.
-    seed, fewer
-        See :func:`draw_shots`.
+    of ``train``) is held out. Without splits, whatever was not drawn is held out. The draw is that
+    of :func:`draw_shots`; ``None`` as `shots` takes all there are.
 
     Examples
     --------
@@ -251,8 +240,5 @@ def divide(source: str | DataSource, data: Dataset, shots: int | None, seed: int
 
 
 def image_ids(data: Dataset) -> list[str]:
-    """Return the images' names as text that any file can hold.
-
-    The names of files are bytes; those that are not UTF-8 are written with escapes.
-    """
+    """Return the images' names as text that any file can hold: bytes that are no UTF-8 as escapes."""
     return [image.id.encode("utf-8", "backslashreplace").decode("utf-8") for image in data.images]

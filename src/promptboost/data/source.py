@@ -87,12 +87,7 @@ class DataSource:
         return DataSource(str(path) if self.path.exists() else self.text, path)
 
     def load(
-        self,
-        *,
-        on_bad: OnBad = "skip",
-        check: bool = True,
-        workers: int = 2,
-        progress: bool = True,
+        self, *, on_bad: OnBad = "skip", check: bool = True, workers: int = 2, progress: bool = True
     ) -> Dataset:
         """Read the images; see :func:`load_data`."""
         if self.path is None:
@@ -134,22 +129,10 @@ def load_data(
         What to do about files that cannot be used: go on without them (they are listed in the
         dataset's ``bad``), or raise.
     check : bool, default=True
-        Decode every image now to find the bad ones; without, a bad one is an error later. Of a
-        benchmark only the ends of each file are looked at, to find those that are cut off.
-    workers : int, default=2
-        Threads that decode.
+        Decode every image now, on so many `workers`, to find the bad ones; without, a bad one is an
+        error later. Of a benchmark only both ends of each file are looked at.
     progress : bool, default=True
         Show a progress bar on a terminal.
-
-    Returns
-    -------
-    Dataset
-        The images that can be used.
-
-    Raises
-    ------
-    DataError
-        If the source cannot be read, a class is left without images, or as asked by ``on_bad``.
 
     Examples
     --------

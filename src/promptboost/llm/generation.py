@@ -79,12 +79,7 @@ def plan(
     if price is not None:
         cost = (input_tokens * price.input + output_tokens * price.output) / 1e6
     return Plan(
-        tuple(questions),
-        asked - len(open_ones),
-        len(open_ones),
-        input_tokens,
-        output_tokens,
-        cost,
+        tuple(questions), asked - len(open_ones), len(open_ones), input_tokens, output_tokens, cost
     )
 
 

@@ -40,17 +40,12 @@ def build_pool(
     templates : sequence of str, optional
         Sentences with one ``{}``; ours by default, none if empty.
     descriptions : mapping of str to sequence of str, or mapping of such mappings, optional
-        Sentences by class, as :func:`read_descriptions` returns them; or, by the name of the
-        source they come from, several such mappings. Names meet as in
+        Sentences by class; or several such mappings by the name of their source. Names meet as in
         :func:`resolve`. Without templates every class needs some.
     concatenate : {"none", "one", "all"}, default="none"
-        Also follow a filled template by each description: not at all, one template only, or
-        every template.
-    concatenation_template : str, default="a photo of a {}."
-        The one template of ``concatenate="one"``.
+        Also follow a filled template by each description: `concatenation_template`, or every one.
     source : str, default="descriptions"
-        What the prompts taken from `descriptions` say they come from, for example
-        ``"descriptions:emoji.json"``. Not used where `descriptions` name their sources.
+        What prompts from `descriptions` without a source say they come from.
     sources : sequence of str, optional
         Which sources of `descriptions` to take, in this order; all of them by default.
 

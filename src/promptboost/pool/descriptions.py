@@ -16,11 +16,8 @@ def read_descriptions(path: str | Path) -> dict[str, list[str]]:
     :func:`read_sources` reads the same files, and those that others released, and leaves out what
     nobody can use.
 
-    Parameters
-    ----------
-    path : path-like
-        ``{"class": ["sentence", …], …}``; or, if the name ends in ``.jsonl``, one
-        ``{"class": "…", "text": "…"}`` a line; or a table in ``.csv``, ``.tsv`` or ``.txt``.
+    The file is ``{"class": ["sentence", …], …}``; or, if its name ends in ``.jsonl``, one
+    ``{"class": "…", "text": "…"}`` a line; or a table in ``.csv``, ``.tsv`` or ``.txt``.
 
     Examples
     --------

@@ -14,15 +14,7 @@ from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.files import read_json, read_text
-from promptboost.pool.text import (
-    LOOSE,
-    STRICT,
-    Key,
-    Spelling,
-    clean,
-    control_character,
-    name_key,
-)
+from promptboost.pool.text import LOOSE, STRICT, Key, Spelling, clean, control_character, name_key
 
 Synonyms = Mapping[str, Sequence[str]]
 """Other names of classes, by the name of the class."""
@@ -87,12 +79,10 @@ def resolve(
     Parameters
     ----------
     class_names : sequence of str
-        Distinct names of the dataset.
     entries : iterable of str
         The names a file uses.
     synonyms : mapping of str to sequence of str, optional
-        Other names of a class. All names of the file that are given there belong to the class,
-        except those that are the name of another one.
+        Other names of a class, all of which belong to it unless they are another class's own.
 
     Examples
     --------
@@ -218,7 +208,7 @@ _CALTECH: Synonyms = {
 _EUROSAT: Synonyms = {
     "annual crop land": ["annual crop", "AnnualCrop"],
     "herbaceous vegetation land": [
-        *("herbaceous vegetation", "HerbaceousVegetation", "brushland or shrubland"),
+        *("herbaceous vegetation", "HerbaceousVegetation", "brushland or shrubland")
     ],
     "highway or road": ["highway"],
     "industrial buildings": ["industrial", "industrial buildings or commercial buildings"],

@@ -25,19 +25,6 @@ class PromptPool:
     they are asked for: ten thousand for each of a thousand classes take no more room than their
     templates and sentences.
 
-    Attributes
-    ----------
-    class_names : tuple of str
-        In the order of the labels.
-    templates : tuple of str
-        What every class has in common, and boosting starts from.
-    prompts_by_class : tuple of sequences of Prompt
-        In the order of the class names; sizes may differ.
-    missing : tuple of str
-        Classes for which descriptions were given but none was found.
-    unused : tuple of str
-        Names in the descriptions that are no class of this pool.
-
     Examples
     --------
     >>> from promptboost.pool import build_pool
@@ -48,11 +35,11 @@ class PromptPool:
     (('bat',), {'template': 160, 'descriptions': 1})
     """
 
-    class_names: tuple[str, ...]
-    templates: tuple[str, ...]
-    prompts_by_class: tuple[ClassPrompts, ...]
-    missing: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()
+    class_names: tuple[str, ...]  # in the order of the labels
+    templates: tuple[str, ...]  # what every class has in common, and boosting starts from
+    prompts_by_class: tuple[ClassPrompts, ...]  # sizes may differ; any sequences may be given
+    missing: tuple[str, ...] = ()  # classes for which descriptions were given but none was found
+    unused: tuple[str, ...] = ()  # names in the descriptions that are no class of this pool
 
     def __post_init__(self) -> None:
         named = zip(self.class_names, self.prompts_by_class, strict=True)
@@ -73,11 +60,7 @@ class PromptPool:
         return Texts(self.prompts(class_name))
 
     def template_texts(self) -> list[list[str]]:
-        """Return, for every class, every template filled with its name.
-
-        Unlike the prompts of a class these all have the same length and order, so that the
-        j-th texts of all classes are one zero-shot classifier.
-        """
+        """Return, for every class, every template filled: the j-th of all are one classifier."""
         return [[fill(template, name) for template in self.templates] for name in self.class_names]
 
     @cached_property

@@ -99,15 +99,9 @@ def read_pool(
 ) -> PromptPool:
     """Make the pool of some classes from one file of any known format.
 
-    Parameters
-    ----------
-    path : path-like
-        What :func:`read_sources` reads; or a pool that :func:`save_pool` wrote as JSON Lines, which
-        is taken whole.
-    class_names : sequence of str
-        Names and order of the classes. Those in the file meet them as in :func:`resolve`.
-    templates, concatenate
-        As for :func:`build_pool`; not for a saved pool, which has its own.
+    It is what :func:`read_sources` reads, its names meeting the classes as in :func:`resolve`; or a
+    pool that :func:`save_pool` wrote as JSON Lines, which is taken whole: `templates` and
+    `concatenate`, as for :func:`build_pool`, are not for it.
 
     Examples
     --------

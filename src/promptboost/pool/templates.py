@@ -150,13 +150,7 @@ def check_templates(templates: Iterable[str]) -> tuple[str, ...]:
 
 
 def clip_templates() -> tuple[str, ...]:
-    """Return the 80 ImageNet templates of CLIP, as open_clip has them.
-
-    Raises
-    ------
-    MissingExtraError
-        If open_clip is not installed.
-    """
+    """Return the 80 ImageNet templates of CLIP, as open_clip has them."""
     try:
         from open_clip import OPENAI_IMAGENET_TEMPLATES
     except ImportError as error:

@@ -107,11 +107,7 @@ def singular(name: str) -> str:
 Key = Callable[[str], str]
 Spelling = tuple[str, Key]
 
-STRICT: tuple[Spelling, ...] = (
-    ("exact", _same),
-    ("case", text_key),
-    ("underscores", name_key),
-)
+STRICT: tuple[Spelling, ...] = (("exact", _same), ("case", text_key), ("underscores", name_key))
 """What a reader would not call another name. Tried before synonyms."""
 
 LOOSE: tuple[Spelling, ...] = (

@@ -230,11 +230,7 @@ def read_benchmark(
 ) -> Listing:
     """List the images of a benchmark in the order of its split file.
 
-    Raises
-    ------
-    DataError
-        If anything is missing or not as published: figures on a part of a benchmark look like
-        those on all of it.
+    Anything missing or not as published is an error: figures on a part look like those on all of it.
 
     Examples
     --------

@@ -35,19 +35,11 @@ def read_sources(
     Parameters
     ----------
     path : path-like
-        The file or folder.
     kind : str, optional
         One of :func:`kinds`; by default recognised from the name, then from the shape. JSON that
         nothing tells apart is ``"plain"``: its sentences are taken as they are.
     dataset : str, optional
         Which of the datasets of a CLIP_benchmark file.
-
-    Raises
-    ------
-    PoolError
-        If it cannot be opened.
-    FileFormatError
-        If it is cut off, or of no known format.
 
     Examples
     --------
