@@ -17,7 +17,7 @@ __all__ = ["main", "promptboost"]
 _COMMANDS = {
     "demo": "See it work on emoji: start here.",
     "fit": "Learn a classifier made of sentences from labelled images.",
-    "predict": "Say what images show.",
+    "predict": "Tell what images show.",
     "show": "Read what was learnt.",
     "diff": "Compare the sentences of two runs.",
     "evaluate": "Measure a run on other labelled images.",

@@ -83,16 +83,9 @@ def fit(
             f"encoder {settings.encoder}: needs no model hub. Where one can be reached, add "
             "--encoder ViT-B-32/openai, which sees much better"
         )
+    finish = (write_report, write_card)
     request = FitRequest(
-        data,
-        run,
-        settings,
-        overwrite,
-        resume,
-        not no_cache,
-        out.progress,
-        device,
-        finish=(write_report, write_card),
+        data, run, settings, overwrite, resume, not no_cache, out.progress, device, finish=finish
     )
     try:
         results = fit_run(request, out.note)
@@ -119,13 +112,8 @@ def _summary(run: Path, results: "Results") -> str:
         table(
             ["", "accuracy", "mean of classes", "learnt images"],
             [
-                [
-                    method.label,
-                    percent(method.accuracy),
-                    percent(method.class_accuracy),
-                    percent(method.learn_accuracy),
-                ]
-                for method in results.methods
+                [m.label, *map(percent, (m.accuracy, m.class_accuracy, m.learn_accuracy))]
+                for m in results.methods
             ],
         ),
         "",

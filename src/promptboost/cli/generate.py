@@ -1,7 +1,6 @@
 """``promptboost pool generate`` and ``promptboost pool grow``."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,12 +83,8 @@ def ask(
     from promptboost.llm import Budget, Manner, ModelSettings, ReplyCache, generate_pool, plan
     from promptboost.llm.generation import Price
 
-    settings = ModelSettings(
-        **{
-            name: asking[name]
-            for name in ("model", "provider", "base_url", "temperature", "reply_tokens", "timeout")
-        }
-    )
+    named = ("model", "provider", "base_url", "temperature", "reply_tokens", "timeout")
+    settings = ModelSettings(**{name: asking[name] for name in named})
     replies = replies_of(file, asking)
     cache = ReplyCache(replies)
     if cache.damaged:
@@ -106,8 +101,11 @@ def ask(
         progress=out.progress,
         say=out.note,
     )
-    with _going_on(replies):
+    try:
         done = generate_pool(questions, settings, cache, per_class=per_class, manner=manner)
+    except KeyboardInterrupt:
+        again = f"the same command again (what was answered is kept in {replies})"
+        raise Interrupted(again) from None
     for line in words.remarks(done):
         out.note(line)
     words.check_any(done, replies)
@@ -125,16 +123,6 @@ def _check_places(*files: Path) -> None:
         if file.is_dir():
             raise SettingError(f"{file} is a folder; give the name of a file")
         check_writable(file.absolute().parent)
-
-
-@contextmanager
-def _going_on(replies: Path) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"the same command again (what was answered is kept in {replies})"
-        ) from None
 
 
 def exit_code(done: "Generated") -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.cli.output import percent, plain
-from promptboost.errors import PoolError
+from promptboost.errors import PoolError, few
 from promptboost.llm import Generated, Pair, Plan
 from promptboost.llm.replies import NOTHING_YET
 from promptboost.runs.run_folder import RunFolder
@@ -58,9 +58,7 @@ def remarks(done: Generated) -> Iterator[str]:
     if NOTHING_YET in done.dropped:
         yield "models that think before they answer need more tokens: try a larger --reply-tokens"
     if done.missing:
-        names = ", ".join(done.missing[:5])
-        rest = f" and {len(done.missing) - 5} more" if len(done.missing) > 5 else ""
-        yield f"classes without a new sentence: {names}{rest}"
+        yield f"classes without a new sentence: {few(done.missing)}"
 
 
 def check_any(done: Generated, replies: Path) -> None:
@@ -105,7 +103,8 @@ def growth(pairs: Sequence[Pair], done: Generated) -> dict[str, Any]:
 
 def before_and_after(run: Path, new_run: Path) -> dict[str, Any]:
     """Return the accuracy of two runs."""
-    return {"accuracy_before": _accuracy(run), "accuracy": _accuracy(new_run)}
+    before, after = (RunFolder(path).results.measured() for path in (run, new_run))
+    return {"accuracy_before": before, "accuracy": after}
 
 
 def text(record: Mapping[str, Any]) -> str:
@@ -127,7 +126,3 @@ def text(record: Mapping[str, Any]) -> str:
         before, after = percent(record["accuracy_before"]), percent(record["accuracy"])
         lines.append(f"run      {record['run']}: accuracy {before} before, {after} now")
     return "\n".join(map(plain, lines))
-
-
-def _accuracy(run: Path) -> float | None:
-    return RunFolder(run).results.measured()

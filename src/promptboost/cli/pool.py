@@ -77,12 +77,8 @@ def meetings_of(
 
     names = tuple(class_names_of(classes))
     others = read_synonyms(synonyms) if synonyms else None
-    read = [
-        source
-        for place in places
-        for source in read_sources(place.path, place.kind or kind, dataset=dataset)
-    ]
-    return names, [meet(source, names, others) for source in read]
+    read = (read_sources(place.path, place.kind or kind, dataset=dataset) for place in places)
+    return names, [meet(source, names, others) for sources in read for source in sources]
 
 
 _EXAMPLES = """
@@ -117,20 +113,12 @@ def pool(ctx: click.Context) -> None:
 @meets
 @click.option("--encoder", help="Also look for sentences longer than this model reads.")
 @speaks
-def check(
-    out: Output,
-    places: tuple[SourcePlace, ...],
-    classes: str,
-    synonyms: Path | None,
-    kind: str | None,
-    dataset: str | None,
-    encoder: str | None,
-) -> None:
+def check(out: Output, encoder: str | None, **given: Any) -> None:
     """Show how the names in SOURCES meet the classes, and what is odd about the sentences."""
     from promptboost.cli import pool_text as words
     from promptboost.pool import check_meeting
 
-    names, meetings = meetings_of(places, classes, synonyms, kind, dataset)
+    names, meetings = meetings_of(**given)
     model = None
     if encoder is not None:
         from promptboost.encoders import load_encoder
@@ -173,15 +161,11 @@ def check(
 @speaks
 def build(
     out: Output,
-    places: tuple[SourcePlace, ...],
-    classes: str,
-    synonyms: Path | None,
-    kind: str | None,
-    dataset: str | None,
     file: Path,
     sources: str | None,
     concatenate: "Concatenate",
     templates: str | None,
+    **given: Any,
 ) -> None:
     """Join SOURCES into one pool, for fit --prompts.
 
@@ -194,7 +178,7 @@ def build(
     from promptboost.pool import choose_sources, join
 
     as_pool = _is_for_a_pool(file, concatenate, templates)
-    names, meetings = meetings_of(places, classes, synonyms, kind, dataset)
+    names, meetings = meetings_of(**given)
     if sources is not None:
         meetings = choose_sources(meetings, [name.strip() for name in sources.split(",")])
     # Templates of a source are the pool's own; a file of sentences has them filled.
@@ -234,9 +218,7 @@ def _write_pool(
 ) -> dict[str, Any]:
     from promptboost.pool import TEMPLATES, clip_templates, join_pool, save_pool
 
-    shared = None
-    if templates is not None:
-        shared = clip_templates() if templates == "clip" else TEMPLATES
+    shared = clip_templates() if templates == "clip" else TEMPLATES if templates else None
     pool = join_pool(meetings, names, templates=shared, concatenate=concatenate)
     save_pool(pool, file)
     found = pool.statistics()
@@ -275,5 +257,5 @@ def show(
     out.result({"class": class_name, "sentences": texts}, "\n".join(lines))
 
 
-for _asking in (generate, grow):
-    pool.add_command(_asking)
+pool.add_command(generate)
+pool.add_command(grow)

@@ -46,7 +46,7 @@ def predict(
     no_cache: bool,
     device: str | None,
 ) -> int:
-    """Say what images show.
+    """Tell what images show.
 
     IMAGES are files and folders. An image that cannot be read has a line that says why; the exit
     code is 2 only if none can be read. The scale of probabilities was chosen by the fit, on images
@@ -58,31 +58,24 @@ def predict(
     predictor = Predictor.open(
         run, encoder=encoder, cache=not no_cache, progress=progress, device=device
     )
-    seen = _Seen(predictor.predict(images, top_k))
+    problems: list[str | None] = []
+
+    def seen() -> "Iterator[Prediction]":
+        for answer in predictor.predict(images, top_k):
+            problems.append(answer.problem)
+            yield answer
+
     if out.json:
-        records = [_record(answer) for answer in seen]
+        records = [_record(answer) for answer in seen()]
         out.result({"run": str(run), "predictions": records}, "")
     elif layout == "jsonl":
-        for answer in seen:
+        for answer in seen():
             click.echo(json.dumps(_record(answer)))
     elif layout == "csv":
-        _write_csv(seen, min(top_k, len(predictor.classifier.class_names)))
+        _write_csv(seen(), min(top_k, len(predictor.classifier.class_names)))
     else:
-        click.echo(_table(list(seen)))
-    return 0 if seen.readable else UNUSABLE
-
-
-class _Seen:
-    """The answers, passed through, and whether any image could be read."""
-
-    def __init__(self, answers: "Iterator[Prediction]") -> None:
-        self._answers = answers
-        self.readable = False
-
-    def __iter__(self) -> "Iterator[Prediction]":
-        for answer in self._answers:
-            self.readable = self.readable or answer.problem is None
-            yield answer
+        click.echo(_table(seen()))
+    return 0 if None in problems else UNUSABLE
 
 
 def _record(answer: "Prediction") -> dict[str, Any]:
@@ -97,7 +90,7 @@ def _record(answer: "Prediction") -> dict[str, Any]:
     }
 
 
-def _write_csv(answers: _Seen, top_k: int) -> None:
+def _write_csv(answers: "Iterator[Prediction]", top_k: int) -> None:
     numbers = ["" if k == 0 else f"_{k + 1}" for k in range(top_k)]
     names = [f"{what}{n}" for n in numbers for what in ("predicted", "probability")]
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -108,7 +101,7 @@ def _write_csv(answers: _Seen, top_k: int) -> None:
         writer.writerow([plain(answer.image), *cells, plain(answer.problem or "")])
 
 
-def _table(answers: "list[Prediction]") -> str:
+def _table(answers: "Iterator[Prediction]") -> str:
     rows = []
     for answer in answers:
         said = ", ".join(f"{name} {percent(chance)}" for name, chance in answer.best)

@@ -42,13 +42,10 @@ def show(
     """
     import msgspec
 
-    from promptboost.model import PromptEnsemble
     from promptboost.runs.results import old_names
     from promptboost.runs.run_folder import RunFolder
 
-    folder = RunFolder(run)
-    folder.check_readable()
-    ensemble = PromptEnsemble.load(folder.ensemble_path)
+    folder, ensemble = RunFolder(run), _read(run)
     names = list(ensemble.class_names) if class_name is None else [class_name]
     classes = {name: ensemble.prompts(name) for name in names}
     results = folder.results if folder.metrics_path.exists() else None
@@ -63,24 +60,17 @@ def show(
         if by == "class":
             parts += [_class_text(ensemble, name, limit) for name in names]
         else:
-            parts += [_round_text(m, ensemble.rounds[m], names) for m in _first(ensemble, limit)]
+            first = enumerate(ensemble.rounds[:limit], start=1)
+            parts += [_round_text(number, item, names) for number, item in first]
         if hard and class_name is None:
-            parts.append(_hard_text(hard[: limit or len(hard)]))
+            parts.append(_hard_text(hard[:limit]))
         return "\n\n".join(parts)
 
     rounds = [
-        {"template": r.template, "error": r.error, "banks": _banks(r, names)}
+        {"template": r.template, "error": r.error, "banks": {n: dict(r.banks[n]) for n in names}}
         for r in ensemble.rounds
     ]
     out.result({"classes": classes, "rounds": rounds, "hardest": hard, "edited": edited}, text)
-
-
-def _first(ensemble: "PromptEnsemble", limit: int | None) -> range:
-    return range(min(len(ensemble), limit or len(ensemble)))
-
-
-def _banks(item: "Round", names: list[str]) -> dict[str, dict[str, int]]:
-    return {name: dict(item.banks[name]) for name in names}
 
 
 def _heading(ensemble: "PromptEnsemble") -> str:
@@ -105,7 +95,7 @@ def _class_text(ensemble: "PromptEnsemble", name: str, limit: int | None) -> str
 
 def _round_text(number: int, item: "Round", names: list[str]) -> str:
     lines = [
-        f"round {number + 1}: {plain(item.template)}  "
+        f"round {number}: {plain(item.template)}  "
         f"(error {percent(item.template_error)} with it alone, {percent(item.error)} in the end)"
     ]
     for name in names:

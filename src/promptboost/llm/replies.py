@@ -97,7 +97,11 @@ class ReplyCache:
                 # A question asked twice, by two runs at once, has the reply that came last.
                 self._replies[kept[0]] = kept[1]
         # A file that begins as ours may have been cut off in its first line.
-        if self.damaged and self.damaged == len(lines) and not _begins_as_ours(content):
+        if (
+            self.damaged
+            and self.damaged == len(lines)
+            and not content.startswith(_BEGIN[: len(content)])
+        ):
             raise FileFormatError(
                 f"{self.path} is no file of replies, so nothing is added to it: "
                 "give another name for the replies"
@@ -114,10 +118,6 @@ def _append(path: Path, line: str) -> None:
         stream.write(f"{line}\n".encode())
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _begins_as_ours(content: bytes) -> bool:
-    return content.startswith(_BEGIN[: len(content)])
 
 
 def _parsed(line: bytes) -> tuple[str, Reply] | None:

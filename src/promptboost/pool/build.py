@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
-from promptboost.errors import PoolError, SettingError
+from promptboost.errors import PoolError, SettingError, few
 from promptboost.pool.descriptions import sentences_by_class
 from promptboost.pool.names import check_class_names
 from promptboost.pool.pool import PromptPool
@@ -88,10 +88,9 @@ def build_pool(
             "give descriptions, or concatenate='none'"
         )
     if not shared and missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise PoolError(
-            f"no prompts for the class {missing[0]!r}{more}: add descriptions under that name, or "
-            "use templates"
+            f"no prompts for the class {few([repr(name) for name in missing], 1)}: add descriptions "
+            "under that name, or use templates"
         )
     return PromptPool(
         class_names=names,

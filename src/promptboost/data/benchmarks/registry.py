@@ -25,8 +25,8 @@ class Benchmark:
     images: tuple[str, ...]  # where the images are in that folder; empty for the folder itself
     sizes: Mapping[str, int]  # published number of images of each split
     classes: int
-    template: str  # the protocol's one prompt for it
     page: str  # of the project
+    template: str = "a photo of a {}."  # the protocol's one prompt for it
     split_file: str | None = None  # None where the layout itself says which images there are
     marks: tuple[str, ...] = ()  # folders by which an image folder is known
     prefix: str = ""  # what the split file writes before the name of a split in its paths
@@ -46,8 +46,6 @@ def _sizes(train: int, val: int, test: int) -> Mapping[str, int]:
     return MappingProxyType({"train": train, "val": val, "test": test})
 
 
-_PLAIN = "a photo of a {}."
-
 _ALL = (
     Benchmark(
         name="imagenet",
@@ -56,7 +54,6 @@ _ALL = (
         images=("images", "", "ILSVRC/Data/CLS-LOC"),
         sizes=MappingProxyType({"train": 1_281_167, "test": 50_000}),
         classes=1000,
-        template=_PLAIN,
         page="https://image-net.org/download.php",
         marks=("train",),
         advice=f"classnames.txt (a line like 'n01440764 tench' for each class): {_SPLIT_PAGE} → imagenet. "
@@ -69,7 +66,6 @@ _ALL = (
         images=("101_ObjectCategories",),
         sizes=_sizes(4128, 1649, 2465),
         classes=100,
-        template=_PLAIN,
         page="https://data.caltech.edu/records/mzrjq-6wc02",
         split_file="split_zhou_Caltech101.json",
         split_digest="d8f923f0062fa47f",
@@ -93,7 +89,6 @@ _ALL = (
         images=("",),
         sizes=_sizes(6509, 1635, 8041),
         classes=196,
-        template=_PLAIN,
         page="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
         split_file="split_zhou_StanfordCars.json",
         split_digest="d0d8f0dd01951ead",
@@ -145,7 +140,6 @@ _ALL = (
         images=("SUN397",),
         sizes=_sizes(15_880, 3970, 19_850),
         classes=397,
-        template=_PLAIN,
         page="https://vision.princeton.edu/projects/2010/SUN/",
         split_file="split_zhou_SUN397.json",
         split_digest="608fa6b3974fdb9e",
@@ -213,9 +207,10 @@ def benchmark_named(text: str) -> Benchmark:
 
 def find_benchmark(text: str) -> Benchmark | None:
     """Find a benchmark as :func:`benchmark_named` does; None if there is none of that name."""
-    wanted = _key(text) if _NAME.fullmatch(text) else None
+    if _NAME.fullmatch(text) is None:
+        return None
     for benchmark in BENCHMARKS.values():
-        if wanted in map(_key, (benchmark.name, benchmark.title, *benchmark.folders)):
+        if _key(text) in map(_key, (benchmark.name, benchmark.title, *benchmark.folders)):
             return benchmark
     return None
 

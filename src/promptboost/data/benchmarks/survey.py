@@ -10,7 +10,7 @@ from promptboost.data.benchmarks.layout import ImageIndex, Place, find_place, un
 from promptboost.data.benchmarks.registry import Benchmark, benchmark_named
 from promptboost.data.benchmarks.splits import Item, Lists, read_lists
 from promptboost.data.dataset import LabelledImage, Listing
-from promptboost.data.decode import BadImage, cut_off
+from promptboost.data.decode import cut_off
 from promptboost.errors import DataError, count, few
 
 
@@ -92,14 +92,16 @@ def survey_benchmark(
         lists = read_lists(benchmark, place, index, given)
     except DataError as error:
         problems = (str(error), *unpacked_first(benchmark, folder))
-        return Survey(
-            benchmark, folder, place, None, {}, problems, _unlisted(benchmark, place, index)
-        )
+        there, published = count(len(index.paths), "file"), sum(benchmark.sizes.values())
+        note = f"{there} there; {benchmark.title} is published with {published:,} images"
+        return Survey(benchmark, folder, place, None, {}, problems, (*_layout(place), note))
     survey = _compared(benchmark, folder, place, index, lists)
-    if not look:
+    bad = cut_off(list(survey.files.values()), progress=progress) if look else []
+    if not bad:
         return survey
-    damaged = _damaged(cut_off(list(survey.files.values()), progress=progress), place.images)
-    return replace(survey, problems=(*survey.problems, *damaged))
+    paths = few([os.path.relpath(image.path, place.images) for image in bad], 3)
+    damaged = f"{count(len(bad), 'file')} cut off or damaged: {paths}; get them again"
+    return replace(survey, problems=(*survey.problems, damaged))
 
 
 def _compared(
@@ -114,8 +116,11 @@ def _compared(
     problems = [
         *_wrong_lists(benchmark, lists),
         *_missing(items, there, index),
-        *_empty([path for path in there if path not in files]),
     ]
+    if empty := [path for path in there if path not in files]:
+        problems.append(
+            f"{count(len(empty), 'file')} of no length, from a broken download: {few(empty, 3)}"
+        )
     if len(there) < len(items):
         problems += unpacked_first(benchmark, folder)
     notes = (*_layout(place), *_notes(benchmark, lists, len(index.paths) - len(there)))
@@ -176,26 +181,6 @@ def _missing(items: list[Item], there: dict[str, Path], index: ImageIndex) -> It
     yield (
         f"{len(missing):,} of {len(items):,} listed images are missing{whole}; "
         f"for example {few([item.path for item in missing], 3)}"
-    )
-
-
-def _empty(paths: list[str]) -> Iterator[str]:
-    if paths:
-        yield f"{count(len(paths), 'file')} of no length, from a broken download: {few(paths, 3)}"
-
-
-def _damaged(bad: list[BadImage], images: Path) -> Iterator[str]:
-    if bad:
-        paths = [os.path.relpath(image.path, images) for image in bad]
-        yield f"{count(len(bad), 'file')} cut off or damaged: {few(paths, 3)}; get them again"
-
-
-def _unlisted(benchmark: Benchmark, place: Place, index: ImageIndex) -> tuple[str, ...]:
-    published = sum(benchmark.sizes.values())
-    there = count(len(index.paths), "file")
-    return (
-        *_layout(place),
-        f"{there} there; {benchmark.title} is published with {published:,} images",
     )
 
 

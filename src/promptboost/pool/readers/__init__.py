@@ -12,8 +12,8 @@ from promptboost.errors import FileFormatError, PoolError, SettingError
 from promptboost.files import Stamp, file_stamp
 from promptboost.plugins import PluginWarning, load_plugins
 from promptboost.pool.readers.fragments import ADAPTCLIP, DCLIP, PROAPO
-from promptboost.pool.readers.mapping import AWT, CLIP_BENCHMARK, CUPL, GPT4VIS
 from promptboost.pool.readers.plain import PLAIN, SAVED
+from promptboost.pool.readers.sentences import AWT, CLIP_BENCHMARK, CUPL, GPT4VIS
 from promptboost.pool.readers.source import Reader, Refused, Source
 
 __all__ = ["KINDS", "Reader", "Refused", "Source", "kinds", "read_source", "read_sources"]

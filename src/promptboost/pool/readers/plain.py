@@ -13,7 +13,7 @@ from pathlib import Path
 from promptboost.errors import FileFormatError
 from promptboost.files import load_json, read_text
 from promptboost.pool.io import is_saved_pool, load_pool
-from promptboost.pool.readers.mapping import read_mapping
+from promptboost.pool.readers.sentences import read_mapping
 from promptboost.pool.readers.source import Gathering, Reader, Source
 
 _TEXT_COLUMNS = ("sentence", "text")
