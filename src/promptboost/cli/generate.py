@@ -79,7 +79,7 @@ def ask(
     out: Output, questions: Sequence["Question"], file: Path, per_class: int | None, **asking: Any
 ) -> "Generated | None":
     """Ask, or say what asking would take; None for the latter."""
-    from promptboost.cli import generate_text as words
+    from promptboost.cli import pool_text as words
     from promptboost.llm import Budget, Manner, ModelSettings, ReplyCache, generate_pool, plan
     from promptboost.llm.generation import Price
 
@@ -188,7 +188,7 @@ def generate(
     Every reply is kept. Whatever ends the asking, the same command asks only what is missing; with
     all replies there it makes the file again without a server.
     """
-    from promptboost.cli import generate_text as words
+    from promptboost.cli import pool_text as words
     from promptboost.llm import questions_for
 
     _check_file(file, classes, asking)
@@ -200,8 +200,8 @@ def generate(
     from promptboost.files import write_json
 
     write_json(file, done.sentences)
-    record = words.record(file, replies_of(file, asking), done, done.sentences)
-    out.result(record, lambda: words.text(record))
+    record = words.generated_record(file, replies_of(file, asking), done, done.sentences)
+    out.result(record, lambda: words.generated_text(record))
     return exit_code(done)
 
 
@@ -240,7 +240,7 @@ def grow(
 
     FILE.json then holds the sentences of RUN and the new ones, for another fit with --prompts.
     """
-    from promptboost.cli import generate_text as words
+    from promptboost.cli import pool_text as words
     from promptboost.llm.questions import pair_questions
     from promptboost.runs import growth
     from promptboost.runs.run_folder import RunFolder
@@ -255,8 +255,8 @@ def grow(
     if done is None:
         return 0
     grown = growth.write_grown(run, done.sentences, file)
-    record = words.record(file, replies_of(file, asking), done, grown)
-    record |= words.growth(found, done)
+    record = words.generated_record(file, replies_of(file, asking), done, grown)
+    record |= words.growth_record(found, done)
     if (images := growth.measured_on(run)) is not None:
         out.note(
             f"the pairs were found on the images held out ({images}): figures of the next fit on "
@@ -277,7 +277,7 @@ def grow(
             finish=(write_report, write_card),
         )
         record |= {"run": str(new_run), **words.before_and_after(run, new_run)}
-    out.result(record, lambda: words.text(record))
+    out.result(record, lambda: words.generated_text(record))
     return exit_code(done)
 
 

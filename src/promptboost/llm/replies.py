@@ -185,7 +185,7 @@ class Cleaned:
     dropped: Counter[str] = field(default_factory=Counter)
 
 
-def clean_reply(text: str, *, max_words: int = MAX_WORDS, cut_off: bool = False) -> Cleaned:
+def clean_reply(text: str, *, cut_off: bool = False) -> Cleaned:
     """Take the sentences out of a reply.
 
     Bullets, numbers, quotes, markup, terminal codes and control characters go; so do headings and
@@ -204,8 +204,8 @@ def clean_reply(text: str, *, max_words: int = MAX_WORDS, cut_off: bool = False)
         if _HEADING.match(line):
             cleaned.dropped["heading"] += 1
             continue
-        for part in _parts(_unwrapped(line), max_words):
-            if reason := _reason_against(part, max_words):
+        for part in _parts(_unwrapped(line)):
+            if reason := _reason_against(part):
                 cleaned.dropped[reason] += 1
             else:
                 kept.append(part)
@@ -257,17 +257,17 @@ def _unwrapped(line: str) -> str:
     return line
 
 
-def _parts(line: str, max_words: int) -> Iterator[str]:
-    if len(line.split()) <= max_words:
+def _parts(line: str) -> Iterator[str]:
+    if len(line.split()) <= MAX_WORDS:
         yield line
     else:
         yield from _SENTENCE_END.split(line)
 
 
-def _reason_against(part: str, max_words: int) -> str | None:
+def _reason_against(part: str) -> str | None:
     if not any(character.isalpha() for character in part):
         return "no words"
-    if len(part.split()) > max_words or len(part) > 12 * max_words:
+    if len(part.split()) > MAX_WORDS or len(part) > 12 * MAX_WORDS:
         return "too long"
     if _CHAT.match(part):
         return "chat"

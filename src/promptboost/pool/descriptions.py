@@ -59,14 +59,11 @@ def emoji_descriptions() -> dict[str, list[str]]:
 
 
 def sentences_by_class(
-    class_names: Sequence[str],
-    descriptions: Mapping[str, Sequence[str]],
-    *,
-    where: str = "the descriptions",
+    class_names: Sequence[str], descriptions: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, list[str]], tuple[str, ...]]:
     """Find the sentences of each class, names meeting as in :func:`resolve`."""
     met = resolve(class_names, descriptions)
-    met.check_clear(where)
+    met.check_clear("the descriptions")
     by_class: dict[str, list[str]] = {}
     for match in met.matches:
         label = f"the class {match.entry!r}"

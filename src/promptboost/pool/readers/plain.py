@@ -19,10 +19,6 @@ from promptboost.pool.readers.source import Gathering, Reader, Source
 _TEXT_COLUMNS = ("sentence", "text")
 
 
-def _json(path: Path) -> Source:
-    return read_mapping(path, path.name, "plain")
-
-
 def _json_lines(path: Path) -> Source:
     gathering = Gathering(str(path))
     # Not splitlines(): JSON strings may hold U+2028 and the like unescaped.
@@ -76,7 +72,7 @@ def _tabbed(path: Path) -> Source:
 
 
 _BY_ENDING: dict[str, Callable[[Path], Source]] = {
-    ".json": _json,
+    ".json": lambda path: read_mapping(path, path.name, "plain"),
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
     ".csv": _csv,

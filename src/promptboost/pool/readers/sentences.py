@@ -77,10 +77,6 @@ def _read_cupl(path: Path, dataset: str | None) -> tuple[Source, ...]:
     return (read_mapping(path, f"cupl_{named[1].lower()}" if named else "cupl", "cupl"),)
 
 
-def _read_gpt4vis(path: Path, dataset: str | None) -> tuple[Source, ...]:
-    return (read_mapping(path, "gpt4vis", "gpt4vis"),)
-
-
 def _is_awt(path: Path) -> bool:
     folders = path.resolve().parts[:-1]
     return _is_json(path) and any(part == "AWT" or part.startswith("AWT_") for part in folders)
@@ -96,7 +92,9 @@ CUPL = Reader(
     "cupl", lambda path: _is_json(path) and _CUPL.search(path.stem) is not None, _read_cupl
 )
 GPT4VIS = Reader(
-    "gpt4vis", lambda path: _is_json(path) and _GPT4VIS.search(path.stem) is not None, _read_gpt4vis
+    "gpt4vis",
+    lambda path: _is_json(path) and _GPT4VIS.search(path.stem) is not None,
+    lambda path, _: (read_mapping(path, "gpt4vis", "gpt4vis"),),
 )
 AWT = Reader("awt", _is_awt, _read_awt)
 
