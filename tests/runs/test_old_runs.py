@@ -18,6 +18,15 @@ ANSWERS = json.loads((OLD / "answers.json").read_text())
 RUNS = ["gradient", "paper"]
 
 
+def holds(now, before):
+    """Whether an answer says all that it said before; it may say more."""
+    if isinstance(before, dict):
+        return all(key in now and holds(now[key], before[key]) for key in before)
+    if isinstance(before, list):
+        return len(now) == len(before) and all(map(holds, now, before))
+    return now == before
+
+
 @pytest.fixture
 def old(tmp_path, monkeypatch):
     """The folder in which the commands of then were typed."""
@@ -90,15 +99,14 @@ def test_show_report_evaluate_and_transfer(capsys, old, run):
     shown = call(capsys, "show", run, "--json")
     before = ANSWERS[run]["show"]
     assert shown.json["edited"] is False
-    hardest = zip(shown.json["hardest"], before["hardest"], strict=True)
-    assert all(old.items() <= now.items() for now, old in hardest)
+    assert holds(shown.json["hardest"], before["hardest"])
     assert shown.json["rounds"] == before["rounds"]
     assert call(capsys, "report", run).code == 0
     assert (old / run / "report.html").exists()
     assert not read_run(run).is_edited
     measured = call(capsys, "evaluate", run, "images", "--json").json
     for key in ("pictures", "learnt_from", "methods", "per_class"):
-        assert measured[key] == ANSWERS[run]["evaluate"][key]
+        assert holds(measured[key], ANSWERS[run]["evaluate"][key])
     moved = call(capsys, "transfer", run, "--encoder", "fake:16-1", "--json")
     for key in ("boosted", "zero_shot", "pictures"):
         assert moved.json[key] == ANSWERS[run]["transfer"][key]
