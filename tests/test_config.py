@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from promptboost.boosting import BoostSettings, GradientSettings
 from promptboost.boosting.grid import MAX_BANK_SIZE
-from promptboost.cli.fit import command as fit_command
+from promptboost.cli.fit import fit as fit_command
 from promptboost.config import PRESETS, BoostConfig, FitConfig, read_config, settings_of
 from promptboost.errors import FileFormatError, SettingError
 from promptboost.estimator import PromptBoostClassifier

@@ -11,26 +11,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = [
-    "PromptBoostError",
-    "InputError",
-    "EmbeddingError",
-    "LabelError",
-    "WeightError",
-    "PoolError",
-    "SettingError",
-    "FileFormatError",
-    "DataError",
-    "EncoderError",
-    "MissingExtraError",
-    "StoreError",
-    "RunError",
-    "command_name",
-    "place",
-    "few",
-    "count",
-]
-
 
 class PromptBoostError(Exception):
     """Base class of all errors promptboost raises on purpose."""

@@ -12,20 +12,6 @@ from typing import Any
 
 from promptboost.errors import FileFormatError, InputError, PoolError
 
-__all__ = [
-    "replacing",
-    "write_bytes",
-    "write_text",
-    "write_json",
-    "read_text",
-    "read_json",
-    "load_json",
-    "unique",
-    "Stamp",
-    "stamp_of",
-    "file_stamp",
-]
-
 Stamp = tuple[int, int, int, int]
 """What changes when a file is written to or replaced."""
 
@@ -37,26 +23,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     Whoever reads `path` sees the old file or the new one, never a part. If the block raises, or
     the process is interrupted, the old file stays and the temporary one is removed.
 
-    Parameters
-    ----------
-    path : path-like
-        The file to write. Its folder must exist. A symbolic link is followed, and an existing
-        file hands on its permissions.
-
-    Yields
-    ------
-    pathlib.Path
-        An empty file in the same folder.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with replacing(Path(folder) / "numbers.txt") as part:
-    ...         _ = part.write_text("1 2 3")
-    ...     [file.name for file in Path(folder).iterdir()]
-    ['numbers.txt']
+    Its folder must exist. A symbolic link is followed, and an existing file hands on its
+    permissions.
     """
     # Following links first keeps a link a link; its target is what the user means to write.
     target = Path(os.path.realpath(path))
@@ -66,7 +34,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield part
         if mode is not None:
             part.chmod(mode)
-        _flush_to_disk(part)
+        with part.open("r+b") as stream:
+            os.fsync(stream.fileno())
         os.replace(part, target)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -75,33 +44,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write bytes to a file, whole or not at all.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_bytes(Path(folder) / "data.bin", b"abc")
-    ...     (Path(folder) / "data.bin").read_bytes()
-    b'abc'
-    """
+    """Write bytes to a file, whole or not at all."""
     with replacing(path) as part:
         part.write_bytes(data)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    r"""Write text as UTF-8 with the line ends it has, whole or not at all.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_text(Path(folder) / "note.txt", "naïve\n")
-    ...     (Path(folder) / "note.txt").read_bytes()
-    b'na\xc3\xafve\n'
-    """
+    """Write text as UTF-8 with the line ends it has, whole or not at all."""
     write_bytes(path, text.encode("utf-8"))
 
 
@@ -111,24 +60,10 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def read_text(path: str | os.PathLike[str], *, error: type[InputError] | None = None) -> str:
-    r"""Read a UTF-8 file, with or without a byte order mark, with the line ends it has.
+    """Read a UTF-8 file, with or without a byte order mark, with the line ends it has.
 
-    Parameters
-    ----------
-    path : path-like
-        The file.
-    error : type, optional
-        What to raise; by default :class:`PoolError` where the file cannot be opened, and
-        :class:`FileFormatError` where it is not UTF-8.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "owl.txt")
-    ...     _ = path.write_bytes(b"\xef\xbb\xbflarge round eyes")
-    ...     read_text(path)
-    'large round eyes'
+    `error` is what to raise; by default :class:`PoolError` where the file cannot be opened, and
+    :class:`FileFormatError` where it is not UTF-8.
     """
     try:
         return Path(path).read_bytes().decode("utf-8-sig")
@@ -146,15 +81,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def load_json(text: str, where: str) -> Any:
-    """Read JSON in which no key occurs twice; `where` is the file, for messages.
-
-    Examples
-    --------
-    >>> load_json('{"owl": [], "owl": []}', "birds.json")
-    Traceback (most recent call last):
-        ...
-    promptboost.errors.FileFormatError: birds.json: 'owl' occurs twice; join the two lists
-    """
+    """Read JSON in which no key occurs twice; `where` is the file, for messages."""
     try:
         return json.loads(text, object_pairs_hook=unique)
     except PoolError as error:
@@ -216,11 +143,6 @@ def _new_file_beside(target: Path) -> Path:
     # os.open lets the umask decide the permissions; the tempfile module would make it private.
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     return part
-
-
-def _flush_to_disk(file: Path) -> None:
-    with file.open("r+b") as stream:
-        os.fsync(stream.fileno())
 
 
 def _flush_folder(folder: Path) -> None:

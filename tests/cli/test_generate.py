@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from promptboost.cli.failure import guarded
 from promptboost.cli.generate import generate, grow
+from promptboost.cli.output import guarded
 from promptboost.pool import read_descriptions
 from promptboost.runs.run_folder import RunFolder
 from tests.cli.cli_tools import Answer
@@ -244,7 +244,7 @@ def test_classes_from_a_file_or_from_images(call, tmp_path, task):
 def test_ctrl_c_keeps_what_was_answered(tmp_path):
     file = tmp_path / "birds.json"
     code = (
-        "import sys; from promptboost.cli.failure import guarded; "
+        "import sys; from promptboost.cli.output import guarded; "
         "from promptboost.cli.generate import generate; "
         "sys.exit(guarded(lambda: generate.main(sys.argv[1:], standalone_mode=False) or 0, []))"
     )

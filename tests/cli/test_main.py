@@ -6,7 +6,7 @@ import time
 import pytest
 
 import promptboost
-from promptboost.cli import _COMMANDS, failure
+from promptboost.cli import _COMMANDS, output
 from tests.cli.cli_tools import call
 
 
@@ -48,8 +48,9 @@ def test_every_command_has_help_and_the_options_of_all(capsys, name):
 
 def test_importing_a_command_is_cheap():
     script = (
-        "import sys, importlib\n"
-        f"for name in {list(_COMMANDS)!r}: importlib.import_module(f'promptboost.cli.{{name}}')\n"
+        "import sys\n"
+        "from promptboost.cli import _COMMANDS, promptboost\n"
+        "for name in _COMMANDS: assert promptboost.get_command(None, name).name == name\n"
         "print(sorted({'numpy', 'torch', 'sklearn', 'PIL', 'numba'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -112,13 +113,13 @@ def fail_with(error):
     ("error", "code", "said"),
     [
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
-        (failure.Interrupted("promptboost fit x"), 130, "to go on, type: promptboost fit x\n"),
+        (output.Interrupted("promptboost fit x"), 130, "to go on, type: promptboost fit x\n"),
         (OSError(28, "No space left on device", "run/x"), 2, "run/x: No space left on device\n"),
         (RuntimeError("odd"), 1, "RuntimeError: odd (a fault in promptboost"),
     ],
 )
 def test_exit_codes(capsys, error, code, said):
-    assert failure.guarded(fail_with(error), []) == code
+    assert output.guarded(fail_with(error), []) == code
     assert said in capsys.readouterr().err
 
 
@@ -134,6 +135,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(fitted):
 def test_own_warnings_become_notes_and_others_are_left_out(capsys):
     from promptboost.encoders import TruncatedPromptWarning
 
-    failure._show_warning(TruncatedPromptWarning("too long\x1b"), TruncatedPromptWarning, "", 0)
-    failure._show_warning(DeprecationWarning("old"), DeprecationWarning, "", 0)
+    output._show_warning(TruncatedPromptWarning("too long\x1b"), TruncatedPromptWarning, "", 0)
+    output._show_warning(DeprecationWarning("old"), DeprecationWarning, "", 0)
     assert capsys.readouterr().err == "note: too long�\n"

@@ -3,9 +3,8 @@ import io
 import pytest
 from PIL import Image
 
-from promptboost.data import integrity
-from promptboost.data.decode import check_one
-from promptboost.data.integrity import cut_off
+from promptboost.data import decode
+from promptboost.data.decode import check_one, cut_off
 from tests.data.image_tools import encoded, plain
 
 JPEG, PNG = (encoded(plain(size=(16, 16)), form) for form in ("JPEG", "PNG"))
@@ -21,7 +20,7 @@ def _files(folder, contents):
 
 def test_whole_images_are_not_decoded(tmp_path, monkeypatch):
     files = _files(tmp_path, {"a.jpg": JPEG, "b.png": PNG})
-    monkeypatch.setattr(integrity, "check_one", lambda *_: pytest.fail("decoded without need"))
+    monkeypatch.setattr(decode, "check_one", lambda *_: pytest.fail("decoded without need"))
     assert cut_off(files) == []
 
 
@@ -52,7 +51,7 @@ def test_what_is_no_image(tmp_path):
 
 
 def test_order_and_number_do_not_hang_on_threads(tmp_path, monkeypatch):
-    monkeypatch.setattr(integrity, "_AT_ONCE", 3)
+    monkeypatch.setattr(decode, "_AT_ONCE", 3)
     files = _files(tmp_path, {f"{i:02}": JPEG if i % 2 else JPEG[:30] for i in range(20)})
     found = cut_off(files, workers=4)
     assert [bad.path for bad in found] == [str(file) for file in files[::2]]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.pool import Prompt, PromptPool, build_pool, load_pool, read_descriptions, save_pool
+from promptboost.pool.products import ClassPrompts
 from tests.pool.pool_strategies import content, pools
 
 
@@ -178,11 +179,15 @@ def test_bad_plain_files_and_names_are_refused(tmp_path):
         save_pool(small(), tmp_path / "none" / "pool.jsonl")
 
 
-class Breaking(tuple):
-    """Prompts that cannot all be made, as when memory runs out."""
+class Breaking(ClassPrompts):
+    """Prompts that run out of memory after the last."""
 
     def __iter__(self):
         yield from super().__iter__()
+        raise MemoryError
+
+    def texts(self):
+        yield from super().texts()
         raise MemoryError
 
 
@@ -192,7 +197,7 @@ def test_a_pool_that_is_not_written_whole_is_not_written(tmp_path, name):
     save_pool(pool, path)
     before = path.read_bytes()
     broken = dataclasses.replace(
-        pool, prompts_by_class=tuple(Breaking(own) for own in pool.prompts_by_class)
+        pool, prompts_by_class=tuple(Breaking(own.parts) for own in pool.prompts_by_class)
     )
     with pytest.raises(MemoryError):
         save_pool(broken, path)

@@ -1,4 +1,4 @@
-"""Speaking: the command ``promptboost``. Each command is a file here, imported when it is called."""
+"""Speaking: the command ``promptboost``. The file of a command is imported when it is called."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from promptboost.cli import failure
+from promptboost.cli.output import guarded, prepare_streams
 from promptboost.errors import command_name
 
 __all__ = ["main", "promptboost"]
@@ -17,7 +17,7 @@ __all__ = ["main", "promptboost"]
 _COMMANDS = {
     "demo": "See it work on emoji: start here.",
     "fit": "Learn a classifier made of sentences from labelled images.",
-    "predict": "Say what images show.",
+    "predict": "Tell what images show.",
     "show": "Read what was learnt.",
     "diff": "Compare the sentences of two runs.",
     "evaluate": "Measure a run on other labelled images.",
@@ -30,6 +30,13 @@ _COMMANDS = {
     "embed": "Embed images ahead of time.",
     "cache": "Show, check or clear the embedding store.",
     "doctor": "Look at what is installed and what works.",
+}
+
+# Commands that share a file; the others have one of their name.
+_HOMES = {
+    **dict.fromkeys(("models", "embed", "cache", "doctor"), "encoders"),
+    **dict.fromkeys(("diff", "report"), "show"),
+    "transfer": "evaluate",
 }
 
 _HELP = """A few labelled images in, an image classifier made of plain sentences out.
@@ -62,8 +69,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module = import_module(f"promptboost.cli.{cmd_name}")
-        command: click.Command = module.command
+        module = import_module(f"promptboost.cli.{_HOMES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, cmd_name)
         return command
 
     def resolve_command(
@@ -118,8 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     # Threads that spin while they wait slow each other down as soon as another program needs a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    failure.prepare_streams()
-    sys.exit(failure.guarded(lambda: _invoke(given), given))
+    prepare_streams()
+    sys.exit(guarded(lambda: _invoke(given), given))
 
 
 def _invoke(given: list[str]) -> int:

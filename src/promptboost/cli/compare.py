@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.failure import Interrupted
-from promptboost.cli.options import config_options
-from promptboost.cli.output import Output, device_option, no_cache_option, plain, speaks, table
+from promptboost.cli.options import config_options, embeds
+from promptboost.cli.output import Interrupted, Output, plain, speaks, table
 from promptboost.config import DEFAULT_ENCODER, FitConfig
 from promptboost.errors import command_name
 
@@ -91,10 +90,9 @@ class _Numbers(_Names):
 )
 @config_options(("prompts", "templates", "concatenate", "views", "view_scale"))
 @click.option("--list", "only_list", is_flag=True, help="Say which methods there are.")
-@no_cache_option
-@device_option
+@embeds
 @speaks
-def command(
+def compare(
     out: Output,
     data: str | None,
     out_folder: Path | None,
@@ -159,14 +157,9 @@ def command(
 def _list(out: Output) -> None:
     from promptboost.methods import METHODS
 
-    out.result(
-        {name: record.label for name, record in METHODS.items()},
-        lambda: table(
-            ["method", "what it is"],
-            [[name, record.label] for name, record in METHODS.items()],
-            left=(0, 1),
-        ),
-    )
+    labels = {name: record.label for name, record in METHODS.items()}
+    rows = [list(item) for item in labels.items()]
+    out.result(labels, lambda: table(["method", "what it is"], rows, left=(0, 1)))
 
 
 def _tables(request: "CompareRequest", found: "Compared", files: list[Path]) -> str:
@@ -177,33 +170,26 @@ def _tables(request: "CompareRequest", found: "Compared", files: list[Path]) -> 
         here = curves(found.lines, on)
         at_home = not here[0].via
         best = {k: best_at(here, k) for k in request.shots}
-        rows = [
-            [
-                curve.method,
-                *(
-                    written(curve, k) + ("*" if curve.method in best[k] else " ")
-                    for k in request.shots
-                ),
-                fit_time(curve),
-                predict_time(curve),
-                *([] if at_home else [how(curve)]),
+        rows = []
+        for curve in here:
+            marks = ("*" if curve.method in best[k] else " " for k in request.shots)
+            figures = [
+                written(curve, k) + mark for k, mark in zip(request.shots, marks, strict=True)
             ]
-            for curve in here
-        ]
+            times = [fit_time(curve), predict_time(curve)]
+            rows.append([curve.method, *figures, *times, *([] if at_home else [how(curve)])])
         title = f"on {on}" if at_home else f"learnt on {request.encoder}, measured on {on}"
         head = ["", *(f"{k} shots " if k > 1 else "1 shot " for k in request.shots)]
         head += ["fit", "an image"] if at_home else ["fit again", "an image", "how it got there"]
         left = (0,) if at_home else (0, len(head) - 1)
         parts += [plain(f"accuracy in per cent, {title}"), table(head, rows, left=left), ""]
+    draws = len(request.seeds)
+    spread = f"mean ± standard deviation over {draws} draws" if draws > 1 else "one draw"
     parts.append(
-        f"{_spread(len(request.seeds))}; * best of its column; fit at the most shots, images embedded "
-        "already; an image from file to answer"
+        f"{spread}; * best of its column; fit at the most shots, images embedded already; an image "
+        "from file to answer"
     )
     parts += [f"failed   {plain(line)}" for line in found.failed]
     if files:
         parts.append(f"files    {', '.join(plain(str(file)) for file in files)}")
     return "\n".join(parts)
-
-
-def _spread(draws: int) -> str:
-    return f"mean ± standard deviation over {draws} draws" if draws > 1 else "one draw"

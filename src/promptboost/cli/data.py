@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.failure import UNUSABLE
-from promptboost.cli.output import Output, plain, speaks, table
+from promptboost.cli.output import UNUSABLE, Output, plain, speaks, table
 from promptboost.errors import command_name
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 @click.group(name="data", invoke_without_command=True)
 @click.pass_context
-def command(ctx: click.Context) -> None:
+def data(ctx: click.Context) -> None:
     """Look at the benchmarks of the papers.
 
     Its commands take --json and --quiet.
@@ -24,7 +23,7 @@ def command(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@command.command(name="check")
+@data.command(name="check")
 @click.argument("name")
 @click.argument("folder", metavar="DIR", type=click.Path())
 @click.option(

@@ -30,7 +30,7 @@ _HEADS = {
     help="Folder of the run that is kept; an earlier one is replaced.",
 )
 @speaks
-def command(out: Output, folder: Path) -> None:
+def demo(out: Output, folder: Path) -> None:
     """Fit emoji of 20 classes, move the text to another encoder, print a table.
 
     Accuracy on emoji that were never learnt from, at 1, 2, 4 and 8 shots, mean of three draws. A few

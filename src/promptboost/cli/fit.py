@@ -5,18 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.failure import Interrupted
-from promptboost.cli.options import config_options
-from promptboost.cli.output import (
-    Output,
-    device_option,
-    no_cache_option,
-    percent,
-    plain,
-    sparkline,
-    speaks,
-    table,
-)
+from promptboost.cli.options import config_options, embeds
+from promptboost.cli.output import Interrupted, Output, percent, plain, sparkline, speaks, table
 from promptboost.config import PRESETS, FitConfig, read_config
 from promptboost.errors import command_name
 
@@ -51,10 +41,9 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
 @config_options(presets=True)
 @click.option("--overwrite", is_flag=True, help="Replace the run that is there.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run, with its settings.")
-@no_cache_option
-@device_option
+@embeds
 @speaks
-def command(
+def fit(
     out: Output,
     data: str,
     run: Path,
@@ -94,16 +83,9 @@ def command(
             f"encoder {settings.encoder}: needs no model hub. Where one can be reached, add "
             "--encoder ViT-B-32/openai, which sees much better"
         )
+    finish = (write_report, write_card)
     request = FitRequest(
-        data,
-        run,
-        settings,
-        overwrite,
-        resume,
-        not no_cache,
-        out.progress,
-        device,
-        finish=(write_report, write_card),
+        data, run, settings, overwrite, resume, not no_cache, out.progress, device, finish=finish
     )
     try:
         results = fit_run(request, out.note)
@@ -130,13 +112,8 @@ def _summary(run: Path, results: "Results") -> str:
         table(
             ["", "accuracy", "mean of classes", "learnt images"],
             [
-                [
-                    method.label,
-                    percent(method.accuracy),
-                    percent(method.class_accuracy),
-                    percent(method.learn_accuracy),
-                ]
-                for method in results.methods
+                [m.label, *map(percent, (m.accuracy, m.class_accuracy, m.learn_accuracy))]
+                for m in results.methods
             ],
         ),
         "",

@@ -1,28 +1,19 @@
 """``promptboost pool generate`` and ``promptboost pool grow``."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import reduce
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.failure import UNUSABLE, Interrupted
-from promptboost.cli.output import Command, Output, speaks
+from promptboost.cli.options import run_argument, with_options
+from promptboost.cli.output import UNUSABLE, Interrupted, Output, speaks
 
 if TYPE_CHECKING:
     from promptboost.llm import Generated, Question
 
-__all__ = ["class_names_of", "generate", "grow", "with_options"]
-
 COUNT = click.IntRange(min=1)
 _BUDGET = click.IntRange(min=0)
-
-
-def with_options(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
-    """Return what adds options to a command, in their order."""
-    return lambda function: reduce(lambda made, option: option(made), reversed(options), function)
 
 
 #: The options about the model, the budget and the replies.
@@ -88,16 +79,12 @@ def ask(
     out: Output, questions: Sequence["Question"], file: Path, per_class: int | None, **asking: Any
 ) -> "Generated | None":
     """Ask, or say what asking would take; None for the latter."""
-    from promptboost.cli import generate_text as words
+    from promptboost.cli import pool_text as words
     from promptboost.llm import Budget, Manner, ModelSettings, ReplyCache, generate_pool, plan
     from promptboost.llm.generation import Price
 
-    settings = ModelSettings(
-        **{
-            name: asking[name]
-            for name in ("model", "provider", "base_url", "temperature", "reply_tokens", "timeout")
-        }
-    )
+    named = ("model", "provider", "base_url", "temperature", "reply_tokens", "timeout")
+    settings = ModelSettings(**{name: asking[name] for name in named})
     replies = replies_of(file, asking)
     cache = ReplyCache(replies)
     if cache.damaged:
@@ -114,8 +101,11 @@ def ask(
         progress=out.progress,
         say=out.note,
     )
-    with _going_on(replies):
+    try:
         done = generate_pool(questions, settings, cache, per_class=per_class, manner=manner)
+    except KeyboardInterrupt:
+        again = f"the same command again (what was answered is kept in {replies})"
+        raise Interrupted(again) from None
     for line in words.remarks(done):
         out.note(line)
     words.check_any(done, replies)
@@ -133,16 +123,6 @@ def _check_places(*files: Path) -> None:
         if file.is_dir():
             raise SettingError(f"{file} is a folder; give the name of a file")
         check_writable(file.absolute().parent)
-
-
-@contextmanager
-def _going_on(replies: Path) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"the same command again (what was answered is kept in {replies})"
-        ) from None
 
 
 def exit_code(done: "Generated") -> int:
@@ -208,7 +188,7 @@ def generate(
     Every reply is kept. Whatever ends the asking, the same command asks only what is missing; with
     all replies there it makes the file again without a server.
     """
-    from promptboost.cli import generate_text as words
+    from promptboost.cli import pool_text as words
     from promptboost.llm import questions_for
 
     _check_file(file, classes, asking)
@@ -220,8 +200,8 @@ def generate(
     from promptboost.files import write_json
 
     write_json(file, done.sentences)
-    record = words.record(file, replies_of(file, asking), done, done.sentences)
-    out.result(record, lambda: words.text(record))
+    record = words.generated_record(file, replies_of(file, asking), done, done.sentences)
+    out.result(record, lambda: words.generated_text(record))
     return exit_code(done)
 
 
@@ -230,7 +210,7 @@ def generate(
     short_help="Ask about the classes a run mixes up.",
     epilog=_GROW_EXAMPLES + _ENVIRONMENT,
 )
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @_output
 @click.option("--pairs", type=COUNT, default=10, show_default=True, help="Pairs to ask about.")
 @click.option(
@@ -260,7 +240,7 @@ def grow(
 
     FILE.json then holds the sentences of RUN and the new ones, for another fit with --prompts.
     """
-    from promptboost.cli import generate_text as words
+    from promptboost.cli import pool_text as words
     from promptboost.llm.questions import pair_questions
     from promptboost.runs import growth
     from promptboost.runs.run_folder import RunFolder
@@ -275,8 +255,8 @@ def grow(
     if done is None:
         return 0
     grown = growth.write_grown(run, done.sentences, file)
-    record = words.record(file, replies_of(file, asking), done, grown)
-    record |= words.growth(found, done)
+    record = words.generated_record(file, replies_of(file, asking), done, grown)
+    record |= words.growth_record(found, done)
     if (images := growth.measured_on(run)) is not None:
         out.note(
             f"the pairs were found on the images held out ({images}): figures of the next fit on "
@@ -297,7 +277,7 @@ def grow(
             finish=(write_report, write_card),
         )
         record |= {"run": str(new_run), **words.before_and_after(run, new_run)}
-    out.result(record, lambda: words.text(record))
+    out.result(record, lambda: words.generated_text(record))
     return exit_code(done)
 
 

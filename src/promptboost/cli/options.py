@@ -1,13 +1,33 @@
-"""Settings of a fit as options of a command: names, types and help come from the configuration."""
+"""Options that several commands have; those for settings of a fit come from the configuration."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import click
 
+from promptboost.cli.output import Command
 from promptboost.config import PRESETS, FitConfig, Setting, settings_of
 
-__all__ = ["config_options"]
+device_option = click.option(
+    "--device", help="Where the encoder runs, such as cpu or cuda:1. Default: the fastest there is."
+)
+run_argument = click.argument("run", type=click.Path(path_type=Path))
+
+
+def with_options(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+    """Return what adds options to a command, in their order."""
+    return lambda function: reduce(lambda made, option: option(made), reversed(options), function)
+
+
+#: The options about embeddings.
+embeds = with_options(
+    [
+        click.option("--no-cache", is_flag=True, help="Compute all embeddings, and keep none."),
+        device_option,
+    ]
+)
 
 
 class _NumberOrAll(click.ParamType[Any]):
@@ -25,24 +45,11 @@ class _NumberOrAll(click.ParamType[Any]):
 def config_options(
     names: Iterable[str] | None = None, *, presets: bool = False
 ) -> Callable[[Any], Any]:
-    """Return a decorator that adds options for settings; what is not typed is None.
-
-    Parameters
-    ----------
-    names : iterable of str, optional
-        Which settings; all of them by default.
-    presets : bool, default=False
-        Whether the command has presets, which change some defaults.
-    """
+    """Return a decorator that adds options for settings; what is not typed is None."""
     settings = settings_of(FitConfig)
     chosen = [settings[name] for name in (settings if names is None else names)]
 
-    def add(command: Any) -> Any:
-        for setting in reversed(chosen):  # the last decorator to be applied is the first option
-            command = _option(setting, presets=presets)(command)
-        return command
-
-    return add
+    return with_options([_option(setting, presets=presets) for setting in chosen])
 
 
 def _option(setting: Setting, *, presets: bool) -> Callable[[Any], Any]:

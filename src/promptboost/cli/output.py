@@ -1,24 +1,21 @@
-"""How commands speak: results on stdout, notes on stderr, or one JSON object."""
+"""How commands speak: results on stdout, notes on stderr, one line and an exit code where they fail."""
 
 import functools
 import json
+import os
+import sys
 import unicodedata
+import warnings
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
-__all__ = [
-    "Output",
-    "percent",
-    "plain",
-    "sparkline",
-    "speaks",
-    "table",
-    "device_option",
-    "no_cache_option",
-]
+from promptboost.errors import PromptBoostError
+
+INTERNAL, UNUSABLE, INTERRUPTED = 1, 2, 130
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -28,18 +25,10 @@ _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, direction marks, surrogate
 
 @dataclass(frozen=True)
 class Output:
-    """Where a command's words go.
+    """Where a command's words go."""
 
-    Attributes
-    ----------
-    json : bool
-        One JSON object on stdout instead of text.
-    quiet : bool
-        No notes, no progress bars.
-    """
-
-    json: bool = False
-    quiet: bool = False
+    json: bool = False  # one JSON object on stdout instead of text
+    quiet: bool = False  # no notes, no progress bars
 
     @property
     def progress(self) -> bool:
@@ -52,7 +41,7 @@ class Output:
             click.echo(plain(text), err=True)
 
     def result(self, found: Any, text: str | Callable[[], str]) -> None:
-        """Return the result, as JSON or as text."""
+        """Print the result, as JSON or as text."""
         if self.json:
             click.echo(json.dumps(found, allow_nan=False))
         else:
@@ -60,7 +49,7 @@ class Output:
 
 
 def speaks(command: Command) -> Command:
-    """Return a command the options ``--json``, ``--quiet`` and ``--debug``, and an `out` to speak by."""
+    """Add the options ``--json``, ``--quiet`` and ``--debug``, and an `out` to speak by."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     @click.option("--quiet", "-q", is_flag=True, help="No notes and no progress bars.")
@@ -73,13 +62,7 @@ def speaks(command: Command) -> Command:
 
 
 def plain(text: str) -> str:
-    r"""Take out what a terminal would obey instead of show.
-
-    Examples
-    --------
-    >>> plain("cat\x1b[2J\n.jpg")
-    'cat�[2J�.jpg'
-    """
+    """Take out what a terminal would obey instead of show."""
     if text.isascii() and text.isprintable():
         return text
     hidden = "\N{REPLACEMENT CHARACTER}"
@@ -87,13 +70,7 @@ def plain(text: str) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Write a share for a terminal.
-
-    Examples
-    --------
-    >>> percent(0.4337), percent(None)
-    ('43.4 %', '–')
-    """
+    """Write a share for a terminal."""
     from promptboost.report.phrases import percent as written
 
     return written(share).replace("\u202f", " ")  # terminals have no thin space
@@ -102,15 +79,7 @@ def percent(share: float | None) -> str:
 def table(
     headers: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)
 ) -> str:
-    """Lay out rows: the columns in `left` to the left, the others to the right.
-
-    Examples
-    --------
-    >>> print(table(["class", "right"], [["bird", "50.0 %"], ["fish", "7.5 %"]]))
-    class   right
-    bird   50.0 %
-    fish    7.5 %
-    """
+    """Lay out rows: the columns in `left` to the left, the others to the right."""
     clean = [[plain(cell) for cell in row] for row in [headers, *rows]]
     widths = [max(map(_width, column)) for column in zip(*clean, strict=True)]
     return "\n".join(
@@ -120,13 +89,7 @@ def table(
 
 
 def sparkline(values: Sequence[float], width: int = 50) -> str:
-    """Draw a curve in one line of text.
-
-    Examples
-    --------
-    >>> sparkline([0.1, 0.2, 0.4, 0.8])
-    '▁▂▄█'
-    """
+    """Draw a curve in one line of text."""
     step = max(1.0, len(values) / width)
     shown = [values[min(len(values) - 1, int(i * step))] for i in range(min(width, len(values)))]
     low, high = min(shown), max(shown)
@@ -144,10 +107,79 @@ def _padded(text: str, width: int, *, left: bool) -> str:
     return text + space if left else space + text
 
 
-device_option = click.option(
-    "--device", help="Where the encoder runs, such as cpu or cuda:1. Default: the fastest there is."
-)
+class Interrupted(Exception):  # noqa: N818
+    """Ctrl-C in work that can go on; the message is the command that does so.
 
-no_cache_option = click.option(
-    "--no-cache", is_flag=True, help="Compute all embeddings, and keep none."
-)
+    Not a KeyboardInterrupt, of which click would keep the message to itself.
+    """
+
+
+def prepare_streams() -> None:
+    """Let no character and no warning of a library get in the way of the output."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character gets a question mark, not a traceback.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    warnings.showwarning = _show_warning
+
+
+def guarded(work: Callable[[], int], arguments: Sequence[str]) -> int:
+    """Do the work of a command; turn what goes wrong into a line and an exit code."""
+    as_json = "--json" in arguments
+    debug = "--debug" in arguments or os.environ.get("PROMPTBOOST_DEBUG", "") not in ("", "0")
+    try:
+        code = work()
+        sys.stdout.flush()
+        return code
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except Interrupted as error:
+        return _fail(f"interrupted; to go on, type: {error}", INTERRUPTED, as_json)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("interrupted", INTERRUPTED, as_json)
+    except BrokenPipeError:
+        # The reader has seen enough. What is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if debug:
+            raise
+        return _fail(*_described(error), as_json)
+
+
+def _described(error: Exception) -> tuple[str, int]:
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        where = error.ctx.command_path
+        return f"{error.format_message()} (see {where} --help)", UNUSABLE
+    if isinstance(error, click.ClickException):
+        return error.format_message(), UNUSABLE
+    if isinstance(error, PromptBoostError):
+        return str(error), UNUSABLE
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror}", UNUSABLE
+    kind = type(error).__name__
+    return f"{kind}: {error} (a fault in promptboost; --debug shows where)", INTERNAL
+
+
+def _fail(message: str, code: int, as_json: bool) -> int:
+    lines = [plain(line) for line in message.splitlines()]
+    with suppress(OSError):
+        if as_json:
+            click.echo(json.dumps({"error": "\n".join(lines), "exit_code": code}), err=True)
+        else:
+            click.echo("error: " + "\n".join(lines), err=True)
+    return code
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Show warnings that promptboost means for its user, as a line; libraries' own are left out."""
+    if category.__module__.startswith("promptboost"):
+        click.echo(f"note: {plain(str(message))}", err=True)

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from promptboost.cli.generate import class_names_of, generate, grow, with_options
+from promptboost.cli.generate import class_names_of, generate, grow
+from promptboost.cli.options import with_options
 from promptboost.cli.output import Output, plain, speaks
 from promptboost.errors import SettingError, few
 
 if TYPE_CHECKING:
     from promptboost.pool import Concatenate, Meeting
-
-__all__ = ["SourcePlace", "meetings_of", "meets", "reads"]
 
 
 class SourcePlace(NamedTuple):
@@ -78,12 +77,8 @@ def meetings_of(
 
     names = tuple(class_names_of(classes))
     others = read_synonyms(synonyms) if synonyms else None
-    read = [
-        source
-        for place in places
-        for source in read_sources(place.path, place.kind or kind, dataset=dataset)
-    ]
-    return names, [meet(source, names, others) for source in read]
+    read = (read_sources(place.path, place.kind or kind, dataset=dataset) for place in places)
+    return names, [meet(source, names, others) for sources in read for source in sources]
 
 
 _EXAMPLES = """
@@ -103,7 +98,7 @@ promptboost fit my-images -o run --prompts pool.jsonl
 
 @click.group(name="pool", epilog=_EXAMPLES, invoke_without_command=True)
 @click.pass_context
-def command(ctx: click.Context) -> None:
+def pool(ctx: click.Context) -> None:
     """Check, join and read files of sentences about classes.
 
     Files are read as their authors released them: CuPL, DCLIP, GPT4Vis, AdaptCLIPZS, AWT, ProAPO,
@@ -114,24 +109,16 @@ def command(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@command.command(name="check", short_help="Show how names meet classes, and what is odd.")
+@pool.command(name="check", short_help="Show how names meet classes, and what is odd.")
 @meets
 @click.option("--encoder", help="Also look for sentences longer than this model reads.")
 @speaks
-def check(
-    out: Output,
-    places: tuple[SourcePlace, ...],
-    classes: str,
-    synonyms: Path | None,
-    kind: str | None,
-    dataset: str | None,
-    encoder: str | None,
-) -> None:
+def check(out: Output, encoder: str | None, **given: Any) -> None:
     """Show how the names in SOURCES meet the classes, and what is odd about the sentences."""
     from promptboost.cli import pool_text as words
     from promptboost.pool import check_meeting
 
-    names, meetings = meetings_of(places, classes, synonyms, kind, dataset)
+    names, meetings = meetings_of(**given)
     model = None
     if encoder is not None:
         from promptboost.encoders import load_encoder
@@ -141,7 +128,7 @@ def check(
     out.result(words.check_record(names, found), lambda: words.check_text(names, found))
 
 
-@command.command(
+@pool.command(
     name="build", short_help="Join sources into a pool for fit --prompts.", epilog=_BUILD_EXAMPLES
 )
 @meets
@@ -174,15 +161,11 @@ def check(
 @speaks
 def build(
     out: Output,
-    places: tuple[SourcePlace, ...],
-    classes: str,
-    synonyms: Path | None,
-    kind: str | None,
-    dataset: str | None,
     file: Path,
     sources: str | None,
     concatenate: "Concatenate",
     templates: str | None,
+    **given: Any,
 ) -> None:
     """Join SOURCES into one pool, for fit --prompts.
 
@@ -195,7 +178,7 @@ def build(
     from promptboost.pool import choose_sources, join
 
     as_pool = _is_for_a_pool(file, concatenate, templates)
-    names, meetings = meetings_of(places, classes, synonyms, kind, dataset)
+    names, meetings = meetings_of(**given)
     if sources is not None:
         meetings = choose_sources(meetings, [name.strip() for name in sources.split(",")])
     # Templates of a source are the pool's own; a file of sentences has them filled.
@@ -235,16 +218,14 @@ def _write_pool(
 ) -> dict[str, Any]:
     from promptboost.pool import TEMPLATES, clip_templates, join_pool, save_pool
 
-    shared = None
-    if templates is not None:
-        shared = clip_templates() if templates == "clip" else TEMPLATES
+    shared = clip_templates() if templates == "clip" else TEMPLATES if templates else None
     pool = join_pool(meetings, names, templates=shared, concatenate=concatenate)
     save_pool(pool, file)
     found = pool.statistics()
     return {name: found[name] for name in ("prompts", "prompts_by_source", "fingerprint")}
 
 
-@command.command(name="show", short_help="List the names in a file, or read one class.")
+@pool.command(name="show", short_help="List the names in a file, or read one class.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--class", "class_name", help="Read the sentences of this class.")
 @reads
@@ -276,5 +257,5 @@ def show(
     out.result({"class": class_name, "sentences": texts}, "\n".join(lines))
 
 
-for _asking in (generate, grow):
-    command.add_command(_asking)
+pool.add_command(generate)
+pool.add_command(grow)

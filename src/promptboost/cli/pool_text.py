@@ -1,28 +1,19 @@
-"""What ``promptboost pool`` says: records for ``--json``, lines for people."""
+"""What ``promptboost pool`` and its commands say: records for ``--json``, lines for people."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from promptboost.cli.output import plain, table
-from promptboost.errors import few
+from promptboost.cli.output import percent, plain, table
+from promptboost.errors import PoolError, few
+from promptboost.llm import Generated, Pair, Plan
+from promptboost.llm.replies import NOTHING_YET
 from promptboost.pool import Meeting, PromptPool, Source, resolve
 from promptboost.pool.lint import LintFinding
 
-__all__ = [
-    "build_record",
-    "build_text",
-    "check_record",
-    "check_text",
-    "pool_record",
-    "pool_text",
-    "prompts_by_source",
-    "show_record",
-    "show_text",
-]
-
 Checked = Sequence[tuple[Meeting, Sequence[LintFinding]]]
+_ASKED_SHOWN = 12  # questions and pairs; --json has them all
 _SHOWN = 3  # details of a finding; --json has them all
 _WIDTH = 200  # of a detail; a damaged file may hold sentences of any length
 
@@ -39,9 +30,7 @@ def check_record(names: Sequence[str], checked: Checked) -> dict[str, Any]:
 def _source_record(meeting: Meeting, findings: Sequence[LintFinding]) -> dict[str, Any]:
     source, met = meeting.source, meeting.resolution
     return {
-        "name": source.name,
-        "kind": source.kind,
-        "path": str(source.path),
+        **_about(source),
         "sentences": sum(map(len, meeting.texts.values())),
         "matched": [
             {"class": item.class_name, "name": item.entry, "how": item.how} for item in met.matches
@@ -135,18 +124,19 @@ def build_text(record: Mapping[str, Any]) -> str:
 
 def show_record(sources: Sequence[Source]) -> dict[str, Any]:
     """Count the sentences of each name, ready for JSON."""
-    return {
-        "sources": [
-            {
-                "name": source.name,
-                "kind": source.kind,
-                "path": str(source.path),
-                "templates": list(source.templates),
-                "sentences": {entry: len(kept) for entry, kept in source.sentences.items()},
-            }
-            for source in sources
-        ]
-    }
+    records = [
+        {
+            **_about(source),
+            "templates": list(source.templates),
+            "sentences": {entry: len(kept) for entry, kept in source.sentences.items()},
+        }
+        for source in sources
+    ]
+    return {"sources": records}
+
+
+def _about(source: Source) -> dict[str, Any]:
+    return {"name": source.name, "kind": source.kind, "path": str(source.path)}
 
 
 def show_text(sources: Sequence[Source]) -> str:
@@ -171,24 +161,12 @@ def pool_text(pool: PromptPool) -> str:
     """Lay out how many prompts each class has, and where they come from."""
     rows = [[name, f"{len(pool.prompts(name)):,}"] for name in pool.class_names]
     total = sum(map(len, pool.prompts_by_class))
-    return "\n".join(
-        [
-            table(["name", "prompts"], rows),
-            plain(f"{total:,} prompts: {_by_source(pool.prompts_by_source)}"),
-        ]
-    )
+    ending = f"{total:,} prompts: {_by_source(pool.prompts_by_source)}"
+    return f"{table(['name', 'prompts'], rows)}\n{plain(ending)}"
 
 
 def prompts_by_source(pool: PromptPool, class_name: str) -> dict[str, list[str]]:
-    """Return the texts of one class of a pool, by where they come from.
-
-    Examples
-    --------
-    >>> from promptboost.pool import build_pool
-    >>> pool = build_pool(["Barn Owl"], templates=["a {}."], descriptions={"Barn Owl": ["eyes"]})
-    >>> prompts_by_source(pool, "barn_owl")
-    {'template': ['a Barn Owl.'], 'descriptions': ['eyes']}
-    """
+    """Return the texts of one class of a pool, by where they come from."""
     names = resolve([class_name], pool.class_names).entries(class_name) or [class_name]
     found: dict[str, list[str]] = {}
     for prompt in pool.prompts(names[0]):
@@ -211,3 +189,122 @@ def _short(detail: str) -> str:
 
 def _without(names: Sequence[str], texts: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if not any(name in found for found in texts)]
+
+
+def plan_record(plan: Plan) -> dict[str, Any]:
+    """Write down what asking would take, ready for JSON."""
+    return {
+        "dry_run": True,
+        "questions": [
+            {"class": question.class_name, "text": question.text} for question in plan.questions
+        ],
+        "answered_before": plan.cached,
+        "requests": plan.requests,
+        "input_tokens": plan.input_tokens,
+        "output_tokens": plan.output_tokens,
+        "cost": plan.cost,
+    }
+
+
+def plan_text(plan: Plan) -> str:
+    """Lay out the questions and what they take."""
+    lines = [
+        f"{question.class_name}: {question.text}" for question in plan.questions[:_ASKED_SHOWN]
+    ]
+    if (rest := len(plan.questions) - _ASKED_SHOWN) > 0:
+        lines.append(f"and {rest:,} more questions; --json has them all")
+    cost = "not known without --price" if plan.cost is None else f"about {plan.cost:,.4g}"
+    lines += [
+        "",
+        f"requests  {plan.requests:,} ({plan.cached:,} questions have a reply already)",
+        f"tokens    about {plan.input_tokens:,} asked and {plan.output_tokens:,} answered",
+        f"cost      {cost}",
+        "nothing was sent",
+    ]
+    return "\n".join(map(plain, lines))
+
+
+def remarks(done: Generated) -> Iterator[str]:
+    """Return a line for each thing that did not go as wished."""
+    answers = done.answers
+    if answers.stopped is not None:
+        yield f"stopped: {answers.stopped}; the same command goes on with what is missing"
+    if answers.failed:
+        question, reason = next(iter(answers.failed.items()))
+        yield f"questions without a reply: {len(answers.failed)}; {question[:60]}…: {reason}"
+    if done.dropped:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in done.dropped.most_common())
+        yield f"lines of replies left out: {reasons}"
+    if NOTHING_YET in done.dropped:
+        yield "models that think before they answer need more tokens: try a larger --reply-tokens"
+    if done.missing:
+        yield f"classes without a new sentence: {few(done.missing)}"
+
+
+def check_any(done: Generated, replies: Path) -> None:
+    """Raise if there is no sentence to write."""
+    if done.sentences:
+        return
+    answers = done.answers
+    reason = answers.stopped or next(iter(answers.failed.values()), None)
+    if reason is None:
+        reason = f"no reply holds a sentence that can be used; read them in {replies}"
+    raise PoolError(f"there are no sentences, so nothing was written: {reason}")
+
+
+def generated_record(
+    file: Path, replies: Path, done: Generated, written: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """Write down what was asked and written, ready for JSON."""
+    answers = done.answers
+    return {
+        "file": str(file),
+        "classes": len(written),
+        "sentences": sum(map(len, written.values())),
+        "without_new_sentences": list(done.missing),
+        "replies": str(replies),
+        "answered": len(answers.replies),
+        "answered_before": answers.cached,
+        "requests": answers.requests,
+        "tokens": answers.tokens,
+        "failed": [{"question": key, "reason": why} for key, why in answers.failed.items()],
+        "stopped": answers.stopped,
+        "left_out": dict(done.dropped),
+    }
+
+
+def growth_record(pairs: Sequence[Pair], done: Generated) -> dict[str, Any]:
+    """Add what is asked about, and what is new."""
+    return {
+        "pairs": [{"classes": [pair.one, pair.other], "pictures": pair.count} for pair in pairs],
+        "new_sentences": sum(map(len, done.sentences.values())),
+    }
+
+
+def before_and_after(run: Path, new_run: Path) -> dict[str, Any]:
+    """Return the accuracy of two runs."""
+    from promptboost.runs.run_folder import RunFolder
+
+    before, after = (RunFolder(path).results.measured() for path in (run, new_run))
+    return {"accuracy_before": before, "accuracy": after}
+
+
+def generated_text(record: Mapping[str, Any]) -> str:
+    """Lay out what was written and what it took."""
+    lines = [
+        f"{' and '.join(pair['classes'])}: {pair['pictures']} images mixed up"
+        for pair in record.get("pairs", [])[:_ASKED_SHOWN]
+    ]
+    new = f", {record['new_sentences']} of them from replies" if "new_sentences" in record else ""
+    lines += [
+        f"{record['file']}: {record['sentences']} sentences of {record['classes']} classes{new}",
+        f"replies  {record['replies']}: {record['answered']} used, {record['answered_before']} of "
+        "them there before",
+        f"spent    {record['requests']} requests, {record['tokens']:,} tokens",
+    ]
+    if "next" in record:
+        lines.append(f"fit      {record['next']}")
+    if "run" in record:
+        before, after = percent(record["accuracy_before"]), percent(record["accuracy"])
+        lines.append(f"run      {record['run']}: accuracy {before} before, {after} now")
+    return "\n".join(map(plain, lines))

@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.failure import UNUSABLE
-from promptboost.cli.output import (
-    Output,
-    device_option,
-    no_cache_option,
-    percent,
-    plain,
-    speaks,
-    table,
-)
+from promptboost.cli.options import embeds, run_argument
+from promptboost.cli.output import UNUSABLE, Output, percent, plain, speaks, table
 
 if TYPE_CHECKING:
     from promptboost.runs.predict import Prediction
@@ -31,7 +23,7 @@ promptboost predict run holiday/ --format csv > answers.csv
 
 
 @click.command(name="predict", epilog=_EXAMPLES)
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @click.argument("images", nargs=-1, required=True)
 @click.option("--top-k", type=click.IntRange(min=1), default=1, help="Answers for each image.")
 @click.option(
@@ -42,10 +34,9 @@ promptboost predict run holiday/ --format csv > answers.csv
     show_default=True,
 )
 @click.option("--encoder", help="See with another encoder than the run was fitted on.")
-@no_cache_option
-@device_option
+@embeds
 @speaks
-def command(
+def predict(
     out: Output,
     run: Path,
     images: tuple[str, ...],
@@ -55,7 +46,7 @@ def command(
     no_cache: bool,
     device: str | None,
 ) -> int:
-    """Say what images show.
+    """Tell what images show.
 
     IMAGES are files and folders. An image that cannot be read has a line that says why; the exit
     code is 2 only if none can be read. The scale of probabilities was chosen by the fit, on images
@@ -67,31 +58,24 @@ def command(
     predictor = Predictor.open(
         run, encoder=encoder, cache=not no_cache, progress=progress, device=device
     )
-    seen = _Seen(predictor.predict(images, top_k))
+    problems: list[str | None] = []
+
+    def seen() -> "Iterator[Prediction]":
+        for answer in predictor.predict(images, top_k):
+            problems.append(answer.problem)
+            yield answer
+
     if out.json:
-        records = [_record(answer) for answer in seen]
+        records = [_record(answer) for answer in seen()]
         out.result({"run": str(run), "predictions": records}, "")
     elif layout == "jsonl":
-        for answer in seen:
+        for answer in seen():
             click.echo(json.dumps(_record(answer)))
     elif layout == "csv":
-        _write_csv(seen, min(top_k, len(predictor.classifier.class_names)))
+        _write_csv(seen(), min(top_k, len(predictor.classifier.class_names)))
     else:
-        click.echo(_table(list(seen)))
-    return 0 if seen.readable else UNUSABLE
-
-
-class _Seen:
-    """The answers, passed through, and whether any image could be read."""
-
-    def __init__(self, answers: "Iterator[Prediction]") -> None:
-        self._answers = answers
-        self.readable = False
-
-    def __iter__(self) -> "Iterator[Prediction]":
-        for answer in self._answers:
-            self.readable = self.readable or answer.problem is None
-            yield answer
+        click.echo(_table(seen()))
+    return 0 if None in problems else UNUSABLE
 
 
 def _record(answer: "Prediction") -> dict[str, Any]:
@@ -106,7 +90,7 @@ def _record(answer: "Prediction") -> dict[str, Any]:
     }
 
 
-def _write_csv(answers: _Seen, top_k: int) -> None:
+def _write_csv(answers: "Iterator[Prediction]", top_k: int) -> None:
     numbers = ["" if k == 0 else f"_{k + 1}" for k in range(top_k)]
     names = [f"{what}{n}" for n in numbers for what in ("predicted", "probability")]
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -117,7 +101,7 @@ def _write_csv(answers: _Seen, top_k: int) -> None:
         writer.writerow([plain(answer.image), *cells, plain(answer.problem or "")])
 
 
-def _table(answers: "list[Prediction]") -> str:
+def _table(answers: "Iterator[Prediction]") -> str:
     rows = []
     for answer in answers:
         said = ", ".join(f"{name} {percent(chance)}" for name, chance in answer.best)

@@ -1,20 +1,27 @@
-"""``promptboost show``."""
+"""``promptboost show``, ``diff`` and ``report``: what was learnt, as text and as a page."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from promptboost.cli.options import run_argument
 from promptboost.cli.output import Output, percent, plain, speaks, table
 
 if TYPE_CHECKING:
     from promptboost.model import PromptEnsemble, Round
+    from promptboost.model.difference import ClassDifference, Difference
 
 _EDITED = "the text was edited since it was measured: figures and report are about the one before"
+_EXAMPLES = """
+\b
+promptboost diff run run-with-more-images
+promptboost diff run/ensemble.json edited.json --class owl
+"""
 
 
 @click.command(name="show")
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @click.option("--by", type=click.Choice(["class", "round"]), default="class", show_default=True)
 @click.option("--class", "class_name", metavar="NAME", help="One class only.")
 @click.option(
@@ -26,7 +33,7 @@ _EDITED = "the text was edited since it was measured: figures and report are abo
 )
 @click.option("--all", "everything", is_flag=True, help="All prompts, or all rounds.")
 @speaks
-def command(
+def show(
     out: Output, run: Path, by: str, class_name: str | None, top: int, everything: bool
 ) -> None:
     """Read what was learnt: the sentences of each class with their weights, or round by round.
@@ -35,13 +42,10 @@ def command(
     """
     import msgspec
 
-    from promptboost.model import PromptEnsemble
     from promptboost.runs.results import old_names
     from promptboost.runs.run_folder import RunFolder
 
-    folder = RunFolder(run)
-    folder.check_readable()
-    ensemble = PromptEnsemble.load(folder.ensemble_path)
+    folder, ensemble = RunFolder(run), _read(run)
     names = list(ensemble.class_names) if class_name is None else [class_name]
     classes = {name: ensemble.prompts(name) for name in names}
     results = folder.results if folder.metrics_path.exists() else None
@@ -56,24 +60,17 @@ def command(
         if by == "class":
             parts += [_class_text(ensemble, name, limit) for name in names]
         else:
-            parts += [_round_text(m, ensemble.rounds[m], names) for m in _first(ensemble, limit)]
+            first = enumerate(ensemble.rounds[:limit], start=1)
+            parts += [_round_text(number, item, names) for number, item in first]
         if hard and class_name is None:
-            parts.append(_hard_text(hard[: limit or len(hard)]))
+            parts.append(_hard_text(hard[:limit]))
         return "\n\n".join(parts)
 
     rounds = [
-        {"template": r.template, "error": r.error, "banks": _banks(r, names)}
+        {"template": r.template, "error": r.error, "banks": {n: dict(r.banks[n]) for n in names}}
         for r in ensemble.rounds
     ]
     out.result({"classes": classes, "rounds": rounds, "hardest": hard, "edited": edited}, text)
-
-
-def _first(ensemble: "PromptEnsemble", limit: int | None) -> range:
-    return range(min(len(ensemble), limit or len(ensemble)))
-
-
-def _banks(item: "Round", names: list[str]) -> dict[str, dict[str, int]]:
-    return {name: dict(item.banks[name]) for name in names}
 
 
 def _heading(ensemble: "PromptEnsemble") -> str:
@@ -98,7 +95,7 @@ def _class_text(ensemble: "PromptEnsemble", name: str, limit: int | None) -> str
 
 def _round_text(number: int, item: "Round", names: list[str]) -> str:
     lines = [
-        f"round {number + 1}: {plain(item.template)}  "
+        f"round {number}: {plain(item.template)}  "
         f"(error {percent(item.template_error)} with it alone, {percent(item.error)} in the end)"
     ]
     for name in names:
@@ -114,4 +111,73 @@ def _hard_text(hard: list[dict[str, Any]]) -> str:
     ]
     return "images that stayed hard\n" + table(
         ["image", "label", "taken for", "weight"], rows, (0, 1, 2)
+    )
+
+
+@click.command(name="diff", epilog=_EXAMPLES)
+@click.argument("before", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("after", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--class", "class_name", metavar="NAME", help="One class only.")
+@speaks
+def diff(out: Output, before: Path, after: Path, class_name: str | None) -> None:
+    """Compare what two runs say: sentences added, removed, and those whose weight changed.
+
+    RUN is a run folder, or a file such as its ensemble.json. Weights are a sentence's part in the score
+    of its class.
+    """
+    from promptboost.model.difference import Difference
+    from promptboost.model.edits import check_known
+
+    ensembles = [_read(place) for place in (before, after)]
+    if class_name is not None:
+        for ensemble in ensembles:
+            check_known(ensemble, class_name)
+    found = Difference.between(*ensembles)
+    if class_name is not None:
+        found = found.of_class(class_name)
+    out.result(found.record(), lambda: _difference_text(found))
+
+
+def _read(place: Path) -> "PromptEnsemble":
+    from promptboost.model import PromptEnsemble
+    from promptboost.runs.run_folder import RunFolder
+
+    if place.is_file():
+        return PromptEnsemble.load(place)
+    folder = RunFolder(place)
+    folder.check_readable()
+    return PromptEnsemble.load(folder.ensemble_path)
+
+
+def _difference_text(found: "Difference") -> str:
+    if not found:
+        return f"no difference: {found.same} sentences with the same weights"
+    parts = [f"class added: {plain(name)}" for name in found.added_classes]
+    parts += [f"class removed: {plain(name)}" for name in found.removed_classes]
+    parts += [_changes(one) for one in found.classes]
+    return "\n\n".join([*parts, f"{found.same} sentences are in both"])
+
+
+def _changes(one: "ClassDifference") -> str:
+    lines = [plain(one.name)]
+    lines += [f"  + {percent(weight):>7}  {plain(text)}" for text, weight in one.added.items()]
+    lines += [f"  - {percent(weight):>7}  {plain(text)}" for text, weight in one.removed.items()]
+    for text, (before, after) in one.changed.items():
+        lines.append(f"  ~ {percent(after):>7}  {plain(text)}  (was {percent(before)})")
+    return "\n".join(lines)
+
+
+@click.command(name="report")
+@run_argument
+@speaks
+def report(out: Output, run: Path) -> None:
+    """Write the report (report.html) and the model card (README.md) of a run again."""
+    from promptboost.report import write_card, write_report
+    from promptboost.runs.run_folder import RunFolder
+
+    RunFolder(run).check_finished()
+    report, card = write_report(run), write_card(run)
+    out.result(
+        {"report": str(report), "card": str(card)},
+        f"report  {plain(str(report))}\ncard    {plain(str(card))}",
     )

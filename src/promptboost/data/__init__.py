@@ -3,9 +3,8 @@
 from promptboost.data.dataset import Dataset, LabelledImage, display_name
 from promptboost.data.decode import MAX_PIXELS, BadImage, ImageError, read_image
 from promptboost.data.folder import find_images
-from promptboost.data.integrity import check_images
 from promptboost.data.shots import draw_shots, few_shot, rest
-from promptboost.data.source import DataSource, load_data
+from promptboost.data.source import DataSource, check_images, load_data
 from promptboost.data.views import DEFAULT_SCALE, draw_view, view_name
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 import hashlib
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -65,27 +66,14 @@ def check_class_names(names: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LabelledImage:
-    """One labelled image, not yet opened.
+    """One labelled image, not yet opened."""
 
-    Attributes
-    ----------
-    id : str
-        Stable and unique in its dataset: a path relative to the folder or manifest, or a number.
-    label : str
-        The class, spelled as in the source; empty where there is none.
-    source : Path, bytes or PIL image
-        Where the pixels are.
-    split : str or None
-        ``"train"``, ``"val"``, ``"test"``, or None where the source does not say.
-    margin : float
-        White border added on each side when opened, as a share of the longer side.
-    """
-
+    # Stable and unique in its dataset: a path relative to the folder or manifest, or a number.
     id: str
-    label: str
-    source: ImageSource
-    split: str | None = None
-    margin: float = 0.0
+    label: str  # the class, spelled as in the source; empty where there is none
+    source: ImageSource  # where the pixels are
+    split: str | None = None  # "train", "val", "test", or None where the source does not say
+    margin: float = 0.0  # white border on each side when opened, as a share of the longer side
     # The digest, and the stamp of the file it is of: a file that has not changed is not read again.
     _known: tuple[Stamp, bytes] | None = field(default=None, init=False, compare=False, repr=False)
 
@@ -149,15 +137,6 @@ class LabelledImage:
 class Dataset:
     """Labelled images in a fixed order.
 
-    Attributes
-    ----------
-    images : tuple of LabelledImage
-        In the order of the source; folders are read in sorted order.
-    class_names : tuple of str
-        Sorted; ``labels`` are positions in it. A subset keeps all of them.
-    bad : tuple of BadImage
-        The files that were left out, each with its reason.
-
     Examples
     --------
     >>> from PIL import Image
@@ -169,9 +148,9 @@ class Dataset:
     ('cold', 'warm')
     """
 
-    images: tuple[LabelledImage, ...]
-    class_names: tuple[str, ...]
-    bad: tuple[BadImage, ...] = ()
+    images: tuple[LabelledImage, ...]  # in the order of the source; folders in sorted order
+    class_names: tuple[str, ...]  # sorted; labels are positions in it; a subset keeps all of them
+    bad: tuple[BadImage, ...] = ()  # the files that were left out, each with its reason
 
     @classmethod
     def of(cls, images: Iterable[LabelledImage], bad: Iterable[BadImage] = ()) -> "Dataset":
@@ -179,7 +158,9 @@ class Dataset:
         images = tuple(images)
         names = tuple(sorted({image.label for image in images}))
         check_class_names(names)
-        _check_ids(images)
+        times = Counter(image.id for image in images)
+        if repeated := [name for name in times if times[name] > 1]:
+            raise DataError(f"two images are called {repeated[0]!r}; give each its own name")
         return cls(images, names, tuple(bad))
 
     def __len__(self) -> int:
@@ -219,14 +200,6 @@ class Dataset:
             there = ", ".join(self.splits) or "no splits at all"
             raise DataError(f"no image is in the split {split!r}; there are: {there}")
         return self.subset(indices)
-
-
-def _check_ids(images: tuple[LabelledImage, ...]) -> None:
-    seen: set[str] = set()
-    for image in images:
-        if image.id in seen:
-            raise DataError(f"two images are called {image.id!r}; give each its own name")
-        seen.add(image.id)
 
 
 @dataclass(frozen=True)

@@ -17,32 +17,11 @@ from promptboost.errors import DataError, EmbeddingError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["read_frame", "read_pairs", "as_embeddings", "as_images", "holds_images"]
-
 _CHANNELS = (1, 3, 4)
 
 
 def read_pairs(pairs: Iterable[Any]) -> Listing:
-    """Take (image, label) pairs; an image is a PIL image, an array, bytes or a path.
-
-    Parameters
-    ----------
-    pairs : iterable of (image, label) or (image, label, split)
-        An array has shape (height, width) or (height, width, 1, 3 or 4) and holds bytes, or floats
-        from 0 to 1.
-
-    Returns
-    -------
-    Listing
-        The images, called by their position, and those that cannot be used.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> image = read_pairs([(np.zeros((8, 8, 3), dtype=np.uint8), "dark")]).images[0]
-    >>> image.id, image.label, image.open().size
-    ('0', 'dark', (8, 8))
-    """
+    """Take (image, label) pairs; an image is a PIL image, an array, bytes or a path."""
     images: list[LabelledImage] = []
     bad: list[BadImage] = []
     classes: list[str] = []
@@ -59,19 +38,7 @@ def read_pairs(pairs: Iterable[Any]) -> Listing:
 
 
 def read_frame(frame: Any) -> Listing:
-    """Take a data frame with the columns path or image, label, and perhaps split.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        Relative paths start from the current folder. A column ``image`` holds PIL images, arrays
-        or bytes.
-
-    Returns
-    -------
-    Listing
-        The images, and those that cannot be used.
-    """
+    """Take a data frame with the columns path or image, label, and perhaps split."""
     columns = [str(column).strip().lower() for column in frame.columns]
     cells = [frame.iloc[:, number].tolist() for number in range(len(columns))]
     table = dict(zip(columns, cells, strict=True))
@@ -172,11 +139,6 @@ def holds_images(X: Any) -> bool:
 
     Images are paths, PIL images, bytes of files, arrays of pixels and tensors. What has more than two
     dimensions is taken for images; whether it can be is for :func:`as_images` to check.
-
-    Examples
-    --------
-    >>> holds_images("a.jpg"), holds_images(["a.jpg", "b.jpg"]), holds_images([[0.6, 0.8]])
-    (True, True, False)
     """
     if _is_one(X) or isinstance(X, Dataset):
         return True
@@ -203,21 +165,6 @@ def as_images(X: Any) -> tuple[LabelledImage, ...]:
     """Make images of what :func:`holds_images`; a file is called by its path, if all are files.
 
     One image gives one: a path, a PIL image, bytes, an H × W × 3 array of uint8, a C × H × W tensor.
-
-    Raises
-    ------
-    DataError
-        If an array may mean more than one thing, or something is no image; the message says what to
-        write.
-    ImageError
-        If a PIL image cannot be read. Files are opened later.
-
-    Examples
-    --------
-    >>> [image.id for image in as_images(["a.jpg", "b.jpg"])]
-    ['a.jpg', 'b.jpg']
-    >>> len(as_images(np.zeros((150, 100, 3), dtype=np.uint8)))
-    1
     """
     if isinstance(X, Dataset):
         return X.images
@@ -258,18 +205,7 @@ def _items(X: Any) -> list[Any]:
 
 
 def as_embeddings(X: Any, dim: int) -> NDArray[np.floating]:
-    """Make a matrix of what does not :func:`holds_images`: embeddings, one a row.
-
-    Raises
-    ------
-    EmbeddingError
-        If X cannot be embeddings of length `dim`; the message says what to write.
-
-    Examples
-    --------
-    >>> as_embeddings([0.6, 0.8], dim=2)
-    array([[0.6, 0.8]])
-    """
+    """Make a matrix of what does not :func:`holds_images`: embeddings, one a row."""
     if isinstance(X, list | tuple) and X and _is_tensor(X[0]):
         X = [_array_of_tensor(item) for item in X]
     try:

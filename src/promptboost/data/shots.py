@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.config import FitConfig, OnBad
-from promptboost.data.benchmarks.splits import Item
 from promptboost.data.dataset import Dataset
 from promptboost.data.source import DataSource, load_data
 from promptboost.errors import DataError, SettingError
@@ -37,11 +36,8 @@ def draw_shots(
     Parameters
     ----------
     labels : array of int
-        The class of each image.
-    shots : int
-        How many of each class.
-    seed : int, default=0
-        Another seed draws other images.
+    shots, seed : int
+        How many of each class; another seed draws other images.
     fewer : {"stop", "allow"}, default="stop"
         What to do about a class with fewer images than ``shots``: raise, or take all it has.
     class_names : sequence of str, optional
@@ -92,16 +88,8 @@ def few_shot(
     """Divide a dataset into the images to learn from and those held out.
 
     With splits, shots are drawn from ``train`` and all of ``test`` (else ``val``, else what is left
-    of ``train``) is held out. Without splits, whatever was not drawn is held out.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        All images.
-    shots : int or None
-        How many of each class to learn from; None for all there are.
-    seed, fewer
-        See :func:`draw_shots`.
+    of ``train``) is held out. Without splits, whatever was not drawn is held out. The draw is that
+    of :func:`draw_shots`; ``None`` as `shots` takes all there are.
 
     Examples
     --------
@@ -115,14 +103,8 @@ def few_shot(
     """
     splits = dataset.splits
     pool = dataset.of_split("train") if splits else dataset
-    size = len(pool) if shots is None else shots
-    drawn = draw_shots(
-        pool.labels,
-        size,
-        seed,
-        fewer="allow" if shots is None else fewer,
-        class_names=dataset.class_names,
-    )
+    size, fewer = (len(pool), "allow") if shots is None else (shots, fewer)
+    drawn = draw_shots(pool.labels, size, seed, fewer=fewer, class_names=dataset.class_names)
     for split in ("test", "val"):
         if split in splits:
             return pool.subset(drawn), dataset.of_split(split)
@@ -144,12 +126,14 @@ def _check_enough(name: str, there: int, shots: int, fewer: Fewer) -> None:
         )
 
 
-#: The protocol draws no more than this of the validation images of a class.
-MAX_VAL_SHOTS = 4
+# The protocol draws no more than this of the validation images of a class.
+_MAX_VAL_SHOTS = 4
 
 
-def coop_draw(items: Mapping[str, Sequence[Item]], shots: int, seed: int) -> dict[str, list[Item]]:
-    """Draw the shots that papers which follow the CoOp protocol learnt from.
+def coop_draw(
+    labels: Mapping[str, Sequence[Hashable]], shots: int, seed: int
+) -> dict[str, list[int]]:
+    """Draw the shots that papers which follow the CoOp protocol learnt from, as positions by split.
 
     One generator, Python's own, is seeded once. It draws ``shots`` images of each class of
     ``train`` without replacement, then up to four of each class of ``val``. Classes come in the
@@ -161,8 +145,15 @@ def coop_draw(items: Mapping[str, Sequence[Item]], shots: int, seed: int) -> dic
     in which a file system lists a folder, so read a list of shots instead. Released lists for
     Food101 and FGVCAircraft by others were drawn from other splits.
     """
-    drawn = _drawn({split: [item.label for item in items[split]] for split in items}, shots, seed)
-    return {split: [items[split][index] for index in indices] for split, indices in drawn.items()}
+    _check_numbers(shots, seed)
+    if not labels.get("train"):
+        raise DataError("there are no images in the split train to draw from")
+    chance = random.Random(seed)
+    drawn = {"train": _of_each_class(labels["train"], shots, chance)}
+    # The generator goes on where train left it, so val cannot be drawn alone or first.
+    if "val" in labels:
+        drawn["val"] = _of_each_class(labels["val"], min(shots, _MAX_VAL_SHOTS), chance)
+    return drawn
 
 
 def coop_few_shot(dataset: Dataset, shots: int | None, seed: int) -> tuple[Dataset, Dataset]:
@@ -172,19 +163,7 @@ def coop_few_shot(dataset: Dataset, shots: int | None, seed: int) -> tuple[Datas
     if shots is None:
         return train, held_out
     labels = [image.label for image in train.images]
-    return train.subset(_drawn({"train": labels}, shots, seed)["train"]), held_out
-
-
-def _drawn(labels: Mapping[str, Sequence[Hashable]], shots: int, seed: int) -> dict[str, list[int]]:
-    _check_numbers(shots, seed)
-    if not labels.get("train"):
-        raise DataError("there are no images in the split train to draw from")
-    chance = random.Random(seed)
-    drawn = {"train": _of_each_class(labels["train"], shots, chance)}
-    # The generator goes on where train left it, so val cannot be drawn alone or first.
-    if "val" in labels:
-        drawn["val"] = _of_each_class(labels["val"], min(shots, MAX_VAL_SHOTS), chance)
-    return drawn
+    return train.subset(coop_draw({"train": labels}, shots, seed)["train"]), held_out
 
 
 def _of_each_class(labels: Sequence[Hashable], shots: int, chance: random.Random) -> list[int]:
@@ -261,8 +240,5 @@ def divide(source: str | DataSource, data: Dataset, shots: int | None, seed: int
 
 
 def image_ids(data: Dataset) -> list[str]:
-    """Return the images' names as text that any file can hold.
-
-    The names of files are bytes; those that are not UTF-8 are written with escapes.
-    """
+    """Return the images' names as text that any file can hold: bytes that are no UTF-8 as escapes."""
     return [image.id.encode("utf-8", "backslashreplace").decode("utf-8") for image in data.images]

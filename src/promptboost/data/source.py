@@ -1,36 +1,28 @@
 """Where labelled images come from: one word that is typed, parsed once, and one door for the rest."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from promptboost.data.benchmarks.registry import Benchmark, benchmark_named, find_benchmark
-from promptboost.data.dataset import Dataset, Listing
-from promptboost.data.decode import BadImage
+from promptboost.data.benchmarks.survey import read_benchmark
+from promptboost.data.dataset import Dataset, LabelledImage, Listing
+from promptboost.data.decode import BadImage, checking_bar, cut_off
 from promptboost.data.folder import read_folder
-from promptboost.data.integrity import OnBad, check_images, cut_off, without_bad
 from promptboost.data.manifest import MANIFEST_ENDINGS, read_manifest
-from promptboost.errors import DataError
+from promptboost.errors import DataError, SettingError, count
 
-_EMOJI = "emoji"
+OnBad = Literal["skip", "stop"]
+
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class DataSource:
     """A source of images as it is typed: a folder, a manifest, ``emoji`` or a benchmark.
-
-    Attributes
-    ----------
-    text : str
-        The words that were typed, with a benchmark's usual name.
-    path : Path or None
-        The folder or manifest, or the folder of the benchmark; None for the emoji.
-    benchmark : Benchmark or None
-        Which benchmark it is, if it is one.
-    split : Path or None
-        The split file of a benchmark, where it was named.
 
     Examples
     --------
@@ -41,10 +33,10 @@ class DataSource:
     True
     """
 
-    text: str
-    path: Path | None
+    text: str  # the words that were typed, with a benchmark's usual name
+    path: Path | None  # the folder or manifest, or the folder of the benchmark; None for the emoji
     benchmark: Benchmark | None = None
-    split: Path | None = None
+    split: Path | None = None  # the split file of a benchmark, where it was named
 
     @classmethod
     def parse(cls, text: str) -> "DataSource":
@@ -53,7 +45,7 @@ class DataSource:
         Nothing is read. The name of a benchmark may be spelled in any way that
         :func:`~promptboost.data.benchmarks.benchmark_named` knows.
         """
-        if text == _EMOJI:
+        if text == "emoji":
             return cls(text, None)
         name, _, rest = text.partition(":")
         benchmark = find_benchmark(name) if rest else None
@@ -95,12 +87,7 @@ class DataSource:
         return DataSource(str(path) if self.path.exists() else self.text, path)
 
     def load(
-        self,
-        *,
-        on_bad: OnBad = "skip",
-        check: bool = True,
-        workers: int = 2,
-        progress: bool = True,
+        self, *, on_bad: OnBad = "skip", check: bool = True, workers: int = 2, progress: bool = True
     ) -> Dataset:
         """Read the images; see :func:`load_data`."""
         if self.path is None:
@@ -110,8 +97,6 @@ class DataSource:
         if self.benchmark is None:
             listing = _read_path(self.path)
             return _usable(listing, on_bad, check=check, workers=workers, progress=progress)
-        from promptboost.data.benchmarks.survey import read_benchmark
-
         listing = read_benchmark(self.benchmark, self.path, self.split)
         bad: list[BadImage] = []
         if check:
@@ -119,7 +104,7 @@ class DataSource:
             files = [image.source for image in listing.images if isinstance(image.source, Path)]
             bad = cut_off(files, workers=workers, progress=progress)
         # Figures on a part of a benchmark would look like those on all of it.
-        return without_bad(listing, bad, "stop")
+        return _without_bad(listing, bad, "stop")
 
 
 def load_data(
@@ -144,22 +129,10 @@ def load_data(
         What to do about files that cannot be used: go on without them (they are listed in the
         dataset's ``bad``), or raise.
     check : bool, default=True
-        Decode every image now to find the bad ones; without, a bad one is an error later. Of a
-        benchmark only the ends of each file are looked at, to find those that are cut off.
-    workers : int, default=2
-        Threads that decode.
+        Decode every image now, on so many `workers`, to find the bad ones; without, a bad one is an
+        error later. Of a benchmark only both ends of each file are looked at.
     progress : bool, default=True
         Show a progress bar on a terminal.
-
-    Returns
-    -------
-    Dataset
-        The images that can be used.
-
-    Raises
-    ------
-    DataError
-        If the source cannot be read, a class is left without images, or as asked by ``on_bad``.
 
     Examples
     --------
@@ -180,13 +153,61 @@ def load_data(
     return _usable(listing, on_bad, check=check, workers=workers, progress=progress)
 
 
+def check_images(
+    images: Dataset | Sequence[LabelledImage], *, workers: int = 2, progress: bool = True
+) -> list[BadImage]:
+    """Decode every image and list those that cannot be used, in order.
+
+    Examples
+    --------
+    >>> from promptboost.data import LabelledImage
+    >>> for bad in check_images([LabelledImage("7", "cat", b"not an image")]):
+    ...     print(bad)
+    7: not an image of a known kind
+    """
+    items = images.images if isinstance(images, Dataset) else images
+    bad: list[BadImage] = []
+    with ThreadPoolExecutor(workers) as threads, checking_bar(len(items), progress) as bar:
+        for problem in threads.map(LabelledImage.check, items):
+            bar.update()
+            if problem is not None:
+                bad.append(problem)
+    return bad
+
+
+def _without_bad(listing: Listing, bad: Sequence[BadImage], on_bad: OnBad) -> Dataset:
+    """Make a dataset of the images that can be used; raise if a class has none left."""
+    if on_bad not in ("skip", "stop"):
+        raise SettingError(f"on_bad is {on_bad!r}, but must be 'skip' or 'stop'")
+    every_bad = (*listing.bad, *bad)
+    if every_bad and on_bad == "stop":
+        raise DataError(f"{count(len(every_bad), 'file')} cannot be used:\n{_listed(every_bad)}")
+    unusable = {item.path for item in bad}
+    kept = [image for image in listing.images if image.name not in unusable]
+    empty = set(listing.classes) - {image.label for image in kept}
+    if empty:
+        name = min(empty)
+        members = {image.name for image in listing.images if image.label == name}
+        lost = [item for item in bad if item.path in members]
+        why = f" that can be used:\n{_listed(lost)}" if lost else "; add some, or remove it"
+        raise DataError(f"the class {name!r} has no images{why}")
+    return Dataset.of(kept, every_bad)
+
+
+def _listed(bad: Sequence[BadImage]) -> str:
+    lines = [f"  {item}" for item in bad[:_SHOWN]]
+    if len(bad) > _SHOWN:
+        lines.append(f"  … and {len(bad) - _SHOWN} more")
+    return "\n".join(lines)
+
+
 def _usable(
     listing: Listing, on_bad: OnBad, *, check: bool, workers: int, progress: bool
 ) -> Dataset:
     bad = check_images(listing.images, workers=workers, progress=progress) if check else []
     if not listing.classes:
         raise DataError("there are no images; give at least one for each class")
-    return without_bad(listing, bad, on_bad)
+    return _without_bad(listing, bad, on_bad)
 
 
 def _read_memory(source: Any) -> Listing:

@@ -30,18 +30,8 @@ def draw_view(
     The view depends on the seed, the image's content and the number only: not on the order in
     which views are drawn, the number of workers, or the version of a random number generator.
 
-    Parameters
-    ----------
-    image : Image
-        The image. Crops are cut at its own resolution; the encoder resizes them.
-    seed : int
-        Another seed gives other views.
-    image_digest : bytes
-        The digest of the image's content.
-    number : int
-        0 for the original, 1, 2, … for crops.
-    scale : tuple of float, default=DEFAULT_SCALE
-        Smallest and largest share of the area that a crop keeps.
+    Crops are cut at the image's own resolution; `scale` is the smallest and largest share of the area
+    that they keep.
 
     Examples
     --------

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.config import FitConfig
-from promptboost.data import Dataset
-from promptboost.data.benchmarks import benchmark_source
+from promptboost.data import Dataset, DataSource
 from promptboost.data.shots import Task, divide, load_classes
 from promptboost.encoders import Encoder, load_encoder
 from promptboost.encoders.base import UnitRows
@@ -146,8 +145,8 @@ class World:
     @property
     def template(self) -> str | None:
         """The template that comes with a benchmark."""
-        source = benchmark_source(self._request.source)
-        return None if source is None else source.benchmark.template
+        benchmark = DataSource.parse(self._request.source).benchmark
+        return None if benchmark is None else benchmark.template
 
     def draw(self, shots: int, seed: int) -> Draw:
         """Return one few-shot task."""

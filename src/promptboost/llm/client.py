@@ -1,23 +1,17 @@
 """A language model as it is asked: its settings, its replies and errors, one question at a time."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from ipaddress import ip_address
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 from urllib.parse import urlsplit
 
 from promptboost.errors import MissingExtraError, PromptBoostError, SettingError
 
 Provider = Literal["openai", "anthropic"]
-
-KEY_VARIABLES: Mapping[str, str] = {
-    "openai": "OPENAI_API_KEY",
-    "anthropic": "ANTHROPIC_API_KEY",
-}
-_URL_VARIABLES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
 
 
 class AskError(PromptBoostError):
@@ -62,8 +56,8 @@ class Reply:
 class ModelSettings:
     """Which model is asked, and how.
 
-    Without a ``base_url`` the server is that of OPENAI_BASE_URL or ANTHROPIC_BASE_URL, else the provider's
-    own.
+    Without a ``base_url`` the server is that of OPENAI_BASE_URL or ANTHROPIC_BASE_URL, else the
+    provider's own.
 
     Examples
     --------
@@ -79,7 +73,7 @@ class ModelSettings:
     timeout: float = 120.0  # seconds to wait for one
 
     def __post_init__(self) -> None:
-        if self.provider not in KEY_VARIABLES:
+        if self.provider not in get_args(Provider):
             raise SettingError(f"provider must be 'openai' or 'anthropic', not {self.provider!r}")
         if not self.model.strip():
             raise SettingError("model is empty; give the name the server knows it by")
@@ -98,7 +92,7 @@ class ModelSettings:
     @property
     def address(self) -> str | None:
         """The base URL in force."""
-        given = self.base_url or os.environ.get(_URL_VARIABLES[self.provider]) or None
+        given = self.base_url or os.environ.get(f"{self.provider.upper()}_BASE_URL") or None
         if given is not None and not _is_url(given):
             raise SettingError(
                 f"{given!r} is no URL of a server: write it like http://localhost:8000/v1"
@@ -135,9 +129,8 @@ def open_model(settings: ModelSettings) -> Iterator[LanguageModel]:
     key = _key(settings)
     try:
         model = adapter(settings, library, key)
-    except (
-        Exception
-    ) as error:  # of any type: a proxy it does not understand, a part that is missing
+    # Of any type: a proxy it does not understand, a part that is missing.
+    except Exception as error:
         raise SettingError(
             f"the client for {settings.address or settings.provider} cannot be set up: {error}"
         ) from error
@@ -148,7 +141,7 @@ def open_model(settings: ModelSettings) -> Iterator[LanguageModel]:
 
 
 def _key(settings: ModelSettings) -> str:
-    variable = KEY_VARIABLES[settings.provider]
+    variable = f"{settings.provider.upper()}_API_KEY"
     if key := os.environ.get(variable, "").strip():
         # Else a library would say so, with the key in its message.
         if not (key.isascii() and key.isprintable()) or " " in key:

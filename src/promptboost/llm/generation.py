@@ -65,27 +65,15 @@ def plan(
     price: Price | None = None,
 ) -> Plan:
     """Return what asking would take; nothing is sent."""
-    open_ones = {
-        question.text: question
-        for question in questions
-        if cache.find(settings, question.text) is None
-    }
-    asked = len({question.text for question in questions})
-    input_tokens = sum(map(about_tokens, open_ones))
-    output_tokens = sum(
-        min(question.answer_tokens, settings.reply_tokens) for question in open_ones.values()
-    )
+    asked = {question.text: question.answer_tokens for question in questions}
+    open_ones = {text: size for text, size in asked.items() if cache.find(settings, text) is None}
+    tokens_in = sum(map(about_tokens, open_ones))
+    tokens_out = sum(min(size, settings.reply_tokens) for size in open_ones.values())
     cost = None
     if price is not None:
-        cost = (input_tokens * price.input + output_tokens * price.output) / 1e6
-    return Plan(
-        tuple(questions),
-        asked - len(open_ones),
-        len(open_ones),
-        input_tokens,
-        output_tokens,
-        cost,
-    )
+        cost = (tokens_in * price.input + tokens_out * price.output) / 1e6
+    cached = len(asked) - len(open_ones)
+    return Plan(tuple(questions), cached, len(open_ones), tokens_in, tokens_out, cost)
 
 
 def generate_pool(

@@ -88,16 +88,12 @@ def questions_for(class_names: Sequence[str], kind: Kind, per_class: int) -> lis
     wordings, request = (_LOOKS, _SENTENCES) if kind == "cupl" else (_ATTRIBUTES, _FRAGMENTS)
     number = min(len(wordings), ceil(per_class / _EACH_AT_LEAST))
     count = ceil(per_class / number)
-    return [
-        Question(
-            f"{fill(wording, name)} {request.format(count=count, name=_words(name))}",
-            name,
-            kind,
-            count,
-        )
+    texts = [
+        (name, f"{fill(wording, name)} {request.format(count=count, name=fill('{}', name))}")
         for name in class_names
         for wording in wordings[:number]
     ]
+    return [Question(text, name, kind, count) for name, text in texts]
 
 
 def contrast_questions(one: str, other: str, count: int) -> list[Question]:
@@ -107,7 +103,7 @@ def contrast_questions(one: str, other: str, count: int) -> list[Question]:
 
 def _apart(name: str, rival: str, count: int) -> Question:
     asked = fill(_APART.replace("from {}", f"from {fill('a {}', rival)}"), name)
-    request = _ONE_SIDE.format(count=count, name=_words(name))
+    request = _ONE_SIDE.format(count=count, name=fill("{}", name))
     return Question(f"{asked} {request}", name, "contrast", count, rival)
 
 
@@ -128,10 +124,6 @@ def _nearest(i: int, words: Sequence[set[str]]) -> list[int]:
     """Order the other classes: shared words first, then the place in the list."""
     others = [j % len(words) for j in range(i + 1, i + len(words))]
     return sorted(others, key=lambda j: -len(words[i] & words[j]))
-
-
-def _words(name: str) -> str:
-    return fill("{}", name)
 
 
 @dataclass(frozen=True)

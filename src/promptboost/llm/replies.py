@@ -97,7 +97,11 @@ class ReplyCache:
                 # A question asked twice, by two runs at once, has the reply that came last.
                 self._replies[kept[0]] = kept[1]
         # A file that begins as ours may have been cut off in its first line.
-        if self.damaged and self.damaged == len(lines) and not _begins_as_ours(content):
+        if (
+            self.damaged
+            and self.damaged == len(lines)
+            and not content.startswith(_BEGIN[: len(content)])
+        ):
             raise FileFormatError(
                 f"{self.path} is no file of replies, so nothing is added to it: "
                 "give another name for the replies"
@@ -114,10 +118,6 @@ def _append(path: Path, line: str) -> None:
         stream.write(f"{line}\n".encode())
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _begins_as_ours(content: bytes) -> bool:
-    return content.startswith(_BEGIN[: len(content)])
 
 
 def _parsed(line: bytes) -> tuple[str, Reply] | None:
@@ -185,7 +185,7 @@ class Cleaned:
     dropped: Counter[str] = field(default_factory=Counter)
 
 
-def clean_reply(text: str, *, max_words: int = MAX_WORDS, cut_off: bool = False) -> Cleaned:
+def clean_reply(text: str, *, cut_off: bool = False) -> Cleaned:
     """Take the sentences out of a reply.
 
     Bullets, numbers, quotes, markup, terminal codes and control characters go; so do headings and
@@ -204,8 +204,8 @@ def clean_reply(text: str, *, max_words: int = MAX_WORDS, cut_off: bool = False)
         if _HEADING.match(line):
             cleaned.dropped["heading"] += 1
             continue
-        for part in _parts(_unwrapped(line), max_words):
-            if reason := _reason_against(part, max_words):
+        for part in _parts(_unwrapped(line)):
+            if reason := _reason_against(part):
                 cleaned.dropped[reason] += 1
             else:
                 kept.append(part)
@@ -257,17 +257,17 @@ def _unwrapped(line: str) -> str:
     return line
 
 
-def _parts(line: str, max_words: int) -> Iterator[str]:
-    if len(line.split()) <= max_words:
+def _parts(line: str) -> Iterator[str]:
+    if len(line.split()) <= MAX_WORDS:
         yield line
     else:
         yield from _SENTENCE_END.split(line)
 
 
-def _reason_against(part: str, max_words: int) -> str | None:
+def _reason_against(part: str) -> str | None:
     if not any(character.isalpha() for character in part):
         return "no words"
-    if len(part.split()) > max_words or len(part) > 12 * max_words:
+    if len(part.split()) > MAX_WORDS or len(part) > 12 * MAX_WORDS:
         return "too long"
     if _CHAT.match(part):
         return "chat"

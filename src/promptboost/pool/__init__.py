@@ -1,32 +1,24 @@
-"""Words: class names, templates and sentences about classes become a pool of prompts.
-
-What reads files and brings names together is loaded on first use.
-"""
-
-import importlib
-from typing import TYPE_CHECKING, Any
+"""Words: class names, templates and sentences about classes become a pool of prompts."""
 
 from promptboost.pool.build import Concatenate, build_pool
 from promptboost.pool.combination import deduplicate, from_sources, union
 from promptboost.pool.descriptions import emoji_descriptions, read_descriptions
 from promptboost.pool.io import is_saved_pool, load_pool, save_pool
+from promptboost.pool.lint import check_meeting
+from promptboost.pool.names import Resolution, read_class_names, read_synonyms, resolve
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.products import Prompt
+from promptboost.pool.readers import KINDS, Reader, Source, kinds, read_source, read_sources
+from promptboost.pool.sources import (
+    Meeting,
+    choose_sources,
+    join,
+    join_pool,
+    meet,
+    read_pool,
+    rename_classes,
+)
 from promptboost.pool.templates import PLAIN_TEMPLATE, TEMPLATES, clip_templates, fill
-
-if TYPE_CHECKING:
-    from promptboost.pool.lint import check_meeting
-    from promptboost.pool.names import Resolution, read_class_names, read_synonyms, resolve
-    from promptboost.pool.readers import KINDS, Reader, Source, kinds, read_source, read_sources
-    from promptboost.pool.sources import (
-        Meeting,
-        choose_sources,
-        join,
-        join_pool,
-        meet,
-        read_pool,
-        rename_classes,
-    )
 
 __all__ = [
     "Prompt",
@@ -64,23 +56,3 @@ __all__ = [
     "choose_sources",
     "rename_classes",
 ]
-
-_HOME = {
-    "lint": ("check_meeting",),
-    "names": ("Resolution", "read_class_names", "read_synonyms", "resolve"),
-    "readers": ("KINDS", "Reader", "Source", "kinds", "read_source", "read_sources"),
-    "sources": (
-        *("Meeting", "choose_sources", "join", "join_pool", "meet", "read_pool", "rename_classes"),
-    ),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for home, names in _HOME.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

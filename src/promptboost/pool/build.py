@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
-from promptboost.errors import PoolError, SettingError
+from promptboost.errors import PoolError, SettingError, few
 from promptboost.pool.descriptions import sentences_by_class
 from promptboost.pool.names import check_class_names
 from promptboost.pool.pool import PromptPool
@@ -40,17 +40,12 @@ def build_pool(
     templates : sequence of str, optional
         Sentences with one ``{}``; ours by default, none if empty.
     descriptions : mapping of str to sequence of str, or mapping of such mappings, optional
-        Sentences by class, as :func:`read_descriptions` returns them; or, by the name of the
-        source they come from, several such mappings. Names meet as in
+        Sentences by class; or several such mappings by the name of their source. Names meet as in
         :func:`resolve`. Without templates every class needs some.
     concatenate : {"none", "one", "all"}, default="none"
-        Also follow a filled template by each description: not at all, one template only, or
-        every template.
-    concatenation_template : str, default="a photo of a {}."
-        The one template of ``concatenate="one"``.
+        Also follow a filled template by each description: `concatenation_template`, or every one.
     source : str, default="descriptions"
-        What the prompts taken from `descriptions` say they come from, for example
-        ``"descriptions:emoji.json"``. Not used where `descriptions` name their sources.
+        What prompts from `descriptions` without a source say they come from.
     sources : sequence of str, optional
         Which sources of `descriptions` to take, in this order; all of them by default.
 
@@ -93,10 +88,9 @@ def build_pool(
             "give descriptions, or concatenate='none'"
         )
     if not shared and missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise PoolError(
-            f"no prompts for the class {missing[0]!r}{more}: add descriptions under that name, or "
-            "use templates"
+            f"no prompts for the class {few([repr(name) for name in missing], 1)}: add descriptions "
+            "under that name, or use templates"
         )
     return PromptPool(
         class_names=names,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from promptboost.errors import PoolError, SettingError
 from promptboost.pool.names import check_class_names
 from promptboost.pool.pool import PromptPool
-from promptboost.pool.products import ClassPrompts, Part, Prompt, pack
+from promptboost.pool.products import ClassPrompts, Prompt
 from promptboost.pool.templates import check_templates
 
 #: What filled templates say they come from.
@@ -35,10 +35,13 @@ def union(first: PromptPool, *others: PromptPool) -> PromptPool:
     pools = (first, *others)
     names = check_class_names(tuple(dict.fromkeys(n for pool in pools for n in pool.class_names)))
     prompts = tuple(
-        ClassPrompts(part for pool in pools for part in _parts(pool, name)).distinct()
+        ClassPrompts(
+            part for pool in pools if name in pool for part in pool.prompts(name).parts
+        ).distinct()
         for name in names
     )
-    described = {name for name, each in zip(names, prompts, strict=True) if _has_sentences(each)}
+    sources = (set(each.counts()) for each in prompts)
+    described = {name for name, each in zip(names, sources, strict=True) if each - {TEMPLATE}}
     missing = {name for pool in pools for name in pool.missing} - described
     unused = dict.fromkeys(name for pool in pools for name in pool.unused)
     return PromptPool(
@@ -67,12 +70,12 @@ def from_sources(pool: PromptPool, sources: Collection[str]) -> PromptPool:
     """
     if isinstance(sources, str):
         raise SettingError(f"sources must be a list of names, not one string: [{sources!r}]")
-    whole = [pack(*item) for item in zip(pool.class_names, pool.prompts_by_class, strict=True)]
-    known = dict.fromkeys(source for prompts in whole for source in prompts.sources())
+    every = (source for prompts in pool.prompts_by_class for source in prompts.sources())
+    known = dict.fromkeys(every)
     for source in sources:
         if source not in known:
             raise SettingError(f"the pool has no source {source!r}; it has {', '.join(known)}")
-    kept = tuple(prompts.of(sources) for prompts in whole)
+    kept = tuple(prompts.of(sources) for prompts in pool.prompts_by_class)
     for name, prompts in zip(pool.class_names, kept, strict=True):
         if not prompts:
             raise PoolError(
@@ -94,18 +97,9 @@ def deduplicate(pool: PromptPool) -> tuple[PromptPool, int]:
     >>> deduplicate(PromptPool(("owl",), (), (prompts,)))
     (<PromptPool: 1 classes, 1 prompts>, 1)
     """
-    whole = zip(pool.class_names, pool.prompts_by_class, strict=True)
-    kept = tuple(pack(name, prompts).distinct() for name, prompts in whole)
+    kept = tuple(prompts.distinct() for prompts in pool.prompts_by_class)
     dropped = sum(map(len, pool.prompts_by_class)) - sum(map(len, kept))
     return replace(pool, prompts_by_class=kept), dropped
-
-
-def _parts(pool: PromptPool, name: str) -> tuple[Part, ...]:
-    return pack(name, pool.prompts(name)).parts if name in pool else ()
-
-
-def _has_sentences(prompts: ClassPrompts) -> bool:
-    return any(source != "template" for source in prompts.counts())
 
 
 def sentence_sources(pool: PromptPool, wanted: str = "") -> list[str]:

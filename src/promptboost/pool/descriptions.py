@@ -16,11 +16,8 @@ def read_descriptions(path: str | Path) -> dict[str, list[str]]:
     :func:`read_sources` reads the same files, and those that others released, and leaves out what
     nobody can use.
 
-    Parameters
-    ----------
-    path : path-like
-        ``{"class": ["sentence", …], …}``; or, if the name ends in ``.jsonl``, one
-        ``{"class": "…", "text": "…"}`` a line; or a table in ``.csv``, ``.tsv`` or ``.txt``.
+    The file is ``{"class": ["sentence", …], …}``; or, if its name ends in ``.jsonl``, one
+    ``{"class": "…", "text": "…"}`` a line; or a table in ``.csv``, ``.tsv`` or ``.txt``.
 
     Examples
     --------
@@ -62,14 +59,11 @@ def emoji_descriptions() -> dict[str, list[str]]:
 
 
 def sentences_by_class(
-    class_names: Sequence[str],
-    descriptions: Mapping[str, Sequence[str]],
-    *,
-    where: str = "the descriptions",
+    class_names: Sequence[str], descriptions: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, list[str]], tuple[str, ...]]:
     """Find the sentences of each class, names meeting as in :func:`resolve`."""
     met = resolve(class_names, descriptions)
-    met.check_clear(where)
+    met.check_clear("the descriptions")
     by_class: dict[str, list[str]] = {}
     for match in met.matches:
         label = f"the class {match.entry!r}"

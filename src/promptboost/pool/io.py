@@ -28,16 +28,10 @@ _MARK, _FIRST = b'"promptboost_pool"', 1000
 
 
 def save_pool(pool: PromptPool, path: str | Path) -> None:
-    """Write a pool to a file, whole or not at all.
+    """Write a pool to a file, whole or not at all; prompts are made one by one.
 
-    Parameters
-    ----------
-    pool : PromptPool
-        What to write. Prompts are made one by one, so it may be larger than memory.
-    path : path-like
-        A name that ends in ``.jsonl`` keeps everything: after a line about the pool, one prompt
-        a line. One that ends in ``.json`` keeps ``{"class": ["sentence", …]}`` only, which other
-        programs read.
+    A name that ends in ``.jsonl`` keeps everything: after a line about the pool, one prompt a line.
+    One that ends in ``.json`` keeps ``{"class": ["sentence", …]}`` only, which other programs read.
 
     Examples
     --------
@@ -47,10 +41,8 @@ def save_pool(pool: PromptPool, path: str | Path) -> None:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_pool(pool, Path(folder, "birds.jsonl"))
     ...     save_pool(pool, Path(folder, "birds.json"))
-    ...     print(Path(folder, "birds.jsonl").read_text().splitlines()[-1])
     ...     load_pool(Path(folder, "birds.jsonl")) == pool
     ...     load_pool(Path(folder, "birds.json")).texts("owl")
-    {"class": "owl", "text": "round eyes", "source": "descriptions", "sentence": "round eyes"}
     True
     ('an owl.', 'round eyes')
     """

@@ -6,7 +6,7 @@ classes, and what papers are known to call the classes of some benchmarks.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,15 +14,7 @@ from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.files import read_json, read_text
-from promptboost.pool.text import (
-    LOOSE,
-    STRICT,
-    Key,
-    Spelling,
-    clean,
-    control_character,
-    name_key,
-)
+from promptboost.pool.text import LOOSE, STRICT, Key, Spelling, clean, control_character, name_key
 
 Synonyms = Mapping[str, Sequence[str]]
 """Other names of classes, by the name of the class."""
@@ -87,12 +79,10 @@ def resolve(
     Parameters
     ----------
     class_names : sequence of str
-        Distinct names of the dataset.
     entries : iterable of str
         The names a file uses.
     synonyms : mapping of str to sequence of str, optional
-        Other names of a class. All names of the file that are given there belong to the class,
-        except those that are the name of another one.
+        Other names of a class, all of which belong to it unless they are another class's own.
 
     Examples
     --------
@@ -102,7 +92,7 @@ def resolve(
     >>> resolve(["hot dog"], ["Hot_Dog", "HOT-DOG"]).ambiguous[0].entries
     ('Hot_Dog', 'HOT-DOG')
     """
-    table = _Table(tuple(class_names), tuple(dict.fromkeys(entries)))
+    table = _Table(class_names, entries)
     for spelling in STRICT:
         table.match_spelling(spelling)
     table.match_groups(_groups(synonyms or {}), "synonym")
@@ -114,20 +104,14 @@ def resolve(
     return table.resolution()
 
 
-@dataclass
 class _Table:
     """Who is still without a partner."""
 
-    classes: tuple[str, ...]
-    entries: tuple[str, ...]
-    matches: list[Match] = field(default_factory=list)
-    ambiguous: list[Ambiguity] = field(default_factory=list)
-    waiting: dict[str, None] = field(init=False)
-    free: dict[str, None] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.waiting = dict.fromkeys(self.classes)
-        self.free = dict.fromkeys(self.entries)
+    def __init__(self, classes: Sequence[str], entries: Iterable[str]) -> None:
+        self.classes = classes
+        self.waiting, self.free = dict.fromkeys(classes), dict.fromkeys(entries)
+        self.matches: list[Match] = []
+        self.ambiguous: list[Ambiguity] = []
 
     def match_spelling(self, spelling: Spelling) -> None:
         how, key_of = spelling
@@ -218,7 +202,7 @@ _CALTECH: Synonyms = {
 _EUROSAT: Synonyms = {
     "annual crop land": ["annual crop", "AnnualCrop"],
     "herbaceous vegetation land": [
-        *("herbaceous vegetation", "HerbaceousVegetation", "brushland or shrubland"),
+        *("herbaceous vegetation", "HerbaceousVegetation", "brushland or shrubland")
     ],
     "highway or road": ["highway"],
     "industrial buildings": ["industrial", "industrial buildings or commercial buildings"],

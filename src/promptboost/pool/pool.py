@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from promptboost.errors import PoolError
-from promptboost.pool.products import ClassPrompts, Prompt, Texts
+from promptboost.pool.products import ClassPrompts, Texts, pack
 from promptboost.pool.templates import fill
 
 _AT_ONCE = 4096
@@ -25,19 +25,6 @@ class PromptPool:
     they are asked for: ten thousand for each of a thousand classes take no more room than their
     templates and sentences.
 
-    Attributes
-    ----------
-    class_names : tuple of str
-        In the order of the labels.
-    templates : tuple of str
-        What every class has in common, and boosting starts from.
-    prompts_by_class : tuple of sequences of Prompt
-        In the order of the class names; sizes may differ.
-    missing : tuple of str
-        Classes for which descriptions were given but none was found.
-    unused : tuple of str
-        Names in the descriptions that are no class of this pool.
-
     Examples
     --------
     >>> from promptboost.pool import build_pool
@@ -48,13 +35,17 @@ class PromptPool:
     (('bat',), {'template': 160, 'descriptions': 1})
     """
 
-    class_names: tuple[str, ...]
-    templates: tuple[str, ...]
-    prompts_by_class: tuple[Sequence[Prompt], ...]
-    missing: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()
+    class_names: tuple[str, ...]  # in the order of the labels
+    templates: tuple[str, ...]  # what every class has in common, and boosting starts from
+    prompts_by_class: tuple[ClassPrompts, ...]  # sizes may differ; any sequences may be given
+    missing: tuple[str, ...] = ()  # classes for which descriptions were given but none was found
+    unused: tuple[str, ...] = ()  # names in the descriptions that are no class of this pool
 
-    def prompts(self, class_name: str) -> Sequence[Prompt]:
+    def __post_init__(self) -> None:
+        named = zip(self.class_names, self.prompts_by_class, strict=True)
+        object.__setattr__(self, "prompts_by_class", tuple(pack(*each) for each in named))
+
+    def prompts(self, class_name: str) -> ClassPrompts:
         """Return the prompts of one class, in order."""
         try:
             return self.prompts_by_class[self._position[class_name]]
@@ -69,11 +60,7 @@ class PromptPool:
         return Texts(self.prompts(class_name))
 
     def template_texts(self) -> list[list[str]]:
-        """Return, for every class, every template filled with its name.
-
-        Unlike the prompts of a class these all have the same length and order, so that the
-        j-th texts of all classes are one zero-shot classifier.
-        """
+        """Return, for every class, every template filled: the j-th of all are one classifier."""
         return [[fill(template, name) for template in self.templates] for name in self.class_names]
 
     @cached_property
@@ -85,13 +72,7 @@ class PromptPool:
     @cached_property
     def prompts_by_source(self) -> dict[str, int]:
         """How many prompts each source gave, in the order in which they are first met."""
-        total: Counter[str] = Counter()
-        for prompts in self.prompts_by_class:
-            if isinstance(prompts, ClassPrompts):
-                total.update(prompts.counts())
-            else:
-                total.update(prompt.source for prompt in prompts)
-        return dict(total)
+        return dict(sum((prompts.counts() for prompts in self.prompts_by_class), Counter()))
 
     def statistics(self) -> dict[str, Any]:
         """Count classes, templates and prompts, by class and by source; ready for JSON."""

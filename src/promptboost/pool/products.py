@@ -20,30 +20,17 @@ from promptboost.pool.text import text_key
 class Prompt:
     """One sentence of a pool, and where it comes from.
 
-    Attributes
-    ----------
-    text : str
-        What is embedded and shown.
-    source : str
-        ``"template"``, ``"descriptions"`` or the name given to them, or ``"concat"``.
-    template : str or None
-        The template it was made with, ``{}`` and all.
-    sentence : str or None
-        The description it was made with; of a concatenation, its second half.
-    origin : str or None
-        Of a concatenation, the source of its sentence.
-
     Examples
     --------
     >>> Prompt("a photo of an owl.", "template", template="a photo of a {}.").text
     'a photo of an owl.'
     """
 
-    text: str
-    source: str
-    template: str | None = None
-    sentence: str | None = None
-    origin: str | None = None
+    text: str  # what is embedded and shown
+    source: str  # "template", "descriptions" or the name given to them, or "concat"
+    template: str | None = None  # the template it was made with, {} and all
+    sentence: str | None = None  # the description; of a concatenation, its second half
+    origin: str | None = None  # of a concatenation, the source of its sentence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -255,7 +242,7 @@ class Texts(_Made[str]):
 
     __slots__ = ("_prompts",)
 
-    def __init__(self, prompts: Sequence[Prompt]) -> None:
+    def __init__(self, prompts: ClassPrompts) -> None:
         self._prompts = prompts
 
     def __len__(self) -> int:
@@ -268,14 +255,10 @@ class Texts(_Made[str]):
     def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
         if isinstance(index, slice):
             return tuple(self[i] for i in range(len(self))[index])
-        if isinstance(self._prompts, ClassPrompts):
-            return self._prompts.text(index)
-        return self._prompts[index].text
+        return self._prompts.text(index)
 
     def __iter__(self) -> Iterator[str]:
-        if isinstance(self._prompts, ClassPrompts):
-            return self._prompts.texts()
-        return (prompt.text for prompt in self._prompts)
+        return self._prompts.texts()
 
     def __repr__(self) -> str:
         if len(self) <= _SHOWN:
@@ -288,7 +271,8 @@ def pack(class_name: str, prompts: Sequence[Prompt]) -> ClassPrompts:
     if isinstance(prompts, ClassPrompts):
         return prompts
     packer = Packer(class_name)
-    packer.extend(prompts)
+    for prompt in prompts:
+        packer.add(prompt)
     return packer.packed()
 
 
@@ -300,11 +284,6 @@ class Packer:
         self._parts: list[Part] = []
         self._filled: dict[str, str] = {}
         self._start_run(None)
-
-    def extend(self, prompts: Iterable[Prompt]) -> None:
-        """Take some prompts."""
-        for prompt in prompts:
-            self.add(prompt)
 
     def add(self, prompt: Prompt) -> None:
         """Take one prompt."""
@@ -351,19 +330,10 @@ class Packer:
         if self._shape is None or not self._rows:
             return
         source, origin, _ = self._shape
-        width = len(self._sentences)
+        templates, sentences = tuple(self._templates), tuple(self._sentences)
+        width = len(sentences)
         kept = array("q", (t * width + s for t, s in zip(self._rows, self._columns, strict=True)))
-        whole = len(kept) == len(self._templates) * width and all(
-            i == number for i, number in enumerate(kept)
-        )
-        starts = tuple(None if t is None else self._filled[t] for t in self._templates)
-        self._parts.append(
-            Product(
-                source,
-                tuple(self._templates),
-                starts,
-                tuple(self._sentences),
-                origin,
-                None if whole else kept,
-            )
-        )
+        whole = kept == array("q", range(len(templates) * width))
+        starts = tuple(None if t is None else self._filled[t] for t in templates)
+        pairs = None if whole else kept
+        self._parts.append(Product(source, templates, starts, sentences, origin, pairs))

@@ -99,15 +99,9 @@ def read_pool(
 ) -> PromptPool:
     """Make the pool of some classes from one file of any known format.
 
-    Parameters
-    ----------
-    path : path-like
-        What :func:`read_sources` reads; or a pool that :func:`save_pool` wrote as JSON Lines, which
-        is taken whole.
-    class_names : sequence of str
-        Names and order of the classes. Those in the file meet them as in :func:`resolve`.
-    templates, concatenate
-        As for :func:`build_pool`; not for a saved pool, which has its own.
+    It is what :func:`read_sources` reads, its names meeting the classes as in :func:`resolve`; or a
+    pool that :func:`save_pool` wrote as JSON Lines, which is taken whole: `templates` and
+    `concatenate`, as for :func:`build_pool`, are not for it.
 
     Examples
     --------
@@ -220,9 +214,8 @@ def rename_classes(
     met = resolve(names, pool.class_names, synonyms)
     _check_clear(met, where)
     if met.missing:
-        more = f" and {len(met.missing) - 1} more" if len(met.missing) > 1 else ""
         raise PoolError(
-            f"{where} has no prompts for the class {met.missing[0]!r}{more}; it has "
+            f"{where} has no prompts for the class {_quoted(met.missing, 1)}; it has "
             f"{_quoted(pool.class_names)}. Make it again for these classes: promptboost pool build "
             f"SOURCES … --classes DATA -o {Path(where).name}"
         )
@@ -257,5 +250,5 @@ def _nothing_met(meetings: Sequence[Meeting], class_names: Sequence[str]) -> str
     return f"no class has a sentence: {why}; promptboost pool check says more"
 
 
-def _quoted(names: Sequence[str]) -> str:
-    return few([repr(name) for name in names], 3)
+def _quoted(names: Sequence[str], most: int = 3) -> str:
+    return few([repr(name) for name in names], most)

@@ -13,7 +13,8 @@ from promptboost.pool.text import clean, text_key
 #: The one template of plain zero-shot classification.
 PLAIN_TEMPLATE = "a photo of a {}."
 
-_PHOTOGRAPHS = (
+TEMPLATES: tuple[str, ...] = (
+    # photographs
     "a photo of a {}.",
     "a snapshot of a {}.",
     "a studio photograph of a {}.",
@@ -30,8 +31,7 @@ _PHOTOGRAPHS = (
     "a museum photograph of a {}.",
     "a documentary photo showing a {}.",
     "a magazine picture of a {}.",
-)
-_QUALITIES = (
+    # qualities
     "a sharp picture of a {}.",
     "an out-of-focus picture of a {}.",
     "a grainy picture of a {}.",
@@ -44,8 +44,7 @@ _QUALITIES = (
     "a tiny thumbnail of a {}.",
     "a high-resolution picture of a {}.",
     "a colourful picture of a {}.",
-)
-_VIEWPOINTS = (
+    # viewpoints
     "a {} seen from the front.",
     "a {} seen from the side.",
     "a {} seen from above.",
@@ -58,8 +57,7 @@ _VIEWPOINTS = (
     "a {} that is partly hidden.",
     "a {} cut off at the edge of the picture.",
     "the silhouette of a {}.",
-)
-_CONTEXTS = (
+    # contexts
     "a {} on a white background.",
     "a {} on a dark background.",
     "a {} against a plain background.",
@@ -74,16 +72,14 @@ _CONTEXTS = (
     "one kind of {}.",
     "an unusual kind of {}.",
     "a typical {}.",
-)
-_SIZES_AND_STATES = (
+    # sizes and states
     "a tiny {}.",
     "a huge {}.",
     "a brand new {}.",
     "a worn {}.",
     "a beautiful {}.",
     "a brightly coloured {}.",
-)
-_DRAWINGS = (
+    # drawings
     "an illustration of a {}.",
     "a pencil outline of a {}.",
     "an ink illustration of a {}.",
@@ -94,8 +90,7 @@ _DRAWINGS = (
     "a page from a picture book showing a {}.",
     "a poster showing a {}.",
     "a diagram of a {}.",
-)
-_ICONS_AND_MODELS = (
+    # icons and models
     "an emoji of a {}.",
     "an icon of a {}.",
     "a flat icon showing a {}.",
@@ -106,16 +101,6 @@ _ICONS_AND_MODELS = (
     "a computer-generated image of a {}.",
     "a glossy 3D model of a {}.",
     "a miniature figure of a {}.",
-)
-
-TEMPLATES: tuple[str, ...] = (
-    *_PHOTOGRAPHS,
-    *_QUALITIES,
-    *_VIEWPOINTS,
-    *_CONTEXTS,
-    *_SIZES_AND_STATES,
-    *_DRAWINGS,
-    *_ICONS_AND_MODELS,
 )
 """The 80 templates promptboost comes with; the first one is the plain photograph."""
 
@@ -165,13 +150,7 @@ def check_templates(templates: Iterable[str]) -> tuple[str, ...]:
 
 
 def clip_templates() -> tuple[str, ...]:
-    """Return the 80 ImageNet templates of CLIP, as open_clip has them.
-
-    Raises
-    ------
-    MissingExtraError
-        If open_clip is not installed.
-    """
+    """Return the 80 ImageNet templates of CLIP, as open_clip has them."""
     try:
         from open_clip import OPENAI_IMAGENET_TEMPLATES
     except ImportError as error:

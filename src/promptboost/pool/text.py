@@ -70,10 +70,6 @@ _BRACKETS_LAST = re.compile(r"(?P<rest>[^()]+) \((?P<inside>[^()]+)\)")
 _BETWEEN_LETTERS = re.compile(r"[\s_/.'’\-]")
 
 
-def _same(name: str) -> str:
-    return name
-
-
 def _slash(name: str) -> str:
     return name_key(name.replace("SLASH", "/"))
 
@@ -107,11 +103,7 @@ def singular(name: str) -> str:
 Key = Callable[[str], str]
 Spelling = tuple[str, Key]
 
-STRICT: tuple[Spelling, ...] = (
-    ("exact", _same),
-    ("case", text_key),
-    ("underscores", name_key),
-)
+STRICT: tuple[Spelling, ...] = (("exact", str), ("case", text_key), ("underscores", name_key))
 """What a reader would not call another name. Tried before synonyms."""
 
 LOOSE: tuple[Spelling, ...] = (

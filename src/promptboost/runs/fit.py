@@ -12,8 +12,7 @@ import numpy as np
 
 import promptboost
 from promptboost.config import FitConfig
-from promptboost.data import load_data
-from promptboost.data.benchmarks import benchmark_source
+from promptboost.data import DataSource, load_data
 from promptboost.data.shots import Task, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import InputError, RunError
@@ -206,8 +205,7 @@ def _about(task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
 
 def _check_apart(source: str, run: RunFolder) -> None:
     """Raise for a place among the images, where the next fit would take the run for a class."""
-    benchmark = benchmark_source(source)
-    data = Path(source if benchmark is None else benchmark.folder).resolve()
+    data = (DataSource.parse(source).path or Path(source)).resolve()
     if data.is_dir() and run.path.resolve().is_relative_to(data):
         raise RunError(
             f"{run.path} is inside {source}, where it would be taken for a class of images; "

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from promptboost.data import ImageError, LabelledImage, find_images
-from promptboost.data.integrity import check_images
+from promptboost.data import ImageError, LabelledImage, check_images, find_images
 from promptboost.errors import DataError, RunError
 from promptboost.model.classifier import PromptClassifier, load
 from promptboost.runs.run_folder import RunFolder

@@ -11,8 +11,8 @@ from shlex import quote
 from typing import Any
 
 from promptboost.config import PRESETS, FitConfig
-from promptboost.data import load_data
-from promptboost.data.benchmarks import benchmark_source, read_benchmark
+from promptboost.data import DataSource, load_data
+from promptboost.data.benchmarks import read_benchmark
 from promptboost.data.shots import Task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, RunError, StoreError
@@ -92,8 +92,9 @@ def check_place(run: RunFolder) -> None:
 
 def check_inputs(source: str, settings: FitConfig) -> None:
     """Raise if the images or the sentences are not where they are said to be."""
-    if (benchmark := benchmark_source(source)) is not None:
-        read_benchmark(*benchmark)  # lists, but decodes no image
+    images = DataSource.parse(source)
+    if images.benchmark is not None and images.path is not None:
+        read_benchmark(images.benchmark, images.path, images.split)  # lists, but decodes no image
     elif source != "emoji" and not Path(source).exists():
         load_data(source, progress=False)  # raises, and has the words for it
     if settings.prompts is not None:
@@ -120,11 +121,7 @@ _START_AGAIN = "add --overwrite instead of --resume to start again"
 
 def lasting_source(source: str) -> str:
     """Return a source in words that hold in any folder; the word ``emoji`` does already."""
-    if (benchmark := benchmark_source(source)) is not None:
-        return str(benchmark.absolute())
-    return (
-        source if source == "emoji" or not Path(source).exists() else str(Path(source).absolute())
-    )
+    return str(DataSource.parse(source).lasting)
 
 
 def lasting_settings(settings: FitConfig) -> FitConfig:
@@ -171,7 +168,7 @@ def _said(value: Any) -> str:
 def _same_source(one: str, other: str) -> bool:
     if "emoji" in (one, other):
         return one == other
-    if benchmark_source(one) or benchmark_source(other):
+    if DataSource.parse(one).benchmark or DataSource.parse(other).benchmark:
         return lasting_source(one) == lasting_source(other)
     return Path(one).resolve() == Path(other).resolve()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from promptboost.config import FitConfig
-from promptboost.data.benchmarks import benchmark_source
+from promptboost.data import DataSource
 from promptboost.errors import FileFormatError, RunError, command_name, place
 from promptboost.files import write_text
 from promptboost.model import PromptEnsemble
@@ -169,7 +169,7 @@ class RunFolder:
     @property
     def resume_hint(self) -> str:
         """The command that continues an unfinished fit."""
-        plain = self.source == "emoji" or benchmark_source(self.source) is not None
+        plain = self.source == "emoji" or DataSource.parse(self.source).benchmark is not None
         source = self.source if plain else place(self.source)
         if source == "emoji" != self.source:  # a folder of that name, not the images within
             source = "./emoji"

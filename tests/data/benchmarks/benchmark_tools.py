@@ -12,7 +12,7 @@ from tests.data.image_tools import encoded, plain
 
 _BESIDE = Path(__file__).parents[4] / "shared"
 RELEASED = _BESIDE / "pools" / "ProAPO"
-PHOTOGRAPHS = _BESIDE / "images"
+PHOTOGRAPHS = _BESIDE / "pictures"
 
 needs_released = pytest.mark.skipif(
     not RELEASED.is_dir(), reason="the released lists are not beside the repository"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from promptboost.data import DataSource, load_data
-from promptboost.data.benchmarks import BENCHMARKS, benchmark_source, read_benchmark
+from promptboost.data.benchmarks import BENCHMARKS, read_benchmark
 from promptboost.data.shots import coop_few_shot
 from promptboost.errors import DataError
 from tests.data.benchmarks.benchmark_tools import (
@@ -300,7 +300,6 @@ def test_sources_in_one_word(tmp_path, monkeypatch, text, folder, split):
     assert source.benchmark is BENCHMARKS["dtd"]
     assert (source.path, source.split) == (Path(folder), None if split is None else Path(split))
     assert str(source) == text
-    assert benchmark_source(text) == (source.benchmark, source.path, source.split)
     lasting = source.lasting
     assert lasting.path.is_absolute()
     assert split is None or lasting.split.is_absolute()
@@ -323,7 +322,6 @@ def test_a_folder_with_a_sign_in_its_name(tmp_path, monkeypatch):
 def test_sources_of_another_kind(text):
     source = DataSource.parse(text)
     assert source.benchmark is None
-    assert benchmark_source(text) is None
     assert str(source) == text
     assert source.is_emoji == (text == "emoji")
 

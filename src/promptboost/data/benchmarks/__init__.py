@@ -2,20 +2,12 @@
 
 from promptboost.data.benchmarks.registry import BENCHMARKS, Benchmark, benchmark_named
 from promptboost.data.benchmarks.splits import Item, read_split
-from promptboost.data.benchmarks.survey import (
-    BenchmarkSource,
-    Survey,
-    benchmark_source,
-    read_benchmark,
-    survey_benchmark,
-)
+from promptboost.data.benchmarks.survey import Survey, read_benchmark, survey_benchmark
 
 __all__ = [
     "BENCHMARKS",
     "Benchmark",
     "benchmark_named",
-    "BenchmarkSource",
-    "benchmark_source",
     "read_benchmark",
     "Survey",
     "survey_benchmark",

@@ -17,52 +17,21 @@ _SPLIT_PAGE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark of the CoOp protocol.
+    """One benchmark of the CoOp protocol."""
 
-    Attributes
-    ----------
-    name : str
-        What to type.
-    title : str
-        What papers call it.
-    folders : tuple of str
-        What its folder is called, the protocol's own name first.
-    images : tuple of str
-        Where the images are in that folder; empty for the folder itself.
-    sizes : mapping of str to int
-        Published number of images of each split.
-    classes : int
-        Published number of classes.
-    template : str
-        The protocol's one prompt for it.
-    page : str
-        The project's page.
-    split_file : str or None
-        The protocol's list of images; None where the layout itself says it.
-    marks : tuple of str
-        Folders by which an image folder is known.
-    prefix : str
-        What the split file writes before the name of a split in its paths.
-    split_digest : str or None
-        Digest of what the protocol's list says (:func:`~promptboost.data.benchmarks.splits.digest`);
-        None where there is no list, or its digest is not known.
-    advice : str
-        What else to know when getting it.
-    """
-
-    name: str
-    title: str
-    folders: tuple[str, ...]
-    images: tuple[str, ...]
-    sizes: Mapping[str, int]
+    name: str  # what to type
+    title: str  # what papers call it
+    folders: tuple[str, ...]  # what its folder is called, the protocol's own name first
+    images: tuple[str, ...]  # where the images are in that folder; empty for the folder itself
+    sizes: Mapping[str, int]  # published number of images of each split
     classes: int
-    template: str
-    page: str
-    split_file: str | None = None
-    marks: tuple[str, ...] = ()
-    prefix: str = ""
-    split_digest: str | None = None
-    advice: str = ""
+    page: str  # of the project
+    template: str = "a photo of a {}."  # the protocol's one prompt for it
+    split_file: str | None = None  # None where the layout itself says which images there are
+    marks: tuple[str, ...] = ()  # folders by which an image folder is known
+    prefix: str = ""  # what the split file writes before the name of a split in its paths
+    split_digest: str | None = None  # of what the split file says, where it is known
+    advice: str = ""  # what else to know when getting it
 
     def how_to_get(self) -> list[str]:
         """Return, in words, where the images and the split file come from."""
@@ -77,8 +46,6 @@ def _sizes(train: int, val: int, test: int) -> Mapping[str, int]:
     return MappingProxyType({"train": train, "val": val, "test": test})
 
 
-_PLAIN = "a photo of a {}."
-
 _ALL = (
     Benchmark(
         name="imagenet",
@@ -87,7 +54,6 @@ _ALL = (
         images=("images", "", "ILSVRC/Data/CLS-LOC"),
         sizes=MappingProxyType({"train": 1_281_167, "test": 50_000}),
         classes=1000,
-        template=_PLAIN,
         page="https://image-net.org/download.php",
         marks=("train",),
         advice=f"classnames.txt (a line like 'n01440764 tench' for each class): {_SPLIT_PAGE} → imagenet. "
@@ -100,7 +66,6 @@ _ALL = (
         images=("101_ObjectCategories",),
         sizes=_sizes(4128, 1649, 2465),
         classes=100,
-        template=_PLAIN,
         page="https://data.caltech.edu/records/mzrjq-6wc02",
         split_file="split_zhou_Caltech101.json",
         split_digest="d8f923f0062fa47f",
@@ -124,7 +89,6 @@ _ALL = (
         images=("",),
         sizes=_sizes(6509, 1635, 8041),
         classes=196,
-        template=_PLAIN,
         page="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
         split_file="split_zhou_StanfordCars.json",
         split_digest="d0d8f0dd01951ead",
@@ -176,7 +140,6 @@ _ALL = (
         images=("SUN397",),
         sizes=_sizes(15_880, 3970, 19_850),
         classes=397,
-        template=_PLAIN,
         page="https://vision.princeton.edu/projects/2010/SUN/",
         split_file="split_zhou_SUN397.json",
         split_digest="608fa6b3974fdb9e",
@@ -246,9 +209,8 @@ def find_benchmark(text: str) -> Benchmark | None:
     """Find a benchmark as :func:`benchmark_named` does; None if there is none of that name."""
     if _NAME.fullmatch(text) is None:
         return None
-    wanted = _key(text)
     for benchmark in BENCHMARKS.values():
-        if wanted in map(_key, (benchmark.name, benchmark.title, *benchmark.folders)):
+        if _key(text) in map(_key, (benchmark.name, benchmark.title, *benchmark.folders)):
             return benchmark
     return None
 

@@ -136,10 +136,9 @@ def read_aircraft(place: Place) -> SplitItems:
     """
     names = _lines(place, _CLASSES)
     numbers = {name: number for number, name in enumerate(names)}
-    items: SplitItems = {}
-    for split in ("train", "val", "test"):
+    items: SplitItems = {"train": [], "val": [], "test": []}
+    for split in items:
         file = f"images_variant_{split}.txt"
-        items[split] = []
         for line in _lines(place, file):
             image, _, name = line.partition(" ")
             if name not in numbers:

@@ -5,14 +5,12 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from promptboost.data.benchmarks.layout import ImageIndex, Place, find_place, unpacked_first
 from promptboost.data.benchmarks.registry import Benchmark, benchmark_named
 from promptboost.data.benchmarks.splits import Item, Lists, read_lists
 from promptboost.data.dataset import LabelledImage, Listing
-from promptboost.data.decode import BadImage
-from promptboost.data.integrity import cut_off
+from promptboost.data.decode import cut_off
 from promptboost.errors import DataError, count, few
 
 
@@ -94,14 +92,16 @@ def survey_benchmark(
         lists = read_lists(benchmark, place, index, given)
     except DataError as error:
         problems = (str(error), *unpacked_first(benchmark, folder))
-        return Survey(
-            benchmark, folder, place, None, {}, problems, _unlisted(benchmark, place, index)
-        )
+        there, published = count(len(index.paths), "file"), sum(benchmark.sizes.values())
+        note = f"{there} there; {benchmark.title} is published with {published:,} images"
+        return Survey(benchmark, folder, place, None, {}, problems, (*_layout(place), note))
     survey = _compared(benchmark, folder, place, index, lists)
-    if not look:
+    bad = cut_off(list(survey.files.values()), progress=progress) if look else []
+    if not bad:
         return survey
-    damaged = _damaged(cut_off(list(survey.files.values()), progress=progress), place.images)
-    return replace(survey, problems=(*survey.problems, *damaged))
+    paths = few([os.path.relpath(image.path, place.images) for image in bad], 3)
+    damaged = f"{count(len(bad), 'file')} cut off or damaged: {paths}; get them again"
+    return replace(survey, problems=(*survey.problems, damaged))
 
 
 def _compared(
@@ -116,8 +116,11 @@ def _compared(
     problems = [
         *_wrong_lists(benchmark, lists),
         *_missing(items, there, index),
-        *_empty([path for path in there if path not in files]),
     ]
+    if empty := [path for path in there if path not in files]:
+        problems.append(
+            f"{count(len(empty), 'file')} of no length, from a broken download: {few(empty, 3)}"
+        )
     if len(there) < len(items):
         problems += unpacked_first(benchmark, folder)
     notes = (*_layout(place), *_notes(benchmark, lists, len(index.paths) - len(there)))
@@ -181,26 +184,6 @@ def _missing(items: list[Item], there: dict[str, Path], index: ImageIndex) -> It
     )
 
 
-def _empty(paths: list[str]) -> Iterator[str]:
-    if paths:
-        yield f"{count(len(paths), 'file')} of no length, from a broken download: {few(paths, 3)}"
-
-
-def _damaged(bad: list[BadImage], images: Path) -> Iterator[str]:
-    if bad:
-        paths = [os.path.relpath(image.path, images) for image in bad]
-        yield f"{count(len(bad), 'file')} cut off or damaged: {few(paths, 3)}; get them again"
-
-
-def _unlisted(benchmark: Benchmark, place: Place, index: ImageIndex) -> tuple[str, ...]:
-    published = sum(benchmark.sizes.values())
-    there = count(len(index.paths), "file")
-    return (
-        *_layout(place),
-        f"{there} there; {benchmark.title} is published with {published:,} images",
-    )
-
-
 def _layout(place: Place) -> tuple[str, ...]:
     if place.own_layout:
         return ()
@@ -227,44 +210,12 @@ def _notes(benchmark: Benchmark, lists: Lists, unused: int) -> Iterator[str]:
         yield f"{count(unused, 'other file')} not in the split, and not used"
 
 
-class BenchmarkSource(NamedTuple):
-    """A benchmark and where it is, as typed in one word."""
-
-    benchmark: Benchmark
-    folder: Path
-    split: Path | None
-
-    def __str__(self) -> str:
-        """Write it as it is typed."""
-        at = "" if self.split is None else f"@{self.split}"
-        return f"{self.benchmark.name}:{self.folder}{at}"
-
-    def absolute(self) -> "BenchmarkSource":
-        """Return the same source in words that hold in any folder."""
-        split = None if self.split is None else self.split.absolute()
-        return self._replace(folder=self.folder.absolute(), split=split)
-
-
-def benchmark_source(text: str) -> BenchmarkSource | None:
-    """Return the benchmark that a word names, as :meth:`DataSource.parse` understands it, or None."""
-    from promptboost.data.source import DataSource
-
-    source = DataSource.parse(text)
-    if source.benchmark is None or source.path is None:
-        return None
-    return BenchmarkSource(source.benchmark, source.path, source.split)
-
-
 def read_benchmark(
     benchmark: Benchmark | str, folder: str | Path, split: str | Path | None = None
 ) -> Listing:
     """List the images of a benchmark in the order of its split file.
 
-    Raises
-    ------
-    DataError
-        If anything is missing or not as published: figures on a part of a benchmark look like
-        those on all of it.
+    Anything missing or not as published is an error: figures on a part look like those on all of it.
 
     Examples
     --------

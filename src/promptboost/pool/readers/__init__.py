@@ -11,10 +11,9 @@ from pathlib import Path
 from promptboost.errors import FileFormatError, PoolError, SettingError
 from promptboost.files import Stamp, file_stamp
 from promptboost.plugins import PluginWarning, load_plugins
-from promptboost.pool.readers.clip_benchmark import CLIP_BENCHMARK
 from promptboost.pool.readers.fragments import ADAPTCLIP, DCLIP, PROAPO
-from promptboost.pool.readers.mapping import AWT, CUPL, GPT4VIS
 from promptboost.pool.readers.plain import PLAIN, SAVED
+from promptboost.pool.readers.sentences import AWT, CLIP_BENCHMARK, CUPL, GPT4VIS
 from promptboost.pool.readers.source import Reader, Refused, Source
 
 __all__ = ["KINDS", "Reader", "Refused", "Source", "kinds", "read_source", "read_sources"]
@@ -36,19 +35,11 @@ def read_sources(
     Parameters
     ----------
     path : path-like
-        The file or folder.
     kind : str, optional
         One of :func:`kinds`; by default recognised from the name, then from the shape. JSON that
         nothing tells apart is ``"plain"``: its sentences are taken as they are.
     dataset : str, optional
         Which of the datasets of a CLIP_benchmark file.
-
-    Raises
-    ------
-    PoolError
-        If it cannot be opened.
-    FileFormatError
-        If it is cut off, or of no known format.
 
     Examples
     --------

@@ -1,10 +1,8 @@
 """Files whose lines do not name their class, and get it put before them: DCLIP, AdaptCLIPZS, ProAPO.
 
 DCLIP has fragments such as "a hooked beak": "{class}, which has {fragment}." is the rule. As in the
-authors' use, a fragment that begins with "a" or "an" is said to be what the thing is ("which is a
-small bird"), although that is at times a part of it; one that begins with a verb follows "which"
-alone. Unlike theirs the test is on whole words: "antlers" does not begin with "a". A list may be
-empty; such a class then has no sentence.
+authors' use, one that begins with "a" or "an" is said to be what the thing is, and one that begins
+with a verb follows "which" alone. Unlike theirs the test is on whole words: "antlers" is no "a".
 
 AdaptCLIPZS is a folder with one text file a class, one sentence a line. The file is named after the
 class, with SLASH for "/", or, for ImageNet, after the WordNet number. Lines speak of "a pet which
@@ -21,7 +19,7 @@ from pathlib import Path
 
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.files import read_text
-from promptboost.pool.readers.mapping import read_mapping
+from promptboost.pool.readers.sentences import read_mapping
 from promptboost.pool.readers.source import Gathering, Phrase, Reader, Source
 
 _IS = frozenset(

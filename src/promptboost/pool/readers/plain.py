@@ -13,14 +13,10 @@ from pathlib import Path
 from promptboost.errors import FileFormatError
 from promptboost.files import load_json, read_text
 from promptboost.pool.io import is_saved_pool, load_pool
-from promptboost.pool.readers.mapping import read_mapping
+from promptboost.pool.readers.sentences import read_mapping
 from promptboost.pool.readers.source import Gathering, Reader, Source
 
 _TEXT_COLUMNS = ("sentence", "text")
-
-
-def _json(path: Path) -> Source:
-    return read_mapping(path, path.name, "plain")
 
 
 def _json_lines(path: Path) -> Source:
@@ -76,7 +72,7 @@ def _tabbed(path: Path) -> Source:
 
 
 _BY_ENDING: dict[str, Callable[[Path], Source]] = {
-    ".json": _json,
+    ".json": lambda path: read_mapping(path, path.name, "plain"),
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
     ".csv": _csv,

@@ -25,27 +25,6 @@ class Refused:
 class Source:
     """One file or folder of sentences, read.
 
-    Attributes
-    ----------
-    name : str
-        What prompts from it say they come from.
-    kind : str
-        The format it was read as.
-    path : pathlib.Path
-        Where it was read.
-    sentences : mapping of str to tuple of str
-        By the names the file uses, in its order. An empty list is kept empty.
-    templates : tuple of str
-        Sentences with a ``{}`` that every class gets.
-    phrase : callable, optional
-        Makes a sentence of a class name and a fragment, for files that do not name the class.
-    blank : mapping of str to int
-        How many blank sentences were left out, by name.
-    refused : tuple of Refused
-        Sentences with control characters, which were left out.
-    stray : tuple of str
-        Files of a folder that are not of its format, which were not read.
-
     Examples
     --------
     >>> source = Source("mine", "plain", Path("mine.json"), {"owl": ("large round eyes",)})
@@ -53,23 +32,23 @@ class Source:
     ['large round eyes']
     """
 
-    name: str
-    kind: str
+    name: str  # what prompts from it say they come from
+    kind: str  # the format it was read as
     path: Path
-    sentences: Mapping[str, tuple[str, ...]]
-    templates: tuple[str, ...] = ()
-    phrase: Phrase | None = None
-    blank: Mapping[str, int] = field(default_factory=dict)
-    refused: tuple[Refused, ...] = ()
-    stray: tuple[str, ...] = ()
+    sentences: Mapping[str, tuple[str, ...]]  # by the names the file uses; empty lists stay empty
+    templates: tuple[str, ...] = ()  # sentences with a {} that every class gets
+    phrase: Phrase | None = None  # for files that do not name the class
+    blank: Mapping[str, int] = field(default_factory=dict)  # blank sentences left out, by name
+    refused: tuple[Refused, ...] = ()  # sentences left out for their control characters
+    stray: tuple[str, ...] = ()  # files of a folder that are not of its format, and were not read
 
     def texts(self, entries: Iterable[str], class_name: str) -> list[str]:
         """Return the sentences a class gets from its entries, in order."""
-        texts = [fill(template, class_name) for template in self.templates]
-        for entry in entries:
-            for sentence in self.sentences[entry]:
-                texts.append(self.phrase(class_name, sentence) if self.phrase else sentence)
-        return texts
+        filled = [fill(template, class_name) for template in self.templates]
+        sentences = [sentence for entry in entries for sentence in self.sentences[entry]]
+        if self.phrase is not None:
+            sentences = [self.phrase(class_name, sentence) for sentence in sentences]
+        return filled + sentences
 
 
 @dataclass(frozen=True)

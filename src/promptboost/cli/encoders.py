@@ -1,0 +1,116 @@
+"""``promptboost models``, ``embed``, ``cache`` and ``doctor``: encoders, vectors, and what works."""
+
+from dataclasses import asdict
+
+import click
+
+from promptboost.cli.options import device_option
+from promptboost.cli.output import UNUSABLE, Output, plain, speaks, table
+from promptboost.config import DEFAULT_ENCODER, FitConfig
+
+_MARKS = {True: "ok     ", None: "absent ", False: "FAULT  "}
+
+
+@click.command(name="models")
+@speaks
+def models(out: Output) -> None:
+    """List encoders and the name to type for each.
+
+    Other models of open_clip work too, spelled architecture/weights; so do hf-hub:organisation/model
+    and architecture@checkpoint-file. Encoders of other packages are spelled prefix:name, or
+    package.module:Class.
+    """
+    from promptboost.encoders.registry import MODELS
+
+    heads = ["type this", "family", "model", "dimension", "pixels", "tokens", "megabytes", "note"]
+
+    def text() -> str:
+        rows = [
+            [
+                *(record.name, record.family, record.title, str(record.dim)),
+                *(str(record.resolution), str(record.context_length), str(record.size)),
+                record.note,
+            ]
+            for record in MODELS
+        ]
+        return table(heads, rows, left=(0, 1, 2, 7))
+
+    out.result({"models": [{**asdict(record), "size": record.size} for record in MODELS]}, text)
+
+
+@click.command(name="embed")
+@click.argument("data")
+@click.option("--encoder", default=DEFAULT_ENCODER, show_default=True)
+@click.option(
+    "--views",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help=f"Crops of each image; fit uses {FitConfig().views} of those it learns from.",
+)
+@device_option
+@speaks
+def embed(out: Output, data: str, encoder: str, views: int, device: str | None) -> None:
+    """Embed images ahead of time, so that later commands find the vectors in the store."""
+    from promptboost.runs.fit import embed_data
+
+    found = embed_data(data, encoder, views=views, progress=out.progress, device=device)
+    for bad in found["bad_images"]:
+        out.note(f"left out {bad['path']}: {bad['reason']}")
+    out.result(
+        found, f"{found['images']:,} images, {found['rows']:,} vectors, {found['seconds']:.1f} s"
+    )
+
+
+@click.command(name="cache")
+@click.argument("action", type=click.Choice(["show", "clear"]), default="show")
+@click.option("--verify", is_flag=True, help="Check every byte; damaged files are set aside.")
+@click.option("--fingerprint", help="Clear the vectors of one encoder only.")
+@speaks
+def cache(out: Output, action: str, verify: bool, fingerprint: str | None) -> int:
+    """Show, check or clear the embedding store.
+
+    It only saves time: whatever is cleared is computed again when it is needed.
+    """
+    from promptboost.encoders.store import EmbeddingStore, human_bytes
+    from promptboost.errors import SettingError
+
+    store = EmbeddingStore()
+    if action == "clear":
+        if verify:
+            raise SettingError("--verify goes with show, not with clear")
+        known = {share.fingerprint: share.name for share in store.report().encoders}
+        if fingerprint is not None and fingerprint not in known:
+            there = ", ".join(f"{key} ({name})" if name else key for key, name in known.items())
+            raise SettingError(
+                f"nothing is stored for the fingerprint {fingerprint!r}; there is {there or 'none'}"
+            )
+        freed = store.clear(fingerprint)
+        out.result({"freed_bytes": freed}, f"{human_bytes(freed)} freed")
+        return 0
+    checked = store.verify() if verify else None
+    report = store.report()
+    found = {**report.to_dict(), "verification": checked.to_dict() if checked else None}
+    out.result(found, "\n".join(map(str, [report, checked] if checked else [report])))
+    return UNUSABLE if checked is not None and not checked.ok else 0
+
+
+@click.command(name="doctor")
+@click.option("--encoder", default=DEFAULT_ENCODER, show_default=True, help="Encoder to try.")
+@speaks
+def doctor(out: Output, encoder: str) -> int:
+    """Look at what is installed, on which device, whether an encoder loads, and the store.
+
+    The exit code is 2 if there is a fault.
+    """
+    from promptboost.runs.doctor import examine
+
+    diagnoses = []
+    for one in examine(encoder):
+        diagnoses.append(one)
+        if not out.json:
+            click.echo(f"{_MARKS[one.ok]} {one.name}: {plain(one.detail)}")
+    faults = [one for one in diagnoses if one.ok is False]
+    if out.json:
+        out.result({"ok": not faults, "findings": [asdict(one) for one in diagnoses]}, "")
+    return UNUSABLE if faults else 0
