@@ -10,7 +10,7 @@ import pytest
 import promptboost
 from promptboost.encoders import load_encoder
 from promptboost.model import PromptEnsemble
-from promptboost.report.results import read_run
+from promptboost.report.run import read_run
 from tests.cli.cli_tools import call
 
 OLD = Path(__file__).parents[1] / "old_runs"

@@ -11,19 +11,12 @@ from promptboost.config import DEFAULT_ENCODER, FitConfig
 from promptboost.errors import FileFormatError, RunError, SettingError
 from promptboost.files import write_text
 
-__all__ = ["Key", "Notebook", "Result", "DEFAULT_METHODS", "CompareRequest", "check_same"]
-
 Key = Mapping[str, str | int | float]
 Result = dict[str, Any]
 
 
 class Notebook:
     """Results of one experiment, in a JSONL file.
-
-    Parameters
-    ----------
-    path : Path
-        The file; made with the first result.
 
     Examples
     --------

@@ -31,16 +31,6 @@ from promptboost.methods import (
     save_fitted,
 )
 
-__all__ = [
-    "Cell",
-    "Say",
-    "say_what_is_short",
-    "usable_cells",
-    "Compared",
-    "compare",
-    "write_results",
-]
-
 #: Called with a line for people now and then.
 Say = Callable[[str], None]
 
@@ -145,18 +135,6 @@ def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:
 
     What cannot be done is refused before any work. Every result is kept as soon as it is there:
     stop it at any time, and the same request goes on.
-
-    Parameters
-    ----------
-    request : CompareRequest
-        What to do.
-    say : callable, optional
-        Called with a line for people now and then.
-
-    Raises
-    ------
-    PromptBoostError
-        If a method is unknown or cannot be used here, or the folder holds other results.
     """
     world = World(request)
     book = Notebook(request.out / "cells.jsonl")

@@ -7,8 +7,6 @@ from markupsafe import Markup
 
 from promptboost.evaluation.tables import Curve
 
-__all__ = ["accuracy_figure"]
-
 _PLOT, _LEAST_HEIGHT, _LEFT, _TOP, _BOTTOM = 324, 420, 46, 44, 46
 _LABEL_GAP, _SAMPLE = 14, 26
 # Wide letters of the widest font that may be there; a label is never cut by the edge.
@@ -54,18 +52,6 @@ class _Panel:
 
 def accuracy_figure(panels: Sequence[tuple[str, Sequence[Curve]]], shots: Sequence[int]) -> str:
     """Draw one panel for each encoder.
-
-    Parameters
-    ----------
-    panels : sequence of (title, curves)
-        All on the same scale, so that they can be compared.
-    shots : sequence of int
-        Along the bottom.
-
-    Returns
-    -------
-    str
-        An SVG file. Thin lines up and down are one standard deviation over seeds.
 
     Examples
     --------

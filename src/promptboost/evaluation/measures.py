@@ -13,20 +13,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "OURS",
-    "ClassResult",
-    "Confusion",
-    "Guesses",
-    "MethodResult",
-    "accuracy",
-    "class_accuracy",
-    "confusions",
-    "expected_calibration_error",
-    "log_loss",
-    "per_class",
-]
-
 #: The name of the boosted text among the methods.
 OURS = "promptboost"
 

@@ -8,21 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "COLUMNS",
-    "Curve",
-    "best_at",
-    "curves",
-    "fit_time",
-    "how",
-    "markdown",
-    "mean_and_spread",
-    "predict_time",
-    "to_csv",
-    "with_times",
-    "written",
-]
-
 Lines = Sequence[Mapping[str, Any]]
 
 _HOW = {

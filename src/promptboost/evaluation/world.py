@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from promptboost.encoders.store import EmbeddingStore
 
-__all__ = ["Draw", "SomeImages", "World", "pool_for"]
-
 
 def pool_for(settings: FitConfig, source: str, class_names: Sequence[str]) -> PromptPool:
     """Make the pool that settings ask for; the emoji come with sentences of their own.
@@ -108,11 +106,6 @@ class Draw:
 
 class World:
     """Images, words and encoders of a comparison, each read when first needed.
-
-    Parameters
-    ----------
-    request : CompareRequest
-        What is asked for.
 
     Examples
     --------

@@ -12,8 +12,6 @@ from promptboost.report.figures import class_banks
 from promptboost.report.page import render
 from promptboost.report.run import Run, read_run
 
-__all__ = ["card_markdown", "write_card"]
-
 PROMPTS_SHOWN = 3
 CLASSES_SHOWN = 50
 

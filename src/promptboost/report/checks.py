@@ -11,8 +11,6 @@ from promptboost.report import rules
 from promptboost.report.rules import Answer
 from promptboost.report.run import Run
 
-__all__ = ["RULES", "Check", "CheckRule", "run_checks"]
-
 Severity = Literal["issue", "tip"]
 
 

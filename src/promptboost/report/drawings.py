@@ -12,8 +12,6 @@ from markupsafe import Markup
 
 from promptboost.report.phrases import percent, runs, spans
 
-__all__ = ["bar", "dumbbell", "strip", "wilson", "Line", "Reference", "staged_curve", "swatch"]
-
 
 def bar(share: float | None, span: tuple[float, float] | None = None, kind: str = "") -> Markup:
     """Draw a share of one as a bar, with a whisker if its interval is known."""

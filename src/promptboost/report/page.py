@@ -19,8 +19,6 @@ from promptboost.report.run import Run, read_run
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["render", "report_html", "write_report"]
-
 
 def render(template: str, **values: Any) -> str:
     """Fill a template of this package; the result can be written as UTF-8."""

@@ -14,8 +14,6 @@ from promptboost.runs.learned import Learned, TaskEmbeddings
 from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
 
-__all__ = ["images_shown", "thumbnail", "write_thumbnails", "write_run"]
-
 _SIDE = 96
 _PAIRS_SHOWN = 12
 

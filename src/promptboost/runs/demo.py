@@ -16,8 +16,6 @@ from promptboost.runs.preflight import check_place, check_store
 from promptboost.runs.run_folder import RunFolder
 from promptboost.runs.transfer import transfer_run
 
-__all__ = ["COLUMNS", "run_demo"]
-
 SHOTS = (1, 2, 4, 8)
 SEEDS = (1, 2, 3)
 SOURCE, TARGET = "conse:lite0", "conse:lite2"
@@ -50,23 +48,7 @@ def run_demo(
     say: Callable[[str], None] = lambda _: None,
     finish: tuple[Callable[[Path], object], ...] = (),
 ) -> dict[str, Any]:
-    """Compare at several numbers of shots and seeds, and keep one run with its report.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the run of most shots and the first seed is kept; one that is there is replaced.
-    data, shots, seeds, encoders, settings
-        What to do; the defaults are the demonstration.
-    cache, progress, say, finish
-        See :func:`~promptboost.runs.fit.fit_run`.
-
-    Returns
-    -------
-    dict
-        ``rows``, one for each number of shots, with mean accuracies over the seeds; and where the
-        run and its report are.
-    """
+    """Compare at several numbers of shots and seeds, and keep one run with its report."""
     base = (settings or FitConfig()).merged({"encoder": encoders[0]})
     run = RunFolder(folder)
     run.check_free(overwrite=True, resume=False)

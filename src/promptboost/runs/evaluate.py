@@ -14,8 +14,6 @@ from promptboost.runs.predict import Predictor
 from promptboost.runs.results import class_answer, method_answer, old_names
 from promptboost.runs.run_folder import RunFolder
 
-__all__ = ["evaluate_run", "learnt_positions", "with_classes"]
-
 
 def evaluate_run(
     run: Path,
@@ -26,19 +24,7 @@ def evaluate_run(
     progress: bool = True,
     device: str | None = None,
 ) -> dict[str, Any]:
-    """Measure a run on labelled images: the split ``test`` if there is one, else all.
-
-    Returns
-    -------
-    dict
-        ``images``, ``learnt_from`` (how many of them; None if the run does not say),
-        ``bad_images``, ``methods`` (zero-shot and boosted), ``per_class`` and ``confusions``.
-
-    Raises
-    ------
-    DataError
-        If an image is of a class that the run does not know.
-    """
+    """Measure a run on labelled images: the split ``test`` if there is one, else all."""
     folder = RunFolder(run)
     predictor = Predictor.open(run, encoder=encoder, cache=cache, progress=progress, device=device)
     classifier = predictor.classifier

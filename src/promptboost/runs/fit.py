@@ -36,8 +36,6 @@ from promptboost.runs.preflight import (
 from promptboost.runs.results import Results, old_names
 from promptboost.runs.run_folder import RunFolder
 
-__all__ = ["FitRequest", "fit_run", "embed_data"]
-
 # Where the rows of a big pool are in a run folder, until boosting is done.
 _POOL_ROWS = "pool-rows"
 
@@ -84,23 +82,6 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     Bad input is found before anything is written. After that the folder holds an unfinished run
     until the last file is there, and the same request with ``resume`` continues it, whatever
     happened in between.
-
-    Parameters
-    ----------
-    request : FitRequest
-        What to do.
-    say : callable, optional
-        Called with a line for people now and then.
-
-    Returns
-    -------
-    Results
-        What is in ``metrics.json``.
-
-    Raises
-    ------
-    RunError
-        If the folder is taken, or the run to resume was made otherwise.
     """
     start = time.perf_counter()
     run, settings = RunFolder(request.run), lasting_settings(request.settings)

@@ -25,8 +25,6 @@ from promptboost.runs.fit import FitRequest, fit_run
 from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
 
-__all__ = ["check_growable", "fit_again", "fit_command", "measured_on", "run_pairs", "write_grown"]
-
 
 def run_pairs(run: Path, most: int) -> list[Pair]:
     """Find the pairs of classes that a run mixes up most."""

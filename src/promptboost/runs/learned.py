@@ -40,8 +40,6 @@ from promptboost.runs.results import (
 from promptboost.training import PoolTexts, boost_settings, fit_ensemble
 from promptboost.training.pool_rows import PoolRows
 
-__all__ = ["Learned", "TaskEmbeddings", "chosen_sources", "embed_task", "learn", "measure"]
-
 _HARDEST = 24
 
 
@@ -115,15 +113,6 @@ def learn(
     """Boost on the embeddings of a task.
 
     What the pool has on disk is deleted at the end, and kept if the work is interrupted.
-
-    Parameters
-    ----------
-    task, embeddings, settings, embedder
-        The images, their embeddings, what is asked, and what embeds texts.
-    resume : PromptEnsemble, optional
-        The rounds of an earlier, interrupted call, as given to `on_round`.
-    on_round : callable, optional
-        Called with the ensemble so far after each round.
     """
     start = time.perf_counter()
     views = embeddings.learn[:, 1:]

@@ -11,9 +11,6 @@ from promptboost.errors import DataError, RunError
 from promptboost.model.classifier import PromptClassifier, load
 from promptboost.runs.run_folder import RunFolder
 
-__all__ = ["Prediction", "Predictor"]
-
-
 _AT_ONCE = 256
 
 
@@ -63,11 +60,6 @@ class Predictor:
         """Answer for each image in turn; folders stand for all images below them.
 
         An image that cannot be read has an answer that says so.
-
-        Raises
-        ------
-        DataError
-            If there is nothing to look at.
         """
         listing = find_images(paths)
         if not listing.images and not listing.bad:

@@ -20,30 +20,11 @@ from promptboost.pool import PromptPool, Source, is_saved_pool, read_sources
 from promptboost.pool.io import saved_templates
 from promptboost.runs.run_folder import RunFolder
 
-__all__ = [
-    "check_inputs",
-    "check_place",
-    "check_store",
-    "check_writable",
-    "check_same_content",
-    "check_same_request",
-    "lasting_settings",
-    "lasting_source",
-    "pool_remarks",
-    "prompts_remarks",
-    "task_remarks",
-]
-
 
 def check_writable(folder: Path) -> None:
     """Write a file into a folder, or into the first that is there above it, and remove it.
 
     Permissions alone do not tell: file systems can be full, or mounted for reading only.
-
-    Raises
-    ------
-    OSError
-        If that cannot be done.
 
     Examples
     --------

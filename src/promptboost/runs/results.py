@@ -26,22 +26,6 @@ from promptboost.evaluation.measures import (
 from promptboost.files import write_text
 from promptboost.model.provenance import Composed
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "EncoderFacts",
-    "HardImage",
-    "LeftOut",
-    "PoolFacts",
-    "Results",
-    "StageResult",
-    "TaskFacts",
-    "TransferResult",
-    "class_answer",
-    "method_answer",
-    "old_names",
-    "transfer_answer",
-]
-
 SCHEMA_VERSION = 2
 
 

@@ -18,9 +18,6 @@ from promptboost.model.ensemble import ENSEMBLE_FILE, WEIGHTS_FILE
 from promptboost.model.schema import json_text
 from promptboost.runs.results import Results
 
-__all__ = ["TomlValue", "write_toml", "RunFolder"]
-
-
 TomlValue = str | int | float | bool | list[str] | list[float]
 
 

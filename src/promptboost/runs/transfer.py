@@ -20,8 +20,6 @@ from promptboost.runs.evaluate import learnt_positions, with_classes
 from promptboost.runs.results import TransferResult, old_names, transfer_answer
 from promptboost.runs.run_folder import RunFolder
 
-__all__ = ["transfer_run"]
-
 
 @dataclass(frozen=True)
 class _Measured:
@@ -46,25 +44,6 @@ def transfer_run(
 
     Writes the new head beside the text, and the figures into ``metrics.json``, replacing those of
     an earlier transfer to the same encoder; if nothing can be measured now, those are kept.
-
-    Parameters
-    ----------
-    run : Path
-        A finished run.
-    encoder : str
-        Name of the other encoder.
-    source : str, optional
-        Where the run's images are now; by default where they were. Other images can be given:
-        all of them, or their split ``test``, are measured on, but for those the run learnt from.
-    cache, progress, device
-        See :class:`~promptboost.encoders.embedder.Embedder`.
-
-    Returns
-    -------
-    dict
-        The figures, and ``head``, ``images`` (how many were measured on), ``images_are`` (what
-        is known about them), ``left_out`` (how many were not, as the run learnt from them) and
-        ``note``.
     """
     folder = RunFolder(run)
     folder.check_finished()
