@@ -33,14 +33,14 @@ def test_the_shots_are_those_of_the_protocol(textures):
     learn, held_out = coop_few_shot(load_data("dtd:data", progress=False), 2, 1)
     assert metrics.task.held_out == "test"
     assert metrics.task.held_out_images == len(held_out) == 4
-    weighed = RunFolder(Path("run")).ensemble_path.read_text()
+    weighed = RunFolder(Path("run")).weights_path.read_text()
     assert all(f'"{image.id}"' in weighed for image in learn.images)
 
 
 def test_a_run_knows_its_benchmark_from_any_folder(textures, monkeypatch):
     fit("dtd:data", "run")
     run = RunFolder(Path("run").absolute())
-    assert run.source == f"dtd:{Path('data').absolute()}"
+    assert str(run.source) == f"dtd:{Path('data').absolute()}"
     monkeypatch.chdir(textures)
     (run.path / "metrics.json").unlink()
     assert f"fit dtd:{os.path.dirname(textures)} -o" in run.resume_hint

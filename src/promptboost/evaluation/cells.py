@@ -102,30 +102,6 @@ DEFAULT_METHODS = (
 class CompareRequest:
     """A comparison as it is asked for.
 
-    Attributes
-    ----------
-    source : str
-        Images, as for a fit.
-    out : Path
-        Folder of the results; what is there is not computed again.
-    methods : tuple of str
-        Names, perhaps with settings; ``"all"`` for every method that can be used here, besides
-        those that are named.
-    shots, seeds : tuple of int
-        Images of each class to learn from, and draws of them.
-    encoder : str
-        The model to learn with.
-    transfers : tuple of str
-        Models to carry what was learnt to.
-    words : FitConfig
-        Of these settings, those about words and views count.
-    cache, progress, device
-        As for a fit.
-    refit : bool
-        Have methods that do not carry over learn again on the other models.
-    timed : bool
-        Measure how long an image takes from file to answer.
-
     Examples
     --------
     >>> CompareRequest("emoji", Path("out")).shots
@@ -136,18 +112,18 @@ class CompareRequest:
     """
 
     source: str
-    out: Path
-    methods: tuple[str, ...] = DEFAULT_METHODS
+    out: Path  # what is there is not computed again
+    methods: tuple[str, ...] = DEFAULT_METHODS  # "all": those named and all that can be used here
     shots: tuple[int, ...] = (1, 2, 4, 8, 16)
     seeds: tuple[int, ...] = (1, 2, 3)
-    encoder: str = DEFAULT_ENCODER
-    transfers: tuple[str, ...] = ()
-    words: FitConfig = field(default_factory=FitConfig)
+    encoder: str = DEFAULT_ENCODER  # to learn with
+    transfers: tuple[str, ...] = ()  # encoders to carry what was learnt to
+    words: FitConfig = field(default_factory=FitConfig)  # only what is about words and views
     cache: bool = True
     progress: bool = True
     device: str | None = None
-    refit: bool = True
-    timed: bool = True
+    refit: bool = True  # methods that do not carry over learn again on the other encoders
+    timed: bool = True  # measure how long an image takes from file to answer
 
     def __post_init__(self) -> None:
         for name in ("methods", "shots", "seeds"):

@@ -116,18 +116,10 @@ _TIMED = 8
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison has found.
+    """What a comparison has found."""
 
-    Attributes
-    ----------
-    lines : list of dict
-        One for each method, number of shots, seed and encoder.
-    failed : list of str
-        What could not be done, and why.
-    """
-
-    lines: list[Result]
-    failed: list[str] = field(default_factory=list)
+    lines: list[Result]  # one for each method, number of shots, seed and encoder
+    failed: list[str] = field(default_factory=list)  # what could not be done, and why
 
 
 def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:

@@ -25,26 +25,14 @@ _IMAGES_SHOWN = 6
 
 
 class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One way of classifying the same images.
-
-    Attributes
-    ----------
-    name, label : str
-        The method's name, and words for people.
-    accuracy, class_accuracy : float or None
-        On held-out images: over all, and as the mean over classes.
-    learn_accuracy : float or None
-        On the images learnt from.
-    log_loss, expected_calibration_error : float or None
-        Of the probabilities on held-out images, where the method has any.
-    """
+    """One way of classifying the same images, measured on held-out ones."""
 
     name: str
-    label: str
+    label: str  # for people
     accuracy: Share | None
-    class_accuracy: Share | None
-    learn_accuracy: Share | None
-    log_loss: Positive | None = None
+    class_accuracy: Share | None  # the mean over classes
+    learn_accuracy: Share | None  # on the images learnt from
+    log_loss: Positive | None = None  # of the probabilities, where the method has any
     expected_calibration_error: Share | None = None
 
 
@@ -67,16 +55,7 @@ class Confusion(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Guesses:
-    """What one method takes the images for.
-
-    Attributes
-    ----------
-    name, label : str
-        The method's name, and words for people.
-    held_out, learn : array of int
-        Class indices for the held-out images and, where asked, for those learnt from.
-    probabilities : array of shape (n, K), or None
-        Of each class for the held-out images.
+    """What one method takes the images for, as class indices.
 
     Examples
     --------
@@ -89,7 +68,7 @@ class Guesses:
     label: str
     held_out: Indices
     learn: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    probabilities: NDArray[np.floating] | None = None
+    probabilities: NDArray[np.floating] | None = None  # (n, K), of the held-out images
 
     def result(self, labels: Indices, learn_labels: Indices | None = None) -> MethodResult:
         """Measure against the labels."""

@@ -36,36 +36,18 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Curve:
-    """One method on one encoder: mean and deviation by number of shots.
-
-    Attributes
-    ----------
-    method, on, via : str
-        Which method, on which encoder, and how it got there; `via` is empty where it was learnt.
-    shots : tuple of int
-        Where something was measured, ascending.
-    means, deviations : tuple of float
-        Accuracy over seeds, and its standard deviation with n − 1; 0 for a single seed.
-    fit_s : tuple of float
-        Mean seconds of a fit.
-    predict_ms : float or None
-        Milliseconds an image, from file to answer.
-    draws : tuple of int
-        How many results each mean is of; a single one has no deviation.
-    image_passes : int
-        How often an image goes through an image tower.
-    """
+    """One method on one encoder: mean and deviation by number of shots."""
 
     method: str
-    on: str
-    via: str
-    shots: tuple[int, ...]
-    means: tuple[float, ...]
-    deviations: tuple[float, ...]
-    fit_s: tuple[float, ...]
-    predict_ms: float | None
-    draws: tuple[int, ...] = ()
-    image_passes: int = 1
+    on: str  # the encoder
+    via: str  # how it got there; empty where it was learnt
+    shots: tuple[int, ...]  # where something was measured, ascending
+    means: tuple[float, ...]  # of the accuracy over seeds
+    deviations: tuple[float, ...]  # with n − 1; 0 for a single seed
+    fit_s: tuple[float, ...]  # mean seconds of a fit
+    predict_ms: float | None  # an image, from file to answer
+    draws: tuple[int, ...] = ()  # how many results each mean is of; one has no deviation
+    image_passes: int = 1  # how often an image goes through an image tower
 
     def at(self, shots: int) -> tuple[float, float] | None:
         """Return mean and deviation at a number of shots."""

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.config import FitConfig
-from promptboost.data import Dataset
-from promptboost.data.benchmarks import benchmark_source
+from promptboost.data import Dataset, DataSource
 from promptboost.data.shots import Task, divide, load_classes
 from promptboost.encoders import Encoder, load_encoder
 from promptboost.encoders.base import UnitRows
@@ -34,7 +33,9 @@ if TYPE_CHECKING:
     from promptboost.encoders.store import EmbeddingStore
 
 
-def pool_for(settings: FitConfig, source: str, class_names: Sequence[str]) -> PromptPool:
+def pool_for(
+    settings: FitConfig, source: str | DataSource, class_names: Sequence[str]
+) -> PromptPool:
     """Make the pool that settings ask for; the emoji come with sentences of their own.
 
     A saved pool is taken as it is, templates and concatenations included.
@@ -55,7 +56,7 @@ def pool_for(settings: FitConfig, source: str, class_names: Sequence[str]) -> Pr
     return build_pool(
         class_names,
         templates=templates,
-        descriptions=emoji_descriptions() if source == "emoji" else None,
+        descriptions=emoji_descriptions() if str(source) == "emoji" else None,
         concatenate=settings.concatenate,
         source="descriptions:emoji",
     )
@@ -117,6 +118,7 @@ class World:
 
     def __init__(self, request: CompareRequest) -> None:
         self._request = request
+        self._source = DataSource.parse(request.source)
         self.encoder = self._open(request.encoder)
         self.targets = [self._open(name) for name in request.transfers]
 
@@ -128,19 +130,17 @@ class World:
     @cached_property
     def data(self) -> Dataset:
         """All images."""
-        return load_classes(self._request.source, progress=self._request.progress)
+        return load_classes(self._source, progress=self._request.progress)
 
     @cached_property
     def pool(self) -> PromptPool:
         """All words."""
-        request = self._request
-        return pool_for(request.words, request.source, self.data.class_names)
+        return pool_for(self._request.words, self._source, self.data.class_names)
 
     @property
     def template(self) -> str | None:
         """The template that comes with a benchmark."""
-        source = benchmark_source(self._request.source)
-        return None if source is None else source.benchmark.template
+        return self._source.benchmark and self._source.benchmark.template
 
     def draw(self, shots: int, seed: int) -> Draw:
         """Return one few-shot task."""
@@ -161,7 +161,7 @@ class World:
     def _tasks(self) -> dict[tuple[int, int], Task]:
         request = self._request
         tasks = {
-            (shots, seed): divide(request.source, self.data, shots, seed)
+            (shots, seed): divide(self._source, self.data, shots, seed)
             for shots in request.shots
             for seed in request.seeds
         }

@@ -11,10 +11,10 @@ from promptboost.config import FitConfig
 from promptboost.errors import RunError
 from promptboost.evaluation.cells import CompareRequest
 from promptboost.evaluation.compare import compare
+from promptboost.runs.evaluate import transfer_run
 from promptboost.runs.fit import FitRequest, fit_run
 from promptboost.runs.preflight import check_place, check_store
 from promptboost.runs.run_folder import RunFolder
-from promptboost.runs.transfer import transfer_run
 
 SHOTS = (1, 2, 4, 8)
 SEEDS = (1, 2, 3)
@@ -48,7 +48,10 @@ def run_demo(
     say: Callable[[str], None] = lambda _: None,
     finish: tuple[Callable[[Path], object], ...] = (),
 ) -> dict[str, Any]:
-    """Compare at several numbers of shots and seeds, and keep one run with its report."""
+    """Compare at several numbers of shots and seeds, and keep one run with its report.
+
+    Kept in `folder`, where one that is there is replaced, is the run of most shots and the first seed.
+    """
     base = (settings or FitConfig()).merged({"encoder": encoders[0]})
     run = RunFolder(folder)
     run.check_free(overwrite=True, resume=False)

@@ -16,21 +16,11 @@ _AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Prediction:
-    """One image's answer.
+    """One image's answer."""
 
-    Attributes
-    ----------
-    image : str
-        Its path.
-    best : tuple of (str, float)
-        Classes with their probabilities, most probable first; empty if it could not be read.
-    problem : str or None
-        Why it could not be read.
-    """
-
-    image: str
-    best: tuple[tuple[str, float], ...] = ()
-    problem: str | None = None
+    image: str  # its path
+    best: tuple[tuple[str, float], ...] = ()  # classes and probabilities, most probable first
+    problem: str | None = None  # why it could not be read
 
 
 @dataclass(frozen=True)

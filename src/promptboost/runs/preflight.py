@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 from promptboost.config import PRESETS, FitConfig
-from promptboost.data import load_data
-from promptboost.data.benchmarks import benchmark_source, read_benchmark
+from promptboost.data import DataSource
 from promptboost.data.shots import Task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, RunError, StoreError
@@ -25,14 +23,6 @@ def check_writable(folder: Path) -> None:
     """Write a file into a folder, or into the first that is there above it, and remove it.
 
     Permissions alone do not tell: file systems can be full, or mounted for reading only.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as there:
-    ...     check_writable(Path(there) / "not" / "yet" / "made")
-    ...     list(Path(there).iterdir())
-    []
     """
     folder = folder.absolute()
     while not folder.exists():
@@ -71,12 +61,11 @@ def check_place(run: RunFolder) -> None:
         ) from error
 
 
-def check_inputs(source: str, settings: FitConfig) -> None:
+def check_inputs(source: DataSource, settings: FitConfig) -> None:
     """Raise if the images or the sentences are not where they are said to be."""
-    if (benchmark := benchmark_source(source)) is not None:
-        read_benchmark(*benchmark)  # lists, but decodes no image
-    elif source != "emoji" and not Path(source).exists():
-        load_data(source, progress=False)  # raises, and has the words for it
+    gone = source.path is not None and not source.path.exists()
+    if gone or source.benchmark is not None:
+        source.load(check=False, progress=False)  # has the words for it, and decodes no image
     if settings.prompts is not None:
         _check_prompts(settings.prompts)
 
@@ -99,15 +88,6 @@ def _reason(error: OSError) -> str:
 _START_AGAIN = "add --overwrite instead of --resume to start again"
 
 
-def lasting_source(source: str) -> str:
-    """Return a source in words that hold in any folder; the word ``emoji`` does already."""
-    if (benchmark := benchmark_source(source)) is not None:
-        return str(benchmark.absolute())
-    return (
-        source if source == "emoji" or not Path(source).exists() else str(Path(source).absolute())
-    )
-
-
 def lasting_settings(settings: FitConfig) -> FitConfig:
     """Return settings whose file of sentences is found from any folder."""
     if settings.prompts is None or not Path(settings.prompts).exists():
@@ -115,7 +95,7 @@ def lasting_settings(settings: FitConfig) -> FitConfig:
     return settings.merged({"prompts": str(Path(settings.prompts).absolute())})
 
 
-def check_same_request(run: RunFolder, source: str, settings: FitConfig) -> None:
+def check_same_request(run: RunFolder, source: DataSource, settings: FitConfig) -> None:
     """Raise for other settings or another source than the run has; the message names which."""
     now, before = settings.to_table(), run.settings.to_table()
     for name in (*now, *(name for name in before if name not in now)):
@@ -123,10 +103,10 @@ def check_same_request(run: RunFolder, source: str, settings: FitConfig) -> None
             option = f"--{name.replace('_', '-')}"
             if name in PRESETS["paper"]:
                 option += " or --preset"
+            asked, made = now.get(name, "none"), before.get(name, "none")
             raise RunError(
-                f"{name} is {_said(now.get(name))}, but the run in {run.path} was made with "
-                f"{_said(before.get(name))}; leave {option} out to go on with that run, or "
-                f"{_START_AGAIN}"
+                f"{name} is {asked}, but the run in {run.path} was made with {made}; leave {option} "
+                f"out to go on with that run, or {_START_AGAIN}"
             )
     if not _same_source(source, run.source):
         raise RunError(
@@ -145,16 +125,10 @@ def check_same_content(run: RunFolder, task: Task, embedder: Embedder) -> None:
             raise RunError(f"{what} changed since the run in {run.path} began; {_START_AGAIN}")
 
 
-def _said(value: Any) -> str:
-    return "none" if value is None else str(value)
-
-
-def _same_source(one: str, other: str) -> bool:
-    if "emoji" in (one, other):
-        return one == other
-    if benchmark_source(one) or benchmark_source(other):
-        return lasting_source(one) == lasting_source(other)
-    return Path(one).resolve() == Path(other).resolve()
+def _same_source(one: DataSource, other: DataSource) -> bool:
+    if one.path and other.path and not (one.benchmark or other.benchmark):
+        return one.path.resolve() == other.path.resolve()
+    return str(one.lasting) == str(other.lasting)
 
 
 _BAD_SHOWN = 10

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from promptboost.config import FitConfig
-from promptboost.data.benchmarks import benchmark_source
+from promptboost.data import DataSource
 from promptboost.errors import FileFormatError, RunError, command_name, place
 from promptboost.files import write_text
 from promptboost.model import PromptEnsemble
@@ -54,15 +54,8 @@ def _sound(value: Any) -> Any:
 State = Literal["missing", "unfinished", "finished", "other"]
 
 _FILES = (
-    *(
-        ENSEMBLE_FILE,
-        WEIGHTS_FILE,
-        "run.toml",
-        "metrics.json",
-        "predictions.csv",
-        "thumbnails.json",
-    ),
-    *("report.html", "README.md", "partial.json"),
+    *(ENSEMBLE_FILE, WEIGHTS_FILE, "metrics.json", "predictions.csv", "thumbnails.json"),
+    *("report.html", "README.md", "partial.json", "run.toml"),
 )
 _HEADS, _TEMPORARY = "head-*.safetensors", ".promptboost-*.tmp"
 
@@ -137,13 +130,10 @@ class RunFolder:
             return "finished"
         if self.settings_path.exists():
             return "unfinished"
-        if not self.path.exists() or (self.path.is_dir() and not any(self._strangers())):
+        if not self.path.exists():
             return "missing"
-        return "other"
-
-    def _strangers(self) -> list[Path]:
-        temporary = set(self.path.glob(_TEMPORARY))
-        return [file for file in self.path.iterdir() if file not in temporary]
+        empty = self.path.is_dir() and set(self.path.iterdir()) <= set(self.path.glob(_TEMPORARY))
+        return "missing" if empty else "other"
 
     def check_readable(self) -> None:
         """Raise unless there is a text to read; it is all that predicting needs."""
@@ -166,13 +156,16 @@ class RunFolder:
     @property
     def resume_hint(self) -> str:
         """The command that continues an unfinished fit."""
-        plain = self.source == "emoji" or benchmark_source(self.source) is not None
-        source = self.source if plain else place(self.source)
-        if source == "emoji" != self.source:  # a folder of that name, not the images within
-            source = "./emoji"
-        return (
-            f"{command_name()} fit {shlex.quote(source)} -o {shlex.quote(str(self.path))} --resume"
-        )
+        return self.fit_command("-o", str(self.path), "--resume")
+
+    def fit_command(self, *options: str) -> str:
+        """Return the command that fits on the images of this run."""
+        source = str(self.source)
+        if not self.source.is_emoji and self.source.benchmark is None:
+            source = place(source)
+            if source == "emoji":  # a folder of that name, not the images within
+                source = "./emoji"
+        return f"{command_name()} fit {shlex.join([source, *options])}"
 
     def check_free(self, *, overwrite: bool, resume: bool) -> None:
         """Raise if a fit must not write here."""
@@ -198,7 +191,7 @@ class RunFolder:
         self.sweep()
         for file in self.path.glob(_HEADS):
             file.unlink(missing_ok=True)
-        for name in sorted(_FILES, key=lambda name: name == "run.toml"):
+        for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
 
     def sweep(self) -> None:
@@ -232,7 +225,7 @@ class RunFolder:
         """What the fit was asked to do."""
         return FitConfig.from_table(self.tables.get("fit", {}))
 
-    @property
-    def source(self) -> str:
-        """Where the images were; a path that holds in any folder, or the word ``emoji``."""
-        return str(self.tables.get("data", {}).get("source", "DATA"))
+    @cached_property
+    def source(self) -> DataSource:
+        """Where the images were, in words that hold in any folder."""
+        return DataSource.parse(str(self.tables.get("data", {}).get("source", "DATA")))
