@@ -15,9 +15,8 @@ import numpy as np
 from promptboost.encoders import Encoder
 from promptboost.errors import FileFormatError, PromptBoostError, RunError
 from promptboost.evaluation.cells import CompareRequest, Key, Notebook, Result, check_same
-from promptboost.evaluation.figure import accuracy_figure
 from promptboost.evaluation.measures import Guesses
-from promptboost.evaluation.tables import curves, markdown, to_csv, with_times
+from promptboost.evaluation.summary import accuracy_figure, curves, markdown, to_csv, with_times
 from promptboost.evaluation.world import Draw, World
 from promptboost.files import write_text
 from promptboost.methods import (
