@@ -16,18 +16,7 @@ Result = dict[str, Any]
 
 
 class Notebook:
-    """Results of one experiment, in a JSONL file.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     notebook = Notebook(Path(folder) / "squares.jsonl")
-    ...     found = notebook.fill([{"n": 2}, {"n": 3}], lambda key: [{"square": key["n"] ** 2}])
-    ...     again = Notebook(Path(folder) / "squares.jsonl")
-    ...     {"n": 3} in again, [line["square"] for line in found]
-    (True, [4, 9])
-    """
+    """Results of one experiment, in a JSONL file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -100,16 +89,7 @@ DEFAULT_METHODS = (
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """A comparison as it is asked for.
-
-    Examples
-    --------
-    >>> CompareRequest("emoji", Path("out")).shots
-    (1, 2, 4, 8, 16)
-    >>> CompareRequest("emoji", Path("out"), shots=(0,))
-    Traceback (most recent call last):
-    promptboost.errors.SettingError: shots is 0, but must be 1 or more
-    """
+    """A comparison as it is asked for."""
 
     source: str
     out: Path  # what is there is not computed again

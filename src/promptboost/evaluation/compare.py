@@ -36,15 +36,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Cell:
-    """One method, learnt from one draw, and everywhere it is to be measured.
-
-    Examples
-    --------
-    >>> Cell("logistic", make_method("logistic"), shots=1, seed=3).seeded().seed
-    3
-    >>> Cell("logistic?seed=5", make_method("logistic?seed=5"), shots=1, seed=3).seeded().seed
-    5
-    """
+    """One method, learnt from one draw, and everywhere it is to be measured."""
 
     spelling: str
     method: Method

@@ -208,15 +208,7 @@ class _Panel:
 
 
 def accuracy_figure(panels: Sequence[tuple[str, Sequence[Curve]]], shots: Sequence[int]) -> str:
-    """Draw one panel for each encoder.
-
-    Examples
-    --------
-    >>> one = Curve("x <y>", "e", "", (1, 2), (0.6, 0.7), (0.1, 0.1), (1.0, 1.0), None)
-    >>> drawing = accuracy_figure([("on e", [one])], [1, 2])
-    >>> drawing.count("<polyline"), "x &lt;y&gt;" in drawing
-    (1, True)
-    """
+    """Draw one panel for each encoder, all on one scale; thin lines are one standard deviation."""
     low, high = _span([curve for _, found in panels for curve in found])
     names = list(dict.fromkeys(curve.method for _, found in panels for curve in found))
     looks = {name: _look(i, name) for i, name in enumerate(names)}

@@ -39,11 +39,6 @@ def pool_for(
     """Make the pool that settings ask for; the emoji come with sentences of their own.
 
     A saved pool is taken as it is, templates and concatenations included.
-
-    Examples
-    --------
-    >>> pool_for(FitConfig(), "my-images", ["owl", "bat"])
-    <PromptPool: 2 classes, 160 prompts>
     """
     if settings.prompts is not None and is_saved_pool(settings.prompts):
         _check_left_open(settings)
@@ -106,15 +101,7 @@ class Draw:
 
 
 class World:
-    """Images, words and encoders of a comparison, each read when first needed.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> request = CompareRequest("emoji", Path("out"), encoder="fake:16-0", cache=False)
-    >>> World(request).template is None
-    True
-    """
+    """Images, words and encoders of a comparison, each read when first needed."""
 
     def __init__(self, request: CompareRequest) -> None:
         self._request = request
@@ -140,7 +127,8 @@ class World:
     @property
     def template(self) -> str | None:
         """The template that comes with a benchmark."""
-        return self._source.benchmark and self._source.benchmark.template
+        benchmark = self._source.benchmark
+        return None if benchmark is None else benchmark.template
 
     def draw(self, shots: int, seed: int) -> Draw:
         """Return one few-shot task."""

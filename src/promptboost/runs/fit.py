@@ -25,6 +25,7 @@ from promptboost.files import write_text
 from promptboost.model import PromptEnsemble
 from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
 from promptboost.runs.preflight import (
+    START_AGAIN,
     check_inputs,
     check_place,
     check_same_content,
@@ -153,10 +154,7 @@ def _learn(
             bar.update(len(before))
             return learn(task, embeddings, settings, embedder, resume=before, on_round=keep)
         except InputError as error:
-            raise RunError(
-                f"the run in {run.path} cannot go on: {error}; add --overwrite instead of --resume "
-                "to start again"
-            ) from error
+            raise RunError(f"the run in {run.path} cannot go on: {error}; {START_AGAIN}") from error
 
 
 def _about(source: DataSource, task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:

@@ -85,7 +85,7 @@ def _reason(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
-_START_AGAIN = "add --overwrite instead of --resume to start again"
+START_AGAIN = "add --overwrite instead of --resume to start again"
 
 
 def lasting_settings(settings: FitConfig) -> FitConfig:
@@ -106,7 +106,7 @@ def check_same_request(run: RunFolder, source: DataSource, settings: FitConfig) 
             asked, made = now.get(name, "none"), before.get(name, "none")
             raise RunError(
                 f"{name} is {asked}, but the run in {run.path} was made with {made}; leave {option} "
-                f"out to go on with that run, or {_START_AGAIN}"
+                f"out to go on with that run, or {START_AGAIN}"
             )
     if not _same_source(source, run.source):
         raise RunError(
@@ -122,7 +122,7 @@ def check_same_content(run: RunFolder, task: Task, embedder: Embedder) -> None:
         ("encoder", "fingerprint", embedder.encoder.fingerprint, "the encoder"),
     ):
         if run.tables.get(table, {}).get(name) != now:
-            raise RunError(f"{what} changed since the run in {run.path} began; {_START_AGAIN}")
+            raise RunError(f"{what} changed since the run in {run.path} began; {START_AGAIN}")
 
 
 def _same_source(one: DataSource, other: DataSource) -> bool:

@@ -101,14 +101,7 @@ class TransferResult(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole file.
-
-    Examples
-    --------
-    >>> Results.from_record({"schema_version": 2, "task": 3})
-    Traceback (most recent call last):
-    promptboost.errors.FileFormatError: task: must be an object, not int
-    """
+    """The whole file."""
 
     schema_version: int = SCHEMA_VERSION
     task: TaskFacts

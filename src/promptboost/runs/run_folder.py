@@ -22,16 +22,7 @@ TomlValue = str | int | float | bool | list[str] | list[float]
 
 
 def write_toml(tables: Mapping[str, Mapping[str, TomlValue | None]]) -> str:
-    """Write tables as TOML text; a value of None is left out, as TOML has no word for it.
-
-    Examples
-    --------
-    >>> print(write_toml({"fit": {"shots": 8, "encoder": "conse:lite0", "prompts": None}}))
-    [fit]
-    shots = 8
-    encoder = "conse:lite0"
-    <BLANKLINE>
-    """
+    """Write tables as TOML text; a value of None is left out, as TOML has no word for it."""
     import tomli_w
 
     return tomli_w.dumps(
@@ -62,16 +53,7 @@ _HEADS, _TEMPORARY = "head-*.safetensors", ".promptboost-*.tmp"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The files of one run.
-
-    Examples
-    --------
-    >>> run = RunFolder(Path("runs/birds"))
-    >>> run.head_path("conse:lite0").as_posix()
-    'runs/birds/head-conse-lite0.safetensors'
-    >>> run.state
-    'missing'
-    """
+    """The files of one run."""
 
     path: Path
 
