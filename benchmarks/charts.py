@@ -37,8 +37,7 @@ def ours(figure: str) -> str:
         lines = [Line("learning", "learn", LEARNT), Line("boosted", "main", STAGES)]
         levels = [Reference(name, "zero", value) for name, value in LEVELS.items()]
         return str(staged_curve(lines, levels, width=900, height=340, title="accuracy"))
-    from promptboost.evaluation.figure import accuracy_figure
-    from promptboost.evaluation.tables import Curve
+    from promptboost.evaluation.summary import Curve, accuracy_figure
 
     none = (0.02,) * len(SHOTS)
     panels = [

@@ -5,8 +5,15 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from promptboost.evaluation.figure import accuracy_figure
-from promptboost.evaluation.tables import COLUMNS, best_at, curves, markdown, to_csv, with_times
+from promptboost.evaluation.summary import (
+    COLUMNS,
+    accuracy_figure,
+    best_at,
+    curves,
+    markdown,
+    to_csv,
+    with_times,
+)
 
 
 def line(method, accuracy, shots=1, seed=1, on="here", **more):

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from promptboost.model import PromptEnsemble, Round
-from promptboost.report.checks import RULES, run_checks
-from promptboost.report.rules import foreign_names
+from promptboost.report.checks import RULES, foreign_names, run_checks
 from promptboost.report.run import read_run
 from promptboost.runs.results import Results
 from tests.report.run_tools import without_held_out

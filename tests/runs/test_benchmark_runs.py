@@ -40,7 +40,7 @@ def test_the_shots_are_those_of_the_protocol(textures):
 def test_a_run_knows_its_benchmark_from_any_folder(textures, monkeypatch):
     fit("dtd:data", "run")
     run = RunFolder(Path("run").absolute())
-    assert run.source == f"dtd:{Path('data').absolute()}"
+    assert str(run.source) == f"dtd:{Path('data').absolute()}"
     monkeypatch.chdir(textures)
     (run.path / "metrics.json").unlink()
     assert f"fit dtd:{os.path.dirname(textures)} -o" in run.resume_hint

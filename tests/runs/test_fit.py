@@ -194,7 +194,7 @@ def test_a_run_goes_on_from_another_folder(fitted, monkeypatch, tmp_path_factory
     monkeypatch.chdir(fitted)
     fit_run(request(fitted, "other", source="images", prompts="sentences.json"))
     run = RunFolder(fitted / "other")
-    assert run.source == str(fitted / "images")
+    assert str(run.source) == str(fitted / "images")
     unfinish(run)
     assert run.resume_hint.startswith("promptboost fit images -o ")
     fit_run(request(fitted, "other", source="images", prompts="sentences.json", resume=True))

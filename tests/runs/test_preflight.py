@@ -1,13 +1,14 @@
 import pytest
 
 from promptboost.config import FitConfig
+from promptboost.data import DataSource
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.pool import Prompt, PromptPool, build_pool, save_pool
 from promptboost.runs.preflight import check_inputs
 
 
 def check(file):
-    check_inputs("emoji", FitConfig(prompts=str(file)))
+    check_inputs(DataSource.parse("emoji"), FitConfig(prompts=str(file)))
 
 
 def test_sentences_and_pools_are_looked_at_before_images(tmp_path):

@@ -8,7 +8,7 @@ from PIL import Image
 from promptboost.data import Dataset, LabelledImage
 from promptboost.evaluation.measures import Confusion
 from promptboost.report.page import CONFUSIONS_SHOWN
-from promptboost.runs.artifacts import images_shown, thumbnail, write_thumbnails
+from promptboost.runs.fit import images_shown, thumbnail, write_thumbnails
 from promptboost.runs.run_folder import RunFolder
 
 

@@ -6,10 +6,10 @@ import pytest
 from promptboost.errors import DataError
 from promptboost.model import LinearHead
 from promptboost.pool import build_pool, from_sources, load_pool, save_pool
+from promptboost.runs.evaluate import transfer_run
 from promptboost.runs.fit import fit_run
-from promptboost.runs.results import method_answer, transfer_answer
+from promptboost.runs.results import flat_answer, method_answer
 from promptboost.runs.run_folder import RunFolder
-from promptboost.runs.transfer import transfer_run
 from tests.runs.run_tools import SENTENCES, request, write_images
 
 OTHER = "fake:48-3"
@@ -27,7 +27,7 @@ def test_the_text_moves(fitted):
     names = ("zero_shot", "template_mean", "pool_mean", "boosted")
     assert all(0 <= found[name] <= 1 for name in names)
     [kept] = RunFolder(fitted / "run").results.transfers
-    assert transfer_answer(kept) == {name: found[name] for name in ("encoder", *names)}
+    assert flat_answer(kept) == {name: found[name] for name in ("encoder", *names)}
 
 
 def test_transfer_to_itself_gives_the_figures_of_the_fit(fitted):

@@ -163,7 +163,7 @@ def _list(out: Output) -> None:
 
 
 def _tables(request: "CompareRequest", found: "Compared", files: list[Path]) -> str:
-    from promptboost.evaluation.tables import best_at, curves, fit_time, how, predict_time, written
+    from promptboost.evaluation.summary import best_at, curves, fit_time, how, predict_time, written
 
     parts: list[str] = []
     for on in dict.fromkeys(line["on"] for line in found.lines):

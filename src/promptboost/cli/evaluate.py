@@ -83,7 +83,7 @@ def transfer(
     or to measure on others; those that the run learnt from are left out, whatever their names.
     """
     from promptboost.report import write_card, write_report
-    from promptboost.runs.transfer import transfer_run
+    from promptboost.runs.evaluate import transfer_run
 
     found = transfer_run(
         run, encoder, data, cache=not no_cache, progress=out.progress, device=device

@@ -50,7 +50,7 @@ def show(
     classes = {name: ensemble.prompts(name) for name in names}
     results = folder.results if folder.metrics_path.exists() else None
     hardest = [] if results is None else msgspec.to_builtins(results.hardest)
-    hard = [old_names(item, {"image": "picture"}) for item in hardest]
+    hard = [old_names(item) for item in hardest]
     measured = None if results is None else results.ensemble_fingerprint
     edited = measured is not None and not ensemble.has_fingerprint(measured)
     limit = None if everything else top

@@ -24,8 +24,6 @@ from promptboost.training.pool_rows import encoding
 if TYPE_CHECKING:
     from promptboost.encoders.embedder import Embedder
 
-__all__ = ["TEXT_BASELINES", "guess_baselines", "method_label", "pool_heads", "zero_shot_head"]
-
 #: Methods that learn from no image.
 TEXT_BASELINES = ("zero-shot", "zero-shot-80", "pool-mean")
 

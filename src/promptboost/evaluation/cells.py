@@ -11,30 +11,12 @@ from promptboost.config import DEFAULT_ENCODER, FitConfig
 from promptboost.errors import FileFormatError, RunError, SettingError
 from promptboost.files import write_text
 
-__all__ = ["Key", "Notebook", "Result", "DEFAULT_METHODS", "CompareRequest", "check_same"]
-
 Key = Mapping[str, str | int | float]
 Result = dict[str, Any]
 
 
 class Notebook:
-    """Results of one experiment, in a JSONL file.
-
-    Parameters
-    ----------
-    path : Path
-        The file; made with the first result.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     notebook = Notebook(Path(folder) / "squares.jsonl")
-    ...     found = notebook.fill([{"n": 2}, {"n": 3}], lambda key: [{"square": key["n"] ** 2}])
-    ...     again = Notebook(Path(folder) / "squares.jsonl")
-    ...     {"n": 3} in again, [line["square"] for line in found]
-    (True, [4, 9])
-    """
+    """Results of one experiment, in a JSONL file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -107,54 +89,21 @@ DEFAULT_METHODS = (
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """A comparison as it is asked for.
-
-    Attributes
-    ----------
-    source : str
-        Images, as for a fit.
-    out : Path
-        Folder of the results; what is there is not computed again.
-    methods : tuple of str
-        Names, perhaps with settings; ``"all"`` for every method that can be used here, besides
-        those that are named.
-    shots, seeds : tuple of int
-        Images of each class to learn from, and draws of them.
-    encoder : str
-        The model to learn with.
-    transfers : tuple of str
-        Models to carry what was learnt to.
-    words : FitConfig
-        Of these settings, those about words and views count.
-    cache, progress, device
-        As for a fit.
-    refit : bool
-        Have methods that do not carry over learn again on the other models.
-    timed : bool
-        Measure how long an image takes from file to answer.
-
-    Examples
-    --------
-    >>> CompareRequest("emoji", Path("out")).shots
-    (1, 2, 4, 8, 16)
-    >>> CompareRequest("emoji", Path("out"), shots=(0,))
-    Traceback (most recent call last):
-    promptboost.errors.SettingError: shots is 0, but must be 1 or more
-    """
+    """A comparison as it is asked for."""
 
     source: str
-    out: Path
-    methods: tuple[str, ...] = DEFAULT_METHODS
+    out: Path  # what is there is not computed again
+    methods: tuple[str, ...] = DEFAULT_METHODS  # "all": those named and all that can be used here
     shots: tuple[int, ...] = (1, 2, 4, 8, 16)
     seeds: tuple[int, ...] = (1, 2, 3)
-    encoder: str = DEFAULT_ENCODER
-    transfers: tuple[str, ...] = ()
-    words: FitConfig = field(default_factory=FitConfig)
+    encoder: str = DEFAULT_ENCODER  # to learn with
+    transfers: tuple[str, ...] = ()  # encoders to carry what was learnt to
+    words: FitConfig = field(default_factory=FitConfig)  # only what is about words and views
     cache: bool = True
     progress: bool = True
     device: str | None = None
-    refit: bool = True
-    timed: bool = True
+    refit: bool = True  # methods that do not carry over learn again on the other encoders
+    timed: bool = True  # measure how long an image takes from file to answer
 
     def __post_init__(self) -> None:
         for name in ("methods", "shots", "seeds"):

@@ -15,9 +15,8 @@ import numpy as np
 from promptboost.encoders import Encoder
 from promptboost.errors import FileFormatError, PromptBoostError, RunError
 from promptboost.evaluation.cells import CompareRequest, Key, Notebook, Result, check_same
-from promptboost.evaluation.figure import accuracy_figure
 from promptboost.evaluation.measures import Guesses
-from promptboost.evaluation.tables import curves, markdown, to_csv, with_times
+from promptboost.evaluation.summary import accuracy_figure, curves, markdown, to_csv, with_times
 from promptboost.evaluation.world import Draw, World
 from promptboost.files import write_text
 from promptboost.methods import (
@@ -31,31 +30,13 @@ from promptboost.methods import (
     save_fitted,
 )
 
-__all__ = [
-    "Cell",
-    "Say",
-    "say_what_is_short",
-    "usable_cells",
-    "Compared",
-    "compare",
-    "write_results",
-]
-
 #: Called with a line for people now and then.
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method, learnt from one draw, and everywhere it is to be measured.
-
-    Examples
-    --------
-    >>> Cell("logistic", make_method("logistic"), shots=1, seed=3).seeded().seed
-    3
-    >>> Cell("logistic?seed=5", make_method("logistic?seed=5"), shots=1, seed=3).seeded().seed
-    5
-    """
+    """One method, learnt from one draw, and everywhere it is to be measured."""
 
     spelling: str
     method: Method
@@ -126,18 +107,10 @@ _TIMED = 8
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison has found.
+    """What a comparison has found."""
 
-    Attributes
-    ----------
-    lines : list of dict
-        One for each method, number of shots, seed and encoder.
-    failed : list of str
-        What could not be done, and why.
-    """
-
-    lines: list[Result]
-    failed: list[str] = field(default_factory=list)
+    lines: list[Result]  # one for each method, number of shots, seed and encoder
+    failed: list[str] = field(default_factory=list)  # what could not be done, and why
 
 
 def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:
@@ -145,18 +118,6 @@ def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:
 
     What cannot be done is refused before any work. Every result is kept as soon as it is there:
     stop it at any time, and the same request goes on.
-
-    Parameters
-    ----------
-    request : CompareRequest
-        What to do.
-    say : callable, optional
-        Called with a line for people now and then.
-
-    Raises
-    ------
-    PromptBoostError
-        If a method is unknown or cannot be used here, or the folder holds other results.
     """
     world = World(request)
     book = Notebook(request.out / "cells.jsonl")

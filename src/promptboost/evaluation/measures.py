@@ -13,20 +13,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "OURS",
-    "ClassResult",
-    "Confusion",
-    "Guesses",
-    "MethodResult",
-    "accuracy",
-    "class_accuracy",
-    "confusions",
-    "expected_calibration_error",
-    "log_loss",
-    "per_class",
-]
-
 #: The name of the boosted text among the methods.
 OURS = "promptboost"
 
@@ -39,26 +25,14 @@ _IMAGES_SHOWN = 6
 
 
 class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One way of classifying the same images.
-
-    Attributes
-    ----------
-    name, label : str
-        The method's name, and words for people.
-    accuracy, class_accuracy : float or None
-        On held-out images: over all, and as the mean over classes.
-    learn_accuracy : float or None
-        On the images learnt from.
-    log_loss, expected_calibration_error : float or None
-        Of the probabilities on held-out images, where the method has any.
-    """
+    """One way of classifying the same images, measured on held-out ones."""
 
     name: str
-    label: str
+    label: str  # for people
     accuracy: Share | None
-    class_accuracy: Share | None
-    learn_accuracy: Share | None
-    log_loss: Positive | None = None
+    class_accuracy: Share | None  # the mean over classes
+    learn_accuracy: Share | None  # on the images learnt from
+    log_loss: Positive | None = None  # of the probabilities, where the method has any
     expected_calibration_error: Share | None = None
 
 
@@ -81,29 +55,13 @@ class Confusion(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Guesses:
-    """What one method takes the images for.
-
-    Attributes
-    ----------
-    name, label : str
-        The method's name, and words for people.
-    held_out, learn : array of int
-        Class indices for the held-out images and, where asked, for those learnt from.
-    probabilities : array of shape (n, K), or None
-        Of each class for the held-out images.
-
-    Examples
-    --------
-    >>> one = Guesses("zero-shot", "zero-shot", np.array([0, 1, 1, 1]))
-    >>> one.result(np.array([0, 0, 1, 1])).accuracy
-    0.75
-    """
+    """What one method takes the images for, as class indices."""
 
     name: str
     label: str
     held_out: Indices
     learn: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    probabilities: NDArray[np.floating] | None = None
+    probabilities: NDArray[np.floating] | None = None  # (n, K), of the held-out images
 
     def result(self, labels: Indices, learn_labels: Indices | None = None) -> MethodResult:
         """Measure against the labels."""
@@ -122,24 +80,12 @@ class Guesses:
 
 
 def accuracy(predicted: Indices, labels: Indices) -> float | None:
-    """Return the share of images that are right; None without images.
-
-    Examples
-    --------
-    >>> accuracy(np.array([0, 1, 1, 1]), np.array([0, 0, 1, 1]))
-    0.75
-    """
+    """Return the share of images that are right; None without images."""
     return float(np.mean(predicted == labels)) if len(labels) else None
 
 
 def class_accuracy(predicted: Indices, labels: Indices) -> float | None:
-    """Return the mean over classes of the share that is right: every class counts the same.
-
-    Examples
-    --------
-    >>> class_accuracy(np.array([0, 0, 0, 0]), np.array([0, 0, 0, 1]))
-    0.5
-    """
+    """Return the mean over classes of the share that is right: every class counts the same."""
     if not len(labels):
         return None
     return float(np.mean([np.mean(predicted[labels == k] == k) for k in np.unique(labels)]))
@@ -149,11 +95,6 @@ def log_loss(probabilities: NDArray[np.floating], labels: Indices) -> float | No
     """Return the mean of −log p of the right class; None without images.
 
     A probability of zero counts as the smallest that can be told from it, so that the loss is finite.
-
-    Examples
-    --------
-    >>> round(log_loss(np.array([[0.5, 0.5], [0.1, 0.9]]), np.array([0, 1])), 3)
-    0.399
     """
     if not len(labels):
         return None
@@ -169,12 +110,6 @@ def expected_calibration_error(
     Images go into bins of equal width by the probability of the class they are taken for. The error is
     the mean over images of the difference, in their bin, between the mean of that probability and the
     share that is right (Guo et al., 2017, who use 15 bins).
-
-    Examples
-    --------
-    >>> chances = np.array([[0.9, 0.1], [0.9, 0.1]])  # sure of both, and right about one
-    >>> round(expected_calibration_error(chances, np.array([0, 1])), 3)
-    0.4
     """
     if not len(labels):
         return None

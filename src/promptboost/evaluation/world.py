@@ -32,18 +32,13 @@ if TYPE_CHECKING:
 
     from promptboost.encoders.store import EmbeddingStore
 
-__all__ = ["Draw", "SomeImages", "World", "pool_for"]
 
-
-def pool_for(settings: FitConfig, source: str, class_names: Sequence[str]) -> PromptPool:
+def pool_for(
+    settings: FitConfig, source: str | DataSource, class_names: Sequence[str]
+) -> PromptPool:
     """Make the pool that settings ask for; the emoji come with sentences of their own.
 
     A saved pool is taken as it is, templates and concatenations included.
-
-    Examples
-    --------
-    >>> pool_for(FitConfig(), "my-images", ["owl", "bat"])
-    <PromptPool: 2 classes, 160 prompts>
     """
     if settings.prompts is not None and is_saved_pool(settings.prompts):
         _check_left_open(settings)
@@ -56,7 +51,7 @@ def pool_for(settings: FitConfig, source: str, class_names: Sequence[str]) -> Pr
     return build_pool(
         class_names,
         templates=templates,
-        descriptions=emoji_descriptions() if source == "emoji" else None,
+        descriptions=emoji_descriptions() if str(source) == "emoji" else None,
         concatenate=settings.concatenate,
         source="descriptions:emoji",
     )
@@ -106,23 +101,11 @@ class Draw:
 
 
 class World:
-    """Images, words and encoders of a comparison, each read when first needed.
-
-    Parameters
-    ----------
-    request : CompareRequest
-        What is asked for.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> request = CompareRequest("emoji", Path("out"), encoder="fake:16-0", cache=False)
-    >>> World(request).template is None
-    True
-    """
+    """Images, words and encoders of a comparison, each read when first needed."""
 
     def __init__(self, request: CompareRequest) -> None:
         self._request = request
+        self._source = DataSource.parse(request.source)
         self.encoder = self._open(request.encoder)
         self.targets = [self._open(name) for name in request.transfers]
 
@@ -134,18 +117,17 @@ class World:
     @cached_property
     def data(self) -> Dataset:
         """All images."""
-        return load_classes(self._request.source, progress=self._request.progress)
+        return load_classes(self._source, progress=self._request.progress)
 
     @cached_property
     def pool(self) -> PromptPool:
         """All words."""
-        request = self._request
-        return pool_for(request.words, request.source, self.data.class_names)
+        return pool_for(self._request.words, self._source, self.data.class_names)
 
     @property
     def template(self) -> str | None:
         """The template that comes with a benchmark."""
-        benchmark = DataSource.parse(self._request.source).benchmark
+        benchmark = self._source.benchmark
         return None if benchmark is None else benchmark.template
 
     def draw(self, shots: int, seed: int) -> Draw:
@@ -167,7 +149,7 @@ class World:
     def _tasks(self) -> dict[tuple[int, int], Task]:
         request = self._request
         tasks = {
-            (shots, seed): divide(request.source, self.data, shots, seed)
+            (shots, seed): divide(self._source, self.data, shots, seed)
             for shots in request.shots
             for seed in request.seeds
         }

@@ -4,7 +4,6 @@
 only the files of the run folder, so they can be made again at any time, on any machine.
 """
 
-from promptboost.report.card import write_card
-from promptboost.report.page import write_report
+from promptboost.report.page import write_card, write_report
 
 __all__ = ["write_card", "write_report"]

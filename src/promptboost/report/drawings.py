@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from promptboost.evaluation.summary import apart
 from promptboost.report.phrases import percent, runs, spans
-
-__all__ = ["bar", "dumbbell", "strip", "wilson", "Line", "Reference", "staged_curve", "swatch"]
 
 
 def bar(share: float | None, span: tuple[float, float] | None = None, kind: str = "") -> Markup:
@@ -220,14 +219,8 @@ def _path(frame: _Frame, known: list[tuple[int, float]], kind: str) -> Markup:
 def _labels(frame: _Frame, ends: list[tuple[float, str, str]]) -> list[Markup]:
     """Write the names at the right, pushed apart where they would overlap."""
     ends = sorted(ends)
-    places: list[float] = []
-    for y, _, _ in ends:
-        places.append(max(y, places[-1] + _LABEL_GAP) if places else y)
     # The lowest must stay above the axis; it pushes the others back up.
-    limit = float(frame.height - _BOTTOM + 4)
-    for i in range(len(places) - 1, -1, -1):
-        places[i] = min(places[i], limit)
-        limit = places[i] - _LABEL_GAP
+    places = apart([y for y, _, _ in ends], _LABEL_GAP, frame.height - _BOTTOM + 4)
     x = frame.width - frame.right + 10
     return [
         _text(x, place + 4, text, f"name {kind}")

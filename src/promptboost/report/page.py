@@ -1,5 +1,6 @@
-"""``report.html``: one page, one file, nothing fetched."""
+"""``report.html``, one page with nothing to fetch, and ``README.md``, the card that goes with a run."""
 
+import json
 import os
 from functools import cache
 from pathlib import Path
@@ -11,15 +12,10 @@ from promptboost.files import write_text
 from promptboost.model.provenance import Composed
 from promptboost.report import drawings, figures, phrases
 from promptboost.report.checks import run_checks
-from promptboost.report.drawings import swatch
-from promptboost.report.figures import class_banks, rows_per_class
-from promptboost.report.phrases import escaped, fenced
 from promptboost.report.run import Run, read_run
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-__all__ = ["render", "report_html", "write_report"]
 
 
 def render(template: str, **values: Any) -> str:
@@ -44,9 +40,9 @@ def _environment() -> "Environment":
     environment.filters.update(
         percent=phrases.percent,
         number=phrases.number,
-        md=escaped,
+        md=phrases.escaped,
         among=phrases.among,
-        fenced=fenced,
+        fenced=phrases.fenced,
     )
     environment.globals.update(
         points=phrases.points,
@@ -54,13 +50,14 @@ def _environment() -> "Environment":
         bar=drawings.bar,
         dumbbell=drawings.dumbbell,
         strip=drawings.strip,
-        swatch=swatch,
+        swatch=drawings.swatch,
     )
     return environment
 
 
 CLASSES_SHOWN = 30
 CONFUSIONS_SHOWN = 12
+_CARD_PROMPTS, _CARD_CLASSES = 3, 50
 
 
 def write_report(run: str | os.PathLike[str]) -> Path:
@@ -100,7 +97,7 @@ def report_html(run: Run) -> str:
     results = run.results
     checks = run_checks(run)
     found = [check for check in checks if check.answer.outcome == "found"]
-    most = rows_per_class(len(run.ensemble.class_names))
+    most = figures.rows_per_class(len(run.ensemble.class_names))
     return render(
         "report.html.j2",
         run=run,
@@ -122,9 +119,61 @@ def report_html(run: Run) -> str:
         confusions=results.confusions[:CONFUSIONS_SHOWN],
         confusions_left=results.confusions[CONFUSIONS_SHOWN:],
         hardest=figures.hard_rows(results),
-        banks=class_banks(run.ensemble, most),
+        banks=figures.class_banks(run.ensemble, most),
         most=most,
         transfers=figures.transfer_rows(results),
         settings=figures.setting_tables(run.settings),
         timing=figures.timing_rows(results),
+    )
+
+
+def write_card(run: str | os.PathLike[str]) -> Path:
+    """Write the model card of a run into its folder.
+
+    Parameters
+    ----------
+    run : path-like
+        A run folder, with ``ensemble.json`` and ``metrics.json`` at least.
+
+    Returns
+    -------
+    pathlib.Path
+        The file ``README.md``, whole or, if anything is wrong, as it was before.
+
+    Raises
+    ------
+    RunError
+        If it is not a run folder, or the fit was not finished.
+    FileFormatError
+        If one of its files cannot be understood.
+
+    Examples
+    --------
+    >>> write_card("no-such-run")
+    Traceback (most recent call last):
+    promptboost.errors.RunError: no-such-run is not a run folder. To make one, type: \
+promptboost fit DATA -o no-such-run
+    """
+    file = Path(run) / "README.md"
+    write_text(file, card_markdown(read_run(run)))
+    return file
+
+
+def card_markdown(run: Run) -> str:
+    """Return the model card of a run as Markdown."""
+    banks = list(figures.class_banks(run.ensemble, _CARD_PROMPTS))
+    return render(
+        "card.md.j2",
+        run=run,
+        ensemble=run.ensemble,
+        composed=Composed.of(run.ensemble),
+        results=run.results,
+        task=run.results.task,
+        # A JSON string is a Python string too, and hides line breaks and quotes.
+        encoder_literal=json.dumps(run.results.encoder.id, ensure_ascii=False),
+        methods=figures.method_rows(run.results),
+        ours=run.results.method(OURS),
+        transfers=figures.transfer_rows(run.results),
+        banks=banks[:_CARD_CLASSES],
+        banks_left=len(banks[_CARD_CLASSES:]),
     )

@@ -3,19 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "among",
-    "count",
-    "number",
-    "percent",
-    "points",
-    "printable",
-    "runs",
-    "spans",
-    "fenced",
-    "escaped",
-]
-
 NONE = "–"
 _THIN = "\u202f"
 _SURROGATES = re.compile("[\ud800-\udfff]")

@@ -15,8 +15,6 @@ from promptboost.model import PromptEnsemble
 from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
 
-__all__ = ["Run", "read_run"]
-
 # Only what is inside the file itself, and only pixels: an SVG can carry a script or an address.
 _PIXELS = re.compile(r"data:image/(?:jpeg|png|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")
 

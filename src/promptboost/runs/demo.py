@@ -11,12 +11,10 @@ from promptboost.config import FitConfig
 from promptboost.errors import RunError
 from promptboost.evaluation.cells import CompareRequest
 from promptboost.evaluation.compare import compare
+from promptboost.runs.evaluate import transfer_run
 from promptboost.runs.fit import FitRequest, fit_run
 from promptboost.runs.preflight import check_place, check_store
 from promptboost.runs.run_folder import RunFolder
-from promptboost.runs.transfer import transfer_run
-
-__all__ = ["COLUMNS", "run_demo"]
 
 SHOTS = (1, 2, 4, 8)
 SEEDS = (1, 2, 3)
@@ -52,20 +50,7 @@ def run_demo(
 ) -> dict[str, Any]:
     """Compare at several numbers of shots and seeds, and keep one run with its report.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the run of most shots and the first seed is kept; one that is there is replaced.
-    data, shots, seeds, encoders, settings
-        What to do; the defaults are the demonstration.
-    cache, progress, say, finish
-        See :func:`~promptboost.runs.fit.fit_run`.
-
-    Returns
-    -------
-    dict
-        ``rows``, one for each number of shots, with mean accuracies over the seeds; and where the
-        run and its report are.
+    Kept in `folder`, where one that is there is replaced, is the run of most shots and the first seed.
     """
     base = (settings or FitConfig()).merged({"encoder": encoders[0]})
     run = RunFolder(folder)

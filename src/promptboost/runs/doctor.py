@@ -8,8 +8,6 @@ from importlib import metadata
 import promptboost
 from promptboost.errors import PromptBoostError
 
-__all__ = ["Diagnosis", "examine"]
-
 _CORE = ("numpy", "numba", "pillow", "scikit-learn", "safetensors")
 _EXTRAS = {
     "clip": ("open_clip_torch", "torch"),

@@ -1,20 +1,24 @@
-"""How good a run is on other labelled images."""
+"""How good a run is on other labelled images, and its text on another encoder."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from promptboost.data import Dataset, load_data
-from promptboost.data.shots import image_ids
-from promptboost.errors import DataError
-from promptboost.evaluation.baselines import zero_shot_head
-from promptboost.evaluation.measures import OURS, Guesses, confusions, per_class
+from promptboost.data.shots import Task, image_ids, load_task
+from promptboost.encoders.embedder import Embedder
+from promptboost.errors import DataError, PromptBoostError
+from promptboost.evaluation.baselines import TEXT_BASELINES, pool_heads, zero_shot_head
+from promptboost.evaluation.measures import OURS, Guesses, accuracy, confusions, per_class
+from promptboost.evaluation.world import pool_for
+from promptboost.model import PromptEnsemble
+from promptboost.model.classifier import AnyHead, embed_ensemble
+from promptboost.pool import PromptPool
 from promptboost.runs.predict import Predictor
-from promptboost.runs.results import class_answer, method_answer, old_names
+from promptboost.runs.results import TransferResult, flat_answer, method_answer, old_names
 from promptboost.runs.run_folder import RunFolder
-
-__all__ = ["evaluate_run", "learnt_positions", "with_classes"]
 
 
 def evaluate_run(
@@ -26,19 +30,7 @@ def evaluate_run(
     progress: bool = True,
     device: str | None = None,
 ) -> dict[str, Any]:
-    """Measure a run on labelled images: the split ``test`` if there is one, else all.
-
-    Returns
-    -------
-    dict
-        ``images``, ``learnt_from`` (how many of them; None if the run does not say),
-        ``bad_images``, ``methods`` (zero-shot and boosted), ``per_class`` and ``confusions``.
-
-    Raises
-    ------
-    DataError
-        If an image is of a class that the run does not know.
-    """
+    """Measure a run on labelled images: the split ``test`` if there is one, else all."""
     folder = RunFolder(run)
     predictor = Predictor.open(run, encoder=encoder, cache=cache, progress=progress, device=device)
     classifier = predictor.classifier
@@ -61,12 +53,10 @@ def evaluate_run(
         "learnt_from": None if learnt is None else len(learnt),
         "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
         "methods": [method_answer(guess.result(labels)) for guess in guesses],
-        "per_class": [class_answer(item) for item in by_class],
-        "confusions": [
-            old_names(pair, {"images": "pictures"}) for pair in msgspec.to_builtins(mixed)
-        ],
+        "per_class": [flat_answer(item) for item in by_class],
+        "confusions": [old_names(pair) for pair in msgspec.to_builtins(mixed)],
     }
-    return old_names(record, {"images": "pictures", "bad_images": "bad_pictures"})
+    return old_names(record)
 
 
 def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
@@ -90,3 +80,129 @@ def learnt_positions(run: RunFolder, data: Dataset) -> list[int] | None:
         return None
     known = set(digests)
     return [i for i, image in enumerate(data.images) if image.digest().hex() in known]
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The images to measure on, and what is known about them."""
+
+    data: Dataset
+    are: str = "held out"
+    note: str = ""
+    left_out: int = 0
+
+
+def transfer_run(
+    run: Path,
+    encoder: str,
+    source: str | None = None,
+    *,
+    cache: bool = True,
+    progress: bool = True,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Embed the text of a run with another encoder, and measure it on held-out images.
+
+    `source` is where the run's images are now. Other images can be given too: all of them, or their
+    split ``test``, are measured on, but for those the run learnt from.
+
+    Writes the new head beside the text, and the figures into ``metrics.json``, replacing those of
+    an earlier transfer to the same encoder; if nothing can be measured now, those are kept.
+    """
+    folder = RunFolder(run)
+    folder.check_finished()
+    ensemble = PromptEnsemble.load(folder.ensemble_path)
+    results = folder.results
+    embedder = Embedder.open(encoder, cache=cache, progress=progress, device=device)
+    measured = _held_out(folder, ensemble, source, progress)
+    head = embed_ensemble(ensemble, embedder)
+    head_path = folder.head_path(embedder.encoder.id)
+    head.save(head_path)
+    figures = _measure(head, _pool(folder, ensemble), measured.data, embedder)
+    moved = TransferResult(embedder.encoder.id, figures, measured.note)
+    before = [old for old in results.transfers if old.encoder == moved.encoder]
+    note = measured.note
+    if figures[OURS] is None and any(old.of(OURS) is not None for old in before):
+        note += "; the figures measured before are kept"
+    else:
+        others = [old for old in results.transfers if old.encoder != moved.encoder]
+        results = msgspec.structs.replace(results, transfers=(*others, moved))
+        results.write(folder.metrics_path)
+    record = {
+        **flat_answer(moved),
+        "head": str(head_path),
+        "images": len(measured.data),
+        "images_are": measured.are,
+        "left_out": measured.left_out,
+        "note": note,
+    }
+    return old_names(record)
+
+
+def _measure(
+    head: AnyHead, pool: PromptPool | None, held_out: Dataset, embedder: Embedder
+) -> dict[str, float | None]:
+    """Compare a head with what its encoder does without having learnt; None where nothing can be."""
+    figures: dict[str, float | None] = dict.fromkeys((*TEXT_BASELINES, OURS))
+    if not len(held_out):
+        return figures
+    rows, names = embedder.originals(held_out), head.class_names
+    if pool is None:
+        heads: dict[str, AnyHead] = {"zero-shot": zero_shot_head(names, embedder)}
+    else:
+        heads = {**pool_heads(pool, embedder)}
+    for name, one in {**heads, OURS: head}.items():
+        figures[name] = accuracy(one.predict_index(rows), held_out.labels)
+    return figures
+
+
+def _held_out(
+    folder: RunFolder, ensemble: PromptEnsemble, source: str | None, progress: bool
+) -> _Measured:
+    """Find the images that the run did not learn from, and what is known about them."""
+    empty = Dataset((), ensemble.class_names)
+    try:
+        task = load_task(source or folder.source, folder.settings, progress=progress)
+    except DataError as error:
+        if source is not None:
+            raise
+        return _Measured(empty, note=f"not measured: {error}")
+    if task.learn.fingerprint == folder.tables.get("data", {}).get("learn_fingerprint"):
+        kept = with_classes(task.held_out, ensemble.class_names)
+        return _Measured(kept, note="" if len(kept) else "not measured: no image was held out")
+    if source is None:
+        return _Measured(empty, note=f"not measured: the images in {folder.source} have changed")
+    return _others(folder, with_classes(_all_or_test(task), ensemble.class_names))
+
+
+def _others(folder: RunFolder, data: Dataset) -> _Measured:
+    """Leave out the images that the run learnt from, as far as it says which they are."""
+    learnt = learnt_positions(folder, data)
+    if learnt is None:
+        note = "measured on other images; the run does not say whether it learnt from some"
+        return _Measured(data, "perhaps learnt from", note)
+    known = set(learnt)
+    rest = data.subset([i for i in range(len(data)) if i not in known])
+    if not len(rest):
+        note = "not measured: the run learnt from all these images"
+    elif learnt:
+        note = f"measured on other images; left out, as the run learnt from them: {len(learnt)}"
+    else:
+        note = "measured on other images"
+    return _Measured(rest, "none the same as one learnt from", note, len(learnt))
+
+
+def _all_or_test(task: Task) -> Dataset:
+    if task.kind in ("test", "val"):
+        return task.held_out
+    images = (*task.learn.images, *task.held_out.images)
+    return Dataset(images, task.class_names, task.learn.bad)
+
+
+def _pool(folder: RunFolder, ensemble: PromptEnsemble) -> PromptPool | None:
+    """Make the run's pool again, or None if its sentences are gone or have changed."""
+    try:
+        pool = pool_for(folder.settings, folder.source, ensemble.class_names)
+    except PromptBoostError:
+        return None
+    return pool if pool.fingerprint == ensemble.pool_fingerprint else None

@@ -1,9 +1,13 @@
-"""The whole way from images to a run folder."""
+"""The whole way from images to a run folder, and the files of a finished fit."""
 
+import base64
+import csv
+import io
+import json
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +16,22 @@ import numpy as np
 
 import promptboost
 from promptboost.config import FitConfig
-from promptboost.data import DataSource, load_data
-from promptboost.data.shots import Task, load_task
+from promptboost.data import Dataset, DataSource, ImageError, LabelledImage, load_data
+from promptboost.data.shots import Task, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import InputError, RunError
 from promptboost.evaluation.world import pool_for
+from promptboost.files import write_text
 from promptboost.model import PromptEnsemble
-from promptboost.runs.artifacts import write_run
 from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
 from promptboost.runs.preflight import (
+    START_AGAIN,
     check_inputs,
     check_place,
     check_same_content,
     check_same_request,
     check_store,
     lasting_settings,
-    lasting_source,
     pool_remarks,
     prompts_remarks,
     task_remarks,
@@ -35,46 +39,31 @@ from promptboost.runs.preflight import (
 from promptboost.runs.results import Results, old_names
 from promptboost.runs.run_folder import RunFolder
 
-__all__ = ["FitRequest", "fit_run", "embed_data"]
-
 # Where the rows of a big pool are in a run folder, until boosting is done.
 _POOL_ROWS = "pool-rows"
+_THUMBNAIL_SIDE = 96
+_PAIRS_SHOWN = 12
+
+Finish = Callable[[Path], object]
 
 
 @dataclass(frozen=True)
 class FitRequest:
     """A fit as it is asked for.
 
-    Attributes
-    ----------
-    source : str
-        Images: a folder, a manifest, or the word ``emoji``.
-    run : Path
-        Folder to write.
-    settings : FitConfig
-        What to do. To resume, they must be those of the run.
-    overwrite, resume : bool
-        What to do about a run that is there already.
-    cache : bool
-        Use the embedding store.
-    progress : bool
-        Show progress bars on a terminal.
-    device : str or None
-        Where the encoder runs, as torch spells it; None for the fastest there is.
-    finish : tuple of callable
-        Called with the folder once everything is measured, before the run counts as finished: what
-        writes the report and the card.
+    `finish` is called with the folder once everything is measured, before the run counts as
+    finished: what writes the report and the card.
     """
 
-    source: str
-    run: Path
-    settings: FitConfig
+    source: str  # images, as DataSource reads them
+    run: Path  # folder to write
+    settings: FitConfig  # to resume, they must be those of the run
     overwrite: bool = False
     resume: bool = False
     cache: bool = True
     progress: bool = True
     device: str | None = None
-    finish: tuple[Callable[[Path], object], ...] = ()
+    finish: tuple[Finish, ...] = ()
 
 
 def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) -> Results:
@@ -83,45 +72,30 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     Bad input is found before anything is written. After that the folder holds an unfinished run
     until the last file is there, and the same request with ``resume`` continues it, whatever
     happened in between.
-
-    Parameters
-    ----------
-    request : FitRequest
-        What to do.
-    say : callable, optional
-        Called with a line for people now and then.
-
-    Returns
-    -------
-    Results
-        What is in ``metrics.json``.
-
-    Raises
-    ------
-    RunError
-        If the folder is taken, or the run to resume was made otherwise.
     """
     start = time.perf_counter()
     run, settings = RunFolder(request.run), lasting_settings(request.settings)
+    source = DataSource.parse(request.source)
     run.check_free(overwrite=request.overwrite, resume=request.resume)
-    _check_apart(request.source, run)
+    _check_apart(source, run)
     continuing = request.resume and run.state != "missing"
     if continuing:
-        check_same_request(run, request.source, settings)
+        check_same_request(run, source, settings)
     if continuing and run.state == "finished":
         say(f"the run in {run.path} is finished already")
         return run.results
-    embedder = _prepare(request, run, settings)
-    task = load_task(request.source, settings, progress=request.progress)
+    embedder = _prepare(request, source, run, settings)
+    task = load_task(source, settings, progress=request.progress)
+    task = replace(task, source=request.source)  # figures name it as it was typed
     for line in task_remarks(task, settings.shots):
         say(line)
-    pool = pool_for(settings, request.source, task.class_names)
+    pool = pool_for(settings, source, task.class_names)
     for line in (*prompts_remarks(settings), *pool_remarks(pool)):
         say(line)
     if continuing:
         check_same_content(run, task, embedder)
     else:
-        run.begin(settings, _about(task, embedder))
+        run.begin(settings, _about(source, task, embedder))
     embeddings = embed_task(task, pool, settings, embedder, run.path / _POOL_ROWS)
     learned = _learn(run, task, embeddings, settings, embedder, say)
     results = msgspec.structs.replace(
@@ -132,10 +106,12 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     return results
 
 
-def _prepare(request: FitRequest, run: RunFolder, settings: FitConfig) -> Embedder:
+def _prepare(
+    request: FitRequest, source: DataSource, run: RunFolder, settings: FitConfig
+) -> Embedder:
     """Find what is wrong while it is cheap: reading all images can take minutes."""
     check_place(run)
-    check_inputs(request.source, settings)
+    check_inputs(source, settings)
     if request.cache:
         check_store()
     return Embedder.open(
@@ -178,17 +154,14 @@ def _learn(
             bar.update(len(before))
             return learn(task, embeddings, settings, embedder, resume=before, on_round=keep)
         except InputError as error:
-            raise RunError(
-                f"the run in {run.path} cannot go on: {error}; add --overwrite instead of --resume "
-                "to start again"
-            ) from error
+            raise RunError(f"the run in {run.path} cannot go on: {error}; {START_AGAIN}") from error
 
 
-def _about(task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
+def _about(source: DataSource, task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
     encoder = embedder.encoder
     return {
         "data": {
-            "source": lasting_source(task.source),
+            "source": str(source.lasting),
             "learn_fingerprint": task.learn.fingerprint,
             "classes": list(task.class_names),
             "learn_images": len(task.learn),
@@ -203,10 +176,9 @@ def _about(task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
     }
 
 
-def _check_apart(source: str, run: RunFolder) -> None:
+def _check_apart(source: DataSource, run: RunFolder) -> None:
     """Raise for a place among the images, where the next fit would take the run for a class."""
-    data = (DataSource.parse(source).path or Path(source)).resolve()
-    if data.is_dir() and run.path.resolve().is_relative_to(data):
+    if source.folder and run.path.resolve().is_relative_to(source.folder.resolve()):
         raise RunError(
             f"{run.path} is inside {source}, where it would be taken for a class of images; "
             "choose a place outside"
@@ -220,6 +192,70 @@ def _timing(embedder: Embedder, learned: Learned, start: float) -> dict[str, flo
         "boost_s": round(learned.boost_seconds, 3),
         "total_s": round(time.perf_counter() - start, 3),
     }
+
+
+def images_shown(results: Results) -> list[str]:
+    """Name the images a report shows: of the most frequent confusions, and the hardest."""
+    mixed = [name for pair in results.confusions[:_PAIRS_SHOWN] for name in pair.images]
+    return list(dict.fromkeys([*mixed, *(item.image for item in results.hardest)]))
+
+
+def thumbnail(image: LabelledImage) -> str:
+    """Make a small JPEG of an image, as an address that holds the data itself."""
+    small = image.open()
+    small.thumbnail((_THUMBNAIL_SIDE, _THUMBNAIL_SIDE))
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=80)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def write_thumbnails(path: Path, names: Iterable[str], datasets: Iterable[Dataset]) -> None:
+    """Write thumbnails of the named images; one that is gone by now is left out."""
+    wanted = set(names)
+    found: dict[str, str] = {}
+    for data in datasets:
+        for name, image in zip(image_ids(data), data.images, strict=True):
+            if name in wanted and name not in found:
+                try:
+                    found[name] = thumbnail(image)
+                except ImageError:
+                    continue
+    write_text(path, json.dumps(found, ensure_ascii=False) + "\n")
+
+
+def write_run(
+    run: RunFolder,
+    task: Task,
+    embeddings: TaskEmbeddings,
+    learned: Learned,
+    results: Results,
+    finish: Iterable[Finish] = (),
+) -> None:
+    """Write everything; the rounds so far go last, as without them the run counts as finished."""
+    run.write_ensemble(learned.ensemble)
+    learned.head.save(run.head_path(results.encoder.id))
+    write_text(run.predictions_path, _predictions(task, embeddings, learned))
+    write_thumbnails(run.thumbnails_path, images_shown(results), (task.measured, task.learn))
+    results.write(run.metrics_path)
+    for write in finish:
+        write(run.path)
+    run.sweep()
+    run.partial_path.unlink(missing_ok=True)
+
+
+def _predictions(task: Task, embeddings: TaskEmbeddings, learned: Learned) -> str:
+    """Return the table of ``predictions.csv``."""
+    rows = embeddings.learn[:, 0] if task.kind is None else embeddings.held_out
+    chances = learned.head.predict_proba(rows)
+    best = learned.head.predict_index(rows)
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["picture", "label", "predicted", "probability"])  # read by other programs
+    labels = [image.label for image in task.measured.images]
+    for i, (name, label) in enumerate(zip(image_ids(task.measured), labels, strict=True)):
+        guess = int(best[i])
+        table.writerow([name, label, task.class_names[guess], f"{chances[i, guess]:.6f}"])
+    return text.getvalue()
 
 
 def embed_data(
@@ -242,4 +278,4 @@ def embed_data(
         "seconds": round(embedder.seconds["images"], 3),
         "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
     }
-    return old_names(record, {"images": "pictures", "bad_images": "bad_pictures"})
+    return old_names(record)

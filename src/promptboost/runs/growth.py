@@ -1,13 +1,12 @@
 """A run's pool, grown by what tells its mixed-up classes apart; and the fit that goes on with it."""
 
 import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from promptboost.errors import RunError, command_name, place
+from promptboost.errors import RunError
 from promptboost.files import write_text
 from promptboost.llm.questions import Pair, confused_pairs, grow_pool
 from promptboost.model import PromptEnsemble
@@ -24,8 +23,6 @@ from promptboost.pool import (
 from promptboost.runs.fit import FitRequest, fit_run
 from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
-
-__all__ = ["check_growable", "fit_again", "fit_command", "measured_on", "run_pairs", "write_grown"]
 
 
 def run_pairs(run: Path, most: int) -> list[Pair]:
@@ -92,8 +89,9 @@ def fit_again(
     """Fit as a run was fitted, with other sentences, into a new folder; return its figures."""
     folder = RunFolder(run)
     settings = folder.settings.merged({"prompts": str(prompts)})
+    source = str(folder.source)
     request = FitRequest(
-        folder.source, new_run, settings, overwrite=overwrite, progress=progress, finish=finish
+        source, new_run, settings, overwrite=overwrite, progress=progress, finish=finish
     )
     return fit_run(request, say)
 
@@ -101,9 +99,8 @@ def fit_again(
 def fit_command(run: Path, prompts: Path, new_run: str = "NEW_RUN") -> str:
     """Return the command that does what :func:`fit_again` does."""
     folder = RunFolder(run)
-    source = folder.source if folder.source == "emoji" else place(folder.source)
-    options = ["-o", new_run, "--config", str(folder.settings_path), "--prompts", str(prompts)]
-    return f"{command_name()} fit {shlex.join([source, *options])}"
+    config = str(folder.settings_path)
+    return folder.fit_command("-o", new_run, "--config", config, "--prompts", str(prompts))
 
 
 def _class_names(folder: RunFolder) -> tuple[str, ...]:
@@ -113,7 +110,7 @@ def _class_names(folder: RunFolder) -> tuple[str, ...]:
 def _sentences(folder: RunFolder, class_names: Sequence[str]) -> dict[str, list[str]]:
     """Return the sentences of each class, without templates and what was made with them."""
     if (file := folder.settings.prompts) is None:
-        return emoji_descriptions() if folder.source == "emoji" else {}
+        return emoji_descriptions() if folder.source.is_emoji else {}
     found: dict[str, list[str]] = {}
     for source in read_sources(file):
         if not source.templates:

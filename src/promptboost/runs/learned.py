@@ -40,52 +40,26 @@ from promptboost.runs.results import (
 from promptboost.training import PoolTexts, boost_settings, fit_ensemble
 from promptboost.training.pool_rows import PoolRows
 
-__all__ = ["Learned", "TaskEmbeddings", "chosen_sources", "embed_task", "learn", "measure"]
-
 _HARDEST = 24
 
 
 @dataclass(frozen=True)
 class TaskEmbeddings:
-    """The embeddings a fit works on.
+    """The embeddings a fit works on."""
 
-    Attributes
-    ----------
-    learn : float32 array of shape (n, 1 + V, D)
-        Each image to learn from and its crops.
-    held_out : float32 array of shape (m, D)
-        The images to measure on.
-    pool : PromptPool
-        The words to choose from.
-    pool_rows : PoolRows
-        Their rows; those of a big pool are on disk until :func:`learn` is done.
-    text_heads : dict of str to LinearHead
-        What the texts alone make of the classes, by the name of the method.
-    """
-
-    learn: UnitRows
-    held_out: UnitRows
+    learn: UnitRows  # (n, 1 + V, D): each image to learn from, and its crops
+    held_out: UnitRows  # (m, D): the images to measure on
     pool: PromptPool
-    pool_rows: PoolRows
-    text_heads: dict[str, LinearHead]
+    pool_rows: PoolRows  # those of a big pool are on disk until learn() is done
+    text_heads: dict[str, LinearHead]  # what the texts alone make of the classes, by method
 
 
 @dataclass(frozen=True)
 class Learned:
-    """A finished fit in memory.
-
-    Attributes
-    ----------
-    ensemble : PromptEnsemble
-        What was learnt, as text.
-    head : Head
-        That text embedded again: what is measured is what is shipped.
-    boost_seconds : float
-        Time spent boosting.
-    """
+    """A finished fit in memory."""
 
     ensemble: PromptEnsemble
-    head: AnyHead
+    head: AnyHead  # that text embedded again: what is measured is what is shipped
     boost_seconds: float
 
 
@@ -115,15 +89,6 @@ def learn(
     """Boost on the embeddings of a task.
 
     What the pool has on disk is deleted at the end, and kept if the work is interrupted.
-
-    Parameters
-    ----------
-    task, embeddings, settings, embedder
-        The images, their embeddings, what is asked, and what embeds texts.
-    resume : PromptEnsemble, optional
-        The rounds of an earlier, interrupted call, as given to `on_round`.
-    on_round : callable, optional
-        Called with the ensemble so far after each round.
     """
     start = time.perf_counter()
     views = embeddings.learn[:, 1:]
@@ -155,20 +120,20 @@ def measure(
 ) -> Results:
     """Compare what was learnt with the baselines, and gather all figures but the times."""
     encoder, ensemble, pool = embedder.encoder, learned.ensemble, embeddings.pool
-    ours = _guess(embeddings, learned)
+    head, held_out = learned.head, embeddings.held_out
+    ours = Guesses(
+        OURS,
+        Composed.of(ensemble).label,
+        head.predict_index(held_out),
+        head.predict_index(embeddings.learn[:, 0]),
+        head.predict_proba(held_out) if len(held_out) else None,
+    )
     images = RowImages({encoder.id: embeddings.learn})
     shots = FewShotSet(images, task.learn.labels, task.class_names)
-    guesses = [
-        *guess_baselines(
-            shots,
-            embeddings.held_out,
-            embeddings.text_heads,
-            pool,
-            encoder,
-            seed=settings.seed,
-        ),
-        ours,
-    ]
+    baselines = guess_baselines(
+        shots, held_out, embeddings.text_heads, pool, encoder, seed=settings.seed
+    )
+    guesses = [*baselines, ours]
     labels, learn_labels = task.held_out.labels, task.learn.labels
     shown = {
         guess.name: guess.held_out if task.kind is not None else guess.learn
@@ -196,17 +161,6 @@ def measure(
         per_class=per_class(names, measured.labels, shown),
         confusions=confusions(names, measured.labels, shown[OURS], image_ids(measured)),
         hardest=_hardest(task, ensemble, ours.learn),
-    )
-
-
-def _guess(embeddings: TaskEmbeddings, learned: Learned) -> Guesses:
-    head, held_out = learned.head, embeddings.held_out
-    return Guesses(
-        OURS,
-        Composed.of(learned.ensemble).label,
-        head.predict_index(held_out),
-        head.predict_index(embeddings.learn[:, 0]),
-        head.predict_proba(held_out) if len(held_out) else None,
     )
 
 

@@ -10,29 +10,16 @@ from promptboost.errors import DataError, RunError
 from promptboost.model.classifier import PromptClassifier, load
 from promptboost.runs.run_folder import RunFolder
 
-__all__ = ["Prediction", "Predictor"]
-
-
 _AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One image's answer.
+    """One image's answer."""
 
-    Attributes
-    ----------
-    image : str
-        Its path.
-    best : tuple of (str, float)
-        Classes with their probabilities, most probable first; empty if it could not be read.
-    problem : str or None
-        Why it could not be read.
-    """
-
-    image: str
-    best: tuple[tuple[str, float], ...] = ()
-    problem: str | None = None
+    image: str  # its path
+    best: tuple[tuple[str, float], ...] = ()  # classes and probabilities, most probable first
+    problem: str | None = None  # why it could not be read
 
 
 @dataclass(frozen=True)
@@ -62,11 +49,6 @@ class Predictor:
         """Answer for each image in turn; folders stand for all images below them.
 
         An image that cannot be read has an answer that says so.
-
-        Raises
-        ------
-        DataError
-            If there is nothing to look at.
         """
         listing = find_images(paths)
         if not listing.images and not listing.bad:

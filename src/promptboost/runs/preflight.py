@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 from promptboost.config import PRESETS, FitConfig
-from promptboost.data import DataSource, load_data
-from promptboost.data.benchmarks import read_benchmark
+from promptboost.data import DataSource
 from promptboost.data.shots import Task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, RunError, StoreError
@@ -20,38 +18,11 @@ from promptboost.pool import PromptPool, Source, is_saved_pool, read_sources
 from promptboost.pool.io import saved_templates
 from promptboost.runs.run_folder import RunFolder
 
-__all__ = [
-    "check_inputs",
-    "check_place",
-    "check_store",
-    "check_writable",
-    "check_same_content",
-    "check_same_request",
-    "lasting_settings",
-    "lasting_source",
-    "pool_remarks",
-    "prompts_remarks",
-    "task_remarks",
-]
-
 
 def check_writable(folder: Path) -> None:
     """Write a file into a folder, or into the first that is there above it, and remove it.
 
     Permissions alone do not tell: file systems can be full, or mounted for reading only.
-
-    Raises
-    ------
-    OSError
-        If that cannot be done.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as there:
-    ...     check_writable(Path(there) / "not" / "yet" / "made")
-    ...     list(Path(there).iterdir())
-    []
     """
     folder = folder.absolute()
     while not folder.exists():
@@ -90,13 +61,11 @@ def check_place(run: RunFolder) -> None:
         ) from error
 
 
-def check_inputs(source: str, settings: FitConfig) -> None:
+def check_inputs(source: DataSource, settings: FitConfig) -> None:
     """Raise if the images or the sentences are not where they are said to be."""
-    images = DataSource.parse(source)
-    if images.benchmark is not None and images.path is not None:
-        read_benchmark(images.benchmark, images.path, images.split)  # lists, but decodes no image
-    elif source != "emoji" and not Path(source).exists():
-        load_data(source, progress=False)  # raises, and has the words for it
+    gone = source.path is not None and not source.path.exists()
+    if gone or source.benchmark is not None:
+        source.load(check=False, progress=False)  # has the words for it, and decodes no image
     if settings.prompts is not None:
         _check_prompts(settings.prompts)
 
@@ -116,12 +85,7 @@ def _reason(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
-_START_AGAIN = "add --overwrite instead of --resume to start again"
-
-
-def lasting_source(source: str) -> str:
-    """Return a source in words that hold in any folder; the word ``emoji`` does already."""
-    return str(DataSource.parse(source).lasting)
+START_AGAIN = "add --overwrite instead of --resume to start again"
 
 
 def lasting_settings(settings: FitConfig) -> FitConfig:
@@ -131,7 +95,7 @@ def lasting_settings(settings: FitConfig) -> FitConfig:
     return settings.merged({"prompts": str(Path(settings.prompts).absolute())})
 
 
-def check_same_request(run: RunFolder, source: str, settings: FitConfig) -> None:
+def check_same_request(run: RunFolder, source: DataSource, settings: FitConfig) -> None:
     """Raise for other settings or another source than the run has; the message names which."""
     now, before = settings.to_table(), run.settings.to_table()
     for name in (*now, *(name for name in before if name not in now)):
@@ -139,10 +103,10 @@ def check_same_request(run: RunFolder, source: str, settings: FitConfig) -> None
             option = f"--{name.replace('_', '-')}"
             if name in PRESETS["paper"]:
                 option += " or --preset"
+            asked, made = now.get(name, "none"), before.get(name, "none")
             raise RunError(
-                f"{name} is {_said(now.get(name))}, but the run in {run.path} was made with "
-                f"{_said(before.get(name))}; leave {option} out to go on with that run, or "
-                f"{_START_AGAIN}"
+                f"{name} is {asked}, but the run in {run.path} was made with {made}; leave {option} "
+                f"out to go on with that run, or {START_AGAIN}"
             )
     if not _same_source(source, run.source):
         raise RunError(
@@ -158,19 +122,13 @@ def check_same_content(run: RunFolder, task: Task, embedder: Embedder) -> None:
         ("encoder", "fingerprint", embedder.encoder.fingerprint, "the encoder"),
     ):
         if run.tables.get(table, {}).get(name) != now:
-            raise RunError(f"{what} changed since the run in {run.path} began; {_START_AGAIN}")
+            raise RunError(f"{what} changed since the run in {run.path} began; {START_AGAIN}")
 
 
-def _said(value: Any) -> str:
-    return "none" if value is None else str(value)
-
-
-def _same_source(one: str, other: str) -> bool:
-    if "emoji" in (one, other):
-        return one == other
-    if DataSource.parse(one).benchmark or DataSource.parse(other).benchmark:
-        return lasting_source(one) == lasting_source(other)
-    return Path(one).resolve() == Path(other).resolve()
+def _same_source(one: DataSource, other: DataSource) -> bool:
+    if one.path and other.path and not (one.benchmark or other.benchmark):
+        return one.path.resolve() == other.path.resolve()
+    return str(one.lasting) == str(other.lasting)
 
 
 _BAD_SHOWN = 10

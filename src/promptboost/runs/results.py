@@ -7,7 +7,6 @@ its names are mapped to today's by one table each.
 import json
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +24,6 @@ from promptboost.evaluation.measures import (
 )
 from promptboost.files import write_text
 from promptboost.model.provenance import Composed
-
-__all__ = [
-    "SCHEMA_VERSION",
-    "EncoderFacts",
-    "HardImage",
-    "LeftOut",
-    "PoolFacts",
-    "Results",
-    "StageResult",
-    "TaskFacts",
-    "TransferResult",
-    "class_answer",
-    "method_answer",
-    "old_names",
-    "transfer_answer",
-]
 
 SCHEMA_VERSION = 2
 
@@ -118,14 +101,7 @@ class TransferResult(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole file.
-
-    Examples
-    --------
-    >>> Results.from_record({"schema_version": 2, "task": 3})
-    Traceback (most recent call last):
-    promptboost.errors.FileFormatError: task: must be an object, not int
-    """
+    """The whole file."""
 
     schema_version: int = SCHEMA_VERSION
     task: TaskFacts
@@ -196,12 +172,14 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     def answer(self) -> dict[str, Any]:
         """Return what commands print as JSON: the names of version 1, and today's beside them."""
         record: dict[str, Any] = msgspec.to_builtins(self)
-        for section, names in _FIELDS.items():
-            record[section] = _each(record[section], partial(old_names, names=names))
-        record["methods"] = [method_answer(method) for method in self.methods]
-        record["per_class"] = [class_answer(item) for item in self.per_class]
-        record["transfers"] = [transfer_answer(item) for item in self.transfers]
-        return {**record, "schema_version": 1}
+        return {
+            **record,
+            **{section: _each(record[section], old_names) for section in _RENAMED},
+            "methods": [method_answer(method) for method in self.methods],
+            "per_class": [flat_answer(item) for item in self.per_class],
+            "transfers": [flat_answer(item) for item in self.transfers],
+            "schema_version": 1,
+        }
 
 
 # Names of version 1 by today's. Commands still print them.
@@ -213,54 +191,52 @@ _METHODS = {
     OURS: "boosted",
 }
 _FIELDS = {
-    "task": {
-        "learn_images": "learn_pictures",
-        "held_out_images": "held_out_pictures",
-        "bad_images": "bad_pictures",
-    },
-    "confusions": {"images": "pictures"},
-    "hardest": {"image": "picture"},
-    "timing": {"images_s": "pictures_s"},
+    "image": "picture",
+    "images": "pictures",
+    "learn_images": "learn_pictures",
+    "held_out_images": "held_out_pictures",
+    "bad_images": "bad_pictures",
+    "images_s": "pictures_s",
+    "images_are": "pictures_are",
 }
+_RENAMED = ("task", "confusions", "hardest", "timing")  # where these fields are
 
 
 def _from_version_1(record: Mapping[str, Any]) -> dict[str, Any]:
     """Rename what had other names; whatever else is wrong is found afterwards."""
-    today = {old: new for new, old in _METHODS.items()}
+    fields = {old: new for new, old in _FIELDS.items()}
+    methods = {old: new for new, old in _METHODS.items()}
 
-    def gathered(part: dict[str, Any]) -> dict[str, Any]:
-        rest = {name: value for name, value in part.items() if name not in today}
-        return {**rest, "accuracy": {new: part[old] for old, new in today.items() if old in part}}
+    def renamed(part: dict[str, Any]) -> dict[str, Any]:
+        return {fields.get(name, name): value for name, value in part.items()}
 
     def named(part: dict[str, Any]) -> dict[str, Any]:
         name = part.get("name")
-        return {**part, "name": today.get(name, name)} if isinstance(name, str) else part
+        return {**part, "name": methods.get(name, name)} if isinstance(name, str) else part
 
-    changed = {**record, "schema_version": SCHEMA_VERSION}
-    for section, names in _FIELDS.items():
-        back = {old: new for new, old in names.items()}
-        changed[section] = _each(record.get(section), partial(_renamed, names=back))
-    for section, change in (("methods", named), ("per_class", gathered), ("transfers", gathered)):
-        changed[section] = _each(record.get(section), change)
-    return {name: value for name, value in changed.items() if value is not None or name in record}
+    def gathered(part: dict[str, Any]) -> dict[str, Any]:
+        rest = {name: value for name, value in part.items() if name not in methods}
+        return {**rest, "accuracy": {new: part[old] for old, new in methods.items() if old in part}}
 
-
-def _renamed(part: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    return {names.get(name, name): value for name, value in part.items()}
+    changes = dict.fromkeys(_RENAMED, renamed)
+    changes |= {"methods": named, "per_class": gathered, "transfers": gathered}
+    today = {
+        name: _each(value, changes[name]) if name in changes else value
+        for name, value in record.items()
+    }
+    return {**today, "schema_version": SCHEMA_VERSION}
 
 
 def _each(value: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
     """Change an object, or every object of a list."""
-    if isinstance(value, dict):
-        return change(value)
     if isinstance(value, list | tuple):
-        return [change(part) if isinstance(part, dict) else part for part in value]
-    return value
+        return [_each(part, change) for part in value]
+    return change(value) if isinstance(value, dict) else value
 
 
-def old_names(part: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Add earlier names of some fields."""
-    return {**part, **{old: part[new] for new, old in names.items() if new in part}}
+def old_names(part: dict[str, Any]) -> dict[str, Any]:
+    """Add the earlier names of fields."""
+    return {**part, **{old: part[new] for new, old in _FIELDS.items() if new in part}}
 
 
 def method_answer(method: MethodResult) -> dict[str, Any]:
@@ -269,17 +245,9 @@ def method_answer(method: MethodResult) -> dict[str, Any]:
     return {**msgspec.to_builtins(method), "name": name, "method": method.name}
 
 
-def class_answer(item: ClassResult) -> dict[str, Any]:
-    """Return what a command prints of a class."""
-    return _flat(msgspec.to_builtins(item))
-
-
-def transfer_answer(item: TransferResult) -> dict[str, Any]:
-    """Return what a command prints of a transfer."""
-    return _flat(msgspec.to_builtins(item))
-
-
-def _flat(part: dict[str, Any]) -> dict[str, Any]:
+def flat_answer(item: ClassResult | TransferResult) -> dict[str, Any]:
+    """Return what a command prints of a class or a transfer: each method's accuracy as a field."""
+    part = msgspec.to_builtins(item)
     rest = {name: value for name, value in part.items() if name != "accuracy" and value != ""}
     return {**rest, **{_METHODS.get(name, name): v for name, v in part["accuracy"].items()}}
 

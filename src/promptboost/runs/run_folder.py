@@ -18,23 +18,11 @@ from promptboost.model.ensemble import ENSEMBLE_FILE, WEIGHTS_FILE
 from promptboost.model.schema import json_text
 from promptboost.runs.results import Results
 
-__all__ = ["TomlValue", "write_toml", "RunFolder"]
-
-
 TomlValue = str | int | float | bool | list[str] | list[float]
 
 
 def write_toml(tables: Mapping[str, Mapping[str, TomlValue | None]]) -> str:
-    """Write tables as TOML text; a value of None is left out, as TOML has no word for it.
-
-    Examples
-    --------
-    >>> print(write_toml({"fit": {"shots": 8, "encoder": "conse:lite0", "prompts": None}}))
-    [fit]
-    shots = 8
-    encoder = "conse:lite0"
-    <BLANKLINE>
-    """
+    """Write tables as TOML text; a value of None is left out, as TOML has no word for it."""
     import tomli_w
 
     return tomli_w.dumps(
@@ -57,31 +45,15 @@ def _sound(value: Any) -> Any:
 State = Literal["missing", "unfinished", "finished", "other"]
 
 _FILES = (
-    *(
-        ENSEMBLE_FILE,
-        WEIGHTS_FILE,
-        "run.toml",
-        "metrics.json",
-        "predictions.csv",
-        "thumbnails.json",
-    ),
-    *("report.html", "README.md", "partial.json"),
+    *(ENSEMBLE_FILE, WEIGHTS_FILE, "metrics.json", "predictions.csv", "thumbnails.json"),
+    *("report.html", "README.md", "partial.json", "run.toml"),
 )
 _HEADS, _TEMPORARY = "head-*.safetensors", ".promptboost-*.tmp"
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The files of one run.
-
-    Examples
-    --------
-    >>> run = RunFolder(Path("runs/birds"))
-    >>> run.head_path("conse:lite0").as_posix()
-    'runs/birds/head-conse-lite0.safetensors'
-    >>> run.state
-    'missing'
-    """
+    """The files of one run."""
 
     path: Path
 
@@ -140,13 +112,10 @@ class RunFolder:
             return "finished"
         if self.settings_path.exists():
             return "unfinished"
-        if not self.path.exists() or (self.path.is_dir() and not any(self._strangers())):
+        if not self.path.exists():
             return "missing"
-        return "other"
-
-    def _strangers(self) -> list[Path]:
-        temporary = set(self.path.glob(_TEMPORARY))
-        return [file for file in self.path.iterdir() if file not in temporary]
+        empty = self.path.is_dir() and set(self.path.iterdir()) <= set(self.path.glob(_TEMPORARY))
+        return "missing" if empty else "other"
 
     def check_readable(self) -> None:
         """Raise unless there is a text to read; it is all that predicting needs."""
@@ -169,13 +138,16 @@ class RunFolder:
     @property
     def resume_hint(self) -> str:
         """The command that continues an unfinished fit."""
-        plain = self.source == "emoji" or DataSource.parse(self.source).benchmark is not None
-        source = self.source if plain else place(self.source)
-        if source == "emoji" != self.source:  # a folder of that name, not the images within
-            source = "./emoji"
-        return (
-            f"{command_name()} fit {shlex.quote(source)} -o {shlex.quote(str(self.path))} --resume"
-        )
+        return self.fit_command("-o", str(self.path), "--resume")
+
+    def fit_command(self, *options: str) -> str:
+        """Return the command that fits on the images of this run."""
+        source = str(self.source)
+        if not self.source.is_emoji and self.source.benchmark is None:
+            source = place(source)
+            if source == "emoji":  # a folder of that name, not the images within
+                source = "./emoji"
+        return f"{command_name()} fit {shlex.join([source, *options])}"
 
     def check_free(self, *, overwrite: bool, resume: bool) -> None:
         """Raise if a fit must not write here."""
@@ -201,7 +173,7 @@ class RunFolder:
         self.sweep()
         for file in self.path.glob(_HEADS):
             file.unlink(missing_ok=True)
-        for name in sorted(_FILES, key=lambda name: name == "run.toml"):
+        for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
 
     def sweep(self) -> None:
@@ -235,7 +207,7 @@ class RunFolder:
         """What the fit was asked to do."""
         return FitConfig.from_table(self.tables.get("fit", {}))
 
-    @property
-    def source(self) -> str:
-        """Where the images were; a path that holds in any folder, or the word ``emoji``."""
-        return str(self.tables.get("data", {}).get("source", "DATA"))
+    @cached_property
+    def source(self) -> DataSource:
+        """Where the images were, in words that hold in any folder."""
+        return DataSource.parse(str(self.tables.get("data", {}).get("source", "DATA")))

@@ -1,13 +1,168 @@
-"""The figure of a comparison: accuracy against shots, one panel an encoder, side by side."""
+"""From single results to means and deviations: as tables, as CSV, and as a figure."""
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
-from promptboost.evaluation.tables import Curve
+Lines = Sequence[Mapping[str, Any]]
 
-__all__ = ["accuracy_figure"]
+_HOW = {
+    "text": "its text is embedded again",
+    "emulated": "emulated (EFT): both encoders look at each image",
+    "refit": "learnt again from the images with this encoder",
+}
+
+#: Columns of the CSV file, one line for each result.
+COLUMNS = (
+    *("method", "encoder", "on", "via", "shots", "seed"),
+    *("accuracy", "class_accuracy", "learn_accuracy", "prompts"),
+    *("fit_s", "predict_ms", "image_passes"),
+)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One method on one encoder: mean and deviation by number of shots."""
+
+    method: str
+    on: str  # the encoder
+    via: str  # how it got there; empty where it was learnt
+    shots: tuple[int, ...]  # where something was measured, ascending
+    means: tuple[float, ...]  # of the accuracy over seeds
+    deviations: tuple[float, ...]  # with n − 1; 0 for a single seed
+    fit_s: tuple[float, ...]  # mean seconds of a fit
+    predict_ms: float | None  # an image, from file to answer
+    draws: tuple[int, ...] = ()  # how many results each mean is of; one has no deviation
+    image_passes: int = 1  # how often an image goes through an image tower
+
+    def at(self, shots: int) -> tuple[float, float] | None:
+        """Return mean and deviation at a number of shots."""
+        if shots not in self.shots:
+            return None
+        i = self.shots.index(shots)
+        return self.means[i], self.deviations[i]
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the standard deviation with n − 1."""
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return float(np.mean(values)), spread
+
+
+def curves(lines: Lines, on: str) -> list[Curve]:
+    """Put the results on one encoder together, methods in the order in which they are met."""
+    by_method: dict[str, list[Mapping[str, Any]]] = {}
+    for line in lines:
+        if line["on"] == on:
+            by_method.setdefault(line["method"], []).append(line)
+    return [_curve(method, on, results) for method, results in by_method.items()]
+
+
+def _curve(method: str, on: str, lines: Lines) -> Curve:
+    shots = tuple(sorted({line["shots"] for line in lines}))
+    by_shots = [[line for line in lines if line["shots"] == k] for k in shots]
+    accuracies = [mean_and_spread([line["accuracy"] for line in part]) for part in by_shots]
+    times = (line["predict_ms"] for line in lines if line["predict_ms"] is not None)
+    return Curve(
+        method,
+        on,
+        lines[0]["via"],
+        shots,
+        tuple(mean for mean, _ in accuracies),
+        tuple(spread for _, spread in accuracies),
+        tuple(float(np.mean([line["fit_s"] for line in part])) for part in by_shots),
+        next(times, None),
+        tuple(map(len, by_shots)),
+        lines[0].get("image_passes", 1),
+    )
+
+
+def with_times(lines: Sequence[dict[str, Any]], everything: Lines) -> list[dict[str, Any]]:
+    """Add each method's time to predict, which was measured once and perhaps for another draw."""
+    times: dict[tuple[str, ...], float] = {}
+    for line in everything:
+        if (time := line.get("predict_ms")) is not None:
+            times.setdefault(_which(line), time)
+    timed = {_which(line) for line in lines if line.get("predict_ms") is not None}
+    complete = []
+    for line in lines:
+        if (which := _which(line)) not in timed:
+            line = {**line, "predict_ms": times.get(which)}
+            timed.add(which)
+        complete.append(line)
+    return complete
+
+
+def _which(line: Mapping[str, Any]) -> tuple[str, ...]:
+    return line["method"], line["encoder"], line["on"]
+
+
+def best_at(found: Sequence[Curve], shots: int) -> set[str]:
+    """Name the methods with the highest mean as it is shown: in tenths of a point."""
+    shown = {c.method: round(at[0], 3) for c in found if (at := c.at(shots)) is not None}
+    return {method for method, mean in shown.items() if mean == max(shown.values())}
+
+
+def markdown(found: Sequence[Curve], shots: Sequence[int]) -> str:
+    """Write a table for a page; the best of each column is bold."""
+    carried = any(curve.via for curve in found)
+    head = ["", *map(str, shots), "fit again" if carried else "fit", "an image"]
+    head += ["how it got there"] if carried else []
+    rows = [f"|{'|'.join(f' {h} ' if h else ' ' for h in head)}|"]
+    rows.append("|---|" + "---:|" * (len(shots) + 2) + "---|" * carried)
+    best = {k: best_at(found, k) for k in shots}
+    for curve in found:
+        cells = [
+            f"**{written(curve, k)}**" if curve.method in best[k] else written(curve, k)
+            for k in shots
+        ]
+        cells += [fit_time(curve), predict_time(curve), *([how(curve)] if carried else [])]
+        rows.append(f"| {' | '.join([curve.method.replace('|', '/'), *cells])} |")
+    return "\n".join(rows)
+
+
+def written(curve: Curve, shots: int) -> str:
+    """Write mean and deviation in per cent; of one draw there is no deviation."""
+    at = curve.at(shots)
+    if at is None:
+        return "–"
+    if curve.draws and curve.draws[curve.shots.index(shots)] == 1:
+        return f"{100 * at[0]:.1f}"
+    return f"{100 * at[0]:.1f} ± {100 * at[1]:.1f}"
+
+
+def how(curve: Curve) -> str:
+    """Write how a method got to another encoder, and what that costs."""
+    passes = f", {curve.image_passes} passes" if curve.image_passes > 2 else ""
+    return _HOW[curve.via] + passes
+
+
+def fit_time(curve: Curve) -> str:
+    """Write how long a fit takes, at the largest number of shots; what is carried is not fitted."""
+    if curve.via not in ("", "refit"):
+        return "–"
+    seconds = curve.fit_s[-1]
+    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def predict_time(curve: Curve) -> str:
+    """Write how long an image takes."""
+    return "–" if curve.predict_ms is None else f"{curve.predict_ms:.0f} ms"
+
+
+def to_csv(lines: Lines) -> str:
+    """Write results as CSV."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
 
 _PLOT, _LEAST_HEIGHT, _LEFT, _TOP, _BOTTOM = 324, 420, 46, 44, 46
 _LABEL_GAP, _SAMPLE = 14, 26
@@ -53,27 +208,7 @@ class _Panel:
 
 
 def accuracy_figure(panels: Sequence[tuple[str, Sequence[Curve]]], shots: Sequence[int]) -> str:
-    """Draw one panel for each encoder.
-
-    Parameters
-    ----------
-    panels : sequence of (title, curves)
-        All on the same scale, so that they can be compared.
-    shots : sequence of int
-        Along the bottom.
-
-    Returns
-    -------
-    str
-        An SVG file. Thin lines up and down are one standard deviation over seeds.
-
-    Examples
-    --------
-    >>> one = Curve("x <y>", "e", "", (1, 2), (0.6, 0.7), (0.1, 0.1), (1.0, 1.0), None)
-    >>> drawing = accuracy_figure([("on e", [one])], [1, 2])
-    >>> drawing.count("<polyline"), "x &lt;y&gt;" in drawing
-    (1, True)
-    """
+    """Draw one panel for each encoder, all on one scale; thin lines are one standard deviation."""
     low, high = _span([curve for _, found in panels for curve in found])
     names = list(dict.fromkeys(curve.method for _, found in panels for curve in found))
     looks = {name: _look(i, name) for i, name in enumerate(names)}
@@ -113,20 +248,15 @@ def _look(number: int, name: str) -> tuple[str, str, float]:
     """Return colour, dashes and width; promptboost is the thick one."""
     if name.partition("?")[0] == "promptboost":
         return _OURS, "", 3.0
-    return (
-        _COLOURS[number % len(_COLOURS)],
-        _DASHES[number // len(_COLOURS) % len(_DASHES)],
-        1.6,
-    )
+    repeats, colour = divmod(number, len(_COLOURS))
+    return _COLOURS[colour], _DASHES[repeats % len(_DASHES)], 1.6
 
 
 def _frame(panel: _Panel, title: str) -> list[Markup]:
     parts = [_text(panel.left, 22, title, "start", "title")]
     steps = round((panel.high - panel.low) * 20)
-    for step in range(steps + 1):
+    for step in range(0, steps + 1, 2 if steps > 10 else 1):
         share = panel.low + step / 20
-        if steps > 10 and step % 2:
-            continue
         y = panel.y(share)
         parts.append(
             Markup("<line class='axis' x1='{:.1f}' x2='{:.1f}' y1='{y:.1f}' y2='{y:.1f}'/>").format(
@@ -154,10 +284,8 @@ def _line(panel: _Panel, curve: Curve, colour: str, dashes: str, width: float) -
         ).format(drawn, colour, width, dashes)
     ]
     for x, mean, spread in points:
-        top, bottom = (
-            panel.y(min(mean + spread, panel.high)),
-            panel.y(max(mean - spread, panel.low)),
-        )
+        top = panel.y(min(mean + spread, panel.high))
+        bottom = panel.y(max(mean - spread, panel.low))
         parts.append(
             Markup(
                 "<line x1='{x:.1f}' x2='{x:.1f}' y1='{:.1f}' y2='{:.1f}' stroke='{c}' "
@@ -176,7 +304,8 @@ def _labels(
     """
     ends = sorted(((panel.y(c.means[-1]), c) for c in found), key=lambda pair: pair[0])
     parts: list[Markup] = []
-    for y, (_, curve) in zip(_apart([y for y, _ in ends], panel.height), ends, strict=True):
+    places = apart([y for y, _ in ends], _LABEL_GAP, panel.height - _BOTTOM)
+    for y, (_, curve) in zip(places, ends, strict=True):
         colour, dashes, width = looks[curve.method]
         parts.append(
             Markup(
@@ -196,15 +325,14 @@ def _labels(
     return parts
 
 
-def _apart(heights: Sequence[float], height: float) -> list[float]:
-    """Push ascending places apart, and what then runs over the bottom back up."""
+def apart(heights: Sequence[float], gap: float, limit: float) -> list[float]:
+    """Push ascending places apart, and what then runs over the limit back up."""
     places: list[float] = []
     for y in heights:
-        places.append(max(y, places[-1] + _LABEL_GAP) if places else y)
-    excess = max(0.0, places[-1] - (height - _BOTTOM)) if places else 0.0
+        places.append(max(y, places[-1] + gap) if places else y)
     for i in reversed(range(len(places))):
-        limit = places[i + 1] - _LABEL_GAP if i + 1 < len(places) else places[i] - excess
         places[i] = min(places[i], limit)
+        limit = places[i] - gap
     return places
 
 
