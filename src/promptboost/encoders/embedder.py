@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from promptboost.encoders.store import EmbeddingStore
 
-__all__ = ["EmbeddedTexts", "Embedder", "TextSource", "embed_texts", "text_source"]
-
 #: Larger images are read smaller, with no less than this on their shorter side. No encoder sees
 #: as many pixels, and a few dozen camera photographs in full would fill the memory.
 WORKING_SIDE = 1024
@@ -40,16 +38,7 @@ _VIEW_SEED = 0
 
 @dataclass(frozen=True)
 class EmbeddedTexts:
-    """Embeddings of texts, found by text; calling it returns those of a list.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> embedded = EmbeddedTexts({"a cat": 0, "a dog": 1}, np.eye(2, dtype=np.float32))
-    >>> embedded(["a dog", "a dog"])
-    array([[0., 1.],
-           [0., 1.]], dtype=float32)
-    """
+    """Embeddings of texts, found by text; calling it returns those of a list."""
 
     position: dict[str, int]
     matrix: UnitRows
@@ -343,18 +332,7 @@ _loaded = lru_cache(maxsize=2)(load_encoder)
 
 
 def text_source(encoder: object) -> TextSource | None:
-    """Turn an encoder, its name, a table of rows by text, or a function, into what embeds texts.
-
-    Examples
-    --------
-    >>> text_source("fake:16-0").dim
-    16
-    >>> text_source(3)
-    Traceback (most recent call last):
-        ...
-    promptboost.errors.SettingError: encoder is 3: give an encoder or its name, a mapping from text \
-to row, a function that embeds a list of texts, or None
-    """
+    """Turn an encoder, its name, a table of rows by text, or a function, into what embeds texts."""
     if encoder is None or isinstance(encoder, Encoder | Mapping):
         return encoder
     if isinstance(encoder, str):
@@ -368,14 +346,7 @@ to row, a function that embeds a list of texts, or None
 
 
 def embed_texts(source: TextSource, texts: list[str]) -> NDArray[Any]:
-    """Return one row for each text.
-
-    Examples
-    --------
-    >>> embed_texts({"a cat": [0.6, 0.8]}, ["a cat", "a cat"])
-    array([[0.6, 0.8],
-           [0.6, 0.8]])
-    """
+    """Return one row for each text."""
     if isinstance(source, Encoder):
         return np.asarray(source.encode_texts(texts))
     if callable(source):

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
-    from promptboost.encoders.towers import DifferentiableText
-
-__all__ = ["FakeEncoder", "FakeTower"]
+    from promptboost.encoders.base import DifferentiableText
 
 
 class FakeEncoder:

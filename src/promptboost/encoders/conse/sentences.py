@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, unit_rows
-from promptboost.encoders.batches import encode_by_length
+from promptboost.encoders.runtime import encode_by_length
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["SentenceEncoder", "TokenStates", "TorchBert", "OnnxBert", "ConseTower"]
 
 BATCH = 64
 

@@ -13,25 +13,9 @@ from promptboost.errors import EncoderError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["vit_clip", "ClassTokens", "DeepPrompts", "PromptedTowers"]
-
 
 def vit_clip(encoder: Encoder) -> OpenClipEncoder:
-    """Return the open_clip encoder that an encoder is, or that a store stands before.
-
-    Raises
-    ------
-    EncoderError
-        If there is none, or its towers are not a ViT and a causal text tower.
-
-    Examples
-    --------
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> vit_clip(FakeEncoder(dim=8))
-    Traceback (most recent call last):
-    promptboost.errors.EncoderError: deep prompts need a ViT of open_clip, such as ViT-B-32/openai; \
-fake:8-0 has no such tower
-    """
+    """Return the open_clip encoder that an encoder is, or that a store stands before."""
     inner: object = getattr(encoder, "encoder", encoder)
     obstacle = "has no such tower"
     if isinstance(inner, OpenClipEncoder):
@@ -64,13 +48,7 @@ _SPREAD = 0.02
 
 @dataclass(frozen=True)
 class DeepPrompts:
-    """The learnt tokens of both towers; the towers do not share them.
-
-    Attributes
-    ----------
-    text, vision : torch.Tensor, shape (layers, tokens, width)
-        What stands in the place of the prompts before each of a tower's first layers.
-    """
+    """The learnt tokens of both towers' first layers, each of shape (layers, tokens, width)."""
 
     text: "Tensor"
     vision: "Tensor"
@@ -78,17 +56,11 @@ class DeepPrompts:
 
 @dataclass(frozen=True)
 class ClassTokens:
-    """Class names as the text tower gets them, with no prompts in them yet.
+    """Class names as the text tower gets them, with no prompts in them yet."""
 
-    Attributes
-    ----------
-    embedded : torch.Tensor, shape (K, L, width)
-        Embeddings of the start token, the name, a full stop, the end token and padding.
-    ends : torch.Tensor of int, shape (K,)
-        Where the end token of each is.
-    """
-
+    #: Embeddings of start token, name, full stop, end token and padding, shape (K, L, width).
     embedded: "Tensor"
+    #: Where the end token of each is, shape (K,).
     ends: "Tensor"
 
 

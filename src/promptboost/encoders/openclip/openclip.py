@@ -8,15 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, report_truncated, unit_rows
-from promptboost.encoders.batches import batches, encode_by_length
+from promptboost.encoders.runtime import batches, encode_by_length
 
 if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
-    from promptboost.encoders.towers import DifferentiableText
-
-__all__ = ["TextTower", "OpenClipEncoder"]
+    from promptboost.encoders.base import DifferentiableText
 
 
 class TextTower:

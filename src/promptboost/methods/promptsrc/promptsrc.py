@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.base import Encoder, UnitRows, unit_rows
-from promptboost.encoders.batches import batches
 from promptboost.encoders.openclip.deep_prompts import PromptedTowers, vit_clip
+from promptboost.encoders.runtime import batches
 from promptboost.errors import DataError, EncoderError, FileFormatError, SettingError
 from promptboost.methods.base import (
     Arrays,
