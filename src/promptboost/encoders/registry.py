@@ -252,17 +252,13 @@ def _load_fake(name: str, rest: str, device: str | None, parameters: Mapping[str
 def _load_openclip(
     name: str, rest: str, device: str | None, parameters: Mapping[str, Any]
 ) -> Encoder:
-    from promptboost.encoders.openclip.checkpoints import (
-        OpenClipName,
-        load_openclip,
-        require_open_clip,
-    )
+    from promptboost.encoders.openclip import checkpoints
 
     _check_parameters(name, parameters, ("batch_size",))
-    require_open_clip()
+    checkpoints.require_open_clip()
     from open_clip import list_models, list_pretrained
 
-    source = OpenClipName(name, name)
+    source = checkpoints.OpenClipName(name, name)
     if name.startswith("hf-hub:"):
         if rest.count("/") != 1:
             raise EncoderError(f"{name!r} should be hf-hub:organisation/model")
@@ -273,13 +269,13 @@ def _load_openclip(
         file = Path(path).expanduser()
         if not file.is_file():
             raise EncoderError(f"There is no checkpoint {file}, which {name!r} asks for")
-        source = OpenClipName(name, architecture, file=file)
+        source = checkpoints.OpenClipName(name, architecture, file=file)
     else:
         architecture, _, tag = name.rpartition("/")
         if (architecture, tag) not in list_pretrained():
             raise _unknown(name, ["/".join(pair) for pair in list_pretrained()])
-        source = OpenClipName(name, architecture, tag)
-    return load_openclip(source, device=device, **parameters)
+        source = checkpoints.OpenClipName(name, architecture, tag)
+    return checkpoints.load_openclip(source, device=device, **parameters)
 
 
 _BUILT_IN: dict[str, Callable[[str, str, str | None, Mapping[str, Any]], Encoder]] = {

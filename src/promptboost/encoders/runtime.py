@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
@@ -28,34 +29,23 @@ _BYTES = 16
 
 
 def require_modules(modules: Iterable[str], extra: str, purpose: str) -> None:
-    """Raise an error with the command to type unless all `modules` can be imported.
-
-    Examples
-    --------
-    >>> require_modules(["json"], "clip", "CLIP models")
-    >>> require_modules(["json", "no_such_module"], "clip", "CLIP models")
-    Traceback (most recent call last):
-    promptboost.errors.MissingExtraError: CLIP models need no_such_module, which is not \
-installed. Type: pip install 'promptboost[clip]'
-    """
+    """Raise an error with the command to type unless all `modules` can be imported."""
     if missing := [module for module in modules if find_spec(module) is None]:
-        raise MissingExtraError(_message(missing, extra, purpose))
+        raise _missing(missing, extra, purpose)
 
 
 def installed_file(distribution: str, path: str, extra: str, purpose: str) -> Path:
     """Find a file that an installed distribution carries."""
-    try:
+    with suppress(metadata.PackageNotFoundError):
         file = Path(str(metadata.distribution(distribution).locate_file(path)))
-    except metadata.PackageNotFoundError:
-        file = None
-    if file is None or not file.is_file():
-        raise MissingExtraError(_message([distribution], extra, purpose))
-    return file
+        if file.is_file():
+            return file
+    raise _missing([distribution], extra, purpose)
 
 
-def _message(missing: list[str], extra: str, purpose: str) -> str:
+def _missing(missing: list[str], extra: str, purpose: str) -> MissingExtraError:
     verb = "is" if len(missing) == 1 else "are"
-    return (
+    return MissingExtraError(
         f"{purpose} need {', '.join(missing)}, which {verb} not installed. "
         f"Type: pip install 'promptboost[{extra}]'"
     )
@@ -130,11 +120,8 @@ def fingerprint(parts: Mapping[str, Any]) -> str:
 
 def hash_file(path: Path) -> str:
     """Hash the bytes of a file, about a second for each gigabyte."""
-    digest = hashlib.blake2b(digest_size=_BYTES)
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_BYTES)).hexdigest()
 
 
 def installed_hash(path: Path, notes: Path) -> str:
@@ -144,14 +131,12 @@ def installed_hash(path: Path, notes: Path) -> str:
     """
     status = path.stat()
     state = [status.st_size, status.st_mtime_ns]
-    try:
-        known = json.loads(notes.read_bytes())
-    except (OSError, ValueError):
-        known = {}
-    known = known if isinstance(known, dict) else {}
-    noted = known.get(str(path))
-    if isinstance(noted, dict) and noted.get("state") == state:
-        return str(noted.get("hash"))
+    known: dict[str, Any] = {}
+    with suppress(OSError, ValueError, TypeError):
+        known = dict(json.loads(notes.read_bytes()))
+    match known.get(str(path)):
+        case {"state": noted, "hash": str(digest)} if noted == state:
+            return digest
     digest = hash_file(path)
     with suppress(OSError):  # it only saves time
         notes.parent.mkdir(parents=True, exist_ok=True)
@@ -168,17 +153,12 @@ def kept_array(
     A file that is not as it was written is written anew; where nothing can be written, the array
     is computed every time.
     """
-    try:
+    with suppress(OSError):
         data = file.read_bytes()
-    except OSError:
-        data = b""
-    if (
-        len(data) > _BYTES
-        and hashlib.blake2b(data[_BYTES:], digest_size=_BYTES).digest() == data[:_BYTES]
-    ):
-        values = np.frombuffer(data, dtype="<f4", offset=_BYTES)
-        if values.size == int(np.prod(shape)):
-            return values.reshape(shape).astype(np.float32)
+        digest, content = data[:_BYTES], data[_BYTES:]
+        is_sound = hashlib.blake2b(content, digest_size=_BYTES).digest() == digest
+        if is_sound and len(content) == 4 * math.prod(shape):
+            return np.frombuffer(content, dtype="<f4").reshape(shape).astype(np.float32)
     array = np.ascontiguousarray(compute(), dtype="<f4")
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -188,11 +168,7 @@ def kept_array(
 
 
 def hash_tensors(tensors: Mapping[str, "torch.Tensor"]) -> str:
-    """Hash the names, types, shapes and values of tensors, in order of name.
-
-    What was loaded is hashed, not the file it came from: the same weights in another file format
-    are the same model. It costs about a second for each gigabyte.
-    """
+    """Hash names, types, shapes and values: the same weights in another file are the same model."""
     import torch
 
     digest = hashlib.blake2b(digest_size=_BYTES)

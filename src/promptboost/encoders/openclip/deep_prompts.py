@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.openclip.openclip import OpenClipEncoder, TextTower
+from promptboost.encoders.openclip.openclip import OpenClipEncoder, TextTower, projected
 from promptboost.errors import EncoderError
 
 if TYPE_CHECKING:
@@ -58,10 +58,8 @@ class DeepPrompts:
 class ClassTokens:
     """Class names as the text tower gets them, with no prompts in them yet."""
 
-    #: Embeddings of start token, name, full stop, end token and padding, shape (K, L, width).
-    embedded: "Tensor"
-    #: Where the end token of each is, shape (K,).
-    ends: "Tensor"
+    embedded: "Tensor"  # start token, name, full stop, end token and padding, (K, L, width)
+    ends: "Tensor"  # where the end tokens are, (K,)
 
 
 class PromptedTowers:
@@ -76,6 +74,8 @@ class PromptedTowers:
         self._text = getattr(model, "text", model)
         self._ends = TextTower(model)
         self._tokenizer = tokenizer
+        weight = self._visual.conv1.weight
+        self._device, self._dtype = weight.device, weight.dtype
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -131,7 +131,7 @@ class PromptedTowers:
             x = block(x, attn_mask=mask)
         ends = classes.ends + count
         x = tower.ln_final(x[torch.arange(len(x), device=x.device), ends])
-        return torch.nn.functional.normalize(_projected(x, tower.text_projection), dim=-1)
+        return torch.nn.functional.normalize(projected(x, tower.text_projection), dim=-1)
 
     def image_rows(self, images: "Tensor", prompts: "Tensor") -> "Tensor":
         """Map preprocessed images, with prompts after their patches, to unit rows, (n, D)."""
@@ -149,7 +149,7 @@ class PromptedTowers:
                 x = torch.cat([x[:, :real], _repeated(prompts[layer], x)], dim=1)
             x = block(x)
         x = tower.ln_post(x[:, 0])
-        return torch.nn.functional.normalize(_projected(x, tower.proj), dim=-1)
+        return torch.nn.functional.normalize(projected(x, tower.proj), dim=-1)
 
     def frozen_image_rows(self, images: "Tensor") -> "Tensor":
         """Map preprocessed images to unit rows as the model does without any prompts."""
@@ -158,14 +158,6 @@ class PromptedTowers:
         with torch.no_grad():
             rows: Tensor = self._visual(images.to(self._device, self._dtype))
             return torch.nn.functional.normalize(rows, dim=-1)
-
-    @property
-    def _device(self) -> Any:
-        return self._visual.conv1.weight.device
-
-    @property
-    def _dtype(self) -> Any:
-        return self._visual.conv1.weight.dtype
 
     def _embed(self, tokens: "Tensor") -> "Tensor":
         import torch
@@ -189,10 +181,3 @@ class PromptedTowers:
 def _repeated(tokens: "Tensor", beside: "Tensor") -> "Tensor":
     """Return the same tokens to each of a batch, in its number type."""
     return tokens.to(beside.dtype).expand(len(beside), -1, -1)
-
-
-def _projected(x: "Tensor", projection: Any) -> "Tensor":
-    if projection is None:
-        return x
-    rows: Tensor = projection(x) if callable(projection) else x @ projection
-    return rows

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from promptboost.encoders.openclip.openclip import TextTower, projected
 from promptboost.errors import EncoderError
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ class OpenClipTower:
 
     def __init__(self, model: Any, tokenizer: Any, encoder_id: str) -> None:
         tower = getattr(model, "text", model)
-        self._pool: str = getattr(tower, "pool_type", getattr(model, "text_pool_type", "none"))
+        reader = TextTower(model)
+        self._pool, self._is_causal = reader.pool or "none", reader.is_causal
         self._check_make(tower, encoder_id)
         self._tower = tower
         self._tokenizer = tokenizer
@@ -32,7 +34,6 @@ class OpenClipTower:
         self.start, self.end = self._around()
         self._padding = int(tokenizer(["a"])[0, -1])
         self.context_length = int(tokenizer.context_length)
-        self._is_causal = tower.attn_mask is not None and self._pool in ("argmax", "eos")
 
     def _check_make(self, tower: Any, encoder_id: str) -> None:
         parts = ("token_embedding", "positional_embedding", "transformer", "ln_final", "attn_mask")
@@ -101,11 +102,7 @@ class OpenClipTower:
 
         pooled = (self._together if self._is_causal else self._apart)(beginning, endings, lengths)
         pooled = self._tower.ln_final(pooled)
-        projection = self._tower.text_projection
-        if isinstance(projection, torch.nn.Linear):
-            pooled = projection(pooled)
-        elif projection is not None:
-            pooled = pooled @ projection
+        pooled = projected(pooled, self._tower.text_projection)
         return torch.nn.functional.normalize(pooled.float(), dim=-1)
 
     def _together(

@@ -51,10 +51,7 @@ class DamagedDatabaseError(Exception):
 
 
 class Database:
-    """The embeddings in one file, whose name tells their number type and length.
-
-    Every operation opens the file anew, so threads and forks are free.
-    """
+    """The embeddings in one file, opened anew for every operation: threads and forks are free."""
 
     def __init__(self, path: Path) -> None:
         dtype, _, dim = path.name.partition("-")[0].partition("x")
@@ -77,11 +74,8 @@ class Database:
             return wanted
         with suppress(StoreError, DamagedDatabaseError):  # a read-only store can still be read
             if bad:
-                _log.warning(
-                    "%d blocks of %s do not have their checksum; they are computed again.",
-                    len(bad),
-                    self.path,
-                )
+                news = "%d blocks of %s do not have their checksum; they are computed again."
+                _log.warning(news, len(bad), self.path)
                 self.drop(bad)
             if stale:
                 with self._transaction(_WRITE) as connection:
@@ -188,10 +182,8 @@ class Database:
             return
         with suppress(OSError):  # half of a write to the damaged file must not reach the new one
             os.replace(f"{self.path}-journal", f"{aside}-journal")
-        with (
-            suppress(StoreError, DamagedDatabaseError),
-            Database(aside)._transaction() as source,
-        ):
+        old = Database(aside)
+        with suppress(StoreError, DamagedDatabaseError), old._transaction() as source:
             self.prepare(self._about(source))
             # An error of the source ends the copy: what comes after cannot be read.
             with self._transaction(_WRITE) as connection, suppress(sqlite3.Error):
