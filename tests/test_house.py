@@ -107,7 +107,11 @@ def test_one_name_for_one_thing():
 
 
 def test_files_are_named_after_things():
-    doing = [path.name for path in files() if path.stem.endswith("ing") and path.stem != "testing"]
+    doing = [
+        path.name
+        for path in files()
+        if path.stem.endswith("ing") and path.stem not in {"testing", "mapping"}
+    ]
     assert doing == []
 
 

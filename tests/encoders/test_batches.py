@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.encoders.batches import batches, encode_by_length, length_batches
+from promptboost.encoders.runtime import batches, encode_by_length, length_batches
 
 lengths_of_texts = st.lists(st.integers(1, 300), max_size=60)
 

@@ -1,6 +1,6 @@
 import pytest
 
-from promptboost.encoders.conse.parts import CONSE_VARIANTS
+from promptboost.encoders.conse.conse import CONSE_VARIANTS
 from promptboost.encoders.registry import MODELS, models_by_family
 
 PUBLISHED = [record for record in MODELS if not record.name.startswith("conse:")]

@@ -37,15 +37,6 @@ def old(tmp_path, monkeypatch):
     return tmp_path / "old"
 
 
-def holds(now, then):
-    """Whether all that was there then is there now; new names may stand beside the old ones."""
-    if isinstance(then, dict):
-        return all(key in now and holds(now[key], value) for key, value in then.items())
-    if isinstance(then, list):
-        return len(now) == len(then) and all(map(holds, now, then))
-    return now == then
-
-
 def top(records):
     return {r["picture"]: {t["class"]: t["probability"] for t in r["top"]} for r in records}
 

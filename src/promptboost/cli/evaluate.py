@@ -100,5 +100,5 @@ def _moved_summary(run: Path, found: dict[str, Any]) -> str:
     figures = table(["", "accuracy"], [[_MOVED[name], percent(found[name])] for name in _MOVED])
     if found["note"]:
         heading = f"{heading}\n{plain(found['note'])}"
-    ending = f"predict {plain(str(run))} PICTURES --encoder {plain(found['encoder'])}"
+    ending = f"predict {plain(str(run))} IMAGES --encoder {plain(found['encoder'])}"
     return f"{heading}\n\n{figures}\n\npredict  {plain(command_name())} {ending}"

@@ -120,7 +120,7 @@ def _summary(run: Path, results: "Results") -> str:
         *_curve([s.accuracy if results.held_out else s.learn_accuracy for s in results.staged]),
         *_composed(results.composed),
         f"report   {run / 'report.html'}",
-        f"predict  {command_name()} predict {run} PICTURES",
+        f"predict  {command_name()} predict {run} IMAGES",
     ]
     return "\n".join(plain(part) if "\n" not in part else part for part in lines)
 

@@ -1,6 +1,13 @@
 """Vectors: what turns images and sentences into rows of one space."""
 
-from promptboost.encoders.base import Encoder, TruncatedPromptWarning, unit_rows
+from promptboost.encoders.base import (
+    DifferentiableText,
+    Encoder,
+    TruncatedPromptWarning,
+    encode_with,
+    open_tower,
+    unit_rows,
+)
 from promptboost.encoders.registry import (
     MODELS,
     ModelRecord,
@@ -8,7 +15,6 @@ from promptboost.encoders.registry import (
     models_by_family,
     register_encoder,
 )
-from promptboost.encoders.towers import DifferentiableText, encode_with, open_tower
 
 __all__ = [
     "Encoder",

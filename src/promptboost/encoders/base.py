@@ -2,24 +2,20 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from promptboost.errors import EncoderError
+
 if TYPE_CHECKING:
+    import torch
     from PIL.Image import Image
 
-__all__ = [
-    "ENCODER_PARTS",
-    "Encoder",
-    "UnitRows",
-    "unit_rows",
-    "TruncatedPromptWarning",
-    "report_truncated",
-]
-
 UnitRows = NDArray[np.float32]
+
+_SAMPLES = ("a photo of a cat.", "an old lighthouse by the sea")
 
 
 @runtime_checkable
@@ -54,22 +50,16 @@ class Encoder(Protocol):
 
     def encode_texts(self, texts: Sequence[str]) -> UnitRows:
         """Embed texts as unit rows, in the order given."""
-        ...
 
     def encode_images(self, images: Iterable["Image"]) -> UnitRows:
         """Embed RGB images as unit rows, in the order given."""
-        ...
 
     def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Count the tokens of each text, with start and end tokens, before any truncation."""
-        ...
 
 
 #: What an encoder has, in the order in which an author writes it.
-ENCODER_PARTS = (
-    *("id", "fingerprint", "dim", "context_length", "causal_text", "logit_scale"),
-    *("encode_texts", "encode_images", "count_tokens"),
-)
+ENCODER_PARTS = (*Encoder.__annotations__, "encode_texts", "encode_images", "count_tokens")
 
 
 def unit_rows(rows: NDArray[np.floating]) -> UnitRows:
@@ -93,17 +83,7 @@ class TruncatedPromptWarning(UserWarning):
 def report_truncated(
     texts: Sequence[str], tokens: NDArray[np.int64], context_length: int, encoder_id: str
 ) -> None:
-    """Warn when texts have more tokens than the model reads.
-
-    Examples
-    --------
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always")
-    ...     report_truncated(["a", "a b c"], np.array([3, 5]), 4, "ViT-B-32/openai")
-    >>> print(caught[0].message)
-    1 of 2 texts is longer than the 4 tokens ViT-B-32/openai reads, the rest of it is ignored: \
-number 2 has 5 tokens: 'a b c'
-    """
+    """Warn when texts have more tokens than the model reads."""
     longer = np.flatnonzero(tokens > context_length)
     if len(longer) == 0:
         return
@@ -117,3 +97,122 @@ number 2 has 5 tokens: 'a b c'
         TruncatedPromptWarning,
         stacklevel=3,
     )
+
+
+class DifferentiableText(Protocol):
+    """A text tower that takes token embeddings, and lets gradients through to them.
+
+    Its weights are frozen. A text is its start tokens, its own tokens and its end tokens; positions
+    are added inside.
+
+    Attributes
+    ----------
+    start, end : tuple of int
+        Tokens before and after every text.
+    context_length : int
+        Most tokens the tower reads, with start and end.
+    """
+
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+    context_length: int
+
+    @property
+    def vocabulary(self) -> "torch.Tensor":
+        """One row for each token, shape (V, d)."""
+
+    @property
+    def allowed(self) -> "torch.Tensor":
+        """The tokens that text can hold: neither special nor unused nor parts of a character."""
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the tokens of a text, without start and end."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text that tokens stand for."""
+
+    def encode(
+        self, beginning: "torch.Tensor", endings: "torch.Tensor", lengths: "torch.Tensor"
+    ) -> "torch.Tensor":
+        """Embed texts that begin alike.
+
+        A tower that reads from left to right computes the beginning only once.
+
+        Parameters
+        ----------
+        beginning : tensor, shape (P, d)
+            Token embeddings that all texts begin with, the start tokens first.
+        endings : tensor, shape (n, S, d)
+            What follows in each text up to its end tokens, padded with anything.
+        lengths : tensor of int, shape (n,)
+            How many of each ending's tokens count.
+
+        Returns
+        -------
+        tensor of float32, shape (n, D)
+            Rows of length one.
+        """
+
+
+def open_tower(encoder: Encoder) -> DifferentiableText:
+    """Open the text tower of an encoder for gradients.
+
+    An encoder has one if it has a method ``text_tower`` that makes it. What it gives is compared
+    with the encoder's own rows first, so that nobody learns on another model than the one used.
+
+    Raises
+    ------
+    EncoderError
+        If gradients cannot reach the texts of this encoder; the message says which can do it.
+
+    Examples
+    --------
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> tower = open_tower(FakeEncoder(dim=8))
+    >>> tower.decode(tower.tokenize("A red bird."))
+    'a red bird'
+    """
+    inner: Any = encoder
+    while hasattr(inner, "encoder"):  # a store is in front of it
+        inner = inner.encoder
+    if not hasattr(inner, "text_tower"):
+        raise EncoderError(
+            f"gradients cannot reach the texts of {encoder.id}: it has no differentiable text "
+            "tower. Use an open_clip model, or conse:lite0"
+        )
+    tower: DifferentiableText = inner.text_tower()
+    import torch
+
+    with torch.no_grad():
+        rows = encode_with(tower, _SAMPLES).cpu().numpy()
+    # The towers of large models run in half precision on CUDA.
+    tolerance = 5e-3 if getattr(inner, "half_precision", False) else 1e-4
+    if not np.allclose(rows, inner.encode_texts(_SAMPLES), atol=tolerance):
+        raise EncoderError(
+            f"the text tower of {encoder.id} reads texts in a way that promptboost cannot "
+            "differentiate. Use another open_clip model, or conse:lite0"
+        )
+    return tower
+
+
+def encode_with(tower: DifferentiableText, texts: Sequence[str]) -> "torch.Tensor":
+    """Embed texts with a tower, as its encoder would.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from promptboost.encoders.fake import FakeEncoder
+    >>> encoder = FakeEncoder(dim=8)
+    >>> rows = encode_with(open_tower(encoder), ["a red bird"])
+    >>> np.allclose(rows, encoder.encode_texts(["a red bird"]), atol=1e-6)
+    True
+    """
+    import torch
+
+    own = [torch.tensor([*tower.tokenize(text), *tower.end], dtype=torch.long) for text in texts]
+    lengths = torch.tensor([len(ids) for ids in own])
+    vocabulary = tower.vocabulary
+    endings = vocabulary[
+        torch.nn.utils.rnn.pad_sequence(own, batch_first=True).to(vocabulary.device)
+    ]
+    return tower.encode(vocabulary[list(tower.start)], endings, lengths.to(vocabulary.device))

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,14 +19,13 @@ from promptboost.data.decode import BadImage, ImageError, file_bytes, read_image
 from promptboost.data.views import draw_view, view_name
 from promptboost.encoders.base import Encoder, UnitRows
 from promptboost.encoders.registry import load_encoder
+from promptboost.encoders.runtime import batches
 from promptboost.errors import EmbeddingError, SettingError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from promptboost.encoders.store import EmbeddingStore
-
-__all__ = ["EmbeddedTexts", "Embedder", "TextSource", "embed_texts", "text_source"]
 
 #: Larger images are read smaller, with no less than this on their shorter side. No encoder sees
 #: as many pixels, and a few dozen camera photographs in full would fill the memory.
@@ -40,16 +39,7 @@ _VIEW_SEED = 0
 
 @dataclass(frozen=True)
 class EmbeddedTexts:
-    """Embeddings of texts, found by text; calling it returns those of a list.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> embedded = EmbeddedTexts({"a cat": 0, "a dog": 1}, np.eye(2, dtype=np.float32))
-    >>> embedded(["a dog", "a dog"])
-    array([[0., 1.],
-           [0., 1.]], dtype=float32)
-    """
+    """Embeddings of texts, found by text; calling it returns those of a list."""
 
     position: dict[str, int]
     matrix: UnitRows
@@ -78,11 +68,6 @@ class Embedder:
     dtype : {"float32", "float16"}, default="float32"
         Number type of stored texts; half precision is for very large pools.
 
-    Attributes
-    ----------
-    seconds : dict of str to float
-        Time spent on ``"images"`` and on ``"texts"``.
-
     Examples
     --------
     >>> from PIL import Image
@@ -98,6 +83,7 @@ class Embedder:
     progress: bool = True
     workers: int = 2
     dtype: Literal["float32", "float16"] = "float32"
+    #: Time spent on "images" and on "texts".
     seconds: dict[str, float] = field(default_factory=lambda: {"images": 0.0, "texts": 0.0})
     # What makes it an encoder.
     id: str = field(init=False, repr=False)
@@ -110,12 +96,8 @@ class Embedder:
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise SettingError(f"workers is {self.workers}; one thread at least reads the images")
-        self.id = self.encoder.id
-        self.fingerprint = self.encoder.fingerprint
-        self.dim = self.encoder.dim
-        self.context_length = self.encoder.context_length
-        self.causal_text = self.encoder.causal_text
-        self.logit_scale = self.encoder.logit_scale
+        for part in Encoder.__annotations__:
+            setattr(self, part, getattr(self.encoder, part))
 
     @classmethod
     def open(
@@ -126,18 +108,9 @@ class Embedder:
         progress: bool = True,
         device: str | None = None,
     ) -> "Embedder":
-        """Load an encoder by its name.
+        """Load an encoder by its name, as :func:`~promptboost.encoders.load_encoder` does.
 
-        Parameters
-        ----------
-        name : str
-            See :func:`~promptboost.encoders.load_encoder`.
-        cache : bool or path, default=True
-            True for the user's store, False for none, or the folder of another one.
-        progress : bool, default=True
-            Show progress bars on a terminal.
-        device : str, optional
-            Where to run, as torch spells it.
+        `cache` is True for the user's store, False for none, or the folder of another one.
         """
         encoder = load_encoder(name, device=device)
         if cache is False:
@@ -168,11 +141,6 @@ class Embedder:
         -------
         float32 array of shape (n, 1 + views, dim)
             The image itself, then its crops.
-
-        Raises
-        ------
-        ImageError
-            If an image cannot be opened; the message names it.
         """
         if views < 0:
             raise SettingError(f"views is {views}; give the number of crops of each image, or 0")
@@ -202,13 +170,9 @@ class Embedder:
         position = {text: i for i, text in enumerate(distinct)}
         with self._timed("texts"):
             if self.store is None or not self.progress:
-                return EmbeddedTexts(position, self._embed_texts(distinct, None))
+                return EmbeddedTexts(position, self.encode_texts(distinct))
             with self._bar(len(distinct), "texts", "texts", leave=False) as bar:
-                return EmbeddedTexts(position, self._embed_texts(distinct, bar.update))
-
-    def encode_texts(self, texts: Sequence[str]) -> UnitRows:
-        """Embed texts as unit rows, without a progress bar."""
-        return self._embed_texts(texts, None)
+                return EmbeddedTexts(position, self.encode_texts(distinct, bar.update))
 
     def encode_images(self, images: Iterable["Image"]) -> UnitRows:
         """Embed RGB images as unit rows without the store, which knows images by their files."""
@@ -218,7 +182,10 @@ class Embedder:
         """Count the tokens of each text, before any truncation."""
         return self.encoder.count_tokens(texts)
 
-    def _embed_texts(self, texts: Sequence[str], told: Callable[[int], None] | None) -> UnitRows:
+    def encode_texts(
+        self, texts: Sequence[str], progress: Callable[[int], None] | None = None
+    ) -> UnitRows:
+        """Embed texts as unit rows; `progress` is told how many more of them are done."""
         if self.store is None:
             return np.asarray(self.encoder.encode_texts(texts))
         from promptboost.encoders.store import text_key
@@ -231,7 +198,7 @@ class Embedder:
             batch=STORED_AT_ONCE,
             dtype=self.dtype,
             name=self.id,
-            progress=told,
+            progress=progress,
         )
 
     def _bar(self, total: int, what: str, unit: str, leave: bool = True) -> Any:
@@ -291,17 +258,15 @@ class _Job:
 
     def compute(self, positions: list[int]) -> UnitRows:
         parts = [np.zeros((0, self.encoder.dim), dtype=np.float32)]
-        images_in_order = self._decoded(positions)
-        while images := list(islice(images_in_order, ENCODED_AT_ONCE)):
+        for images in batches(self._decoded(positions), ENCODED_AT_ONCE):
             parts.append(self.encoder.encode_images(images))
             self.bar.update(len(images))
         return np.concatenate(parts)
 
     def _decoded(self, positions: list[int]) -> Iterator["Image"]:
         """Return images in order while the pool already works on the next ones."""
-        grouped = groupby(positions, key=lambda position: position // self.views)
         waiting: deque[Future[list[Image]]] = deque()
-        for index, members in grouped:
+        for index, members in groupby(positions, key=lambda position: position // self.views):
             numbers = [position % self.views for position in members]
             waiting.append(self.pool.submit(self._views, index, numbers))
             # Enough to keep the threads busy during one call of the encoder, and no more: images
@@ -314,9 +279,7 @@ class _Job:
     def _views(self, index: int, numbers: list[int]) -> list["Image"]:
         digest = self.digests[index]
         image = _decoded(self.images[index], digest)
-        return [
-            draw_view(image, _VIEW_SEED, digest, number, scale=self.scale) for number in numbers
-        ]
+        return [draw_view(image, _VIEW_SEED, digest, n, scale=self.scale) for n in numbers]
 
     def _found(self, count: int) -> None:
         # The first report is of rows found in the store: they must not count for the rate. Later
@@ -343,23 +306,10 @@ _loaded = lru_cache(maxsize=2)(load_encoder)
 
 
 def text_source(encoder: object) -> TextSource | None:
-    """Turn an encoder, its name, a table of rows by text, or a function, into what embeds texts.
-
-    Examples
-    --------
-    >>> text_source("fake:16-0").dim
-    16
-    >>> text_source(3)
-    Traceback (most recent call last):
-        ...
-    promptboost.errors.SettingError: encoder is 3: give an encoder or its name, a mapping from text \
-to row, a function that embeds a list of texts, or None
-    """
-    if encoder is None or isinstance(encoder, Encoder | Mapping):
-        return encoder
+    """Turn an encoder, its name, a table of rows by text, or a function, into what embeds texts."""
     if isinstance(encoder, str):
         return _loaded(encoder)
-    if callable(encoder):
+    if encoder is None or isinstance(encoder, Encoder | Mapping) or callable(encoder):
         return encoder
     raise SettingError(
         f"encoder is {encoder!r}: give an encoder or its name, a mapping from text to row, a "
@@ -368,14 +318,7 @@ to row, a function that embeds a list of texts, or None
 
 
 def embed_texts(source: TextSource, texts: list[str]) -> NDArray[Any]:
-    """Return one row for each text.
-
-    Examples
-    --------
-    >>> embed_texts({"a cat": [0.6, 0.8]}, ["a cat", "a cat"])
-    array([[0.6, 0.8],
-           [0.6, 0.8]])
-    """
+    """Return one row for each text."""
     if isinstance(source, Encoder):
         return np.asarray(source.encode_texts(texts))
     if callable(source):

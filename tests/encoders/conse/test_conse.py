@@ -7,9 +7,8 @@ from PIL import Image
 
 from promptboost.data.emoji import load_emoji
 from promptboost.encoders import Encoder, TruncatedPromptWarning, load_encoder
-from promptboost.encoders.conse.conse import ConseEncoder
+from promptboost.encoders.conse.conse import ConseEncoder, imagenet_class_names
 from promptboost.encoders.conse.imagenet import square_pixels
-from promptboost.encoders.conse.parts import imagenet_class_names
 from promptboost.encoders.runtime import hash_file, installed_hash
 from promptboost.errors import MissingExtraError, SettingError
 

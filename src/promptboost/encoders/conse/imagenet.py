@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.encoders.batches import batches
+from promptboost.encoders.runtime import batches
 
 if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
-
-__all__ = ["ImageNetClassifier", "square_pixels"]
 
 # The share of the shorter side that the network was evaluated on.
 CENTRE = 0.875
@@ -22,14 +20,7 @@ BATCH = 4
 
 
 def square_pixels(image: "Image", size: int) -> NDArray[np.uint8]:
-    """Scale the central square of an image to `size` × `size` pixels.
-
-    Examples
-    --------
-    >>> from PIL import Image
-    >>> square_pixels(Image.new("RGB", (40, 30), "red"), 8).shape
-    (8, 8, 3)
-    """
+    """Scale the central square of an image to `size` × `size` pixels."""
     from PIL.Image import Resampling
 
     rgb = image if image.mode == "RGB" else image.convert("RGB")

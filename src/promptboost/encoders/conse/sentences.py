@@ -1,32 +1,24 @@
 """The text half of a ConSE encoder: sentence embeddings by a BERT-like network, also for gradients."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, unit_rows
-from promptboost.encoders.batches import encode_by_length
+from promptboost.encoders.runtime import encode_by_length
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SentenceEncoder", "TokenStates", "TorchBert", "OnnxBert", "ConseTower"]
-
 BATCH = 64
 
 
-class TokenStates(Protocol):
-    """A network that gives one vector for each token."""
-
-    def __call__(
-        self, tokens: NDArray[np.int64], present: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Map tokens and their mask, both ``(n, length)``, to ``(n, length, dim)``."""
-        ...
+#: A network that maps tokens and their mask, both (n, length), to states, (n, length, dim).
+TokenStates = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32]]
 
 
 class SentenceEncoder:

@@ -13,8 +13,6 @@ from promptboost.errors import EncoderError, MissingExtraError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["OpenClipName", "UnknownActivationWarning", "load_openclip", "require_open_clip"]
-
 _PREPROCESSING = ("mean", "std", "interpolation", "resize_mode")
 
 
@@ -24,24 +22,12 @@ class UnknownActivationWarning(UserWarning):
 
 @dataclass(frozen=True)
 class OpenClipName:
-    """Where a model's architecture and weights come from.
+    """Where a model's architecture and weights come from."""
 
-    Attributes
-    ----------
-    spelling : str
-        What the user typed.
-    architecture : str
-        Name of the architecture, or ``hf-hub:org/name``.
-    tag : str
-        Published weights of that architecture; empty where there are none.
-    file : Path or None
-        A checkpoint on disk.
-    """
-
-    spelling: str
-    architecture: str
-    tag: str = ""
-    file: Path | None = None
+    spelling: str  # what the user typed
+    architecture: str  # or hf-hub:org/name
+    tag: str = ""  # of published weights
+    file: Path | None = None  # a checkpoint on disk
 
 
 def require_open_clip() -> None:
@@ -50,19 +36,19 @@ def require_open_clip() -> None:
 
 
 def load_openclip(
-    name: OpenClipName,
-    *,
-    device: str | None = None,
-    batch_size: int = 64,
+    name: OpenClipName, *, device: str | None = None, batch_size: int = 64
 ) -> OpenClipEncoder:
     """Load an open_clip model as an encoder."""
     require_open_clip()
+    import open_clip
+
     where = pick_device(device)
     precision = "fp16" if where.type == "cuda" else "fp32"
     quick = _quick_gelu(name)
     model, preprocess = _created(name, where, precision, quick)
     model = model.eval().requires_grad_(False)
-    settings = _settings(name, quick)
+    settings = dict(open_clip.get_model_config(name.architecture) or {})
+    settings["quick_gelu"] = bool(quick or settings.get("quick_gelu"))
     return OpenClipEncoder(
         model,
         preprocess,
@@ -102,20 +88,16 @@ def _created(
             **options,
         )
     except Exception as error:  # open_clip raises whatever its downloader or torch raises
-        raise EncoderError(f"Cannot load {name.spelling}: {_advice(name, error)}") from error
-
-
-def _advice(name: OpenClipName, error: Exception) -> str:
-    reason = _first_line(error)
-    if name.file is not None:
-        return (
-            f"{reason}. Is {name.file} a checkpoint of {name.architecture} "
+        advice = (
+            f"Is {name.file} a checkpoint of {name.architecture} "
             "(.safetensors, or .pt with nothing but tensors)?"
+            if name.file is not None
+            else "If the weights cannot be downloaded here, get the file elsewhere and type "
+            "ARCHITECTURE@FILE, or use conse:lite0, which needs no download"
         )
-    return (
-        f"{reason}. If the weights cannot be downloaded here, get the file elsewhere and type "
-        f"ARCHITECTURE@FILE, or use conse:lite0, which needs no download"
-    )
+        raise EncoderError(
+            f"Cannot load {name.spelling}: {_first_line(error)}. {advice}"
+        ) from error
 
 
 def _tokenizer(name: OpenClipName) -> Any:
@@ -138,14 +120,6 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0].rstrip(".")
 
 
-def _settings(name: OpenClipName, quick_gelu: bool) -> dict[str, Any]:
-    import open_clip
-
-    settings = dict(open_clip.get_model_config(name.architecture) or {})
-    settings["quick_gelu"] = bool(quick_gelu or settings.get("quick_gelu"))
-    return settings
-
-
 def _quick_gelu(name: OpenClipName) -> bool:
     """Whether QuickGELU must be forced upon the architecture."""
     import open_clip
@@ -158,7 +132,8 @@ def _quick_gelu(name: OpenClipName) -> bool:
     if beside := _beside(name.file).get("model_cfg"):
         return bool(beside.get("quick_gelu"))
     settings = open_clip.get_model_config(name.architecture) or {}
-    kinds = {bool(settings["quick_gelu"])} if "quick_gelu" in settings else _kinds(name)
+    kin = [settings] if "quick_gelu" in settings else _published(name.architecture)
+    kinds = {bool(published.get("quick_gelu")) for published in kin}
     if len(kinds) > 1:
         warnings.warn(
             f"{name.file} does not say whether it was trained with QuickGELU, and weights of "
@@ -169,10 +144,6 @@ def _quick_gelu(name: OpenClipName) -> bool:
         )
         return False
     return kinds == {True}
-
-
-def _kinds(name: OpenClipName) -> set[bool]:
-    return {bool(published.get("quick_gelu")) for published in _published(name.architecture)}
 
 
 def _published(architecture: str) -> list[dict[str, Any]]:

@@ -7,31 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.openclip.openclip import OpenClipEncoder, TextTower
+from promptboost.encoders.openclip.openclip import OpenClipEncoder, TextTower, projected
 from promptboost.errors import EncoderError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["vit_clip", "ClassTokens", "DeepPrompts", "PromptedTowers"]
-
 
 def vit_clip(encoder: Encoder) -> OpenClipEncoder:
-    """Return the open_clip encoder that an encoder is, or that a store stands before.
-
-    Raises
-    ------
-    EncoderError
-        If there is none, or its towers are not a ViT and a causal text tower.
-
-    Examples
-    --------
-    >>> from promptboost.encoders.fake import FakeEncoder
-    >>> vit_clip(FakeEncoder(dim=8))
-    Traceback (most recent call last):
-    promptboost.errors.EncoderError: deep prompts need a ViT of open_clip, such as ViT-B-32/openai; \
-fake:8-0 has no such tower
-    """
+    """Return the open_clip encoder that an encoder is, or that a store stands before."""
     inner: object = getattr(encoder, "encoder", encoder)
     obstacle = "has no such tower"
     if isinstance(inner, OpenClipEncoder):
@@ -64,13 +48,7 @@ _SPREAD = 0.02
 
 @dataclass(frozen=True)
 class DeepPrompts:
-    """The learnt tokens of both towers; the towers do not share them.
-
-    Attributes
-    ----------
-    text, vision : torch.Tensor, shape (layers, tokens, width)
-        What stands in the place of the prompts before each of a tower's first layers.
-    """
+    """The learnt tokens of both towers' first layers, each of shape (layers, tokens, width)."""
 
     text: "Tensor"
     vision: "Tensor"
@@ -78,18 +56,10 @@ class DeepPrompts:
 
 @dataclass(frozen=True)
 class ClassTokens:
-    """Class names as the text tower gets them, with no prompts in them yet.
+    """Class names as the text tower gets them, with no prompts in them yet."""
 
-    Attributes
-    ----------
-    embedded : torch.Tensor, shape (K, L, width)
-        Embeddings of the start token, the name, a full stop, the end token and padding.
-    ends : torch.Tensor of int, shape (K,)
-        Where the end token of each is.
-    """
-
-    embedded: "Tensor"
-    ends: "Tensor"
+    embedded: "Tensor"  # start token, name, full stop, end token and padding, (K, L, width)
+    ends: "Tensor"  # where the end tokens are, (K,)
 
 
 class PromptedTowers:
@@ -104,6 +74,8 @@ class PromptedTowers:
         self._text = getattr(model, "text", model)
         self._ends = TextTower(model)
         self._tokenizer = tokenizer
+        weight = self._visual.conv1.weight
+        self._device, self._dtype = weight.device, weight.dtype
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -159,7 +131,7 @@ class PromptedTowers:
             x = block(x, attn_mask=mask)
         ends = classes.ends + count
         x = tower.ln_final(x[torch.arange(len(x), device=x.device), ends])
-        return torch.nn.functional.normalize(_projected(x, tower.text_projection), dim=-1)
+        return torch.nn.functional.normalize(projected(x, tower.text_projection), dim=-1)
 
     def image_rows(self, images: "Tensor", prompts: "Tensor") -> "Tensor":
         """Map preprocessed images, with prompts after their patches, to unit rows, (n, D)."""
@@ -177,7 +149,7 @@ class PromptedTowers:
                 x = torch.cat([x[:, :real], _repeated(prompts[layer], x)], dim=1)
             x = block(x)
         x = tower.ln_post(x[:, 0])
-        return torch.nn.functional.normalize(_projected(x, tower.proj), dim=-1)
+        return torch.nn.functional.normalize(projected(x, tower.proj), dim=-1)
 
     def frozen_image_rows(self, images: "Tensor") -> "Tensor":
         """Map preprocessed images to unit rows as the model does without any prompts."""
@@ -186,14 +158,6 @@ class PromptedTowers:
         with torch.no_grad():
             rows: Tensor = self._visual(images.to(self._device, self._dtype))
             return torch.nn.functional.normalize(rows, dim=-1)
-
-    @property
-    def _device(self) -> Any:
-        return self._visual.conv1.weight.device
-
-    @property
-    def _dtype(self) -> Any:
-        return self._visual.conv1.weight.dtype
 
     def _embed(self, tokens: "Tensor") -> "Tensor":
         import torch
@@ -217,10 +181,3 @@ class PromptedTowers:
 def _repeated(tokens: "Tensor", beside: "Tensor") -> "Tensor":
     """Return the same tokens to each of a batch, in its number type."""
     return tokens.to(beside.dtype).expand(len(beside), -1, -1)
-
-
-def _projected(x: "Tensor", projection: Any) -> "Tensor":
-    if projection is None:
-        return x
-    rows: Tensor = projection(x) if callable(projection) else x @ projection
-    return rows

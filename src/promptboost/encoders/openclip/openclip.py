@@ -8,15 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, report_truncated, unit_rows
-from promptboost.encoders.batches import batches, encode_by_length
+from promptboost.encoders.runtime import batches, encode_by_length
 
 if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
-    from promptboost.encoders.towers import DifferentiableText
+    from promptboost.encoders.base import DifferentiableText
 
-__all__ = ["TextTower", "OpenClipEncoder"]
+
+def projected(states: "torch.Tensor", projection: Any) -> "torch.Tensor":
+    """Map states into the joint space by a matrix, a layer or nothing."""
+    if projection is None:
+        return states
+    rows: torch.Tensor = projection(states) if callable(projection) else states @ projection
+    return rows
 
 
 class TextTower:
@@ -26,12 +32,8 @@ class TextTower:
     causal tower nothing after the end token can reach it, so the same row comes out of the first
     columns with the first positions and the first rows and columns of the mask.
 
-    Attributes
-    ----------
-    is_causal : bool
-        Whether each token sees only those before it and the row is read at the end token. False
-        for towers that read it at the last position (SigLIP), at a class token after the padding
-        (CoCa), or look both ways (Hugging Face towers).
+    `is_causal` is False for towers that read the row at the last position (SigLIP), at a class
+    token after the padding (CoCa), or look both ways (Hugging Face towers).
     """
 
     def __init__(self, model: Any) -> None:
@@ -39,17 +41,17 @@ class TextTower:
         # CLIP models hold the parts of their text tower themselves, others in `text`.
         self._inside = "text." if hasattr(model, "text") else ""
         tower = getattr(model, "text", model)
-        self._pool: str = getattr(tower, "pool_type", getattr(model, "text_pool_type", ""))
+        self.pool: str = getattr(tower, "pool_type", getattr(model, "text_pool_type", ""))
         self._end: int = getattr(tower, "eos_id", getattr(model, "text_eos_id", -1))
         self.is_causal: bool = (
             getattr(tower, "attn_mask", None) is not None
             and getattr(tower, "cls_emb", None) is None
-            and self._pool in ("argmax", "eos")
+            and self.pool in ("argmax", "eos")
         )
 
     def lengths(self, tokens: "torch.Tensor") -> NDArray[np.int64]:
         """Count the tokens of each text up to the one its row is read at."""
-        is_end = tokens == self._end if self._pool == "eos" else tokens
+        is_end = tokens == self._end if self.pool == "eos" else tokens
         ends: NDArray[np.int64] = is_end.int().argmax(dim=-1).numpy() + 1
         return ends
 
@@ -76,13 +78,10 @@ class TextTower:
 class OpenClipEncoder:
     """A model of open_clip, with its own tokenizer and preprocessing.
 
-    Made by :func:`~promptboost.encoders.load_encoder`.
-
-    Attributes
-    ----------
-    buckets : bool
-        Whether texts are encoded without computing what follows their end token. It is so for
-        causal text towers that were seen, when loaded, to give the same row either way.
+    Made by :func:`~promptboost.encoders.load_encoder`. Methods that go through the towers of
+    `model` do not change its weights. `buckets` tells whether texts are encoded without computing
+    what follows their end token: so it is for causal text towers that were seen, when loaded, to
+    give the same row either way.
     """
 
     def __init__(
@@ -102,43 +101,23 @@ class OpenClipEncoder:
         self.batch_size = batch_size
         self.context_length = int(tokenizer.context_length)
         self.logit_scale = float(model.logit_scale.detach().float().exp().mean())
-        self._model = model
-        self._preprocess = preprocess
-        self._tokenizer = tokenizer
+        self.model = model
+        self.device: torch.device = model.logit_scale.device
+        self.preprocess = preprocess
+        self.tokenizer = tokenizer
         self._tower = TextTower(model)
         self.causal_text = self._tower.is_causal
         # Trimming swaps tensors of the tower for the time of a batch.
         self._lock = threading.Lock()
-        sample = self._rows(self._tokenizer(["a photo of a cat"]))
+        sample = self._rows(self.tokenizer(["a photo of a cat"]))
         self.dim = sample.shape[1]
         self.buckets = self.causal_text and self._trims_soundly()
-
-    @property
-    def device(self) -> "torch.device":
-        """Where the model is."""
-        device: torch.device = self._model.logit_scale.device
-        return device
-
-    @property
-    def model(self) -> Any:
-        """The open_clip model, for methods that go through its towers. Its weights are not to change."""
-        return self._model
-
-    @property
-    def preprocess(self) -> Any:
-        """Maps an image to a tensor, as the model was evaluated."""
-        return self._preprocess
-
-    @property
-    def tokenizer(self) -> Any:
-        """Maps texts to a matrix of tokens as wide as the context."""
-        return self._tokenizer
 
     def encode_texts(self, texts: Sequence[str]) -> UnitRows:
         """Embed texts as unit rows, in the order given."""
         if len(texts) == 0:
             return np.zeros((0, self.dim), dtype=np.float32)
-        tokens = self._tokenizer(list(texts))
+        tokens = self.tokenizer(list(texts))
         lengths = self._lengths(texts, tokens)
         report_truncated(texts, lengths, self.context_length, self.id)
         width = tokens.shape[1]
@@ -158,19 +137,19 @@ class OpenClipEncoder:
         kind = torch.float16 if self.half_precision else torch.float32
         blocks = [np.zeros((0, self.dim), dtype=np.float32)]
         for batch in batches(images, self.batch_size):
-            inputs = torch.stack([self._preprocess(image) for image in batch])
+            inputs = torch.stack([self.preprocess(image) for image in batch])
             with torch.inference_mode():
-                rows = self._model.encode_image(inputs.to(self.device, kind), normalize=True)
+                rows = self.model.encode_image(inputs.to(self.device, kind), normalize=True)
             blocks.append(unit_rows(rows.float().cpu().numpy()))
         return np.concatenate(blocks)
 
     def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Count the tokens of each text, with start and end tokens, before any truncation."""
-        if hasattr(self._tokenizer, "encode"):  # open_clip's own, without start and end tokens
-            counts = [len(self._tokenizer.encode(text)) + 2 for text in texts]
+        if hasattr(self.tokenizer, "encode"):  # open_clip's own, without start and end tokens
+            counts = [len(self.tokenizer.encode(text)) + 2 for text in texts]
         else:
-            clean = [self._tokenizer.clean_fn(text) for text in texts]
-            ids = self._tokenizer.tokenizer(clean, verbose=False).input_ids
+            clean = [self.tokenizer.clean_fn(text) for text in texts]
+            ids = self.tokenizer.tokenizer(clean, verbose=False).input_ids
             counts = [len(row) for row in ids]
         return np.array(counts, dtype=np.int64)
 
@@ -178,7 +157,7 @@ class OpenClipEncoder:
         """Return the text tower for gradients."""
         from promptboost.encoders.openclip.tower import OpenClipTower
 
-        return OpenClipTower(self._model, self._tokenizer, self.id)
+        return OpenClipTower(self.model, self.tokenizer, self.id)
 
     def _lengths(self, texts: Sequence[str], tokens: "torch.Tensor") -> NDArray[np.int64]:
         """Count tokens before truncation, tokenising again only what may have been truncated."""
@@ -198,7 +177,7 @@ class OpenClipEncoder:
 
     def _trims_soundly(self) -> bool:
         """Whether a short text has the same row with and without what follows its end token."""
-        tokens = self._tokenizer(["a photo of a cat", "a bird"])
+        tokens = self.tokenizer(["a photo of a cat", "a bird"])
         try:
             trimmed = self._rows(tokens[:, : int(self._tower.lengths(tokens).max())])
         except (RuntimeError, KeyError):  # a tower that needs its whole context

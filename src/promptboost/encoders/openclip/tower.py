@@ -4,58 +4,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from promptboost.encoders.openclip.openclip import TextTower, projected
 from promptboost.errors import EncoderError
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["OpenClipWords", "OpenClipTower"]
-
-
-class OpenClipWords:
-    """Texts to tokens and back, with the tokens around every text told apart from its own."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._is_own = hasattr(tokenizer, "encode")
-        self.start, self.end = self._around()
-        self.padding = int(tokenizer(["a"])[0, -1])
-
-    def tokenize(self, text: str) -> list[int]:
-        """Return the tokens of a text, without start and end."""
-        if self._is_own:
-            return list(self._tokenizer.encode(text))
-        return self._other(text, special=False)
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text that tokens stand for."""
-        decode = self._tokenizer.decode if self._is_own else self._tokenizer.tokenizer.decode
-        return str(decode(list(tokens))).strip()
-
-    def writable(self, size: int) -> list[int]:
-        """Return the tokens below `size` that stand for whole characters and are not special."""
-        inner = self._tokenizer if self._is_own else self._tokenizer.tokenizer
-        count = inner.vocab_size if self._is_own else len(inner)
-        special = set(inner.all_special_ids)
-        tokens = (token for token in range(min(size, count)) if token not in special)
-        return [token for token in tokens if _is_text(self.decode([token]))]
-
-    def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        if self._is_own:
-            return (self._tokenizer.sot_token_id,), (self._tokenizer.eot_token_id,)
-        bare, whole = self._other("a", special=False), self._other("a", special=True)
-        starts = range(len(whole) - len(bare) + 1)
-        first = next(i for i in starts if whole[i : i + len(bare)] == bare)
-        return tuple(whole[:first]), tuple(whole[first + len(bare) :])
-
-    def _other(self, text: str, *, special: bool) -> list[int]:
-        clean = self._tokenizer.clean_fn(text)
-        ids = self._tokenizer.tokenizer(clean, add_special_tokens=special, verbose=False).input_ids
-        return list(ids)
-
-
-def _is_text(text: str) -> bool:
-    return bool(text.strip()) and text.isprintable() and "\ufffd" not in text
 
 
 # Texts in one sequence of a causal tower: more share a beginning, but attention grows squared.
@@ -72,14 +25,15 @@ class OpenClipTower:
 
     def __init__(self, model: Any, tokenizer: Any, encoder_id: str) -> None:
         tower = getattr(model, "text", model)
-        self._pool: str = getattr(tower, "pool_type", getattr(model, "text_pool_type", "none"))
+        reader = TextTower(model)
+        self._pool, self._is_causal = reader.pool or "none", reader.is_causal
         self._check_make(tower, encoder_id)
         self._tower = tower
-        self._words = OpenClipWords(tokenizer)
-        self.start = self._words.start
-        self.end = self._words.end
+        self._tokenizer = tokenizer
+        self._has_own_tokenizer = hasattr(tokenizer, "encode")
+        self.start, self.end = self._around()
+        self._padding = int(tokenizer(["a"])[0, -1])
         self.context_length = int(tokenizer.context_length)
-        self._is_causal = tower.attn_mask is not None and self._pool in ("argmax", "eos")
 
     def _check_make(self, tower: Any, encoder_id: str) -> None:
         parts = ("token_embedding", "positional_embedding", "transformer", "ln_final", "attn_mask")
@@ -104,19 +58,41 @@ class OpenClipTower:
 
     @cached_property
     def allowed(self) -> "torch.Tensor":
-        """The tokens that decode to whole characters."""
+        """The tokens that stand for whole characters and are not special."""
         import torch
 
-        tokens = self._words.writable(len(self.vocabulary))
-        return torch.tensor(tokens, device=self.vocabulary.device)
+        own = self._has_own_tokenizer
+        inner = self._tokenizer if own else self._tokenizer.tokenizer
+        special = set(inner.all_special_ids)
+        count = min(inner.vocab_size if own else len(inner), len(self.vocabulary))
+        tokens = [token for token in range(count) if token not in special]
+        kept = [token for token in tokens if _is_text(self.decode([token]))]
+        return torch.tensor(kept, device=self.vocabulary.device)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the tokens of a text, without start and end."""
-        return self._words.tokenize(text)
+        if self._has_own_tokenizer:
+            return list(self._tokenizer.encode(text))
+        return self._other_tokens(text, special=False)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text that tokens stand for."""
-        return self._words.decode(tokens)
+        inner = self._tokenizer if self._has_own_tokenizer else self._tokenizer.tokenizer
+        return str(inner.decode(list(tokens))).strip()
+
+    def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the tokens before and after those of every text."""
+        if self._has_own_tokenizer:
+            return (self._tokenizer.sot_token_id,), (self._tokenizer.eot_token_id,)
+        bare, whole = (self._other_tokens("a", special=special) for special in (False, True))
+        starts = range(len(whole) - len(bare) + 1)
+        first = next(i for i in starts if whole[i : i + len(bare)] == bare)
+        return tuple(whole[:first]), tuple(whole[first + len(bare) :])
+
+    def _other_tokens(self, text: str, *, special: bool) -> list[int]:
+        clean = self._tokenizer.clean_fn(text)
+        ids = self._tokenizer.tokenizer(clean, add_special_tokens=special, verbose=False).input_ids
+        return list(ids)
 
     def encode(
         self, beginning: "torch.Tensor", endings: "torch.Tensor", lengths: "torch.Tensor"
@@ -126,11 +102,7 @@ class OpenClipTower:
 
         pooled = (self._together if self._is_causal else self._apart)(beginning, endings, lengths)
         pooled = self._tower.ln_final(pooled)
-        projection = self._tower.text_projection
-        if isinstance(projection, torch.nn.Linear):
-            pooled = projection(pooled)
-        elif projection is not None:
-            pooled = pooled @ projection
+        pooled = projected(pooled, self._tower.text_projection)
         return torch.nn.functional.normalize(pooled.float(), dim=-1)
 
     def _together(
@@ -164,7 +136,7 @@ class OpenClipTower:
         tokens = torch.nn.functional.pad(tokens, (0, 0, 0, rest))
         positions = torch.arange(self.context_length, device=tokens.device)
         present = positions < ends[:, None]
-        tokens = torch.where(present[:, :, None], tokens, self.vocabulary[self._words.padding])
+        tokens = torch.where(present[:, :, None], tokens, self.vocabulary[self._padding])
         states = self._states(tokens, positions, self._tower.attn_mask)
         if self._pool in ("first", "last"):
             return states[:, 0 if self._pool == "first" else -1]
@@ -177,6 +149,10 @@ class OpenClipTower:
         placed = tokens.to(kind) + self._tower.positional_embedding[positions].to(kind)
         states: torch.Tensor = self._tower.transformer(placed, attn_mask=mask)
         return states
+
+
+def _is_text(text: str) -> bool:
+    return bool(text.strip()) and text.isprintable() and "\ufffd" not in text
 
 
 def _apart_mask(first: int, group: int, width: int, tokens: "torch.Tensor") -> "torch.Tensor":

@@ -3,8 +3,6 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["EncoderShare", "StoreReport", "Verification", "human_bytes"]
-
 
 def human_bytes(count: int) -> str:
     """Write a number of bytes for people.
@@ -14,14 +12,12 @@ def human_bytes(count: int) -> str:
     >>> human_bytes(812), human_bytes(20_000_000_000)
     ('812 B', '20.0 GB')
     """
-    if count < 1000:
-        return f"{count} B"
     size = float(count)
-    for unit in ("kB", "MB", "GB"):
-        size /= 1000
+    for unit in ("B", "kB", "MB", "GB"):
         if size < 999.95:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1000:.1f} TB"
+            return f"{size:.1f} {unit}" if unit != "B" else f"{count} B"
+        size /= 1000
+    return f"{size:.1f} TB"
 
 
 @dataclass(frozen=True)
@@ -29,11 +25,11 @@ class EncoderShare:
     """What the store holds for one encoder: embeddings, bytes on disk, files, damaged files."""
 
     fingerprint: str
-    name: str
-    rows: int
-    bytes: int
-    files: int
-    corrupt: int
+    name: str = ""
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    corrupt: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,15 +92,8 @@ class StoreReport:
 class Verification:
     """What a check of every byte found; ``str()`` gives a sentence.
 
-    Attributes
-    ----------
-    files : int
-        Files checked.
-    damaged : tuple of str
-        Those that were not as written: what is sound in them has been kept.
-    rows_lost : int
-        Embeddings in blocks that failed their checksum. Where SQLite cannot read a file, what it
-        lost cannot be counted.
+    What is sound in the damaged files has been kept. ``rows_lost`` counts the embeddings in blocks
+    that failed their checksum; what a file lost that SQLite cannot read cannot be counted.
 
     Examples
     --------

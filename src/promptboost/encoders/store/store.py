@@ -1,20 +1,19 @@
 """The embedding store: embeddings computed once, found again by what they were computed from.
 
 It is kept in SQLite files, one for each encoder (:mod:`~promptboost.encoders.store.database`).
-``benchmarks/store.py``, 20,000 vectors of 512 numbers on a busy machine: 2.2 s to write and 0.95 s
-to read, in 42 MB; plain SQLite with a row a vector 2.3 s, 0.93 s and 83 MB; LMDB 1.2 s, 0.58 s and
-84 MB; our own memory-mapped segments, which this replaced, 2.3 s, 0.43 s and 41 MB. Computing them
-takes minutes: what counts is that a killed writer or a second one loses nothing, and SQLite sees to
-that without code of ours.
+Computing embeddings takes minutes, reading them a second: what counts is that a killed writer or a
+second one loses nothing, and SQLite sees to that. ``docs/performance.md`` has the figures.
 """
 
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +25,9 @@ from promptboost.encoders.store.database import (
     KEY_BYTES,
     DamagedDatabaseError,
     Database,
-    Dtype,
 )
 from promptboost.encoders.store.report import EncoderShare, StoreReport, Verification
 from promptboost.errors import EmbeddingError, SettingError, StoreError
-
-__all__ = ["Compute", "EmbeddingStore", "default_root", "image_key", "text_key"]
-
-Compute = Callable[[list[int]], NDArray[np.float32]]
 
 _FORMAT = "v2"  # another format is another folder, so that versions can share a root
 _OURS = re.compile(rf"float(16|32)x[1-9]\d*-[0-9a-f]+{re.escape(DATABASE)}")
@@ -45,8 +39,6 @@ def text_key(text: str) -> bytes:
 
     Examples
     --------
-    >>> len(text_key("a photo of a cat"))
-    16
     >>> text_key("a cat") == text_key("a cat ")
     False
     """
@@ -56,14 +48,9 @@ def text_key(text: str) -> bytes:
 
 
 def image_key(image_bytes_digest: bytes, view: str) -> bytes:
-    """Digest one view of an image.
+    """Digest one view of an image, from a digest of its file: a renamed image is still known.
 
-    Parameters
-    ----------
-    image_bytes_digest : bytes
-        A digest of the image file's bytes, so that a renamed image is still known.
-    view : str
-        Names the view (crop, flip, ...) and everything that it depends on; ``""`` for none.
+    `view` names the crop and everything that it depends on; ``""`` is the image itself.
 
     Examples
     --------
@@ -113,8 +100,6 @@ class EmbeddingStore:
     computing [0, 1]
     >>> bool((store.get_or_compute("some-encoder", keys, compute, dim=2) == rows).all())
     True
-    >>> store.report().rows
-    2
     >>> folder.cleanup()
     """
 
@@ -128,11 +113,11 @@ class EmbeddingStore:
         self,
         fingerprint: str,
         keys: Sequence[bytes],
-        compute: Compute,
+        compute: Callable[[list[int]], NDArray[np.float32]],
         *,
         dim: int,
         batch: int = 1024,
-        dtype: Dtype = "float32",
+        dtype: Literal["float32", "float16"] = "float32",
         name: str = "",
         progress: Callable[[int], None] | None = None,
     ) -> UnitRows:
@@ -141,13 +126,11 @@ class EmbeddingStore:
         Parameters
         ----------
         fingerprint : str
-            Of the encoder: whatever changes embeddings must change it.
+            Of the encoder, which people call `name`: whatever changes embeddings must change it.
         keys : sequence of bytes
             From :func:`text_key` or :func:`image_key`; may repeat.
         compute : callable
             Given positions in ``keys``, without repeats and in order, returns a row for each.
-        dim : int
-            Length of the rows.
         batch : int, default=1024
             Positions given to ``compute`` at once. Each batch is stored before the next begins, so
             a killed run goes on where it was.
@@ -155,189 +138,126 @@ class EmbeddingStore:
             Number type on disk. ``"float32"`` returns rows exactly as computed. ``"float16"``
             takes half the room; rows are rounded and made unit length again, on the first run as
             on every later one.
-        name : str, optional
-            What people call the encoder, shown in reports.
         progress : callable, optional
             Called with the number of further keys that are done; the numbers add up to all.
 
         Returns
         -------
-        ndarray of shape (len(keys), dim), float32
+        float32 array of shape (len(keys), dim)
             Bit for bit the same on every run.
         """
         _check_settings(keys, dim, batch, dtype)
+        identity = f"{dtype}x{dim} {fingerprint}".encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(identity, digest_size=16).hexdigest()
+        database = Database(self.root / f"{dtype}x{dim}-{digest}{DATABASE}")
+        settings = {"fingerprint": fingerprint, "name": name}
         out = np.empty((len(keys), dim), dtype=np.float32)
         first: dict[bytes, int] = {}
         for position, key in enumerate(keys):
             first.setdefault(key, position)
-        database = self._database(fingerprint, dim, dtype)
         missing = database.fill(keys, list(first.values()), out)
         if progress:
             progress(len(keys) - len(missing))
         if missing:
             # What cannot be stored is not computed either.
-            database.prepare(fingerprint, name)
+            database.prepare(settings)
         for start in range(0, len(missing), batch):
             part = missing[start : start + batch]
             # Another process may have stored some of it meanwhile.
-            todo = database.fill(keys, part, out)
-            if todo:
-                raw = _as_stored(compute(todo), len(todo), dim, dtype)
-                self._add(database, fingerprint, name, keys, todo, raw, out)
+            if todo := database.fill(keys, part, out):
+                raw = _checked(compute(todo), (len(todo), dim), database.dtype)
+                if not database.path.exists():  # another process has cleared the store
+                    database.prepare(settings)
+                try:
+                    database.add(keys, todo, raw, out)
+                except DamagedDatabaseError as damage:
+                    database.rebuild(str(damage))
+                    database.prepare(settings)
+                    database.add(keys, todo, raw, out)
+                self._evict()
             if progress:
                 progress(len(part))
-        if len(first) < len(keys):
-            out = out[[first[key] for key in keys]]
-        return out
+        return out[[first[key] for key in keys]] if len(first) < len(keys) else out
 
     def report(self) -> StoreReport:
         """Return what is stored, for which encoders, and what room it takes."""
-        groups: dict[str, list[Path]] = {}
-        for path in self._files():
-            groups.setdefault(path.name.partition(".")[0], []).append(path)
+        fingerprints: dict[str, str] = {}
         shares: dict[str, EncoderShare] = {}
-        for digest, paths in sorted(groups.items()):
-            share = _share(digest, paths)
-            known = shares.get(share.fingerprint)
-            shares[share.fingerprint] = share if known is None else _sum(known, share)
+        for path in self._files():  # a database comes before what was set aside of it
+            digest, is_database = path.name.partition(".")[0], path.suffix == DATABASE
+            about: dict[str, Any] = {}
+            rows, is_corrupt = 0, path.suffix == CORRUPT
+            if is_database:
+                try:
+                    about, rows = Database(path).contents()
+                except DamagedDatabaseError:
+                    is_corrupt = True
+            fingerprint = fingerprints.setdefault(digest, about.get("fingerprint", digest))
+            share = shares.get(fingerprint, EncoderShare(fingerprint))
+            shares[fingerprint] = replace(
+                share,
+                name=share.name or about.get("name", ""),
+                rows=share.rows + rows,
+                bytes=share.bytes + _size(path),
+                files=share.files + is_database,
+                corrupt=share.corrupt + is_corrupt,
+            )
         outdated = sum(map(_size, self._outdated()))
         return StoreReport(str(self.root.parent), self.max_bytes, tuple(shares.values()), outdated)
 
     def verify(self) -> Verification:
         """Check every byte; keep what is sound and drop the rest."""
-        lost, damaged = 0, []
-        databases = self._databases()
-        for path in databases:
-            sound, rows = _opened(path).check()
-            lost += rows
-            damaged += [] if sound else [str(path)]
-        return Verification(len(databases), tuple(damaged), lost)
+        found = {str(path): Database(path).check() for path in self._files(DATABASE)}
+        damaged = tuple(path for path, (sound, _) in found.items() if not sound)
+        return Verification(len(found), damaged, sum(lost for _, lost in found.values()))
 
     def clear(self, fingerprint: str | None = None) -> int:
         """Delete everything, or what is stored for one encoder; return the bytes freed."""
-        if fingerprint is None:
-            doomed = [*self._files(), *self._outdated()]
-        else:
-            doomed = [
-                path for path in self._databases() if _about(path).get("fingerprint") == fingerprint
-            ]
+        doomed = [*self._files(), *self._outdated()] if fingerprint is None else []
+        for path in self._files(DATABASE) if fingerprint is not None else ():
+            with suppress(DamagedDatabaseError):
+                if Database(path).contents()[0].get("fingerprint") == fingerprint:
+                    doomed.append(path)
         freed = sum(map(_remove, doomed))
         with suppress(OSError):  # somebody else's file is in it: it stays
             self.root.rmdir()
         return freed
 
-    def _add(
-        self,
-        database: Database,
-        fingerprint: str,
-        name: str,
-        keys: Sequence[bytes],
-        positions: list[int],
-        raw: NDArray[Any],
-        out: UnitRows,
-    ) -> None:
-        if not database.path.exists():  # another process has cleared the store
-            database.prepare(fingerprint, name)
-        try:
-            database.add(keys, positions, raw, out)
-        except DamagedDatabaseError as damage:
-            database.rebuild(str(damage))
-            database.prepare(fingerprint, name)
-            database.add(keys, positions, raw, out)
-        self._evict()
-
-    def _database(self, fingerprint: str, dim: int, dtype: Dtype) -> Database:
-        identity = f"{dtype}x{dim} {fingerprint}".encode("utf-8", "surrogatepass")
-        digest = hashlib.blake2b(identity, digest_size=16).hexdigest()
-        return Database(self.root / f"{dtype}x{dim}-{digest}{DATABASE}", dim, dtype)
-
-    def _files(self) -> list[Path]:
+    def _files(self, suffix: str = "") -> list[Path]:
         """List the files that the store names itself: no others are counted or deleted."""
-        with suppress(FileNotFoundError, NotADirectoryError):
-            try:
-                return sorted(
-                    path
-                    for path in self.root.iterdir()
-                    if _OURS.match(path.name) and path.is_file()
-                )
-            except PermissionError as error:
-                raise StoreError(f"The embedding store may not read {self.root}.") from error
-        return []
+        try:
+            paths = sorted(self.root.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except PermissionError as error:
+            raise StoreError(f"The embedding store may not read {self.root}.") from error
+        ours = (path for path in paths if _OURS.match(path.name) and path.is_file())
+        return [path for path in ours if path.name.endswith(suffix)]
 
-    def _databases(self) -> list[Path]:
-        return [path for path in self._files() if path.name.endswith(DATABASE)]
-
-    def _outdated(self) -> Iterator[Path]:
+    def _outdated(self) -> list[Path]:
         """List the embeddings of the format before this one."""
-        return (path for path in (self.root.parent / "v1").glob("*/float*/*.seg*"))
+        return [*(self.root.parent / "v1").glob("*/float*/*.seg*")]
 
     def _evict(self) -> None:
         """Keep the limit: outdated and damaged files go first, then the least recently used."""
-        total = sum(map(_size, self._files())) + sum(map(_size, self._outdated()))
-        if total <= self.max_bytes:
+        if sum(map(_size, [*self._files(), *self._outdated()])) <= self.max_bytes:
             return
-        spare = [*self._outdated(), *(p for p in self._files() if p.name.endswith(CORRUPT))]
-        for path in spare:
-            total -= _remove(path)
-        while total > _SPARE * self.max_bytes and (databases := self._databases()):
+        for path in [*self._outdated(), *self._files(CORRUPT)]:
+            _remove(path)
+        while (excess := sum(map(_size, self._files())) - _SPARE * self.max_bytes) > 0:
             uses = []
-            for path in databases:
+            for path in self._files(DATABASE):
                 with suppress(StoreError, DamagedDatabaseError):
-                    uses += [(*use, path) for use in _opened(path).uses()]
-            excess = total - _SPARE * self.max_bytes
-            doomed: dict[Path, list[int]] = {}
+                    uses += [(*use, path) for use in Database(path).uses()]
+            doomed = defaultdict(list)
             for _, block, size, path in sorted(uses):
-                if excess <= 0:
-                    break
-                doomed.setdefault(path, []).append(block)
-                excess -= size
+                if excess > 0:
+                    doomed[path].append(block)
+                    excess -= size
+            if not doomed:
+                return
             for path, blocks in doomed.items():
-                _opened(path).drop(blocks)
-            before, total = total, sum(map(_size, self._files()))
-            if total >= before:
-                break
-
-
-def _opened(path: Path) -> Database:
-    """Open a database by its file's name."""
-    dtype, _, dim = path.name.partition("-")[0].partition("x")
-    return Database(path, int(dim), "float16" if dtype == "float16" else "float32")
-
-
-def _about(path: Path) -> dict[str, Any]:
-    with suppress(DamagedDatabaseError):
-        return _opened(path).settings()[0]
-    return {}
-
-
-def _share(digest: str, paths: list[Path]) -> EncoderShare:
-    about: dict[str, Any] = {}
-    rows, corrupt = 0, sum(path.name.endswith(CORRUPT) for path in paths)
-    databases = [path for path in paths if path.name.endswith(DATABASE)]
-    for path in databases:
-        try:
-            about, rows = _opened(path).settings()
-        except DamagedDatabaseError:
-            corrupt += 1
-    return EncoderShare(
-        fingerprint=about.get("fingerprint", digest),
-        name=about.get("name", ""),
-        rows=rows,
-        bytes=sum(map(_size, paths)),
-        files=len(databases),
-        corrupt=corrupt,
-    )
-
-
-def _sum(one: EncoderShare, other: EncoderShare) -> EncoderShare:
-    return EncoderShare(
-        one.fingerprint,
-        one.name or other.name,
-        one.rows + other.rows,
-        one.bytes + other.bytes,
-        one.files + other.files,
-        one.corrupt + other.corrupt,
-    )
+                Database(path).drop(blocks)
 
 
 def _size(path: Path) -> int:
@@ -348,6 +268,7 @@ def _size(path: Path) -> int:
 
 
 def _remove(path: Path) -> int:
+    """Delete a file; return the bytes freed."""
     size = _size(path)
     try:
         path.unlink()
@@ -369,19 +290,22 @@ def _check_settings(keys: Sequence[bytes], dim: int, batch: int, dtype: str) -> 
             )
 
 
-def _as_stored(rows: NDArray[np.float32], count: int, dim: int, dtype: Dtype) -> NDArray[Any]:
+def _checked(
+    rows: NDArray[np.float32], shape: tuple[int, int], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """Return computed rows in the number type of the store."""
     rows = np.asarray(rows)
-    if rows.shape != (count, dim):
+    if rows.shape != shape:
         raise EmbeddingError(
-            f"Computing {count} vectors of length {dim} gave an array of shape {rows.shape}; "
-            "nothing of this batch was stored."
+            f"Computing {shape[0]} vectors of length {shape[1]} gave an array of shape "
+            f"{rows.shape}; nothing of this batch was stored."
         )
     with np.errstate(over="ignore"):
         raw = np.ascontiguousarray(rows, dtype=dtype)
     bad = np.flatnonzero(~np.isfinite(raw).all(axis=1))
     if bad.size:
         raise EmbeddingError(
-            f"{bad.size} of {count} computed vectors are not finite in {dtype} (the first is "
-            f"number {bad[0]} of its batch); nothing of this batch was stored."
+            f"{bad.size} of {shape[0]} computed vectors are not finite in {dtype.name} (the first "
+            f"is number {bad[0]} of its batch); nothing of this batch was stored."
         )
     return raw
