@@ -29,6 +29,7 @@ CORRUPT = ".corrupt"
 """Suffix of a damaged file set aside: never read again, the first to go when room is needed."""
 
 _BLOCK_BYTES = 1 << 16
+_KEYS_AT_ONCE = 500
 _TOUCH_SECONDS = 600.0  # noting every use would turn every read into a write
 _LOCK_SECONDS = 300.0
 _ELSEWHERE = "set PROMPTBOOST_CACHE to another folder"
@@ -200,12 +201,14 @@ class Database:
     ) -> tuple[list[int], list[int], list[int]]:
         """Fill ``out``; return the positions without an embedding, and damaged and stale blocks."""
         places = defaultdict(list)
-        for position in wanted:
-            query = "SELECT block, position FROM places WHERE key = ?"
-            # In a damaged file a number may have become anything.
-            match connection.execute(query, (keys[position],)).fetchone():
-                case (int(block), int(row)):
-                    places[block].append((position, row))
+        for start in range(0, len(wanted), _KEYS_AT_ONCE):
+            part = {keys[position]: position for position in wanted[start : start + _KEYS_AT_ONCE]}
+            marks = ",".join("?" * len(part))
+            query = f"SELECT key, block, position FROM places WHERE key IN ({marks})"
+            for key, block, row in connection.execute(query, list(part)):
+                # In a damaged file a number may have become anything.
+                if key in part and isinstance(block, int) and isinstance(row, int):
+                    places[block].append((part[key], row))
         missing, bad, stale = set(wanted), [], []
         for block in sorted(places):
             query = (
