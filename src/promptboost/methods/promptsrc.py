@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.data.views import draw_view
-from promptboost.encoders.base import Encoder, unit_rows
+from promptboost.encoders.base import Encoder, UnitRows, unit_rows
 from promptboost.encoders.openclip.deep_prompts import (
     ClassTokens,
     DeepPrompts,
@@ -63,6 +63,10 @@ class PromptedClassifier(Fitted):
 
     def logits(self, images: Images) -> Logits:
         """Run the prompted image tower on the images."""
+        logits = self._rows(images) @ self.class_rows.T * self.origin.encoder.logit_scale
+        return np.asarray(logits, dtype=np.float32)
+
+    def _rows(self, images: Images) -> UnitRows:
         import torch
 
         encoder = vit_clip(self.origin.encoder)
@@ -74,8 +78,7 @@ class PromptedClassifier(Fitted):
             with torch.inference_mode():
                 rows = towers.image_rows(pixels, prompts)
             blocks.append(unit_rows(rows.float().cpu().numpy()))
-        logits = np.concatenate(blocks) @ self.class_rows.T * self.origin.encoder.logit_scale
-        return np.asarray(logits, dtype=np.float32)
+        return np.concatenate(blocks)
 
     def transfer(self, encoder: Encoder) -> EmulatedClassifier:
         """Emulate it: prompts are vectors of one model and mean nothing to another."""
