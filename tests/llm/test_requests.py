@@ -158,9 +158,12 @@ def ask_until_given_up(cache, act):
 def test_a_long_wait_is_told_and_told_once(cache):
     limited = Act(status=429, headers={"retry-after": "5"})
     said = []
+    # All three are under way when the first is refused: one that asks later is refused anew.
+    together = threading.Barrier(3)
 
     def script(question, number):
         if number == 1 and question in QUESTIONS[:3]:
+            together.wait(timeout=60)
             return limited
         return Act()
 
