@@ -128,32 +128,7 @@ def report_html(run: Run) -> str:
 
 
 def write_card(run: str | os.PathLike[str]) -> Path:
-    """Write the model card of a run into its folder.
-
-    Parameters
-    ----------
-    run : path-like
-        A run folder, with ``ensemble.json`` and ``metrics.json`` at least.
-
-    Returns
-    -------
-    pathlib.Path
-        The file ``README.md``, whole or, if anything is wrong, as it was before.
-
-    Raises
-    ------
-    RunError
-        If it is not a run folder, or the fit was not finished.
-    FileFormatError
-        If one of its files cannot be understood.
-
-    Examples
-    --------
-    >>> write_card("no-such-run")
-    Traceback (most recent call last):
-    promptboost.errors.RunError: no-such-run is not a run folder. To make one, type: \
-promptboost fit DATA -o no-such-run
-    """
+    """Write the model card of a run into its folder, as ``README.md``; see :func:`write_report`."""
     file = Path(run) / "README.md"
     write_text(file, card_markdown(read_run(run)))
     return file
