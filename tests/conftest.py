@@ -8,7 +8,15 @@ settings.register_profile("fuzz", deadline=None, print_blob=True, max_examples=5
 settings.load_profile("house")
 
 
+@pytest.fixture(scope="session")
+def _networks(tmp_path_factory):
+    """What ConSE encoders build of their weights, which takes seconds and is the same for all tests."""
+    return tmp_path_factory.mktemp("conse")
+
+
 @pytest.fixture(autouse=True)
-def _own_store(tmp_path_factory, monkeypatch):
+def _own_store(tmp_path_factory, monkeypatch, _networks):
     """No test meets the embeddings of another, or of the person who runs it."""
-    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path_factory.mktemp("cache")))
+    cache = tmp_path_factory.mktemp("cache")
+    (cache / "conse").symlink_to(_networks, target_is_directory=True)
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(cache))

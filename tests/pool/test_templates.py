@@ -1,10 +1,10 @@
-import builtins
+import sys
 
 import pytest
 
 from promptboost.errors import MissingExtraError, PoolError
 from promptboost.pool import TEMPLATES, clip_templates, fill
-from promptboost.pool.templates import check_templates
+from promptboost.pool.templates import check_templates, open_clip_words
 from promptboost.pool.text import text_key
 
 
@@ -36,15 +36,30 @@ def test_clip_templates_are_the_80_of_open_clip():
     assert "itap of a {}." in templates
 
 
+def test_words_are_those_of_open_clip():
+    open_clip = pytest.importorskip("open_clip")
+    said = tuple(template("{}") for template in open_clip.OPENAI_IMAGENET_TEMPLATES)
+    assert clip_templates() == said
+    assert open_clip_words("IMAGENET_CLASSNAMES") == tuple(open_clip.IMAGENET_CLASSNAMES)
+
+
+def test_words_of_an_open_clip_that_keeps_them_elsewhere(tmp_path, monkeypatch):
+    (tmp_path / "open_clip").mkdir()
+    words = "MINE = ['owl']\nOURS = (lambda c: f'a {c}!', lambda c: f'the {c}.')\n"
+    (tmp_path / "open_clip" / "__init__.py").write_text(words)
+    monkeypatch.delitem(sys.modules, "open_clip", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert open_clip_words("MINE") == ("owl",)
+        assert open_clip_words("OURS") == ("a {}!", "the {}.")
+    finally:
+        sys.modules.pop("open_clip", None)
+
+
 def test_without_open_clip_the_command_to_install_it_is_named(monkeypatch):
-    real = builtins.__import__
-
-    def no_open_clip(name, *args, **kwargs):
-        if name == "open_clip":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", no_open_clip)
+    open_clip_words.cache_clear()
+    monkeypatch.setattr("promptboost.pool.templates.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "open_clip", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'promptboost\[clip\]'"):
         clip_templates()
 

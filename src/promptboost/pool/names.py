@@ -12,8 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from promptboost.errors import FileFormatError, PoolError
+from promptboost.errors import FileFormatError, MissingExtraError, PoolError
 from promptboost.files import read_json, read_text
+from promptboost.pool.templates import open_clip_words
 from promptboost.pool.text import LOOSE, STRICT, Key, Spelling, clean, control_character, name_key
 
 Synonyms = Mapping[str, Sequence[str]]
@@ -233,6 +234,11 @@ def is_wnid(name: str) -> bool:
     return _WNID.fullmatch(name) is not None
 
 
+def imagenet_class_names() -> tuple[str, ...]:
+    """Return CLIP's names of the 1000 classes, in the order of every ImageNet classifier."""
+    return open_clip_words("IMAGENET_CLASSNAMES")
+
+
 @cache
 def imagenet_names() -> dict[str, list[str]]:
     """Return the numbers of each ImageNet class by CLIP's name for it.
@@ -242,18 +248,18 @@ def imagenet_names() -> dict[str, list[str]]:
     have the same name in CLIP's list: such a name has two numbers.
     """
     timm = find_spec("timm")
-    if timm is None or timm.origin is None or find_spec("open_clip") is None:
+    if timm is None or timm.origin is None:
         return {}
     try:
         numbers = Path(timm.origin).with_name("data") / "_info" / "imagenet_synsets.txt"
         wnids = numbers.read_text("utf-8").split()
-        from open_clip import IMAGENET_CLASSNAMES
-    except (OSError, ImportError):
+        class_names = imagenet_class_names()
+    except (OSError, MissingExtraError):
         return {}
-    if len(wnids) != len(IMAGENET_CLASSNAMES) or not all(map(is_wnid, wnids)):
+    if len(wnids) != len(class_names) or not all(map(is_wnid, wnids)):
         return {}
     numbers_of: dict[str, list[str]] = {}
-    for wnid, name in zip(wnids, IMAGENET_CLASSNAMES, strict=True):
+    for wnid, name in zip(wnids, class_names, strict=True):
         numbers_of.setdefault(name, []).append(wnid)
     return numbers_of
 

