@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.encoders.base import Encoder
-from promptboost.errors import FileFormatError, SettingError
+from promptboost.errors import FileFormatError, SettingError, a_type
 from promptboost.files import write_text
 from promptboost.methods.base import Arrays, Fitted, Origin
 from promptboost.methods.registry import METHODS
@@ -112,7 +112,7 @@ def to_record(fitted: Fitted) -> tuple[dict[str, Any], Arrays]:
     """Return what is written of a classifier, perhaps inside another: a record for JSON, and arrays."""
     if fitted.kind not in _KINDS:
         raise SettingError(
-            f"a {type(fitted).__name__} cannot be saved: its kind {fitted.kind!r} is not registered; "
+            f"{a_type(fitted)} cannot be saved: its kind {fitted.kind!r} is not registered; "
             f"call promptboost.methods.register_fitted({type(fitted).__name__})"
         )
     fields, arrays = fitted.state()

@@ -5,7 +5,7 @@ from importlib import resources
 from pathlib import Path
 from shlex import quote
 
-from promptboost.errors import FileFormatError, PoolError
+from promptboost.errors import FileFormatError, PoolError, a_type
 from promptboost.pool.names import resolve
 from promptboost.pool.text import clean
 
@@ -75,8 +75,7 @@ def sentences_by_class(
 def _check_sentences(sentences: object, owner: str) -> list[str]:
     if isinstance(sentences, str) or not isinstance(sentences, Iterable):
         raise PoolError(
-            f"{owner} needs a list of sentences, not a {type(sentences).__name__}: "
-            'write ["sentence", …]'
+            f'{owner} needs a list of sentences, not {a_type(sentences)}: write ["sentence", …]'
         )
     return [
         clean(sentence, where=f"sentence {number} of {owner}")

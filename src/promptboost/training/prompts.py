@@ -13,7 +13,7 @@ from promptboost.boosting.grid import to_grid
 from promptboost.config import FitConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
-from promptboost.errors import LabelError, SettingError, few
+from promptboost.errors import LabelError, SettingError, a_type, few
 from promptboost.model import PromptEnsemble
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
 from promptboost.training.examples import Examples, Rows, RowSpace
@@ -87,7 +87,7 @@ def make_pool(
         return read_pool(pool, class_names, templates=templates, concatenate=concatenate)
     if pool is not None and not isinstance(pool, Mapping):
         raise SettingError(
-            f"pool is a {type(pool).__name__}: give a PromptPool, the path of a file, or a mapping "
+            f"pool is {a_type(pool)}: give a PromptPool, the path of a file, or a mapping "
             "from class name to sentences"
         )
     return build_pool(class_names, templates=templates, descriptions=pool, concatenate=concatenate)
