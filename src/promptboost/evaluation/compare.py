@@ -181,7 +181,8 @@ def _measure(
             fitted = fitted or _fit_or_load(cell, world, draw, folder, book)
             there = fitted if at_home else _carried(fitted, via, on)
         seconds = time.perf_counter() - start
-        result = _figures(there, draw, at_home, seconds)
+        result = figures(there, draw, learnt_there=at_home)
+        result["fit_s"] = round(seconds, 3)
         result["predict_ms"] = _time_to_predict(there, world, book, key) if request.timed else None
         result["via"] = "" if at_home else via.name.lower()
         yield key, result, seconds
@@ -207,9 +208,10 @@ def _carried(fitted: Fitted, via: Transfer, on: Encoder) -> Fitted:
     return fitted.transfer(on)
 
 
-def _figures(fitted: Fitted, draw: Draw, at_home: bool, seconds: float) -> Result:
+def figures(fitted: Fitted, draw: Draw, *, learnt_there: bool = True) -> Result:
+    """Measure a classifier on a draw: on the images held out, and on those it learnt from."""
     name, held_out = fitted.origin.method, fitted.predict(draw.held_out)
-    if at_home:
+    if learnt_there:
         learnt = fitted.predict(draw.learn.images)
         measured = Guesses(name, "", held_out, learnt).result(draw.labels, draw.learn.labels)
     else:
@@ -220,7 +222,6 @@ def _figures(fitted: Fitted, draw: Draw, at_home: bool, seconds: float) -> Resul
         "class_accuracy": measured.class_accuracy,
         "learn_accuracy": measured.learn_accuracy,
         "prompts": None if words is None else float(np.mean([len(bank) for bank in words])),
-        "fit_s": round(seconds, 3),
         "image_passes": len(fitted.encoders_asked),
     }
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridPool, Shots, boost
-from promptboost.boosting.composition import log_losses, scores_of
+from promptboost.boosting.composition import Composition, log_losses, scores_of
 from promptboost.boosting.gradient.compose import GradientSettings
 from promptboost.boosting.gradient.scale import calibrated_scale, choose_scale, dealt
 from promptboost.config import BoostConfig
@@ -241,9 +241,8 @@ def fit_ensemble(
     return record.ensemble(rounds, np.asarray(state.weights))
 
 
-def round_text(done: BoostRound, texts: PoolTexts) -> Round:
-    """Put a round into words."""
-    weak = done.composition
+def bank_texts(weak: Composition, texts: PoolTexts) -> dict[str, dict[str, int]]:
+    """Put the banks of a weak classifier into words: class name → {text: copies}."""
     banks: dict[str, dict[str, int]] = {}
     for k, name in enumerate(texts.class_names):
         bank: Counter[str] = Counter()
@@ -252,10 +251,16 @@ def round_text(done: BoostRound, texts: PoolTexts) -> Round:
         for prompt, copies in weak.banks[k].items():
             bank[texts.prompt_texts[k][prompt]] += copies
         banks[name] = bank
+    return banks
+
+
+def round_text(done: BoostRound, texts: PoolTexts) -> Round:
+    """Put a round into words."""
+    weak = done.composition
     trace = weak.trace if isinstance(weak.trace, GradientTrace) else None
     return Round(
         template=texts.templates[weak.template],
-        banks=banks,
+        banks=bank_texts(weak, texts),
         error=weak.error,
         template_error=weak.template_error,
         vote=done.vote,
