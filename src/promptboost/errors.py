@@ -93,8 +93,8 @@ def place(path: str | Path) -> str:
 
 
 def _typed(program: Path) -> str:
-    found = shutil.which(program.stem)
-    if found is not None and os.path.abspath(found) == os.path.abspath(program):
+    on_path = shutil.which(program.stem)
+    if on_path is not None and os.path.abspath(on_path) == os.path.abspath(program):
         return program.stem
     path = place(program)
     # A shell looks for a bare name on the PATH only.

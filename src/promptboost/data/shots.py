@@ -116,13 +116,13 @@ def _check_numbers(shots: int, seed: int) -> None:
         raise SettingError(f"shots is {shots} and seed {seed}; try shots 1 or more, seed 0 or more")
 
 
-def _check_enough(name: str, there: int, shots: int, fewer: Fewer) -> None:
-    if there == 0:
+def _check_enough(name: str, count: int, shots: int, fewer: Fewer) -> None:
+    if count == 0:
         raise DataError(f"the class {name!r} has no images to learn from; add some or remove it")
-    if there < shots and fewer == "stop":
+    if count < shots and fewer == "stop":
         raise DataError(
-            f"the class {name!r} has {there} images to learn from, but {shots} are asked for; "
-            f"ask for {there} at most, or allow fewer (fewer='allow')"
+            f"the class {name!r} has {count} images to learn from, but {shots} are asked for; "
+            f"ask for {count} at most, or allow fewer (fewer='allow')"
         )
 
 

@@ -71,7 +71,7 @@ def usable_cells(request: CompareRequest, world: World, book: Notebook, say: Say
     every = METHODS if "all" in request.methods else ()
     methods = {name: make_method(name) for name in (*every, *spelled)}
     first = world.draw(request.shots[0], request.seeds[0]).learn
-    found: list[Cell] = []
+    usable: list[Cell] = []
     for name, method in methods.items():
         cells = [Cell(name, method, k, seed) for k in request.shots for seed in request.seeds]
         # What is all there can be shown, though a server that it needs is down.
@@ -85,8 +85,8 @@ def usable_cells(request: CompareRequest, world: World, book: Notebook, say: Say
                     raise type(error)(f"{name} cannot be used here: {error}") from error
                 say(f"without {name}: {error}")
                 continue
-        found += cells
-    return found
+        usable += cells
+    return usable
 
 
 def say_what_is_short(request: CompareRequest, world: World, say: Say) -> None:
@@ -254,26 +254,26 @@ def _about(request: CompareRequest, world: World) -> dict[str, Any]:
     }
 
 
-def write_results(request: CompareRequest, found: Compared) -> list[Path]:
+def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
     """Write what a comparison has found into its folder."""
-    if not found.lines:
+    if not compared.lines:
         return []
-    encoders = list(dict.fromkeys(line["on"] for line in found.lines))
+    encoders = list(dict.fromkeys(line["on"] for line in compared.lines))
     panels = []
     page = [f"# {request.source}\n"]
     for on in encoders:
-        here = curves(found.lines, on)
-        title = f"on {on}" if not here[0].via else f"carried from {request.encoder} to {on}"
-        panels.append((title, here))
-        page.append(f"## Accuracy {title}\n\n{markdown(here, request.shots)}\n")
+        drawn = curves(compared.lines, on)
+        title = f"on {on}" if not drawn[0].via else f"carried from {request.encoder} to {on}"
+        panels.append((title, drawn))
+        page.append(f"## Accuracy {title}\n\n{markdown(drawn, request.shots)}\n")
     page.append(
         f"Per cent, {_spread(request.seeds)}; the best of each column is bold. Time of a fit at the "
         "most shots, with images embedded already; time of an image from file to answer.\n"
     )
-    if found.failed:
-        page.append("Left out:\n\n" + "\n".join(f"- {line}" for line in found.failed) + "\n")
+    if compared.failed:
+        page.append("Left out:\n\n" + "\n".join(f"- {line}" for line in compared.failed) + "\n")
     files = {
-        "results.csv": to_csv(found.lines),
+        "results.csv": to_csv(compared.lines),
         "results.md": "\n".join(page),
         "accuracy.svg": accuracy_figure(panels, request.shots),
     }

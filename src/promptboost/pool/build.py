@@ -73,10 +73,10 @@ def build_pool(
     names = check_class_names(class_names)
     shared = TEMPLATES if templates is None else check_templates(templates)
     joining = _joining_templates(concatenate, shared, concatenation_template)
-    given = _by_source(descriptions, clean(source, where="source"), sources)
+    by_source = _by_source(descriptions, clean(source, where="source"), sources)
     sentences: dict[str, dict[str, list[str]]] = {name: {} for name in names}
     unused: dict[str, None] = {}
-    for origin, by_class in given.items():
+    for origin, by_class in by_source.items():
         matched, strange = sentences_by_class(names, by_class)
         for name, texts in matched.items():
             sentences[name][origin] = texts
@@ -109,38 +109,40 @@ def _by_source(
     source: str,
     wanted: Sequence[str] | None,
 ) -> dict[str, Sentences]:
-    given: dict[str, Sentences] = {}
+    by_source: dict[str, Sentences] = {}
     flat: dict[str, Sequence[str]] = {}
     for key, value in (descriptions or {}).items():
         if isinstance(value, Mapping):
             name = clean(key, where="the name of a source")
-            if name in given:
+            if name in by_source:
                 raise PoolError(f"two sources are called {name!r}: rename one")
-            given[name] = value
+            by_source[name] = value
         else:
             flat[key] = value
-    if given and flat:
+    if by_source and flat:
         raise PoolError(
-            f"the descriptions mix sources and classes: {next(iter(given))!r} has sentences by "
+            f"the descriptions mix sources and classes: {next(iter(by_source))!r} has sentences by "
             f"class, {next(iter(flat))!r} is a list; give one or the other"
         )
-    if not given:
-        given = {source: flat}
-    if taken := {"template", "concat"} & given.keys():
+    if not by_source:
+        by_source = {source: flat}
+    if taken := {"template", "concat"} & by_source.keys():
         raise PoolError(
             f"a source cannot be called {taken.pop()!r}, which has a meaning of its own"
         )
-    return given if wanted is None else _choose_sources(given, wanted)
+    return by_source if wanted is None else _choose_sources(by_source, wanted)
 
 
-def _choose_sources(given: Mapping[str, Sentences], wanted: Sequence[str]) -> dict[str, Sentences]:
+def _choose_sources(
+    by_source: Mapping[str, Sentences], names: Sequence[str]
+) -> dict[str, Sentences]:
     """Take some of the sources, in the order wanted, or say which one there is not."""
-    if isinstance(wanted, str):
-        raise SettingError(f"sources must be a list of names, not one string: [{wanted!r}]")
-    for name in wanted:
-        if name not in given:
-            raise SettingError(f"there is no source {name!r}; there is {', '.join(given)}")
-    return {name: given[name] for name in wanted}
+    if isinstance(names, str):
+        raise SettingError(f"sources must be a list of names, not one string: [{names!r}]")
+    for name in names:
+        if name not in by_source:
+            raise SettingError(f"there is no source {name!r}; there is {', '.join(by_source)}")
+    return {name: by_source[name] for name in names}
 
 
 def _compose(

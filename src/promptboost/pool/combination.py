@@ -104,12 +104,12 @@ def deduplicate(pool: PromptPool) -> tuple[PromptPool, int]:
 
 def sentence_sources(pool: PromptPool, wanted: str = "") -> list[str]:
     """Name where the pool's sentences come from, without templates."""
-    there = [source for source in pool.prompts_by_source if source not in (TEMPLATE, CONCAT)]
+    sources = [source for source in pool.prompts_by_source if source not in (TEMPLATE, CONCAT)]
     names = [name.strip() for name in wanted.split(",") if name.strip()]
     if not names:
-        return there
-    chosen = {source for name in names for source in _matching(there, name)}
-    return [source for source in there if source in chosen]
+        return sources
+    chosen = {source for name in names for source in _matching(sources, name)}
+    return [source for source in sources if source in chosen]
 
 
 def of_sources(pool: PromptPool, wanted: str) -> PromptPool:
@@ -142,10 +142,10 @@ def goes_by(source: str, word: str) -> bool:
     return word.casefold() in {name.casefold() for name in names}
 
 
-def _matching(there: list[str], wanted: str) -> list[str]:
-    fitting = [name for name in there if goes_by(name, wanted)]
+def _matching(sources: list[str], wanted: str) -> list[str]:
+    fitting = [name for name in sources if goes_by(name, wanted)]
     if not fitting:
-        has = f"it has {', '.join(there)}" if there else "it has templates only"
+        has = f"it has {', '.join(sources)}" if sources else "it has templates only"
         raise PoolError(
             f"the pool has no sentences from {wanted!r}; {has}. Build one with the file that has them: "
             "promptboost pool build --help"

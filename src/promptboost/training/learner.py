@@ -87,10 +87,10 @@ def calibrated_logit_scale(
     losses = []
     for scale in _SCALES:
         logits = scale * held_out
-        own = log_losses(logits, shots.labels)
+        losses_of_label = log_losses(logits, shots.labels)
         # The mean over classes of the loss is the loss of the own class plus how far the others lie.
         others = logits[np.arange(n), shots.labels] - logits.mean(axis=1)
-        losses.append(float((own + others / (2 * n + 1)).mean()))
+        losses.append(float((losses_of_label + others / (2 * n + 1)).mean()))
     return float(f"{_SCALES[int(np.argmin(losses))]:.4g}")
 
 

@@ -145,16 +145,16 @@ def _embedded_pool(
     templates: Sequence[str] | None,
     concatenate: Literal["none", "one", "all"],
 ) -> PoolRows:
-    made = make_pool(class_names, pool, templates, concatenate)
-    if pool and not isinstance(pool, PromptPool) and made.missing:
+    joined = make_pool(class_names, pool, templates, concatenate)
+    if pool and not isinstance(pool, PromptPool) and joined.missing:
         # A slip of spelling looks the same.
         warnings.warn(
-            f"pool has no sentences for {few([*map(repr, made.missing)])}: only templates are there to "
+            f"pool has no sentences for {few([*map(repr, joined.missing)])}: only templates are there to "
             "choose from. Add sentences under these names, spelled as in y",
             UserWarning,
             stacklevel=4,  # whoever called fit of the estimator
         )
-    texts = PoolTexts.of(made, class_names)
+    texts = PoolTexts.of(joined, class_names)
     if isinstance(source, Embedder):
         return PoolRows.embed(texts, source)
     return PoolRows(texts, texts.embed(lambda wanted: embed_texts(source, wanted)))
