@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.findings.sets import VIEWS, ImageSet, PoolKind, Words
+from benchmarks.findings.sets import VIEWS, ImageSet, PoolKind
 from promptboost.boosting import BoostRound, GradientSettings, Shots
 from promptboost.boosting.composition import Composition
 from promptboost.evaluation.cells import Key, Result
@@ -94,13 +94,15 @@ def measured(images: ImageSet, draw: Draw, fitted: Fitted, moved: Fitted | None 
 
 
 def gradient_settings(
-    shots: Shots, words: Words, spelling: str = "promptboost"
+    images: ImageSet, shots: Shots, spelling: str = "promptboost"
 ) -> GradientSettings:
     """Choose the logit scale of a method as a fit does."""
     method = make_method(spelling)
     assert isinstance(method, Boosting)
     asked = boost_settings(method, VIEWS)
-    gradient = settle_scale(shots, words.grid, asked, ENCODER_SCALE)[0].gradient
+    gradient = settle_scale(shots, images.words().grid, asked, images.encoder.logit_scale)[
+        0
+    ].gradient
     assert gradient is not None
     return gradient
 

@@ -114,7 +114,7 @@ def _greedy(
 def _gradient(images: ImageSet, draw: Draw, spelling: str, key: Key) -> tuple[Result, Suspicions]:
     [fitted] = boosted(images, draw, spelling, key)
     shots, words, labels = images.shots(draw), images.words(), draw.learn.labels
-    settings = gradient_settings(shots, words, spelling)
+    settings = gradient_settings(images, shots, spelling)
     apart = set_aside(shots, words, settings)
     chances = in_sample(
         draw.learn.images.rows(images.encoder), fitted.classifier.rows, settings.scale

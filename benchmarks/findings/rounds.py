@@ -49,7 +49,7 @@ def _added(images: ImageSet, key: Key, how: str) -> list[Result]:
     """Compose rounds that are good together with those before, and measure after some of them."""
     draw, words = images.draw(key), images.words()
     shots = images.shots(draw)
-    settings = gradient_settings(shots, words, "promptboost?views_per_round=4")
+    settings = gradient_settings(images, shots, "promptboost?views_per_round=4")
     assert shots.views is not None
     n = len(shots.labels)
     y, weights = shots.labels.repeat(4), np.full(4 * n, 1 / n)

@@ -18,7 +18,7 @@ from promptboost.config import FitConfig
 from promptboost.evaluation.cells import CompareRequest, Key
 from promptboost.evaluation.world import Draw, World
 from promptboost.pool import PromptPool, build_pool, emoji_descriptions
-from promptboost.pool.descriptions import sentences_by_class
+from promptboost.pool.build import sentences_by_class
 from promptboost.training import PoolTexts
 
 Floats = NDArray[np.float32]

@@ -25,7 +25,7 @@ def work(images: ImageSet, key: Key) -> list[Result]:
     """Return the distance from the best after each number of steps."""
     draw, words = images.draw(key), images.words()
     shots = images.shots(draw)
-    asked = gradient_settings(shots, words, "promptboost?caution=0&tolerance=0")
+    asked = gradient_settings(images, shots, "promptboost?caution=0&tolerance=0")
     copies = 1024 if "1024" in str(key["variant"]) else 32
     spelling = f"promptboost?caution=0&tolerance=0&sweeps={STEPS[-1]}&copies={copies}"
     [fitted] = boosted(images, draw, f"{spelling}&logit_scale={asked.scale!r}", key)

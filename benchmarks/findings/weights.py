@@ -71,7 +71,7 @@ def work(images: ImageSet, key: Key) -> list[Result]:
 def _scale(images: ImageSet, shots: int, seed: int) -> float:
     """Settle the scale as the default does on this draw; all variants share it."""
     draw = images.draw({"shots": shots, "seed": seed})
-    return gradient_settings(images.shots(draw), images.words()).scale
+    return gradient_settings(images, images.shots(draw)).scale
 
 
 def _solved(

@@ -72,7 +72,7 @@ _BUILT_IN: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ),
     ("pool-mean", "mean of the whole pool", "sentence_means:PoolMean", {}),
     ("proapo", "ProAPO, re-implemented", "proapo.proapo:ProAPO", {}),
-    ("llmbo", "LLMbo, re-implemented", "llmbo.llmbo:LLMbo", {}),
+    ("llmbo", "LLMbo, re-implemented", "llmbo:LLMbo", {}),
     ("pez", "PEZ, re-implemented", "pez:PEZ", {}),
     ("coop", "CoOp, re-implemented", "coop:CoOp", {}),
     ("promptsrc", "PromptSRC, re-implemented", "promptsrc:PromptSRC", {}),
