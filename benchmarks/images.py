@@ -14,7 +14,7 @@ from pathlib import Path
 
 from promptboost.config import FitConfig
 from promptboost.data import load_data
-from promptboost.pool.descriptions import sentences_by_class
+from promptboost.pool.build import sentences_by_class
 from promptboost.runs.demo import COLUMNS, run_demo
 
 

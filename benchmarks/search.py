@@ -235,6 +235,10 @@ _GRADIENT_COLUMNS: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
         lambda r: f"{50 * r['insertion_s'] / r['gradient_s']:.0f} ×",
     ),
     ("choosing the scale", lambda r: f"{r['choice_of_scale_s']:.1f} s"),
+    (
+        "scale of probabilities, gradient and greedy",
+        lambda r: f"{r['probability_scale_s']:.3f} and {r['greedy_probability_scale_s']:.2f} s",
+    ),
     ("gradient / dense product", lambda r: f"{r['gradient_s'] / r['dense_product_s']:.3f}"),
     ("sweeps, reads of the pool", lambda r: f"{r['gradient_sweeps']}, {r['gradient_pool_reads']}"),
     ("objective, gap", lambda r: f"{r['gradient_objective']:.3f}, {r['gradient_gap']:.3f}"),

@@ -27,12 +27,15 @@ def main() -> None:
     parser.add_argument("--shots", nargs="*", type=int, default=[1, 2, 4, 8, 16])
     parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3])
     parser.add_argument("--variants", nargs="*")
+    parser.add_argument("--encoder", default=Places.encoder)
+    parser.add_argument("--target", default=Places.target, help="encoder to carry the text to")
     options = parser.parse_args()
     if set(options.sets) - {"emoji"} and not (options.images and options.pools):
         parser.error("photographs need --images and --pools; --sets emoji needs neither")
     question = importlib.import_module(f"benchmarks.findings.{options.question}")
     draws = tuple(options.shots), tuple(options.seeds)
-    places = Places(options.images, options.pools, *draws)
+    encoders = options.encoder, options.target
+    places = Places(options.images, options.pools, *draws, *encoders)
     results = []
     for name in options.sets:
         images = ImageSet(name, places)

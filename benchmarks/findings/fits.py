@@ -1,18 +1,23 @@
-"""Fits as the questions need them: rounds one after the other, measured after some of them."""
+"""Fits by the names that ``promptboost compare`` knows, measured as it measures them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.findings.sets import Draw, Floats, Words
-from promptboost.boosting import BoostSettings, GradientSettings, boost
+from benchmarks.findings.sets import VIEWS, ImageSet, PoolKind
+from promptboost.boosting import BoostRound, GradientSettings, Shots
 from promptboost.boosting.composition import Composition
-from promptboost.boosting.gradient.scale import choose_scale
-from promptboost.evaluation.measures import accuracy
-from promptboost.training import PoolTexts
+from promptboost.evaluation.cells import Key, Result
+from promptboost.evaluation.compare import Cell, figures
+from promptboost.evaluation.world import Draw
+from promptboost.methods import Fitted, Method, make_method
+from promptboost.methods.fitted import TextClassifier
+from promptboost.methods.promptboost import Boosting
+from promptboost.model import PromptEnsemble
+from promptboost.training import boost_settings
+from promptboost.training.learner import settle_scale
 
 ENCODER_SCALE = 10.0  # of both ConSE encoders
 #: So little is left of a weight's change after division by this that all weights stay equal.
@@ -20,83 +25,87 @@ NO_REWEIGHTING = 1e9
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """An ensemble so far: summed class rows for both encoders, and its banks."""
+class Boosted:
+    """An ensemble after some rounds, the weights of the images, and the last round."""
 
     rounds: int
-    source: Floats
-    target: Floats
-    banks: list[list[dict[str, int]]]
+    classifier: TextClassifier
     weights: NDArray[np.float64]
-
-    def distinct(self) -> float:
-        """Distinct prompts a class, on average."""
-        classes = zip(*self.banks, strict=True)
-        return float(np.mean([len({t for bank in rounds for t in bank}) for rounds in classes]))
+    composition: Composition
+    scale: float | None  # of the gradient composer
 
 
-def gradient_settings(draw: Draw, words: Words, views: int, **options: Any) -> GradientSettings:
-    """Choose the logit scale as the product does, unless it is given."""
-    if "logit_scale" in options:
-        return GradientSettings(**options)
-    asked = GradientSettings(logit_scale=1.0, **options)
-    choice = choose_scale(draw.shots(), words.grid, asked, ENCODER_SCALE, views=views)
-    return GradientSettings(logit_scale=choice.logit_scale, **options)
+def fit(images: ImageSet, draw: Draw, spelling: str, key: Key, kind: PoolKind = "full") -> Result:
+    """Fit a method by its name on one draw, and measure it."""
+    fitted = _seeded(spelling, key).fit(draw.learn, images.words(kind).pool, images.encoder)
+    return measured(images, draw, fitted)
 
 
 def boosted(
-    draw: Draw, words: Words, settings: BoostSettings, stops: Sequence[int]
-) -> Iterator[Fitted]:
-    """Boost, and give what there is after each of some rounds."""
-    return added_up(
-        words,
-        ((r.composition, r.state.weights) for r in boost(draw.shots(), words.grid, settings)),
-        stops,
-    )
+    images: ImageSet, draw: Draw, spelling: str, key: Key, stops: Sequence[int] = ()
+) -> list[Boosted]:
+    """Boost by the name of a method, and return what there is after some rounds: the last by default."""
+    method = _seeded(spelling, key)
+    assert isinstance(method, Boosting)
+    origin = method.origin(draw.learn, images.encoder)
+    kept: list[Boosted] = []
+
+    def keep(ensemble: PromptEnsemble, done: BoostRound) -> None:
+        if len(ensemble) in (stops or (method.rounds,)):
+            scale = ensemble.settings.get("logit_scale")
+            kept.append(
+                Boosted(
+                    len(ensemble),
+                    method.classifier(ensemble, origin),
+                    np.asarray(done.state.weights),
+                    done.composition,
+                    scale if isinstance(scale, float) else None,
+                )
+            )
+
+    method.ensemble(draw.learn, images.words().pool, images.encoder, keep)
+    return kept
 
 
-def added_up(
-    words: Words,
-    rounds: Iterator[tuple[Composition, NDArray[np.float64]]],
-    stops: Sequence[int],
-) -> Iterator[Fitted]:
-    """Add up weak classifiers."""
-    banks: list[list[dict[str, int]]] = []
-    source: Floats | float = 0.0
-    target: Floats | float = 0.0
-    for number, (weak, weights) in enumerate(rounds, start=1):
-        banks.append(bank_texts(weak, words.texts))
-        one, other = words.class_rows(banks[-1])
-        source, target = source + one, target + other
-        if number in stops:
-            yield Fitted(number, np.asarray(source), np.asarray(target), list(banks), weights)
+def after_rounds(
+    images: ImageSet, spelling: str, key: Key, stops: Sequence[int] = ()
+) -> list[Result]:
+    """Boost on one draw, and measure after some rounds."""
+    draw = images.draw(key)
+    return [
+        {
+            **measured(images, draw, one.classifier),
+            "rounds": one.rounds if stops else None,
+            "scale": one.scale,
+            "heaviest": float(one.weights.max() * len(one.weights)),
+        }
+        for one in boosted(images, draw, spelling, key, stops)
+    ]
 
 
-def bank_texts(weak: Composition, texts: PoolTexts) -> list[dict[str, int]]:
-    """Put the banks of a weak classifier into words."""
-    found = []
-    for k, own in enumerate(texts.prompt_texts):
-        bank: dict[str, int] = {}
-        if weak.template_copies[k]:
-            bank[texts.template_texts[k][weak.template]] = weak.template_copies[k]
-        for prompt, copies in weak.banks[k].items():
-            bank[own[prompt]] = bank.get(own[prompt], 0) + copies
-        found.append(bank)
-    return found
+def measured(images: ImageSet, draw: Draw, fitted: Fitted, moved: Fitted | None = None) -> Result:
+    """Measure a classifier, and the same on the target encoder where it can move there."""
+    result = figures(fitted, draw)
+    if moved is None and fitted.words() is not None:
+        moved = fitted.transfer(images.target)
+    if moved is not None:
+        result["target"] = figures(moved, draw, learnt_there=False)["accuracy"]
+    return result
 
 
-def measured(draw: Draw, fitted: Fitted) -> dict[str, Any]:
-    """Return accuracies in per cent, and what there is to read."""
-    return {
-        "rounds": fitted.rounds,
-        "source": percent_right(draw.held_out, fitted.source, draw.held_out_labels),
-        "target": percent_right(draw.held_out_target, fitted.target, draw.held_out_labels),
-        "learnt": percent_right(draw.rows[:, 0], fitted.source, draw.labels),
-        "distinct": fitted.distinct(),
-        "heaviest": float(fitted.weights.max() * len(fitted.weights)),
-    }
+def gradient_settings(
+    images: ImageSet, shots: Shots, spelling: str = "promptboost"
+) -> GradientSettings:
+    """Choose the logit scale of a method as a fit does."""
+    method = make_method(spelling)
+    assert isinstance(method, Boosting)
+    asked = boost_settings(method, VIEWS)
+    gradient = settle_scale(shots, images.words().grid, asked, images.encoder.logit_scale)[
+        0
+    ].gradient
+    assert gradient is not None
+    return gradient
 
 
-def percent_right(rows: Floats, classes: Floats, labels: NDArray[np.int64]) -> float:
-    """Return the share of rows nearest to their class, in per cent."""
-    return 100 * (accuracy((rows @ classes.T).argmax(axis=1), labels) or 0.0)
+def _seeded(spelling: str, key: Key) -> Method:
+    return Cell(spelling, make_method(spelling), int(key["shots"]), int(key["seed"])).seeded()

@@ -7,13 +7,12 @@ suspected, as many as were flipped.
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.findings import tables
-from benchmarks.findings.fits import NO_REWEIGHTING, boosted, gradient_settings, measured
+from benchmarks.findings.fits import NO_REWEIGHTING, boosted, fit, gradient_settings, measured
 from benchmarks.findings.noise_finding import (
     cleanlab_doubt,
     doubt,
@@ -22,22 +21,20 @@ from benchmarks.findings.noise_finding import (
     probe_set_aside,
     set_aside,
 )
-from benchmarks.findings.sets import SETS, VIEWS, Draw, ImageSet, Words
-from promptboost.boosting import BoostSettings
+from benchmarks.findings.sets import SETS, ImageSet
 from promptboost.evaluation.cells import Key, Result
-from promptboost.evaluation.measures import accuracy
-from promptboost.methods.logistic import fit_probe
+from promptboost.evaluation.world import Draw
 
-Found = dict[str, NDArray[np.float64]]
+Suspicions = dict[str, NDArray[np.float64]]
 
 SHARES = (0, 10, 20)
-METHODS: dict[str, dict[str, Any]] = {
-    "paper": {"stops": (1, 50)},
-    "no weights": {"stops": (50,), "temperature": NO_REWEIGHTING},
-    "default": {"gradient": {}},
-    "caution 0": {"gradient": {"caution": 0.0}},
-    "caution 1": {"gradient": {"caution": 1.0}},
-    "logistic": {},
+METHODS = {
+    "paper": "tpb",
+    "no weights": f"tpb?temperature={NO_REWEIGHTING}",
+    "default": "promptboost",
+    "caution 0": "promptboost?caution=0",
+    "caution 1": "promptboost?caution=1",
+    "logistic": "logistic",
 }
 VARIANTS = {f"{method}, {share} %": (method, share) for share in SHARES for method in METHODS}
 
@@ -50,16 +47,16 @@ def work(images: ImageSet, key: Key) -> list[Result]:
     if int(key["shots"]) < LEAST_SHOTS:
         return []
     method, share = VARIANTS[str(key["variant"])]
-    seed = int(key["seed"])
-    clean = images.draw(int(key["shots"]), seed)
-    draw = replace(clean, labels=flipped(clean.labels, share / 100, seed))
-    wrong = draw.labels != clean.labels
+    clean = images.draw(key)
+    labels = flipped(clean.learn.labels, share / 100, int(key["seed"]))
+    draw = replace(clean, learn=replace(clean.learn, labels=labels))
+    wrong = labels != clean.learn.labels
     if method == "logistic":
-        fits = [_logistic(draw, seed)]
-    elif "gradient" in METHODS[method]:
-        fits = [_gradient(draw, images.words(), seed, METHODS[method]["gradient"])]
+        fits = [_logistic(images, draw, key)]
+    elif METHODS[method].startswith("promptboost"):
+        fits = [_gradient(images, draw, METHODS[method], key)]
     else:
-        fits = _greedy(draw, images.words(), seed, METHODS[method])
+        fits = _greedy(images, draw, METHODS[method], key)
     results = []
     for result, suspicions in fits:
         if share:
@@ -102,50 +99,46 @@ def flipped(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.in
 
 
 def _greedy(
-    draw: Draw, words: Words, seed: int, method: dict[str, Any]
-) -> list[tuple[Result, Found]]:
-    stops, temperature = method["stops"], method.get("temperature", 1.0)
-    settings = BoostSettings(rounds=stops[-1], temperature=temperature, seed=seed)
+    images: ImageSet, draw: Draw, spelling: str, key: Key
+) -> list[tuple[Result, Suspicions]]:
+    weighted = spelling == "tpb"
     return [
         (
-            measured(draw, one),
-            {} if "temperature" in method else _by_weight(one.rounds, one.weights),
+            {**measured(images, draw, one.classifier), "rounds": one.rounds},
+            {f"boosting weight after round {one.rounds}": one.weights} if weighted else {},
         )
-        for one in boosted(draw, words, settings, stops)
+        for one in boosted(images, draw, spelling, key, (1, 50) if weighted else (50,))
     ]
 
 
-def _by_weight(rounds: int, weights: NDArray[np.float64]) -> Found:
-    return {f"boosting weight after round {rounds}": weights}
-
-
-def _gradient(draw: Draw, words: Words, seed: int, options: dict[str, Any]) -> tuple[Result, Found]:
-    gradient = gradient_settings(draw, words, VIEWS, **options)
-    settings = BoostSettings(rounds=1, views_per_round=VIEWS, seed=seed, gradient=gradient)
-    fitted = next(boosted(draw, words, settings, (1,)))
-    result = {**measured(draw, fitted), "rounds": None, "scale": gradient.scale}
-    apart = set_aside(draw, words, gradient)
-    name = f"caution {gradient.caution:g}"
-    found = {
-        f"1 − p, {name}": doubt(in_sample(draw, fitted.source, gradient.scale), draw.labels),
+def _gradient(images: ImageSet, draw: Draw, spelling: str, key: Key) -> tuple[Result, Suspicions]:
+    [fitted] = boosted(images, draw, spelling, key)
+    shots, words, labels = images.shots(draw), images.words(), draw.learn.labels
+    settings = gradient_settings(images, shots, spelling)
+    apart = set_aside(shots, words, settings)
+    chances = in_sample(
+        draw.learn.images.rows(images.encoder), fitted.classifier.rows, settings.scale
+    )
+    name = f"caution {settings.caution:g}"
+    suspicions = {
+        f"1 − p, {name}": doubt(chances, labels),
         # By its default method, cleanlab's opinion of a label is p: so this is cleanlab with our p too.
-        f"1 − p set aside, {name}": doubt(apart, draw.labels),
+        f"1 − p set aside, {name}": doubt(apart, labels),
         f"cleanlab margin of p set aside, {name}": cleanlab_doubt(
-            apart, draw.labels, "normalized_margin"
+            apart, labels, "normalized_margin"
         ),
     }
-    return result, found
+    return {**measured(images, draw, fitted.classifier), "scale": settings.scale}, suspicions
 
 
-def _logistic(draw: Draw, seed: int) -> tuple[Result, Found]:
-    weights, intercepts, _ = fit_probe(draw.rows, draw.labels, seed=seed)
-    guesses = (draw.held_out @ weights.T + intercepts).argmax(axis=1)
-    apart = probe_set_aside(draw, seed)
-    found = {
-        "cleanlab, logistic": cleanlab_doubt(apart, draw.labels),
-        "cleanlab margin, logistic": cleanlab_doubt(apart, draw.labels, "normalized_margin"),
+def _logistic(images: ImageSet, draw: Draw, key: Key) -> tuple[Result, Suspicions]:
+    labels = draw.learn.labels
+    apart = probe_set_aside(draw.learn.images.rows(images.encoder), labels, int(key["seed"]))
+    suspicions = {
+        "cleanlab, logistic": cleanlab_doubt(apart, labels),
+        "cleanlab margin, logistic": cleanlab_doubt(apart, labels, "normalized_margin"),
     }
-    return {"source": 100 * (accuracy(guesses, draw.held_out_labels) or 0.0)}, found
+    return fit(images, draw, "logistic", key), suspicions
 
 
 def show(results: list[Result]) -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.findings.sets import Draw, Floats, Words
-from promptboost.boosting import GradientSettings, compose_by_gradient
+from benchmarks.findings.sets import Floats, Words
+from promptboost.boosting import GradientSettings, Shots, compose_by_gradient
 from promptboost.boosting.composition import scores_of
 from promptboost.boosting.gradient.scale import dealt
 from promptboost.methods.logistic import FIXED_C
@@ -36,18 +36,17 @@ def doubt(chances: Chances, labels: Labels) -> Chances:
     return np.asarray(1 - chances[np.arange(len(labels)), labels])
 
 
-def in_sample(draw: Draw, classes: Floats, scale: float) -> Chances:
+def in_sample(originals: Floats, classes: Floats, scale: float) -> Chances:
     """Return the chances of all classes under a fit, for the images it was fitted on."""
-    return _softmax(scale * (draw.rows[:, 0] @ classes.T).astype(np.float64))
+    return _softmax(scale * (originals @ classes.T).astype(np.float64))
 
 
-def set_aside(draw: Draw, words: Words, settings: GradientSettings) -> Chances:
+def set_aside(shots: Shots, words: Words, settings: GradientSettings) -> Chances:
     """Return the chances of all classes under a fit that did not see the image.
 
     Images are dealt to four folds as for the choice of the scale. A class of one image has none in
     the fold that sets it aside; the composer still knows it by its sentences.
     """
-    shots = draw.shots()
     assert shots.views is not None
     fold = dealt(shots.labels, FOLDS)
     scores = np.empty((len(fold), len(words.grid.prompts)))
@@ -67,7 +66,7 @@ def set_aside(draw: Draw, words: Words, settings: GradientSettings) -> Chances:
     return _softmax(settings.scale * scores)
 
 
-def probe_set_aside(draw: Draw, seed: int) -> Chances:
+def probe_set_aside(originals: Floats, labels: Labels, seed: int) -> Chances:
     """Return the chances of all classes under a logistic regression that did not see the image."""
     import warnings
 
@@ -80,9 +79,9 @@ def probe_set_aside(draw: Draw, seed: int) -> Chances:
         # A class of fewer images than folds is set aside whole by one of them: no chance for it there.
         warnings.filterwarnings("ignore", message="The least populated class")
         warnings.filterwarnings("ignore", message="Number of classes in training fold")
-        rows = draw.rows[:, 0].astype(np.float64)
-        found = cross_val_predict(model, rows, draw.labels, cv=folds, method="predict_proba")
-    return np.asarray(found)
+        rows = originals.astype(np.float64)
+        chances = cross_val_predict(model, rows, labels, cv=folds, method="predict_proba")
+    return np.asarray(chances)
 
 
 def cleanlab_doubt(chances: Chances, labels: Labels, method: str = "self_confidence") -> Chances:

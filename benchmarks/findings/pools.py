@@ -1,5 +1,6 @@
 """Which pool? Templates alone, with sentences, and with template and sentence joined into one prompt."""
 
+from benchmarks.findings.fits import fit
 from benchmarks.findings.sets import ImageSet, PoolKind
 from promptboost.evaluation.cells import Key, Result
 
@@ -12,4 +13,4 @@ def work(images: ImageSet, key: Key) -> list[Result]:
     method, pool = str(key["variant"]).split(", ")
     if pool != "templates" and not images.has_sentences:
         return []
-    return [images.measure(method, key, pool)]  # type: ignore[arg-type]
+    return [fit(images, images.draw(key), method, key, pool)]  # type: ignore[arg-type]

@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.findings import tables
-from benchmarks.findings.fits import gradient_settings
-from benchmarks.findings.sets import VIEWS, ImageSet
+from benchmarks.findings.fits import boosted, gradient_settings
+from benchmarks.findings.sets import ImageSet
 from benchmarks.findings.weights_problem import Problem, pose
 from benchmarks.findings.weights_solvers import on_simplex
-from promptboost.boosting import BoostSettings, GradientTrace, boost
+from promptboost.boosting import GradientTrace
 from promptboost.evaluation.cells import Key, Result
 
 STEPS = (3, 5, 10, 20, 30)
@@ -23,17 +23,14 @@ VARIANTS = ("append one copy", "pairwise, 32 copies", "pairwise, 1024 copies")
 
 def work(images: ImageSet, key: Key) -> list[Result]:
     """Return the distance from the best after each number of steps."""
-    draw, words = images.draw(int(key["shots"]), int(key["seed"])), images.words()
-    asked = gradient_settings(draw, words, VIEWS, caution=0.0, tolerance=0.0)
+    draw, words = images.draw(key), images.words()
+    shots = images.shots(draw)
+    asked = gradient_settings(images, shots, "promptboost?caution=0&tolerance=0")
     copies = 1024 if "1024" in str(key["variant"]) else 32
-    settings = BoostSettings(
-        rounds=1,
-        views_per_round=VIEWS,
-        seed=int(key["seed"]),
-        gradient=replace(asked, sweeps=STEPS[-1], copies=copies),
-    )
-    weak = next(boost(draw.shots(), words.grid, settings)).composition
-    problem = replace(pose(draw.shots(), words, weak.template, asked.scale), strength=asked.spread)
+    spelling = f"promptboost?caution=0&tolerance=0&sweeps={STEPS[-1]}&copies={copies}"
+    [fitted] = boosted(images, draw, f"{spelling}&logit_scale={asked.scale!r}", key)
+    weak = fitted.composition
+    problem = replace(pose(shots, words, weak.template, asked.scale), strength=asked.spread)
     best = on_simplex(problem, 1e-3).objective
     if key["variant"] == "append one copy":
         values = list(_appending(problem, STEPS[-1]))
@@ -42,7 +39,7 @@ def work(images: ImageSet, key: Key) -> list[Result]:
         values = list(weak.trace.objectives)
     return [
         # A fit that has nothing more to move stays where it is.
-        {"rounds": n, "source": 100 * (values[min(n, len(values) - 1)] / best - 1)}
+        {"rounds": n, "figure": 100 * (values[min(n, len(values) - 1)] / best - 1)}
         for n in STEPS
     ]
 

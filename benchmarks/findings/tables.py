@@ -10,7 +10,11 @@ Results = list[dict[str, Any]]
 
 
 def show(question: str, results: Results) -> None:
-    """Print the table of each set, and that of their mean."""
+    """Print the table of each set, and that of their mean.
+
+    A cell is source / target accuracy in per cent, and in brackets accuracy on what was learnt, distinct
+    prompts and seconds; for a question about another figure that figure alone.
+    """
     sets = [name for name in SETS if any(r["set"] == name for r in results)]
     for name in sets:
         _print_one(f"{question}: {name}", [r for r in results if r["set"] == name])
@@ -34,18 +38,19 @@ def _is(result: dict[str, Any], row: tuple[str, int | None], shots: int) -> bool
 
 
 def _cell(results: Results) -> str:
-    """Source / target accuracy, and in brackets accuracy on what was learnt, distinct prompts, seconds."""
     if not results:
         return "–"
 
     def mean(name: str) -> float:
         return float(np.mean([r[name] for r in results]))
 
-    parts = [f"{mean('source'):.1f}"]
+    if "figure" in results[0]:
+        return f"{mean('figure'):.1f}"
+    parts = [f"{100 * mean('accuracy'):.1f}"]
     if all("target" in r for r in results):
-        parts = [f"{mean('source'):.1f} / {mean('target'):.1f}"]
-    if all("learnt" in r for r in results):
-        parts.append(f"({mean('learnt'):.0f} %, {mean('distinct'):.0f}, {mean('seconds'):.1f} s)")
+        parts = [f"{parts[0]} / {100 * mean('target'):.1f}"]
+        learnt, prompts = 100 * mean("learn_accuracy"), mean("prompts")
+        parts.append(f"({learnt:.0f} %, {prompts:.0f}, {mean('seconds'):.1f} s)")
     return " ".join(parts)
 
 

@@ -13,14 +13,18 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from benchmarks.findings.fits import boosted, gradient_settings, measured, percent_right
-from benchmarks.findings.sets import VIEWS, Draw, ImageSet, Words
+from benchmarks.findings.fits import boosted, gradient_settings, measured
+from benchmarks.findings.sets import Floats, ImageSet, Words
 from benchmarks.findings.weights_choosing import choose_strength
 from benchmarks.findings.weights_problem import Problem, Weights, pose
 from benchmarks.findings.weights_solvers import Solution, on_simplex, unconstrained
-from promptboost.boosting import BoostSettings, GradientSettings, boost
+from promptboost.encoders import Encoder
 from promptboost.evaluation.cells import Key, Result
+from promptboost.evaluation.world import Draw
+from promptboost.methods.base import Origin
+from promptboost.methods.fitted import LinearClassifier, embed_distinct
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "simplex, spread 0": {"how": "simplex", "spread": 0.0},
@@ -40,65 +44,59 @@ LEAST_SHARE = 1 / 320
 
 def work(images: ImageSet, key: Key) -> list[Result]:
     """Fit one variant on one draw; nothing for numbers of shots that the question leaves out."""
-    shots, seed = int(key["shots"]), int(key["seed"])
-    if shots not in SHOTS:
+    if int(key["shots"]) not in SHOTS:
         return []
     variant = VARIANTS[str(key["variant"])]
-    draw, words = images.draw(shots, seed), images.words()
-    gradient = replace(_default(images, shots, seed), spread=variant.get("spread", 0.0))
-    settings = BoostSettings(rounds=1, views_per_round=VIEWS, seed=seed, gradient=gradient)
+    draw, words = images.draw(key), images.words()
+    shots, scale = images.shots(draw), _scale(images, int(key["shots"]), int(key["seed"]))
+    spelling = f"promptboost?caution=0&logit_scale={scale!r}&spread={variant.get('spread', 0.0)}"
     # Where all banks start does not depend on how they go on.
-    first = next(boost(draw.shots(), words.grid, replace(settings, gradient=_short(gradient))))
+    [first] = boosted(images, draw, f"{spelling}&sweeps=1", key)
     template = first.composition.template
-    problem = pose(draw.shots(), words, template, gradient.scale)
+    problem = pose(shots, words, template, scale)
     start = time.perf_counter()
     if variant["how"] == "copies":
-        fitted = next(boosted(draw, words, settings, (1,)))
-        found = {**measured(draw, fitted), "rounds": None, "loss": problem.loss(fitted.source)}
+        [fitted] = boosted(images, draw, spelling, key)
+        result = measured(images, draw, fitted.classifier)
+        result["loss"] = problem.loss(fitted.classifier.rows)
     else:
-        solution, strength = _solved(variant, problem, draw)
-        found = _measured(draw, words, template, problem, solution)
-        found["strength"] = strength
+        solution, strength = _solved(variant, problem, images.rows(draw)[:, 0], shots.labels)
+        result = _measured(images, draw, template, problem, solution)
+        result["strength"] = strength
     # The choice of the scale is the same for all and left out.
-    return [{**found, "scale": gradient.scale, "seconds": time.perf_counter() - start}]
+    return [{**result, "scale": scale, "seconds": time.perf_counter() - start}]
 
 
 @lru_cache(maxsize=64)
-def _default(images: ImageSet, shots: int, seed: int) -> GradientSettings:
+def _scale(images: ImageSet, shots: int, seed: int) -> float:
     """Settle the scale as the default does on this draw; all variants share it."""
-    chosen = gradient_settings(images.draw(shots, seed), images.words(), VIEWS)
-    return replace(chosen, caution=0.0)
+    draw = images.draw({"shots": shots, "seed": seed})
+    return gradient_settings(images, images.shots(draw)).scale
 
 
-def _short(settings: GradientSettings) -> GradientSettings:
-    return replace(settings, sweeps=1)
-
-
-def _solved(variant: dict[str, Any], problem: Problem, draw: Draw) -> tuple[Solution, float]:
+def _solved(
+    variant: dict[str, Any], problem: Problem, originals: Floats, labels: NDArray[np.int64]
+) -> tuple[Solution, float]:
     if variant["how"] == "simplex":
         strength = variant["spread"]
         return on_simplex(replace(problem, strength=strength), TOLERANCE), strength
     strength = 0.0
     if variant["how"] == "held back":
-        strength = choose_strength(problem, draw.rows[:, 0], draw.labels)
+        strength = choose_strength(problem, originals, labels)
     return unconstrained(replace(problem, strength=strength), ITERATIONS), strength
 
 
 def _measured(
-    draw: Draw, words: Words, template: int, problem: Problem, solution: Solution
+    images: ImageSet, draw: Draw, template: int, problem: Problem, solution: Solution
 ) -> Result:
-    banks = _worded(solution.weights, words, template)
-    texts = [text for bank in banks for text in bank]
+    banks = _worded(solution.weights, images.words(), template)
     source, target = (
-        np.stack([np.array(list(bank.values())) @ rows(list(bank)) for bank in banks])
-        for rows in words.rows_of(texts)
+        _linear(banks, images.class_names, e) for e in (images.encoder, images.target)
     )
     sizes = [np.abs(list(bank.values())) / sum(map(abs, bank.values())) for bank in banks]
     return {
-        "source": percent_right(draw.held_out, source, draw.held_out_labels),
-        "target": percent_right(draw.held_out_target, target, draw.held_out_labels),
-        "learnt": percent_right(draw.rows[:, 0], source, draw.labels),
-        "distinct": float(np.mean([(size > LEAST_SHARE).sum() for size in sizes])),
+        **measured(images, draw, source, target),
+        "prompts": float(np.mean([(size > LEAST_SHARE).sum() for size in sizes])),
         "loss": problem.loss(problem.classes(solution.weights)),
         "objective": solution.objective,
         "gap": solution.gap,
@@ -110,8 +108,17 @@ def _measured(
     }
 
 
+def _linear(
+    banks: list[dict[str, float]], class_names: tuple[str, ...], encoder: Encoder
+) -> LinearClassifier:
+    """Return the classifier of sums of rows; weights may be negative, so it is no mean of texts."""
+    rows = [np.array(list(b.values())) @ embed_distinct(list(b), encoder) for b in banks]
+    origin = Origin("real weights", class_names, encoder)
+    return LinearClassifier(origin, np.stack(rows), np.zeros(len(rows), dtype=np.float32))
+
+
 def _worded(weights: Weights, words: Words, template: int) -> list[dict[str, float]]:
-    """Say which text has which weight; the template is a text of the pool as well."""
+    """Return which text has which weight; the template is a text of the pool as well."""
     banks = []
     for k, prompts in enumerate(words.texts.prompt_texts):
         bank = {words.texts.template_texts[k][template]: float(weights[k, 0])}

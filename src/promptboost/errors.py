@@ -93,8 +93,8 @@ def place(path: str | Path) -> str:
 
 
 def _typed(program: Path) -> str:
-    found = shutil.which(program.stem)
-    if found is not None and os.path.abspath(found) == os.path.abspath(program):
+    on_path = shutil.which(program.stem)
+    if on_path is not None and os.path.abspath(on_path) == os.path.abspath(program):
         return program.stem
     path = place(program)
     # A shell looks for a bare name on the PATH only.
@@ -122,3 +122,15 @@ def count(number: int, one: str, more: str | None = None) -> str:
     ('1 file', '1,200 files', '2 classes')
     """
     return f"{number:,} {one if number == 1 else more or one + 's'}"
+
+
+def a_type(value: object) -> str:
+    """Return the name of a value's type with its article.
+
+    Examples
+    --------
+    >>> a_type(3), a_type(3.0), a_type(None)
+    ('an int', 'a float', 'None')
+    """
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from promptboost import methods
 from promptboost.encoders.base import ENCODER_PARTS, Encoder, UnitRows, unit_rows
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.errors import EncoderError, PromptBoostError
+from promptboost.errors import EncoderError, PromptBoostError, a_type
 from promptboost.methods import FewShotSet, Fitted, Method, Transfer
 from promptboost.methods.eft import emulate
 from promptboost.pool import PromptPool, build_pool
@@ -310,7 +310,7 @@ class _MethodCheck:
 
         again = self.attempt("saving and loading", saved_and_loaded)
         if again is not None:
-            problem = f"what is loaded is a {type(again).__name__}: check its kind"
+            problem = f"what is loaded is {a_type(again)}: check its kind"
             self.expect(type(again) is type(fitted), problem)
             problem = "a classifier that was saved and loaded answers differently"
             self.expect_same(again, fitted, f"{problem}: state() leaves something out")

@@ -1,15 +1,9 @@
 import pytest
 
 from promptboost.data.benchmarks import BENCHMARKS
+from tests.beside import PHOTOGRAPHS, RELEASED, needs_beside
 from tests.cli.cli_tools import call
-from tests.data.benchmarks.benchmark_tools import (
-    PHOTOGRAPHS,
-    RELEASED,
-    needs_photographs,
-    tiny,
-    write,
-    write_tree,
-)
+from tests.data.benchmarks.benchmark_tools import tiny, write, write_tree
 
 
 @pytest.fixture
@@ -103,7 +97,7 @@ def test_names_of_files_cannot_command_the_terminal(capsys, textures):
     assert "\x07" not in answer.out
 
 
-@needs_photographs
+@needs_beside
 def test_real_photographs(capsys):
     split = RELEASED / "oxford_pets" / "split_zhou_OxfordPets.json"
     answer = call(capsys, "data", "check", "oxford_pets", PHOTOGRAPHS, "--split", split)

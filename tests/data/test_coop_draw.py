@@ -9,7 +9,8 @@ from promptboost.data import Dataset, LabelledImage, draw_shots
 from promptboost.data.benchmarks import BENCHMARKS, Item, read_split
 from promptboost.data.shots import coop_draw, coop_few_shot
 from promptboost.errors import DataError, SettingError
-from tests.data.benchmarks.benchmark_tools import RELEASED, SPLITS, needs_released
+from tests.beside import RELEASED, needs_beside
+from tests.data.benchmarks.benchmark_tools import SPLITS
 
 
 def _drawn(items, shots, seed):
@@ -18,7 +19,7 @@ def _drawn(items, shots, seed):
     return {split: [items[split][index] for index in indices] for split, indices in drawn.items()}
 
 
-@needs_released
+@needs_beside
 @pytest.mark.parametrize("name", SPLITS)
 def test_draws_are_the_released_ones(name):
     folder, file = SPLITS[name]
@@ -36,7 +37,7 @@ def test_draws_are_the_released_ones(name):
                 assert [item.path for item in drawn[split]] == list(listed), (seed, shots, split)
 
 
-@needs_released
+@needs_beside
 def test_the_exceptions_are_as_documented():
     shots = "fewshot_dataset/seed_1_num_shots_1.json"
     resplit = read_split(RELEASED / "fgvc_aircraft" / "split.json")

@@ -41,7 +41,7 @@ def test_pairs_of_every_kind(tmp_path):
         ((np.full((4, 4), 200.0), "a"), "image 1: .*from 0 to 1"),
         ((np.full((4, 4), np.nan), "a"), "image 1: .*from 0 to 1"),
         ((np.zeros((4, 4), np.int64), "a"), "image 1: an array of int64"),
-        ((object(), "a"), "image 1: a object is not"),
+        ((object(), "a"), "image 1: an object is not"),
         ((plain(), None), "label of image 1 is None"),
         ((plain(), 1.5), "label of image 1 is 1.5"),
         ((plain(), " "), "label of image 1 is blank"),
@@ -120,7 +120,7 @@ def test_sources_that_are_none(tmp_path):
     (tmp_path / "a.xlsx").write_bytes(b"x")
     with pytest.raises(DataError, match="neither a folder nor a manifest"):
         load_data(tmp_path / "a.xlsx")
-    with pytest.raises(DataError, match="a int is not a source"):
+    with pytest.raises(DataError, match="an int is not a source"):
         load_data(3)
     with pytest.raises(SettingError, match="on_bad is 'maybe'"):
         load_data([(plain(), "a")], on_bad="maybe")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.pool import build_pool, read_descriptions, read_pool
-from promptboost.pool.descriptions import sentences_by_class
+from promptboost.pool.build import sentences_by_class
 
 words = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=8)
 sentences = st.lists(words, min_size=1, max_size=4).map(" ".join)
@@ -60,7 +60,7 @@ def test_an_empty_list_is_kept_for_the_caller_to_report(tmp_path):
         ("a.json", b"[1]", "holds a list"),
         ("a.json", b"{}", "holds no classes"),
         ("a.json", b'{"owl": "round eyes"}', "'owl' needs a list of sentences, not a str"),
-        ("a.json", b'{"owl": 3}', "'owl' needs a list of sentences, not a int"),
+        ("a.json", b'{"owl": 3}', "'owl' needs a list of sentences, not an int"),
         ("a.json", b'{"owl": ["fine", 3]}', "sentence 2 of the class 'owl' must be a string"),
         ("a.json", b'{"owl": ["fine", " "]}', "the class 'owl' has a blank sentence"),
         ("a.json", b'{"owl": ["\\u001b[0m"]}', r"sentence 1 of the class 'owl'.*U\+001B"),

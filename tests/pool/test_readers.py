@@ -176,7 +176,7 @@ def test_own_files(tmp_path, name, content):
         ("a.json", '{"owl": "x"}', "list of sentences"),
         ("a.json", '{"owl": [1]}', "must be a string"),
         ("a.json", "{}", "no classes"),
-        ("a.json", "3", "holds a int"),
+        ("a.json", "3", "holds an int"),
         ("a.csv", "name,words\nowl,x\n", "columns class and sentence"),
         ("a.csv", "class,sentence\nowl\n", "line 2"),
         ("a.csv", "", "it has nothing"),

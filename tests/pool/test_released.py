@@ -5,7 +5,6 @@ without a partner, or a name without a class, is an error unless the reason is w
 """
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -15,11 +14,9 @@ from promptboost.pool.lint import check_meeting
 from promptboost.pool.names import read_class_names, read_synonyms
 from promptboost.pool.readers import read_source, read_sources
 from promptboost.pool.sources import join, meet
+from tests.beside import POOLS, needs_beside
 
-POOLS = Path(__file__).resolve().parents[2].parent / "shared" / "pools"
-pytestmark = pytest.mark.skipif(
-    not POOLS.is_dir(), reason="the released description files are not beside the project"
-)
+pytestmark = needs_beside
 
 BASE, FULL = "CuPL/all_prompts/base_prompts", "CuPL/all_prompts/full_prompts"
 VIS, ADAPT = "GPT4Vis/GPT4_generated_prompts", "AdaptCLIPZS/gpt_descriptions/gpt4_0613_api_"

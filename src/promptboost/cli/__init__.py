@@ -122,13 +122,13 @@ def promptboost(ctx: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with an exit code (see ``promptboost --help``)."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    typed = list(sys.argv[1:] if arguments is None else arguments)
     # Threads that spin while they wait slow each other down as soon as another program needs a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     prepare_streams()
-    sys.exit(guarded(lambda: _invoke(given), given))
+    sys.exit(guarded(lambda: _invoke(typed), typed))
 
 
-def _invoke(given: list[str]) -> int:
-    result: Any = promptboost.main(given, prog_name=command_name(), standalone_mode=False)
+def _invoke(typed: list[str]) -> int:
+    result: Any = promptboost.main(typed, prog_name=command_name(), standalone_mode=False)
     return result if isinstance(result, int) else 0

@@ -38,14 +38,14 @@ class _Methods(_Names):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         from promptboost.methods.registry import names_method
 
-        found: list[str] = []
+        spellings: list[str] = []
         for part in super().convert(value, param, ctx):
             # A setting may hold commas, such as a template: what names no method belongs to it.
-            if found and "?" in found[-1] and part != "all" and not names_method(part):
-                found[-1] += f", {part}" if "{}" in found[-1] else f",{part}"
+            if spellings and "?" in spellings[-1] and part != "all" and not names_method(part):
+                spellings[-1] += f", {part}" if "{}" in spellings[-1] else f",{part}"
             else:
-                found.append(part)
-        return tuple(found)
+                spellings.append(part)
+        return tuple(spellings)
 
 
 class _Numbers(_Names):
@@ -138,19 +138,19 @@ def compare(
         device,
     )
     try:
-        found = compare(request, out.note)
+        compared = compare(request, out.note)
     except KeyboardInterrupt:
         raise Interrupted("the same command again; what is done is kept") from None
     files: list[Path] = []
     try:
-        files = write_results(request, found)
+        files = write_results(request, compared)
     except OSError as error:  # the results are there all the same: a folder of somebody else's
-        found.failed.append(f"no tables in {out_folder}: {error.strerror or error}")
+        compared.failed.append(f"no tables in {out_folder}: {error.strerror or error}")
     out.result(
-        {"results": found.lines, "failed": found.failed, "files": [str(f) for f in files]},
-        lambda: _tables(request, found, files),
+        {"results": compared.lines, "failed": compared.failed, "files": [str(f) for f in files]},
+        lambda: _tables(request, compared, files),
     )
-    if found.failed:
+    if compared.failed:
         raise SystemExit(1)
 
 
@@ -162,16 +162,16 @@ def _list(out: Output) -> None:
     out.result(labels, lambda: table(["method", "what it is"], rows, left=(0, 1)))
 
 
-def _tables(request: "CompareRequest", found: "Compared", files: list[Path]) -> str:
+def _tables(request: "CompareRequest", compared: "Compared", files: list[Path]) -> str:
     from promptboost.evaluation.summary import best_at, curves, fit_time, how, predict_time, written
 
     parts: list[str] = []
-    for on in dict.fromkeys(line["on"] for line in found.lines):
-        here = curves(found.lines, on)
-        at_home = not here[0].via
-        best = {k: best_at(here, k) for k in request.shots}
+    for on in dict.fromkeys(line["on"] for line in compared.lines):
+        drawn = curves(compared.lines, on)
+        at_home = not drawn[0].via
+        best = {k: best_at(drawn, k) for k in request.shots}
         rows = []
-        for curve in here:
+        for curve in drawn:
             marks = ("*" if curve.method in best[k] else " " for k in request.shots)
             figures = [
                 written(curve, k) + mark for k, mark in zip(request.shots, marks, strict=True)
@@ -189,7 +189,7 @@ def _tables(request: "CompareRequest", found: "Compared", files: list[Path]) -> 
         f"{spread}; * best of its column; fit at the most shots, images embedded already; an image "
         "from file to answer"
     )
-    parts += [f"failed   {plain(line)}" for line in found.failed]
+    parts += [f"failed   {plain(line)}" for line in compared.failed]
     if files:
         parts.append(f"files    {', '.join(plain(str(file)) for file in files)}")
     return "\n".join(parts)

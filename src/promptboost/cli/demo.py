@@ -39,27 +39,29 @@ def demo(out: Output, folder: Path) -> None:
     from promptboost.report import write_card, write_report
     from promptboost.runs.demo import run_demo
 
-    found = run_demo(folder, progress=out.progress, say=out.note, finish=(write_report, write_card))
-    out.result(found, lambda: _summary(found))
+    figures = run_demo(
+        folder, progress=out.progress, say=out.note, finish=(write_report, write_card)
+    )
+    out.result(figures, lambda: _summary(figures))
 
 
-def _summary(found: dict[str, Any]) -> str:
-    source, target = found["encoders"]
+def _summary(figures: dict[str, Any]) -> str:
+    source, target = figures["encoders"]
     name = plain(command_name())
     rows = [
-        [str(row["shots"]), *(percent(row[column]) for column in _HEADS)] for row in found["rows"]
+        [str(row["shots"]), *(percent(row[column]) for column in _HEADS)] for row in figures["rows"]
     ]
     return "\n".join(
         [
-            f"accuracy on unseen {found['data']}, mean of {len(found['seeds'])} draws",
+            f"accuracy on unseen {figures['data']}, mean of {len(figures['seeds'])} draws",
             f"learnt on {source}; moved: the same text on {target}, which learns nothing itself",
             "",
             table(["shots", *(head.format(target) for head in _HEADS.values())], rows),
             f"moved to {target}: another image net and another sentence encoder; docs/results.md "
             "says how much is kept and why",
             "",
-            f"report   {plain(found['report'])}",
-            f"read it  {name} show {plain(found['run'])}",
+            f"report   {plain(figures['report'])}",
+            f"read it  {name} show {plain(figures['run'])}",
             f"yours    {name} fit FOLDER -o run    (one folder of images for each class)",
         ]
     )

@@ -54,11 +54,12 @@ def embed(out: Output, data: str, encoder: str, views: int, device: str | None) 
     """Embed images ahead of time, so that later commands find the vectors in the store."""
     from promptboost.runs.fit import embed_data
 
-    found = embed_data(data, encoder, views=views, progress=out.progress, device=device)
-    for bad in found["bad_images"]:
+    record = embed_data(data, encoder, views=views, progress=out.progress, device=device)
+    for bad in record["bad_images"]:
         out.note(f"left out {bad['path']}: {bad['reason']}")
     out.result(
-        found, f"{found['images']:,} images, {found['rows']:,} vectors, {found['seconds']:.1f} s"
+        record,
+        f"{record['images']:,} images, {record['rows']:,} vectors, {record['seconds']:.1f} s",
     )
 
 
@@ -81,17 +82,17 @@ def cache(out: Output, action: str, verify: bool, fingerprint: str | None) -> in
             raise SettingError("--verify goes with show, not with clear")
         known = {share.fingerprint: share.name for share in store.report().encoders}
         if fingerprint is not None and fingerprint not in known:
-            there = ", ".join(f"{key} ({name})" if name else key for key, name in known.items())
+            stored = ", ".join(f"{key} ({name})" if name else key for key, name in known.items())
             raise SettingError(
-                f"nothing is stored for the fingerprint {fingerprint!r}; there is {there or 'none'}"
+                f"nothing is stored for the fingerprint {fingerprint!r}; there is {stored or 'none'}"
             )
         freed = store.clear(fingerprint)
         out.result({"freed_bytes": freed}, f"{human_bytes(freed)} freed")
         return 0
     checked = store.verify() if verify else None
     report = store.report()
-    found = {**report.to_dict(), "verification": checked.to_dict() if checked else None}
-    out.result(found, "\n".join(map(str, [report, checked] if checked else [report])))
+    record = {**report.to_dict(), "verification": checked.to_dict() if checked else None}
+    out.result(record, "\n".join(map(str, [report, checked] if checked else [report])))
     return UNUSABLE if checked is not None and not checked.ok else 0
 
 

@@ -34,37 +34,37 @@ def evaluate(
     """
     from promptboost.runs.evaluate import evaluate_run
 
-    found = evaluate_run(
+    figures = evaluate_run(
         run, data, encoder=encoder, cache=not no_cache, progress=out.progress, device=device
     )
-    for bad in found["bad_images"]:
+    for bad in figures["bad_images"]:
         out.note(f"left out {bad['path']}: {bad['reason']}")
-    if found["learnt_from"] is None:
+    if figures["learnt_from"] is None:
         out.note(
             "the run does not say which images it learnt from: if these are among them, the "
             "figures flatter"
         )
-    elif found["learnt_from"]:
-        out.note(f"the run learnt from {found['learnt_from']} of these images: figures flatter")
-    out.result(found, lambda: _summary(found))
+    elif figures["learnt_from"]:
+        out.note(f"the run learnt from {figures['learnt_from']} of these images: figures flatter")
+    out.result(figures, lambda: _summary(figures))
 
 
-def _summary(found: dict[str, Any]) -> str:
+def _summary(figures: dict[str, Any]) -> str:
     methods = table(
         ["", "accuracy", "mean of classes"],
         [
             [_LABELS[m["name"]], percent(m["accuracy"]), percent(m["class_accuracy"])]
-            for m in found["methods"]
+            for m in figures["methods"]
         ],
     )
     classes = table(
         ["class", "images", "zero-shot", "boosted"],
         [
             [row["class"], str(row["count"]), percent(row["zero_shot"]), percent(row["boosted"])]
-            for row in found["per_class"]
+            for row in figures["per_class"]
         ],
     )
-    heading = f"{found['images']} images, encoder {plain(found['encoder'])}"
+    heading = f"{figures['images']} images, encoder {plain(figures['encoder'])}"
     return f"{heading}\n\n{methods}\n\n{classes}"
 
 
@@ -85,20 +85,20 @@ def transfer(
     from promptboost.report import write_card, write_report
     from promptboost.runs.evaluate import transfer_run
 
-    found = transfer_run(
+    moved = transfer_run(
         run, encoder, data, cache=not no_cache, progress=out.progress, device=device
     )
     write_report(run)
     write_card(run)
-    out.result(found, lambda: _moved_summary(run, found))
+    out.result(moved, lambda: _moved_summary(run, moved))
 
 
-def _moved_summary(run: Path, found: dict[str, Any]) -> str:
-    heading = f"encoder {found['encoder']}"
-    if found["images"]:
-        heading += f", {found['images']} images, {found['images_are']}"
-    figures = table(["", "accuracy"], [[_MOVED[name], percent(found[name])] for name in _MOVED])
-    if found["note"]:
-        heading = f"{heading}\n{plain(found['note'])}"
-    ending = f"predict {plain(str(run))} IMAGES --encoder {plain(found['encoder'])}"
+def _moved_summary(run: Path, moved: dict[str, Any]) -> str:
+    heading = f"encoder {moved['encoder']}"
+    if moved["images"]:
+        heading += f", {moved['images']} images, {moved['images_are']}"
+    figures = table(["", "accuracy"], [[_MOVED[name], percent(moved[name])] for name in _MOVED])
+    if moved["note"]:
+        heading = f"{heading}\n{plain(moved['note'])}"
+    ending = f"predict {plain(str(run))} IMAGES --encoder {plain(moved['encoder'])}"
     return f"{heading}\n\n{figures}\n\npredict  {plain(command_name())} {ending}"

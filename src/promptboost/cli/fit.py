@@ -69,11 +69,11 @@ def fit(
 
     if overwrite and resume:
         raise SettingError("--overwrite and --resume cannot both be meant; give one of them")
-    given = {name: value for name, value in options.items() if value is not None}
+    typed = {name: value for name, value in options.items() if value is not None}
     asked = {
         **(PRESETS[preset] if preset else {}),
         **(read_config(config) if config else {}),
-        **given,
+        **typed,
     }
     folder = RunFolder(run)
     going_on = resume and folder.state in ("unfinished", "finished")
@@ -139,4 +139,4 @@ def _curve(stages: "list[float | None]") -> list[str]:
 def _composed(composed: "Composed | None") -> list[str]:
     if composed is None:  # the figures of an earlier promptboost
         return []
-    return [*(f"{title:<11}  {said}" for title, said in composed.lines()), ""]
+    return [*(f"{title:<11}  {line}" for title, line in composed.lines()), ""]

@@ -71,8 +71,8 @@ asks = with_options(
 
 def replies_of(file: Path, asking: dict[str, Any]) -> Path:
     """Return the file of replies: the one named, or one beside the output."""
-    given: Path | None = asking["replies"]
-    return given or file.with_name(f"{file.stem}.replies.jsonl")
+    replies: Path | None = asking["replies"]
+    return replies or file.with_name(f"{file.stem}.replies.jsonl")
 
 
 def ask(
@@ -246,17 +246,17 @@ def grow(
     from promptboost.runs.run_folder import RunFolder
 
     _check_file(file, None, asking)
-    found = growth.run_pairs(run, pairs)
+    confused = growth.run_pairs(run, pairs)
     # What can go wrong should do so before anything is paid for.
     growth.check_growable(run, file)
     if new_run is not None:
         RunFolder(new_run).check_free(overwrite=overwrite, resume=False)
-    done = ask(out, pair_questions(found, per_pair), file, None, **asking)
+    done = ask(out, pair_questions(confused, per_pair), file, None, **asking)
     if done is None:
         return 0
     grown = growth.write_grown(run, done.sentences, file)
     record = words.generated_record(file, replies_of(file, asking), done, grown)
-    record |= words.growth_record(found, done)
+    record |= words.growth_record(confused, done)
     if (images := growth.measured_on(run)) is not None:
         out.note(
             f"the pairs were found on the images held out ({images}): figures of the next fit on "

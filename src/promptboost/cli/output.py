@@ -40,10 +40,10 @@ class Output:
         if not self.quiet:
             click.echo(plain(text), err=True)
 
-    def result(self, found: Any, text: str | Callable[[], str]) -> None:
+    def result(self, record: Any, text: str | Callable[[], str]) -> None:
         """Print the result, as JSON or as text."""
         if self.json:
-            click.echo(json.dumps(found, allow_nan=False))
+            click.echo(json.dumps(record, allow_nan=False))
         else:
             click.echo(text if isinstance(text, str) else text())
 

@@ -113,19 +113,19 @@ def pool(ctx: click.Context) -> None:
 @meets
 @click.option("--encoder", help="Also look for sentences longer than this model reads.")
 @speaks
-def check(out: Output, encoder: str | None, **given: Any) -> None:
+def check(out: Output, encoder: str | None, **options: Any) -> None:
     """Show how the names in SOURCES meet the classes, and what is odd about the sentences."""
     from promptboost.cli import pool_text as words
     from promptboost.pool import check_meeting
 
-    names, meetings = meetings_of(**given)
+    names, meetings = meetings_of(**options)
     model = None
     if encoder is not None:
         from promptboost.encoders import load_encoder
 
         model = load_encoder(encoder)
-    found = [(meeting, check_meeting(meeting, names, model)) for meeting in meetings]
-    out.result(words.check_record(names, found), lambda: words.check_text(names, found))
+    checked = [(meeting, check_meeting(meeting, names, model)) for meeting in meetings]
+    out.result(words.check_record(names, checked), lambda: words.check_text(names, checked))
 
 
 @pool.command(
@@ -165,7 +165,7 @@ def build(
     sources: str | None,
     concatenate: "Concatenate",
     templates: str | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Join SOURCES into one pool, for fit --prompts.
 
@@ -178,13 +178,13 @@ def build(
     from promptboost.pool import choose_sources, join
 
     as_pool = _is_for_a_pool(file, concatenate, templates)
-    names, meetings = meetings_of(**given)
+    names, meetings = meetings_of(**options)
     if sources is not None:
         meetings = choose_sources(meetings, [name.strip() for name in sources.split(",")])
     # Templates of a source are the pool's own; a file of sentences has them filled.
-    told = [item for item in meetings if not (as_pool and item.source.templates)]
-    joined = join(told, names) if told else {}
-    record = words.build_record(file, names, told, joined)
+    described = [item for item in meetings if not (as_pool and item.source.templates)]
+    joined = join(described, names) if described else {}
+    record = words.build_record(file, names, described, joined)
     if as_pool:
         record |= _write_pool(file, names, meetings, concatenate, templates)
     else:
@@ -221,8 +221,8 @@ def _write_pool(
     shared = clip_templates() if templates == "clip" else TEMPLATES if templates else None
     pool = join_pool(meetings, names, templates=shared, concatenate=concatenate)
     save_pool(pool, file)
-    found = pool.statistics()
-    return {name: found[name] for name in ("prompts", "prompts_by_source", "fingerprint")}
+    statistics = pool.statistics()
+    return {name: statistics[name] for name in ("prompts", "prompts_by_source", "fingerprint")}
 
 
 @pool.command(name="show", short_help="List the names in a file, or read one class.")
@@ -248,11 +248,11 @@ def show(
             return
         texts = words.prompts_by_source(pool, class_name)
     else:
-        found = read_sources(file, kind, dataset=dataset)
+        read = read_sources(file, kind, dataset=dataset)
         if class_name is None:
-            out.result(words.show_record(found), lambda: words.show_text(found))
+            out.result(words.show_record(read), lambda: words.show_text(read))
             return
-        texts = sentences_about(found, class_name)
+        texts = sentences_about(read, class_name)
     lines = [plain(text) for listed in texts.values() for text in listed]
     out.result({"class": class_name, "sentences": texts}, "\n".join(lines))
 

@@ -87,7 +87,7 @@ def build_record(
     joined: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
     """Write down what was written and what was left out, ready for JSON."""
-    given = sum(len(texts) for meeting in meetings for texts in meeting.texts.values())
+    before = sum(len(texts) for meeting in meetings for texts in meeting.texts.values())
     kept = sum(map(len, joined.values()))
     return {
         "file": str(file),
@@ -97,7 +97,7 @@ def build_record(
         "left_out": {
             "blank": sum(sum(meeting.source.blank.values()) for meeting in meetings),
             "damaged": sum(len(meeting.source.refused) for meeting in meetings),
-            "repeated": given - kept,
+            "repeated": before - kept,
             "names_of_no_class": sum(len(meeting.resolution.unused) for meeting in meetings),
         },
         "sources": [
@@ -168,10 +168,10 @@ def pool_text(pool: PromptPool) -> str:
 def prompts_by_source(pool: PromptPool, class_name: str) -> dict[str, list[str]]:
     """Return the texts of one class of a pool, by where they come from."""
     names = resolve([class_name], pool.class_names).entries(class_name) or [class_name]
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for prompt in pool.prompts(names[0]):
-        found.setdefault(prompt.source, []).append(prompt.text)
-    return found
+        texts.setdefault(prompt.source, []).append(prompt.text)
+    return texts
 
 
 def _by_source(counts: Mapping[str, int]) -> str:
@@ -188,7 +188,7 @@ def _short(detail: str) -> str:
 
 
 def _without(names: Sequence[str], texts: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [name for name in names if not any(name in found for found in texts)]
+    return [name for name in names if not any(name in by_class for by_class in texts)]
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:

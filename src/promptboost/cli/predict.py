@@ -104,6 +104,6 @@ def _write_csv(answers: "Iterator[Prediction]", top_k: int) -> None:
 def _table(answers: "Iterator[Prediction]") -> str:
     rows = []
     for answer in answers:
-        said = ", ".join(f"{name} {percent(chance)}" for name, chance in answer.best)
-        rows.append([answer.image, said if answer.problem is None else f"! {answer.problem}"])
+        best = ", ".join(f"{name} {percent(chance)}" for name, chance in answer.best)
+        rows.append([answer.image, best if answer.problem is None else f"! {answer.problem}"])
     return table(["image", "answer"], rows, left=(0, 1))

@@ -132,10 +132,10 @@ def diff(out: Output, before: Path, after: Path, class_name: str | None) -> None
     if class_name is not None:
         for ensemble in ensembles:
             check_known(ensemble, class_name)
-    found = Difference.between(*ensembles)
+    difference = Difference.between(*ensembles)
     if class_name is not None:
-        found = found.of_class(class_name)
-    out.result(found.record(), lambda: _difference_text(found))
+        difference = difference.of_class(class_name)
+    out.result(difference.record(), lambda: _difference_text(difference))
 
 
 def _read(place: Path) -> "PromptEnsemble":
@@ -149,13 +149,13 @@ def _read(place: Path) -> "PromptEnsemble":
     return PromptEnsemble.load(folder.ensemble_path)
 
 
-def _difference_text(found: "Difference") -> str:
-    if not found:
-        return f"no difference: {found.same} sentences with the same weights"
-    parts = [f"class added: {plain(name)}" for name in found.added_classes]
-    parts += [f"class removed: {plain(name)}" for name in found.removed_classes]
-    parts += [_changes(one) for one in found.classes]
-    return "\n\n".join([*parts, f"{found.same} sentences are in both"])
+def _difference_text(difference: "Difference") -> str:
+    if not difference:
+        return f"no difference: {difference.same} sentences with the same weights"
+    parts = [f"class added: {plain(name)}" for name in difference.added_classes]
+    parts += [f"class removed: {plain(name)}" for name in difference.removed_classes]
+    parts += [_changes(one) for one in difference.classes]
+    return "\n\n".join([*parts, f"{difference.same} sentences are in both"])
 
 
 def _changes(one: "ClassDifference") -> str:

@@ -197,8 +197,8 @@ class Dataset:
         """Keep the images of one split."""
         indices = [i for i, image in enumerate(self.images) if image.split == split]
         if not indices:
-            there = ", ".join(self.splits) or "no splits at all"
-            raise DataError(f"no image is in the split {split!r}; there are: {there}")
+            splits = ", ".join(self.splits) or "no splits at all"
+            raise DataError(f"no image is in the split {split!r}; there are: {splits}")
         return self.subset(indices)
 
 

@@ -102,12 +102,12 @@ def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) ->
 
 def check_columns(columns: Iterable[Any], needed: Iterable[str], where: str) -> None:
     """Raise DataError if a table lacks a column."""
-    there = [str(column) for column in columns]
-    missing = [name for name in needed if name not in there]
+    names = [str(column) for column in columns]
+    missing = [name for name in needed if name not in names]
     if missing:
         raise DataError(
             f"{where} has no column {' and no column '.join(map(repr, missing))}; it has: "
-            f"{', '.join(there) or 'none'}. It needs path and label, and may have split"
+            f"{', '.join(names) or 'none'}. It needs path and label, and may have split"
         )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from promptboost.data.dataset import Dataset, LabelledImage, Listing
 from promptboost.data.decode import BadImage, ImageError, ImageSource, read_image
 from promptboost.data.manifest import check_columns, images_of_rows, split_of
-from promptboost.errors import DataError, EmbeddingError
+from promptboost.errors import DataError, EmbeddingError, a_type
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -84,7 +84,7 @@ def _source(image: Any) -> ImageSource:
         return _from_array(_pixels_of_tensor(image))
     if hasattr(image, "__array__"):
         return _from_array(np.asarray(image))
-    raise TypeError(f"a {type(image).__name__} is not a PIL image, an array, bytes or a path")
+    raise TypeError(f"{a_type(image)} is not a PIL image, an array, bytes or a path")
 
 
 def _is_tensor(value: Any) -> bool:
@@ -215,7 +215,7 @@ def as_embeddings(X: Any, dim: int) -> NDArray[np.floating]:
     if rows.size == 0 and rows.ndim < 2:
         raise EmbeddingError("there is nothing to look at: give at least one image")
     if rows.ndim not in (1, 2) or rows.dtype.kind != "f":
-        what = f"{rows.dtype} of shape {rows.shape}" if rows.ndim else f"a {type(X).__name__}"
+        what = f"{rows.dtype} of shape {rows.shape}" if rows.ndim else a_type(X)
         raise EmbeddingError(
             f"{what} is neither images nor embeddings: give one grey image as [image], an image in "
             "colour as uint8 (H, W, 3), embeddings as floats (n, D)"

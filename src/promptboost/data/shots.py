@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.config import FitConfig, OnBad
 from promptboost.data.dataset import Dataset
-from promptboost.data.source import DataSource, load_data
+from promptboost.data.source import DataSource
 from promptboost.errors import DataError, SettingError
 
 Fewer = Literal["stop", "allow"]
@@ -116,13 +116,13 @@ def _check_numbers(shots: int, seed: int) -> None:
         raise SettingError(f"shots is {shots} and seed {seed}; try shots 1 or more, seed 0 or more")
 
 
-def _check_enough(name: str, there: int, shots: int, fewer: Fewer) -> None:
-    if there == 0:
+def _check_enough(name: str, count: int, shots: int, fewer: Fewer) -> None:
+    if count == 0:
         raise DataError(f"the class {name!r} has no images to learn from; add some or remove it")
-    if there < shots and fewer == "stop":
+    if count < shots and fewer == "stop":
         raise DataError(
-            f"the class {name!r} has {there} images to learn from, but {shots} are asked for; "
-            f"ask for {there} at most, or allow fewer (fewer='allow')"
+            f"the class {name!r} has {count} images to learn from, but {shots} are asked for; "
+            f"ask for {count} at most, or allow fewer (fewer='allow')"
         )
 
 
@@ -211,15 +211,14 @@ class Task:
 
 def load_task(source: str | DataSource, settings: FitConfig, *, progress: bool = True) -> Task:
     """Read images and divide them as settings ask; a benchmark as its protocol does."""
-    data = load_classes(source, settings.on_bad, progress=progress)
-    return divide(source, data, settings.shots, settings.seed)
+    parsed = source if isinstance(source, DataSource) else DataSource.parse(source)
+    data = load_classes(parsed, settings.on_bad, progress=progress)
+    return divide(parsed, data, settings.shots, settings.seed)
 
 
-def load_classes(
-    source: str | DataSource, on_bad: OnBad = "skip", *, progress: bool = True
-) -> Dataset:
+def load_classes(source: DataSource, on_bad: OnBad = "skip", *, progress: bool = True) -> Dataset:
     """Read images of two classes or more."""
-    data = load_data(source, on_bad=on_bad, progress=progress)
+    data = source.load(on_bad=on_bad, progress=progress)
     if len(data.class_names) < 2:
         raise DataError(
             f"{source} has one class only, {data.class_names[0]!r}; a classifier needs two or more"
@@ -227,9 +226,9 @@ def load_classes(
     return data
 
 
-def divide(source: str | DataSource, data: Dataset, shots: int | None, seed: int) -> Task:
+def divide(source: DataSource, data: Dataset, shots: int | None, seed: int) -> Task:
     """Draw what to learn from; a benchmark has its own way to."""
-    if DataSource.parse(str(source)).benchmark is not None:
+    if source.benchmark is not None:
         learn, held_out = coop_few_shot(data, shots, seed)
     else:
         learn, held_out = few_shot(data, shots, seed, fewer="allow")

@@ -13,7 +13,7 @@ from promptboost.data.dataset import Dataset, LabelledImage, Listing
 from promptboost.data.decode import BadImage, checking_bar, cut_off
 from promptboost.data.folder import read_folder
 from promptboost.data.manifest import MANIFEST_ENDINGS, read_manifest
-from promptboost.errors import DataError, SettingError, count
+from promptboost.errors import DataError, SettingError, a_type, count
 
 OnBad = Literal["skip", "stop"]
 
@@ -218,7 +218,7 @@ def _read_memory(source: Any) -> Listing:
     if isinstance(source, Iterable):
         return read_pairs(source)
     raise DataError(
-        f"a {type(source).__name__} is not a source of images; give a folder, a CSV or JSONL "
+        f"{a_type(source)} is not a source of images; give a folder, a CSV or JSONL "
         "file, a data frame, or (image, label) pairs"
     )
 

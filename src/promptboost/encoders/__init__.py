@@ -12,7 +12,6 @@ from promptboost.encoders.registry import (
     MODELS,
     ModelRecord,
     load_encoder,
-    models_by_family,
     register_encoder,
 )
 
@@ -21,7 +20,6 @@ __all__ = [
     "load_encoder",
     "MODELS",
     "ModelRecord",
-    "models_by_family",
     "register_encoder",
     "TruncatedPromptWarning",
     "unit_rows",

@@ -71,7 +71,7 @@ def usable_cells(request: CompareRequest, world: World, book: Notebook, say: Say
     every = METHODS if "all" in request.methods else ()
     methods = {name: make_method(name) for name in (*every, *spelled)}
     first = world.draw(request.shots[0], request.seeds[0]).learn
-    found: list[Cell] = []
+    usable: list[Cell] = []
     for name, method in methods.items():
         cells = [Cell(name, method, k, seed) for k in request.shots for seed in request.seeds]
         # What is all there can be shown, though a server that it needs is down.
@@ -85,8 +85,8 @@ def usable_cells(request: CompareRequest, world: World, book: Notebook, say: Say
                     raise type(error)(f"{name} cannot be used here: {error}") from error
                 say(f"without {name}: {error}")
                 continue
-        found += cells
-    return found
+        usable += cells
+    return usable
 
 
 def say_what_is_short(request: CompareRequest, world: World, say: Say) -> None:
@@ -181,7 +181,8 @@ def _measure(
             fitted = fitted or _fit_or_load(cell, world, draw, folder, book)
             there = fitted if at_home else _carried(fitted, via, on)
         seconds = time.perf_counter() - start
-        result = _figures(there, draw, at_home, seconds)
+        result = figures(there, draw, learnt_there=at_home)
+        result["fit_s"] = round(seconds, 3)
         result["predict_ms"] = _time_to_predict(there, world, book, key) if request.timed else None
         result["via"] = "" if at_home else via.name.lower()
         yield key, result, seconds
@@ -207,9 +208,10 @@ def _carried(fitted: Fitted, via: Transfer, on: Encoder) -> Fitted:
     return fitted.transfer(on)
 
 
-def _figures(fitted: Fitted, draw: Draw, at_home: bool, seconds: float) -> Result:
+def figures(fitted: Fitted, draw: Draw, *, learnt_there: bool = True) -> Result:
+    """Measure a classifier on a draw: on the images held out, and on those it learnt from."""
     name, held_out = fitted.origin.method, fitted.predict(draw.held_out)
-    if at_home:
+    if learnt_there:
         learnt = fitted.predict(draw.learn.images)
         measured = Guesses(name, "", held_out, learnt).result(draw.labels, draw.learn.labels)
     else:
@@ -220,7 +222,6 @@ def _figures(fitted: Fitted, draw: Draw, at_home: bool, seconds: float) -> Resul
         "class_accuracy": measured.class_accuracy,
         "learn_accuracy": measured.learn_accuracy,
         "prompts": None if words is None else float(np.mean([len(bank) for bank in words])),
-        "fit_s": round(seconds, 3),
         "image_passes": len(fitted.encoders_asked),
     }
 
@@ -253,26 +254,26 @@ def _about(request: CompareRequest, world: World) -> dict[str, Any]:
     }
 
 
-def write_results(request: CompareRequest, found: Compared) -> list[Path]:
+def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
     """Write what a comparison has found into its folder."""
-    if not found.lines:
+    if not compared.lines:
         return []
-    encoders = list(dict.fromkeys(line["on"] for line in found.lines))
+    encoders = list(dict.fromkeys(line["on"] for line in compared.lines))
     panels = []
     page = [f"# {request.source}\n"]
     for on in encoders:
-        here = curves(found.lines, on)
-        title = f"on {on}" if not here[0].via else f"carried from {request.encoder} to {on}"
-        panels.append((title, here))
-        page.append(f"## Accuracy {title}\n\n{markdown(here, request.shots)}\n")
+        drawn = curves(compared.lines, on)
+        title = f"on {on}" if not drawn[0].via else f"carried from {request.encoder} to {on}"
+        panels.append((title, drawn))
+        page.append(f"## Accuracy {title}\n\n{markdown(drawn, request.shots)}\n")
     page.append(
         f"Per cent, {_spread(request.seeds)}; the best of each column is bold. Time of a fit at the "
         "most shots, with images embedded already; time of an image from file to answer.\n"
     )
-    if found.failed:
-        page.append("Left out:\n\n" + "\n".join(f"- {line}" for line in found.failed) + "\n")
+    if compared.failed:
+        page.append("Left out:\n\n" + "\n".join(f"- {line}" for line in compared.failed) + "\n")
     files = {
-        "results.csv": to_csv(found.lines),
+        "results.csv": to_csv(compared.lines),
         "results.md": "\n".join(page),
         "accuracy.svg": accuracy_figure(panels, request.shots),
     }

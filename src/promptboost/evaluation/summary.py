@@ -102,21 +102,21 @@ def _which(line: Mapping[str, Any]) -> tuple[str, ...]:
     return line["method"], line["encoder"], line["on"]
 
 
-def best_at(found: Sequence[Curve], shots: int) -> set[str]:
+def best_at(curves_here: Sequence[Curve], shots: int) -> set[str]:
     """Name the methods with the highest mean as it is shown: in tenths of a point."""
-    shown = {c.method: round(at[0], 3) for c in found if (at := c.at(shots)) is not None}
+    shown = {c.method: round(at[0], 3) for c in curves_here if (at := c.at(shots)) is not None}
     return {method for method, mean in shown.items() if mean == max(shown.values())}
 
 
-def markdown(found: Sequence[Curve], shots: Sequence[int]) -> str:
+def markdown(curves_here: Sequence[Curve], shots: Sequence[int]) -> str:
     """Write a table for a page; the best of each column is bold."""
-    carried = any(curve.via for curve in found)
+    carried = any(curve.via for curve in curves_here)
     head = ["", *map(str, shots), "fit again" if carried else "fit", "an image"]
     head += ["how it got there"] if carried else []
     rows = [f"|{'|'.join(f' {h} ' if h else ' ' for h in head)}|"]
     rows.append("|---|" + "---:|" * (len(shots) + 2) + "---|" * carried)
-    best = {k: best_at(found, k) for k in shots}
-    for curve in found:
+    best = {k: best_at(curves_here, k) for k in shots}
+    for curve in curves_here:
         cells = [
             f"**{written(curve, k)}**" if curve.method in best[k] else written(curve, k)
             for k in shots
@@ -209,19 +209,21 @@ class _Panel:
 
 def accuracy_figure(panels: Sequence[tuple[str, Sequence[Curve]]], shots: Sequence[int]) -> str:
     """Draw one panel for each encoder, all on one scale; thin lines are one standard deviation."""
-    low, high = _span([curve for _, found in panels for curve in found])
-    names = list(dict.fromkeys(curve.method for _, found in panels for curve in found))
+    low, high = _span([curve for _, curves_here in panels for curve in curves_here])
+    names = list(dict.fromkeys(curve.method for _, curves_here in panels for curve in curves_here))
     looks = {name: _look(i, name) for i, name in enumerate(names)}
-    labels = [_label(curve) for _, found in panels for curve in found]
+    labels = [_label(curve) for _, curves_here in panels for curve in curves_here]
     wide = _LEFT + _PLOT + _SAMPLE + 24 + _LETTER * max(map(len, labels))
-    high_enough = _TOP + _BOTTOM + _LABEL_GAP * max(len(found) for _, found in panels)
+    high_enough = _TOP + _BOTTOM + _LABEL_GAP * max(len(curves_here) for _, curves_here in panels)
     height = max(_LEAST_HEIGHT, high_enough)
     parts: list[Markup] = []
-    for number, (title, found) in enumerate(panels):
+    for number, (title, curves_here) in enumerate(panels):
         panel = _Panel(number * wide + _LEFT, height, tuple(shots), low, high)
         parts += _frame(panel, title)
-        parts += [part for curve in found for part in _line(panel, curve, *looks[curve.method])]
-        parts += _labels(panel, found, looks)
+        parts += [
+            part for curve in curves_here for part in _line(panel, curve, *looks[curve.method])
+        ]
+        parts += _labels(panel, curves_here, looks)
     width = round(wide * len(panels))
     return str(
         Markup(
@@ -232,11 +234,11 @@ def accuracy_figure(panels: Sequence[tuple[str, Sequence[Curve]]], shots: Sequen
     )
 
 
-def _span(found: Sequence[Curve]) -> tuple[float, float]:
+def _span(curves_here: Sequence[Curve]) -> tuple[float, float]:
     """Return twentieths below and above everything that is drawn."""
     drawn = [
         (mean - spread, mean + spread)
-        for curve in found
+        for curve in curves_here
         for mean, spread in zip(curve.means, curve.deviations, strict=True)
     ]
     low = max(0.0, int(min(bottom for bottom, _ in drawn) * 20) / 20)
@@ -296,13 +298,13 @@ def _line(panel: _Panel, curve: Curve, colour: str, dashes: str, width: float) -
 
 
 def _labels(
-    panel: _Panel, found: Sequence[Curve], looks: dict[str, tuple[str, str, float]]
+    panel: _Panel, curves_here: Sequence[Curve], looks: dict[str, tuple[str, str, float]]
 ) -> list[Markup]:
     """Name each line where it ends, pushed apart where they would lie on each other.
 
     Before a name stands a piece of its line: colours repeat, and then the dashes tell them apart.
     """
-    ends = sorted(((panel.y(c.means[-1]), c) for c in found), key=lambda pair: pair[0])
+    ends = sorted(((panel.y(c.means[-1]), c) for c in curves_here), key=lambda pair: pair[0])
     parts: list[Markup] = []
     places = apart([y for y, _ in ends], _LABEL_GAP, panel.height - _BOTTOM)
     for y, (_, curve) in zip(places, ends, strict=True):

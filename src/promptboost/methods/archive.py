@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.encoders.base import Encoder
-from promptboost.errors import FileFormatError, SettingError
+from promptboost.errors import FileFormatError, SettingError, a_type
 from promptboost.files import write_text
 from promptboost.methods.base import Arrays, Fitted, Origin
 from promptboost.methods.registry import METHODS
@@ -58,9 +58,13 @@ choose another
     if not isinstance(kind, str) or not kind:
         raise SettingError(f"{classifier.__name__} has no kind: give it a text of its own")
     place = f"{classifier.__module__}:{classifier.__qualname__}"
-    there = _KINDS.get(kind, classifier)
+    registered = _KINDS.get(kind, classifier)
     # A module that is imported anew defines its classes anew.
-    if place != (there if isinstance(there, str) else f"{there.__module__}:{there.__qualname__}"):
+    if place != (
+        registered
+        if isinstance(registered, str)
+        else f"{registered.__module__}:{registered.__qualname__}"
+    ):
         raise SettingError(
             f"the kind {kind!r} of {classifier.__name__} belongs to another classifier; choose another"
         )
@@ -112,7 +116,7 @@ def to_record(fitted: Fitted) -> tuple[dict[str, Any], Arrays]:
     """Return what is written of a classifier, perhaps inside another: a record for JSON, and arrays."""
     if fitted.kind not in _KINDS:
         raise SettingError(
-            f"a {type(fitted).__name__} cannot be saved: its kind {fitted.kind!r} is not registered; "
+            f"{a_type(fitted)} cannot be saved: its kind {fitted.kind!r} is not registered; "
             f"call promptboost.methods.register_fitted({type(fitted).__name__})"
         )
     fields, arrays = fitted.state()
@@ -154,8 +158,8 @@ def from_record(record: Mapping[str, Any], arrays: Arrays, encoder: Encoder, pat
             f"{path}: was fitted on {record['encoder'].get('id')!r}, and {encoder.id} is another "
             "encoder; load it with its own, then transfer it"
         )
-    made: type[Fitted] = import_object(kind) if isinstance(kind, str) else kind
-    return made.from_state(origin, record, arrays)
+    classifier: type[Fitted] = import_object(kind) if isinstance(kind, str) else kind
+    return classifier.from_state(origin, record, arrays)
 
 
 def _kind(record: Mapping[str, Any], path: Path) -> str:

@@ -16,6 +16,7 @@ from promptboost.methods.base import (
     Images,
     Logits,
     Method,
+    Origin,
     Transfer,
     check_two_classes,
 )
@@ -23,7 +24,7 @@ from promptboost.methods.fitted import TextClassifier
 from promptboost.model import LinearHead, PromptEnsemble, VotingHead
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import of_sources
-from promptboost.training import PoolTexts, boost_settings, fit_ensemble
+from promptboost.training import OnRound, PoolTexts, boost_settings, fit_ensemble
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,23 @@ class Boosting(BoostConfig, Method):
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
         """Boost."""
+        return self.classifier(self.ensemble(shots, pool, encoder), self.origin(shots, encoder))
+
+    def ensemble(
+        self,
+        shots: FewShotSet,
+        pool: PromptPool,
+        encoder: Encoder,
+        on_round: OnRound | None = None,
+    ) -> PromptEnsemble:
+        """Boost, and return the text with all its rounds; `on_round` is called after each."""
         self.check(shots, pool, encoder)
         words = of_sources(pool, self.sources)
         rows = shots.images.views(encoder)
         views = rows[:, 1:]
         seen = min(self.views_per_round or 0, views.shape[1])
         asked = self if self.views_per_round is None else replace(self, views_per_round=seen)
-        ensemble = fit_ensemble(
+        return fit_ensemble(
             Shots.from_rows(rows[:, 0], shots.labels, views if views.size else None),
             _grid(words, encoder),  # type: ignore[arg-type]  # protocols do not say they have a hash
             PoolTexts.of(words),
@@ -77,11 +88,15 @@ class Boosting(BoostConfig, Method):
             encoder_id=encoder.id,
             encoder_fingerprint=encoder.fingerprint,
             encoder_scale=encoder.logit_scale,
+            on_round=on_round,
         )
-        banks = tuple(ensemble.prompts(name) for name in shots.class_names)
+
+    def classifier(self, ensemble: PromptEnsemble, origin: Origin) -> TextClassifier:
+        """Return the classifier that an ensemble of this method is."""
+        banks = tuple(ensemble.prompts(name) for name in origin.class_names)
         details = {"ensemble": ensemble.to_json()}
         kind = VotingClassifier if self.algorithm == "samme" else TextClassifier
-        return kind(self.origin(shots, encoder), banks, unit=False, details=details)
+        return kind(origin, banks, unit=False, details=details)
 
 
 @dataclass(frozen=True)

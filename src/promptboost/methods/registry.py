@@ -38,13 +38,13 @@ class MethodRecord:
 
     def load(self) -> Factory:
         """Return the factory, imported."""
-        made = import_object(self.factory) if isinstance(self.factory, str) else self.factory
-        if not _is_factory(made):
+        factory = import_object(self.factory) if isinstance(self.factory, str) else self.factory
+        if not _is_factory(factory):
             raise SettingError(
                 f"{self.name}: {self.factory} is not a method; it must be a class that derives from "
                 "promptboost.methods.Method, or a function that makes one"
             )
-        return made
+        return factory
 
 
 # Name, what it is, where it is in this package, and the settings that make this name of it.
@@ -72,7 +72,7 @@ _BUILT_IN: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ),
     ("pool-mean", "mean of the whole pool", "sentence_means:PoolMean", {}),
     ("proapo", "ProAPO, re-implemented", "proapo.proapo:ProAPO", {}),
-    ("llmbo", "LLMbo, re-implemented", "llmbo.llmbo:LLMbo", {}),
+    ("llmbo", "LLMbo, re-implemented", "llmbo:LLMbo", {}),
     ("pez", "PEZ, re-implemented", "pez:PEZ", {}),
     ("coop", "CoOp, re-implemented", "coop:CoOp", {}),
     ("promptsrc", "PromptSRC, re-implemented", "promptsrc:PromptSRC", {}),
@@ -120,8 +120,8 @@ class _Methods(Mapping[str, MethodRecord]):
                 f"a method cannot be called {record.name!r}: write a name without spaces, commas, "
                 "colons, ? and &, other than all"
             )
-        there = self._records.get(record.name)
-        if there is not None and there.factory != record.factory:
+        registered = self._records.get(record.name)
+        if registered is not None and registered.factory != record.factory:
             raise SettingError(f"there is a method {record.name!r} already; choose another name")
 
     def _all(self) -> dict[str, MethodRecord]:
@@ -207,8 +207,8 @@ def make_method(spelling: str) -> Method:
         raise SettingError(f"there is no method {name!r}; {_offer(name)}")
     factory = record.load()
     if not isinstance(factory, type):
-        made = factory()
-        return dataclasses.replace(made, **_settings(name, type(made), query))  # type: ignore[type-var]
+        usual = factory()
+        return dataclasses.replace(usual, **_settings(name, type(usual), query))  # type: ignore[type-var]
     settings = {**record.preset, **_settings(name, factory, query)}
     needed = [item.name for item in _fields(name, factory) if _is_required(item)]
     if missing := [key for key in needed if key not in settings]:
@@ -251,8 +251,8 @@ def _spelled_value(value: Any) -> str:
     return text.replace("%", "%25").replace("&", "%26")
 
 
-def _is_factory(made: object) -> bool:
-    return issubclass(made, Method) if isinstance(made, type) else callable(made)
+def _is_factory(factory: object) -> bool:
+    return issubclass(factory, Method) if isinstance(factory, type) else callable(factory)
 
 
 def _label(factory: object, name: str) -> str:

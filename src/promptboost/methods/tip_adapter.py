@@ -278,10 +278,10 @@ class TipAdapter(Method):
         views = shots.images.views(encoder)
         text = rows * np.float32(encoder.logit_scale)
         keys = unit_rows(views.mean(axis=1))
-        given = self.alpha or FIXED_ALPHA, self.beta or FIXED_BETA
+        start = self.alpha or FIXED_ALPHA, self.beta or FIXED_BETA
         alphas = ALPHAS if self.alpha is None else (self.alpha,)
         betas = BETAS if self.beta is None else (self.beta,)
-        cache = Cache(keys, shots.labels, shots.n_classes, *given)
+        cache = Cache(keys, shots.labels, shots.n_classes, *start)
         # The loss is what the tuning lowers: it should begin where that is low.
         cache = choose_weights(cache, views[:, 0], text, alphas, betas, by_loss=self.tuned)
         if self.tuned:

@@ -7,7 +7,8 @@ where an ensemble is made.
 The checks are our own and not msgspec's, which validates other records of the project: it shows a key of
 a mapping as ``[...]``, and nearly all of an ensemble is mappings, so who edits a file by hand would look
 for a wrong number among thousands of prompts. It keeps the last of two equal keys without a word. And an
-ensemble made in Python, with numpy's numbers in it, needs the same checks.
+ensemble made in Python, with numpy's numbers in it, needs the same checks. Of 49 faulty files msgspec takes
+6 and leaves the place of 11 faults open (``python -m benchmarks.validation``).
 """
 
 import json

@@ -1,8 +1,12 @@
 """Words: class names, templates and sentences about classes become a pool of prompts."""
 
-from promptboost.pool.build import Concatenate, build_pool
-from promptboost.pool.combination import deduplicate, from_sources, union
-from promptboost.pool.descriptions import emoji_descriptions, read_descriptions
+from promptboost.pool.build import (
+    Concatenate,
+    build_pool,
+    emoji_descriptions,
+    read_descriptions,
+)
+from promptboost.pool.combination import from_sources, union
 from promptboost.pool.io import is_saved_pool, load_pool, save_pool
 from promptboost.pool.lint import check_meeting
 from promptboost.pool.names import Resolution, read_class_names, read_synonyms, resolve
@@ -27,7 +31,6 @@ __all__ = [
     "Concatenate",
     "union",
     "from_sources",
-    "deduplicate",
     "save_pool",
     "load_pool",
     "is_saved_pool",

@@ -1,11 +1,13 @@
 """A pool from class names, templates and descriptions: which prompts a class gets, in which order."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from shlex import quote
 from typing import Literal, get_args
 
-from promptboost.errors import PoolError, SettingError, few
-from promptboost.pool.descriptions import sentences_by_class
-from promptboost.pool.names import check_class_names
+from promptboost.errors import FileFormatError, PoolError, SettingError, a_type, few
+from promptboost.pool.names import check_class_names, resolve
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.products import ClassPrompts, Product, sentences_of
 from promptboost.pool.templates import PLAIN_TEMPLATE, TEMPLATES, check_templates, fill
@@ -73,10 +75,10 @@ def build_pool(
     names = check_class_names(class_names)
     shared = TEMPLATES if templates is None else check_templates(templates)
     joining = _joining_templates(concatenate, shared, concatenation_template)
-    given = _by_source(descriptions, clean(source, where="source"), sources)
+    by_source = _by_source(descriptions, clean(source, where="source"), sources)
     sentences: dict[str, dict[str, list[str]]] = {name: {} for name in names}
     unused: dict[str, None] = {}
-    for origin, by_class in given.items():
+    for origin, by_class in by_source.items():
         matched, strange = sentences_by_class(names, by_class)
         for name, texts in matched.items():
             sentences[name][origin] = texts
@@ -109,38 +111,40 @@ def _by_source(
     source: str,
     wanted: Sequence[str] | None,
 ) -> dict[str, Sentences]:
-    given: dict[str, Sentences] = {}
+    by_source: dict[str, Sentences] = {}
     flat: dict[str, Sequence[str]] = {}
     for key, value in (descriptions or {}).items():
         if isinstance(value, Mapping):
             name = clean(key, where="the name of a source")
-            if name in given:
+            if name in by_source:
                 raise PoolError(f"two sources are called {name!r}: rename one")
-            given[name] = value
+            by_source[name] = value
         else:
             flat[key] = value
-    if given and flat:
+    if by_source and flat:
         raise PoolError(
-            f"the descriptions mix sources and classes: {next(iter(given))!r} has sentences by "
+            f"the descriptions mix sources and classes: {next(iter(by_source))!r} has sentences by "
             f"class, {next(iter(flat))!r} is a list; give one or the other"
         )
-    if not given:
-        given = {source: flat}
-    if taken := {"template", "concat"} & given.keys():
+    if not by_source:
+        by_source = {source: flat}
+    if taken := {"template", "concat"} & by_source.keys():
         raise PoolError(
             f"a source cannot be called {taken.pop()!r}, which has a meaning of its own"
         )
-    return given if wanted is None else _choose_sources(given, wanted)
+    return by_source if wanted is None else _choose_sources(by_source, wanted)
 
 
-def _choose_sources(given: Mapping[str, Sentences], wanted: Sequence[str]) -> dict[str, Sentences]:
+def _choose_sources(
+    by_source: Mapping[str, Sentences], names: Sequence[str]
+) -> dict[str, Sentences]:
     """Take some of the sources, in the order wanted, or say which one there is not."""
-    if isinstance(wanted, str):
-        raise SettingError(f"sources must be a list of names, not one string: [{wanted!r}]")
-    for name in wanted:
-        if name not in given:
-            raise SettingError(f"there is no source {name!r}; there is {', '.join(given)}")
-    return {name: given[name] for name in wanted}
+    if isinstance(names, str):
+        raise SettingError(f"sources must be a list of names, not one string: [{names!r}]")
+    for name in names:
+        if name not in by_source:
+            raise SettingError(f"there is no source {name!r}; there is {', '.join(by_source)}")
+    return {name: by_source[name] for name in names}
 
 
 def _compose(
@@ -168,3 +172,76 @@ def _joining_templates(
     if concatenate == "all" and not templates:
         raise PoolError("concatenate='all' needs templates: give some, or concatenate='one'")
     return templates if concatenate == "all" else ()
+
+
+def read_descriptions(path: str | Path) -> dict[str, list[str]]:
+    r"""Read sentences about classes from a file of one's own, all of which must be good.
+
+    :func:`read_sources` reads the same files, and those that others released, and leaves out what
+    nobody can use.
+
+    The file is ``{"class": ["sentence", …], …}``; or, if its name ends in ``.jsonl``, one
+    ``{"class": "…", "text": "…"}`` a line; or a table in ``.csv``, ``.tsv`` or ``.txt``.
+
+    Examples
+    --------
+    >>> import json, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "mine.json")
+    ...     _ = path.write_text(json.dumps({"owl": ["large round eyes", "a hooked beak"]}))
+    ...     read_descriptions(path)
+    {'owl': ['large round eyes', 'a hooked beak']}
+    """
+    from promptboost.pool.readers import read_source
+
+    path = Path(path)
+    if not path.is_file():
+        raise PoolError(f"cannot read the descriptions {path}: No such file")
+    source = read_source(path, "plain")
+    problems = [item.why for item in source.refused]
+    problems += [f"the class {name!r} has a blank sentence" for name in source.blank]
+    if problems:
+        raise FileFormatError(
+            f"{path}: {problems[0]}; to have blank and damaged sentences left out, type: "
+            f"promptboost pool build {quote(str(path))} --classes DATA -o clean.json"
+        )
+    return {name: list(sentences) for name, sentences in source.sentences.items()}
+
+
+def emoji_descriptions() -> dict[str, list[str]]:
+    """Return the sentences promptboost comes with, for the 20 classes of the emoji dataset.
+
+    Examples
+    --------
+    >>> sentences = emoji_descriptions()
+    >>> len(sentences), min(map(len, sentences.values())) >= 40
+    (20, True)
+    """
+    file = resources.files("promptboost.pool") / "data" / "emoji.json"
+    with resources.as_file(file) as path:
+        return read_descriptions(path)
+
+
+def sentences_by_class(
+    class_names: Sequence[str], descriptions: Sentences
+) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+    """Find the sentences of each class, names meeting as in :func:`resolve`."""
+    met = resolve(class_names, descriptions)
+    met.check_clear("the descriptions")
+    by_class: dict[str, list[str]] = {}
+    for match in met.matches:
+        label = f"the class {match.entry!r}"
+        if sentences := _check_sentences(descriptions[match.entry], label):
+            by_class.setdefault(match.class_name, []).extend(sentences)
+    return by_class, met.unused
+
+
+def _check_sentences(sentences: object, owner: str) -> list[str]:
+    if isinstance(sentences, str) or not isinstance(sentences, Iterable):
+        raise PoolError(
+            f'{owner} needs a list of sentences, not {a_type(sentences)}: write ["sentence", …]'
+        )
+    return [
+        clean(sentence, where=f"sentence {number} of {owner}")
+        for number, sentence in enumerate(sentences, start=1)
+    ]

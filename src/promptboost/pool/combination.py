@@ -85,31 +85,14 @@ def from_sources(pool: PromptPool, sources: Collection[str]) -> PromptPool:
     return replace(pool, prompts_by_class=kept)
 
 
-def deduplicate(pool: PromptPool) -> tuple[PromptPool, int]:
-    """Keep the first of the prompts of a class that differ only in case or white space.
-
-    Pools of :func:`build_pool` and :func:`union` have no repeats; those read from a file may.
-
-    Examples
-    --------
-    >>> from promptboost.pool import Prompt
-    >>> prompts = (Prompt("round eyes", "mine"), Prompt("Round  eyes", "theirs"))
-    >>> deduplicate(PromptPool(("owl",), (), (prompts,)))
-    (<PromptPool: 1 classes, 1 prompts>, 1)
-    """
-    kept = tuple(prompts.distinct() for prompts in pool.prompts_by_class)
-    dropped = sum(map(len, pool.prompts_by_class)) - sum(map(len, kept))
-    return replace(pool, prompts_by_class=kept), dropped
-
-
 def sentence_sources(pool: PromptPool, wanted: str = "") -> list[str]:
     """Name where the pool's sentences come from, without templates."""
-    there = [source for source in pool.prompts_by_source if source not in (TEMPLATE, CONCAT)]
+    sources = [source for source in pool.prompts_by_source if source not in (TEMPLATE, CONCAT)]
     names = [name.strip() for name in wanted.split(",") if name.strip()]
     if not names:
-        return there
-    chosen = {source for name in names for source in _matching(there, name)}
-    return [source for source in there if source in chosen]
+        return sources
+    chosen = {source for name in names for source in _matching(sources, name)}
+    return [source for source in sources if source in chosen]
 
 
 def of_sources(pool: PromptPool, wanted: str) -> PromptPool:
@@ -142,10 +125,10 @@ def goes_by(source: str, word: str) -> bool:
     return word.casefold() in {name.casefold() for name in names}
 
 
-def _matching(there: list[str], wanted: str) -> list[str]:
-    fitting = [name for name in there if goes_by(name, wanted)]
+def _matching(sources: list[str], wanted: str) -> list[str]:
+    fitting = [name for name in sources if goes_by(name, wanted)]
     if not fitting:
-        has = f"it has {', '.join(there)}" if there else "it has templates only"
+        has = f"it has {', '.join(sources)}" if sources else "it has templates only"
         raise PoolError(
             f"the pool has no sentences from {wanted!r}; {has}. Build one with the file that has them: "
             "promptboost pool build --help"

@@ -7,7 +7,7 @@ from typing import IO, Any
 
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.files import load_json, replacing, unique
-from promptboost.pool.descriptions import read_descriptions
+from promptboost.pool.build import read_descriptions
 from promptboost.pool.names import check_class_names
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.products import ClassPrompts, Packer, Prompt, sentences_of

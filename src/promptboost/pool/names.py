@@ -218,10 +218,10 @@ _IMAGENET: Synonyms = {"eft": ["newt"], "maillot": ["tights"]}
 
 def names_of_benchmark(class_names: Iterable[str]) -> Synonyms:
     """Return the other names of a benchmark's classes; nothing for classes of one's own."""
-    there = set(map(name_key, class_names))
+    keys = set(map(name_key, class_names))
     for table in (_CALTECH, _EUROSAT, _FLOWERS, _IMAGENET):
         # One class of a name may be anybody's; all of them together are not.
-        if all(there & set(map(name_key, (name, *others))) for name, others in table.items()):
+        if all(keys & set(map(name_key, (name, *others))) for name, others in table.items()):
             return table
     return {}
 

@@ -141,8 +141,8 @@ def join_pool(
     chosen = meetings if sources is None else choose_sources(meetings, sources)
     for meeting in chosen:
         _check_clear(meeting.resolution, str(meeting.source.path))
-    given = [text for meeting in chosen for text in meeting.source.templates]
-    if given and templates is not None:
+    own_templates = [text for meeting in chosen for text in meeting.source.templates]
+    if own_templates and templates is not None:
         raise SettingError("a source has templates of its own: leave templates out, or the source")
     by_source: dict[str, dict[str, list[str]]] = {}
     for meeting in chosen:
@@ -150,11 +150,11 @@ def join_pool(
             by_class = by_source.setdefault(meeting.source.name, {})
             for name, texts in meeting.texts.items():
                 by_class.setdefault(name, []).extend(texts)
-    if not given and not any(by_source.values()):
+    if not own_templates and not any(by_source.values()):
         raise PoolError(_nothing_met(chosen, class_names))
     pool = build_pool(
         class_names,
-        templates=given or templates,
+        templates=own_templates or templates,
         descriptions=by_source or None,
         concatenate=concatenate,
     )
@@ -241,12 +241,12 @@ def _check_clear(resolution: Resolution, where: str) -> None:
 
 
 def _nothing_met(meetings: Sequence[Meeting], class_names: Sequence[str]) -> str:
-    there = [entry for meeting in meetings for entry in meeting.source.sentences]
+    names = [entry for meeting in meetings for entry in meeting.source.sentences]
     paths = few(list(dict.fromkeys(str(meeting.source.path) for meeting in meetings)), 3)
     if any(meeting.resolution.matches for meeting in meetings):
         why = f"{paths} has the names of classes, but only blank or damaged sentences"
     else:
-        why = f"{paths} is about {_quoted(there)}, and the classes are {_quoted(class_names)}"
+        why = f"{paths} is about {_quoted(names)}, and the classes are {_quoted(class_names)}"
     return f"no class has a sentence: {why}; promptboost pool check says more"
 
 

@@ -1,13 +1,14 @@
 """Templates: sentences with one ``{}`` where the name of a class goes.
 
-The list is our own. It spans what changes between images of the same thing: the kind of
-photograph, its quality, the viewpoint, the setting, and the ways a thing is drawn or made.
+The list, ``data/templates.txt``, is our own. It spans what changes between images of the same thing: the
+kind of photograph, its quality, the viewpoint, the setting, and the ways a thing is drawn or made.
 """
 
 import ast
 import re
 from collections.abc import Iterable
 from functools import cache
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,95 +18,9 @@ from promptboost.pool.text import clean, text_key
 #: The one template of plain zero-shot classification.
 PLAIN_TEMPLATE = "a photo of a {}."
 
-TEMPLATES: tuple[str, ...] = (
-    # photographs
-    "a photo of a {}.",
-    "a snapshot of a {}.",
-    "a studio photograph of a {}.",
-    "a stock photo of a {}.",
-    "a product photo of a {}.",
-    "a catalogue picture of a {}.",
-    "a phone picture of a {}.",
-    "an amateur picture of a {}.",
-    "a professional photograph of a {}.",
-    "a vintage photograph of a {}.",
-    "a sepia photograph of an old {}.",
-    "a monochrome picture of a {}.",
-    "a polaroid of a {}.",
-    "a museum photograph of a {}.",
-    "a documentary photo showing a {}.",
-    "a magazine picture of a {}.",
-    # qualities
-    "a sharp picture of a {}.",
-    "an out-of-focus picture of a {}.",
-    "a grainy picture of a {}.",
-    "an overexposed picture of a {}.",
-    "an underexposed picture of a {}.",
-    "a badly lit picture of a {}.",
-    "a picture of a {} with strong contrast.",
-    "a faded picture of a {}.",
-    "a heavily compressed picture of a {}.",
-    "a tiny thumbnail of a {}.",
-    "a high-resolution picture of a {}.",
-    "a colourful picture of a {}.",
-    # viewpoints
-    "a {} seen from the front.",
-    "a {} seen from the side.",
-    "a {} seen from above.",
-    "a {} seen from below.",
-    "a {} seen from behind.",
-    "a {} seen at an angle.",
-    "a {} far away in the distance.",
-    "a {} that fills the whole frame.",
-    "a detail of a {}.",
-    "a {} that is partly hidden.",
-    "a {} cut off at the edge of the picture.",
-    "the silhouette of a {}.",
-    # contexts
-    "a {} on a white background.",
-    "a {} on a dark background.",
-    "a {} against a plain background.",
-    "a {} in its usual surroundings.",
-    "a {} outdoors in daylight.",
-    "a {} indoors under a lamp.",
-    "a {} at night.",
-    "a {} on a table.",
-    "a {} next to other things.",
-    "two pictures of the same {}.",
-    "an example of a {}.",
-    "one kind of {}.",
-    "an unusual kind of {}.",
-    "a typical {}.",
-    # sizes and states
-    "a tiny {}.",
-    "a huge {}.",
-    "a brand new {}.",
-    "a worn {}.",
-    "a beautiful {}.",
-    "a brightly coloured {}.",
-    # drawings
-    "an illustration of a {}.",
-    "a pencil outline of a {}.",
-    "an ink illustration of a {}.",
-    "a watercolour of a {}.",
-    "a comic-book picture of a {}.",
-    "a child's picture of a {}.",
-    "a line-art picture of a {}.",
-    "a page from a picture book showing a {}.",
-    "a poster showing a {}.",
-    "a diagram of a {}.",
-    # icons and models
-    "an emoji of a {}.",
-    "an icon of a {}.",
-    "a flat icon showing a {}.",
-    "clip art of a {}.",
-    "a sticker of a {}.",
-    "a pictogram of a {}.",
-    "pixel art of a {}.",
-    "a computer-generated image of a {}.",
-    "a glossy 3D model of a {}.",
-    "a miniature figure of a {}.",
-)
+_FILE = resources.files("promptboost.pool") / "data" / "templates.txt"
+_LINES = _FILE.read_text(encoding="utf-8").splitlines()
+TEMPLATES: tuple[str, ...] = tuple(line for line in _LINES if not line.startswith("#"))
 """The 80 templates promptboost comes with; the first one is the plain photograph."""
 
 _ARTICLE_BEFORE_NAME = re.compile(r"\b([Aa]) \{\}")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridPool, Shots, boost
-from promptboost.boosting.composition import log_losses, scores_of
+from promptboost.boosting.composition import Composition, log_losses, scores_of
 from promptboost.boosting.gradient.compose import GradientSettings
 from promptboost.boosting.gradient.scale import calibrated_scale, choose_scale, dealt
 from promptboost.config import BoostConfig
@@ -87,10 +87,10 @@ def calibrated_logit_scale(
     losses = []
     for scale in _SCALES:
         logits = scale * held_out
-        own = log_losses(logits, shots.labels)
+        losses_of_label = log_losses(logits, shots.labels)
         # The mean over classes of the loss is the loss of the own class plus how far the others lie.
         others = logits[np.arange(n), shots.labels] - logits.mean(axis=1)
-        losses.append(float((own + others / (2 * n + 1)).mean()))
+        losses.append(float((losses_of_label + others / (2 * n + 1)).mean()))
     return float(f"{_SCALES[int(np.argmin(losses))]:.4g}")
 
 
@@ -241,9 +241,8 @@ def fit_ensemble(
     return record.ensemble(rounds, np.asarray(state.weights))
 
 
-def round_text(done: BoostRound, texts: PoolTexts) -> Round:
-    """Put a round into words."""
-    weak = done.composition
+def bank_texts(weak: Composition, texts: PoolTexts) -> dict[str, dict[str, int]]:
+    """Put the banks of a weak classifier into words: class name → {text: copies}."""
     banks: dict[str, dict[str, int]] = {}
     for k, name in enumerate(texts.class_names):
         bank: Counter[str] = Counter()
@@ -252,10 +251,16 @@ def round_text(done: BoostRound, texts: PoolTexts) -> Round:
         for prompt, copies in weak.banks[k].items():
             bank[texts.prompt_texts[k][prompt]] += copies
         banks[name] = bank
+    return banks
+
+
+def round_text(done: BoostRound, texts: PoolTexts) -> Round:
+    """Put a round into words."""
+    weak = done.composition
     trace = weak.trace if isinstance(weak.trace, GradientTrace) else None
     return Round(
         template=texts.templates[weak.template],
-        banks=banks,
+        banks=bank_texts(weak, texts),
         error=weak.error,
         template_error=weak.template_error,
         vote=done.vote,

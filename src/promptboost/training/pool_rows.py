@@ -87,25 +87,25 @@ class RowsFolder:
             self._check(lines[0])
             self._dim = int(lines[0]["dim"])
         width = 2 * (self._dim or 0)
-        there = rows.stat().st_size if rows.exists() else 0
+        n_bytes = rows.stat().st_size if rows.exists() else 0
         used = 0
         for size, line in zip(self._sizes, lines[1:], strict=False):
-            if line != {"block": self.done, "rows": size} or used + size * width > there:
+            if line != {"block": self.done, "rows": size} or used + size * width > n_bytes:
                 break
             used += size * width
             self.done += 1
-        if there and not lines:
+        if n_bytes and not lines:
             raise PoolError(f"{rows} is there without {_BLOCKS}: give another folder, or delete it")
-        if there > used:
+        if n_bytes > used:
             os.truncate(rows, used)
-        whole = b"".join(map(_line, lines[: self.done + 1]))
-        if journal.exists() and journal.stat().st_size > len(whole):
-            os.truncate(journal, len(whole))
+        kept_lines = b"".join(map(_line, lines[: self.done + 1]))
+        if journal.exists() and journal.stat().st_size > len(kept_lines):
+            os.truncate(journal, len(kept_lines))
 
     def _check_alone(self) -> None:
         rows = self.folder / _ROWS
-        there = rows.stat().st_size if rows.exists() else 0
-        if there != 2 * (self._dim or 0) * sum(self._sizes[: self.done]):
+        n_bytes = rows.stat().st_size if rows.exists() else 0
+        if n_bytes != 2 * (self._dim or 0) * sum(self._sizes[: self.done]):
             raise PoolError(
                 f"another process is writing to {self.folder}: wait for it, or stop it and run the "
                 "same again"
@@ -211,7 +211,7 @@ class PoolTexts:
 
     def n_bytes(self, dim: int) -> int:
         """Return the room that the rows take, in memory or on disk, with so many dimensions."""
-        rows = sum(len(self.templates) + len(own) for own in self.prompt_texts)
+        rows = sum(len(self.templates) + len(prompts) for prompts in self.prompt_texts)
         return rows * dim * np.dtype(np.int16).itemsize
 
     def embed(self, encode: Encode) -> GridPool:
@@ -236,13 +236,13 @@ class PoolTexts:
         with the class it was in. The folder is of one pool and encoder; `progress` is called with the
         number of further prompts that are done.
         """
-        sizes = [len(self.templates) + len(own) for own in self.prompt_texts]
+        sizes = [len(self.templates) + len(prompts) for prompts in self.prompt_texts]
         rows = RowsFolder(Path(folder), self.fingerprint, encoder_fingerprint, sizes)
         tell = progress or (lambda done: None)
         tell(sum(map(len, self.prompt_texts[: rows.done])))
-        for filled, own in self.blocks(encode, start=rows.done):
-            rows.add(np.concatenate([filled, own]))
-            tell(len(own))
+        for filled, prompts in self.blocks(encode, start=rows.done):
+            rows.add(np.concatenate([filled, prompts]))
+            tell(len(prompts))
         both = rows.blocks()
         count = len(self.templates)
         templates = np.stack([block[:count] for block in both])
@@ -256,12 +256,12 @@ class PoolTexts:
         row can depend on which texts are embedded together.
         """
         for k in range(start, len(self.class_names)):
-            filled, own = self.template_texts[k], self.prompt_texts[k]
-            position = {text: i for i, text in enumerate(dict.fromkeys([*filled, *own]))}
+            filled, prompts = self.template_texts[k], self.prompt_texts[k]
+            position = {text: i for i, text in enumerate(dict.fromkeys([*filled, *prompts]))}
             rows = to_grid(encode(list(position)), name=f"texts of {self.class_names[k]!r}")
             if len(rows) != len(position):
                 raise EmbeddingError(f"{len(rows)} rows came back for {len(position)} texts")
-            yield rows[[position[text] for text in filled]], rows[[position[t] for t in own]]
+            yield rows[[position[text] for text in filled]], rows[[position[t] for t in prompts]]
 
     def check_against(self, pool: GridPool) -> None:
         """Raise PoolError if the rows cannot be those of these texts."""
@@ -269,12 +269,13 @@ class PoolTexts:
             ("templates", pool.templates, self.template_texts),
             ("prompts", pool.prompts, self.prompt_texts),
         ):
-            sizes, said = [len(block) for block in rows], [len(block) for block in texts]
-            if sizes != said:
-                odd = [k for k, (a, b) in enumerate(zip(sizes, said, strict=False)) if a != b]
-                where = f"{len(sizes)} classes have rows and {len(said)} texts"
+            row_counts, text_counts = [list(map(len, blocks)) for blocks in (rows, texts)]
+            if row_counts != text_counts:
+                pairs = zip(row_counts, text_counts, strict=False)
+                odd = [k for k, (a, b) in enumerate(pairs) if a != b]
+                where = f"{len(row_counts)} classes have rows and {len(text_counts)} texts"
                 if odd:
-                    where = f"class {odd[0]} has {sizes[odd[0]]} rows and {said[odd[0]]} texts"
+                    where = f"class {odd[0]} has {row_counts[odd[0]]} rows and {text_counts[odd[0]]} texts"
                 raise PoolError(f"{what}: rows and texts do not belong together: {where}")
         if len(self.class_names) != len(self.template_texts):
             raise PoolError(
@@ -326,12 +327,12 @@ class PoolRows:
     @classmethod
     def _on_disk(cls, texts: PoolTexts, embedder: Embedder, folder: Path) -> "PoolRows":
         fingerprint = embedder.encoder.fingerprint
-        own = folder / f"{texts.fingerprint[:16]}-{fingerprint[:16]}"
+        rows_folder = folder / f"{texts.fingerprint[:16]}-{fingerprint[:16]}"
         for other in folder.iterdir() if folder.exists() else ():
-            if other != own:
+            if other != rows_folder:
                 _remove(other)
         with encoding(texts, embedder) as encode:
-            grid = texts.embed_to(own, encode, encoder_fingerprint=fingerprint)
+            grid = texts.embed_to(rows_folder, encode, encoder_fingerprint=fingerprint)
         return cls(texts, grid, folder)
 
     def release(self) -> None:

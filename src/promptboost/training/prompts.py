@@ -13,7 +13,7 @@ from promptboost.boosting.grid import to_grid
 from promptboost.config import FitConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
-from promptboost.errors import LabelError, SettingError, few
+from promptboost.errors import LabelError, SettingError, a_type, few
 from promptboost.model import PromptEnsemble
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
 from promptboost.training.examples import Examples, Rows, RowSpace
@@ -87,7 +87,7 @@ def make_pool(
         return read_pool(pool, class_names, templates=templates, concatenate=concatenate)
     if pool is not None and not isinstance(pool, Mapping):
         raise SettingError(
-            f"pool is a {type(pool).__name__}: give a PromptPool, the path of a file, or a mapping "
+            f"pool is {a_type(pool)}: give a PromptPool, the path of a file, or a mapping "
             "from class name to sentences"
         )
     return build_pool(class_names, templates=templates, descriptions=pool, concatenate=concatenate)
@@ -145,16 +145,16 @@ def _embedded_pool(
     templates: Sequence[str] | None,
     concatenate: Literal["none", "one", "all"],
 ) -> PoolRows:
-    made = make_pool(class_names, pool, templates, concatenate)
-    if pool and not isinstance(pool, PromptPool) and made.missing:
+    joined = make_pool(class_names, pool, templates, concatenate)
+    if pool and not isinstance(pool, PromptPool) and joined.missing:
         # A slip of spelling looks the same.
         warnings.warn(
-            f"pool has no sentences for {few([*map(repr, made.missing)])}: only templates are there to "
+            f"pool has no sentences for {few([*map(repr, joined.missing)])}: only templates are there to "
             "choose from. Add sentences under these names, spelled as in y",
             UserWarning,
             stacklevel=4,  # whoever called fit of the estimator
         )
-    texts = PoolTexts.of(made, class_names)
+    texts = PoolTexts.of(joined, class_names)
     if isinstance(source, Embedder):
         return PoolRows.embed(texts, source)
     return PoolRows(texts, texts.embed(lambda wanted: embed_texts(source, wanted)))

@@ -1,26 +1,12 @@
-"""Tiny trees in the layout of each benchmark, and where the real files are if they are here."""
+"""Tiny trees in the layout of each benchmark, and the split files of the real ones."""
 
 import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from promptboost.data.benchmarks import BENCHMARKS, Benchmark
 from tests.data.image_tools import encoded, plain
-
-_BESIDE = Path(__file__).parents[4] / "shared"
-RELEASED = _BESIDE / "pools" / "ProAPO"
-PHOTOGRAPHS = _BESIDE / "pictures"
-
-needs_released = pytest.mark.skipif(
-    not RELEASED.is_dir(), reason="the released lists are not beside the repository"
-)
-needs_photographs = pytest.mark.skipif(
-    not (RELEASED.is_dir() and PHOTOGRAPHS.is_dir()),
-    reason="the photographs and released lists are not beside the repository",
-)
 
 # The folder of each benchmark in the released lists, and its split file there.
 SPLITS = {

@@ -11,13 +11,12 @@ from promptboost.data import DataSource, load_data
 from promptboost.data.benchmarks import BENCHMARKS, read_benchmark
 from promptboost.data.shots import coop_few_shot
 from promptboost.errors import DataError
+from tests.beside import RELEASED, needs_beside
 from tests.data.benchmarks.benchmark_tools import (
     PATHS,
     PIXELS,
-    RELEASED,
     contents,
     expected,
-    needs_released,
     paths_of,
     tiny,
     tiny_split,
@@ -374,7 +373,7 @@ def test_a_word_that_is_nearly_a_benchmark(tmp_path):
         load_data(str(tmp_path / "gone"))
 
 
-@needs_released
+@needs_beside
 def test_a_whole_benchmark_of_its_published_size(tmp_path):
     split = RELEASED / "dtd" / "split_zhou_DescribableTextures.json"
     image = tmp_path / "one.jpg"

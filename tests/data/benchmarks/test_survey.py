@@ -5,12 +5,9 @@ import pytest
 
 from promptboost.data.benchmarks import BENCHMARKS, survey_benchmark
 from promptboost.errors import DataError
+from tests.beside import PHOTOGRAPHS, RELEASED, needs_beside
 from tests.data.benchmarks.benchmark_tools import (
-    PHOTOGRAPHS,
-    RELEASED,
     SPLITS,
-    needs_photographs,
-    needs_released,
     tiny,
     tiny_split,
     write,
@@ -178,7 +175,7 @@ def test_no_such_folder(tmp_path):
         survey_benchmark("dtd", tmp_path / "gone")
 
 
-@needs_photographs
+@needs_beside
 def test_real_pets_are_known_for_a_part():
     split = RELEASED / "oxford_pets" / "split_zhou_OxfordPets.json"
     survey = survey_benchmark("oxford_pets", PHOTOGRAPHS / "oxford_pets", split)
@@ -194,7 +191,7 @@ def test_real_pets_are_known_for_a_part():
         assert file.parent.name == names[path].replace("_", " ")
 
 
-@needs_photographs
+@needs_beside
 def test_real_textures_are_known_for_a_part():
     split = RELEASED / "dtd" / "split_zhou_DescribableTextures.json"
     survey = survey_benchmark("dtd", PHOTOGRAPHS / "dtd10", split)
@@ -206,7 +203,7 @@ def test_real_textures_are_known_for_a_part():
     assert len(survey.files) == 600
 
 
-@needs_photographs
+@needs_beside
 def test_released_shots_of_real_textures_find_the_split_they_are_from():
     shots = RELEASED / "dtd" / "fewshot_dataset" / "seed_1_num_shots_1.json"
     survey = survey_benchmark("dtd", PHOTOGRAPHS / "dtd10", shots)
@@ -216,7 +213,7 @@ def test_released_shots_of_real_textures_find_the_split_they_are_from():
     assert any(f"test images are those of {whole}" in note for note in survey.notes)
 
 
-@needs_released
+@needs_beside
 @pytest.mark.parametrize("name", SPLITS)
 def test_the_protocols_list_is_known_and_a_new_draw_of_it_is_not(tmp_path, name):
     folder, file = SPLITS[name]

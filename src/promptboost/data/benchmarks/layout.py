@@ -65,10 +65,10 @@ class ImageIndex:
     @cached_property
     def _by_name(self) -> dict[str, list[str]]:
         # Only where paths are not as written: for a million files this is not free.
-        there: dict[str, list[str]] = {}
+        by_name: dict[str, list[str]] = {}
         for path in sorted(self.paths):
-            there.setdefault(_file_name(path), []).append(path)
-        return there
+            by_name.setdefault(_file_name(path), []).append(path)
+        return by_name
 
     def located(self, paths: Iterable[str]) -> dict[str, Path]:
         """Find files by their paths in a split file; those that are not there are left out."""
@@ -83,22 +83,22 @@ class ImageIndex:
         places = {}
         for path in paths:
             if path not in known:
-                there = self._find(path, alone=written[_file_name(path)] == 1)
-                if there is not None and there not in known:
-                    places[path] = there
+                file = self._find(path, alone=written[_file_name(path)] == 1)
+                if file is not None and file not in known:
+                    places[path] = file
         # One file cannot be two images: which of them it is would be a guess.
         times = Counter(places.values())
-        return {path: there for path, there in places.items() if times[there] == 1}
+        return {path: file for path, file in places.items() if times[file] == 1}
 
     def _find(self, path: str, *, alone: bool) -> str | None:
-        there = self._by_name.get(_file_name(path), [])
-        if alone and len(there) == 1:
-            return there[0]
+        paths = self._by_name.get(_file_name(path), [])
+        if alone and len(paths) == 1:
+            return paths[0]
         last = path.rpartition("/")[0].rpartition("/")[2]
         if not last:
             return None
         known = {last, last.removeprefix(self._prefix)}
-        near = [other for other in there if known & set(other.split("/")[:-1])]
+        near = [other for other in paths if known & set(other.split("/")[:-1])]
         return near[0] if len(near) == 1 else None
 
 

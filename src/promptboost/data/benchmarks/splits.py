@@ -248,25 +248,27 @@ class Lists:
     foreign: bool = False  # known not to be the protocol's split
 
 
-def read_lists(benchmark: Benchmark, place: Place, index: ImageIndex, given: Path | None) -> Lists:
+def read_lists(
+    benchmark: Benchmark, place: Place, index: ImageIndex, split_file: Path | None
+) -> Lists:
     """Read which images are in which split.
 
     A given file without ``test`` is a list of drawn shots: its images are what to learn from, and
     the test images are those of the whole split, which must be there too.
     """
-    if given is None:
+    if split_file is None:
         return _whole(benchmark, place, index, _SAY_WHERE.format(benchmark.name))
-    listed = read_split(given)
+    listed = read_split(split_file)
     if "train" not in listed:
-        raise DataError(f"{given} lists no images to learn from (train)")
+        raise DataError(f"{split_file} lists no images to learn from (train)")
     if "test" in listed:
-        return Lists(listed, given, foreign=_is_foreign(benchmark, listed))
+        return Lists(listed, split_file, foreign=_is_foreign(benchmark, listed))
     # Shots are often released beside the split they were drawn from, or in a folder there.
-    near = replace(place, lists=(*place.lists, given.parent, given.parent.parent))
-    advice = f"beside {given.name}, which lists drawn shots and no test images"
+    near = replace(place, lists=(*place.lists, split_file.parent, split_file.parent.parent))
+    advice = f"beside {split_file.name}, which lists drawn shots and no test images"
     whole = _whole(benchmark, near, index, advice)
-    shots = _of_shots(listed, whole.items, index, str(given))
-    return Lists(shots, given, shots=True, whole=whole.file, foreign=whole.foreign)
+    shots = _of_shots(listed, whole.items, index, str(split_file))
+    return Lists(shots, split_file, shots=True, whole=whole.file, foreign=whole.foreign)
 
 
 def _whole(benchmark: Benchmark, place: Place, index: ImageIndex, advice: str) -> Lists:

@@ -88,12 +88,12 @@ def survey_benchmark(
     place = find_place(benchmark, folder)
     index = ImageIndex(place, benchmark.prefix)
     try:
-        given = None if split is None else Path(split).expanduser()
-        lists = read_lists(benchmark, place, index, given)
+        split_file = None if split is None else Path(split).expanduser()
+        lists = read_lists(benchmark, place, index, split_file)
     except DataError as error:
         problems = (str(error), *unpacked_first(benchmark, folder))
-        there, published = count(len(index.paths), "file"), sum(benchmark.sizes.values())
-        note = f"{there} there; {benchmark.title} is published with {published:,} images"
+        files, published = count(len(index.paths), "file"), sum(benchmark.sizes.values())
+        note = f"{files} there; {benchmark.title} is published with {published:,} images"
         return Survey(benchmark, folder, place, None, {}, problems, (*_layout(place), note))
     survey = _compared(benchmark, folder, place, index, lists)
     bad = cut_off(list(survey.files.values()), progress=progress) if look else []
@@ -111,19 +111,19 @@ def _compared(
     # A link to nothing is listed by its folder, but is not there.
     located = index.located(item.path for item in items)
     sizes = {path: _size(file) for path, file in located.items()}
-    there = {path: file for path, file in located.items() if sizes[path] is not None}
-    files = {path: file for path, file in there.items() if sizes[path]}
+    on_disk = {path: file for path, file in located.items() if sizes[path] is not None}
+    files = {path: file for path, file in on_disk.items() if sizes[path]}
     problems = [
         *_wrong_lists(benchmark, lists),
-        *_missing(items, there, index),
+        *_missing(items, on_disk, index),
     ]
-    if empty := [path for path in there if path not in files]:
+    if empty := [path for path in on_disk if path not in files]:
         problems.append(
             f"{count(len(empty), 'file')} of no length, from a broken download: {few(empty, 3)}"
         )
-    if len(there) < len(items):
+    if len(on_disk) < len(items):
         problems += unpacked_first(benchmark, folder)
-    notes = (*_layout(place), *_notes(benchmark, lists, len(index.paths) - len(there)))
+    notes = (*_layout(place), *_notes(benchmark, lists, len(index.paths) - len(on_disk)))
     return Survey(benchmark, folder, place, lists, files, tuple(problems), notes)
 
 
@@ -163,15 +163,15 @@ def _wrong_lists(benchmark: Benchmark, lists: Lists) -> Iterator[str]:
             yield f"{split} has no image of {count(len(none), 'class', 'classes')} ({few(none, 3)})"
 
 
-def _missing(items: list[Item], there: dict[str, Path], index: ImageIndex) -> Iterator[str]:
-    missing = [item for item in items if item.path not in there]
+def _missing(items: list[Item], on_disk: dict[str, Path], index: ImageIndex) -> Iterator[str]:
+    missing = [item for item in items if item.path not in on_disk]
     if not missing:
         return
     if len(missing) == len(items):
         holds = f"other files, like {min(index.paths)}" if index.paths else "no files"
         yield f"none of the {len(items):,} listed images is there; the folder holds {holds}"
         return
-    seen = {item.label for item in items if item.path in there}
+    seen = {item.label for item in items if item.path in on_disk}
     gone = list(dict.fromkeys(item.name for item in missing if item.label not in seen))
     whole = (
         f", among them all of {count(len(gone), 'class', 'classes')} ({few(gone, 3)})"

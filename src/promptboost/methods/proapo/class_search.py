@@ -96,9 +96,9 @@ class ClassUnits:
         if exact:
             return self.rows(k, range(len(self.units[k])))
         if k not in self._plain:
-            said = {u: one.sentence for u, one in enumerate(self.units[k])}
-            sentences = {u: sentence for u, sentence in said.items() if sentence is not None}
-            names = [u for u in said if u not in sentences]
+            sentence_of = {u: one.sentence for u, one in enumerate(self.units[k])}
+            sentences = {u: sentence for u, sentence in sentence_of.items() if sentence is not None}
+            names = [u for u in sentence_of if u not in sentences]
             rows = np.zeros_like(self._rows[k])
             rows[names] = self.rows(k, names)
             if sentences:

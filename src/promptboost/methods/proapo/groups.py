@@ -143,9 +143,9 @@ def confusion_groups(
 def _hardest_first(scores: NDArray[np.float32], labels: NDArray[np.int64]) -> list[int]:
     """Order the classes that have images by their cross-entropy."""
     losses = log_losses(scores, labels).astype(scores.dtype)
-    there = np.unique(labels)
-    means = np.array([losses[labels == k].mean() for k in there])
-    return [int(k) for k in there[np.argsort(-means, kind="stable")]]
+    classes = np.unique(labels)
+    means = np.array([losses[labels == k].mean() for k in classes])
+    return [int(k) for k in classes[np.argsort(-means, kind="stable")]]
 
 
 def _confused(

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from promptboost.errors import FileFormatError, SettingError
+from promptboost.errors import FileFormatError, SettingError, a_type
 from promptboost.files import Stamp, file_stamp, read_json
 from promptboost.pool.readers.source import Gathering, Phrase, Reader, Source
 from promptboost.pool.templates import check_templates
@@ -47,7 +47,7 @@ def _from_mapping(
     """Make a source of such a JSON object; `path` is where it was read."""
     if not isinstance(loaded, dict):
         raise FileFormatError(
-            f'{path} holds a {type(loaded).__name__}; it should be {{"class": ["sentence", …]}}'
+            f'{path} holds {a_type(loaded)}; it should be {{"class": ["sentence", …]}}'
         )
     gathering = Gathering(str(path))
     for entry, sentences in loaded.items():

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from promptboost.errors import FileFormatError, PoolError
+from promptboost.errors import FileFormatError, PoolError, a_type
 from promptboost.pool.templates import fill
 from promptboost.pool.text import clean
 
@@ -87,15 +87,14 @@ class Gathering:
             raise FileFormatError(f"{where}: {error}") from error
         if isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable):
             raise FileFormatError(
-                f"{where}: the class {name!r} needs a list of sentences, not a "
-                f'{type(sentences).__name__}: write ["sentence", …]'
+                f"{where}: the class {name!r} needs a list of sentences, not "
+                f'{a_type(sentences)}: write ["sentence", …]'
             )
         kept = self.sentences.setdefault(name, [])
         for number, sentence in enumerate(sentences, start=1):
             label = f"sentence {number} of the class {name!r}"
             if not isinstance(sentence, str):
-                kind = type(sentence).__name__
-                raise FileFormatError(f"{where}: {label} must be a string, not a {kind}")
+                raise FileFormatError(f"{where}: {label} must be a string, not {a_type(sentence)}")
             if not sentence.strip():
                 self.blank[name] = self.blank.get(name, 0) + 1
                 continue

@@ -10,8 +10,7 @@ from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import LabelError, PoolError, SettingError
 from promptboost.llm.client import AskError
 from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
-from promptboost.methods.llmbo.conversation import message, read_templates
-from promptboost.methods.llmbo.llmbo import LLMbo
+from promptboost.methods.llmbo import LLMbo, message, read_templates
 from promptboost.pool import build_pool, fill
 from tests.llm.llm_server import Act, Server
 

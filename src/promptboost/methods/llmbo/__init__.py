@@ -1,1 +1,0 @@
-"""LLMbo: a language model proposes templates, and is shown how they fared."""
