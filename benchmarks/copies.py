@@ -74,10 +74,12 @@ def main() -> None:
         pairs = [pair for i, j in near_pairs(rows, 0.97) for pair in zip(i, j, strict=True)]
         cosines = np.array([rows[i] @ rows[j] for i, j in pairs])
         print(f"  pairs: {np.sum(cosines >= LEAST_COSINE)}")
-        for k in np.argsort(cosines)[:: 1][-arguments.shown :]:
+        for k in np.argsort(cosines)[::1][-arguments.shown :]:
             i, j = pairs[k]
             same = data.images[i].digest() == data.images[j].digest()
-            print(f"    {cosines[k]:.4f} {data.images[i].id} {data.images[j].id}", "same bytes" * same)
+            print(
+                f"    {cosines[k]:.4f} {data.images[i].id} {data.images[j].id}", "same bytes" * same
+            )
 
 
 if __name__ == "__main__":

@@ -147,7 +147,12 @@ def compare(
     except OSError as error:  # the results are there all the same: a folder of somebody else's
         found.failed.append(f"no tables in {out_folder}: {error.strerror or error}")
     out.result(
-        {"results": found.lines, "failed": found.failed, "files": [str(f) for f in files]},
+        {
+            "results": found.lines,
+            "failed": found.failed,
+            "overlap": found.overlap_records(),
+            "files": [str(f) for f in files],
+        },
         lambda: _tables(request, found, files),
     )
     if found.failed:
@@ -163,7 +168,15 @@ def _list(out: Output) -> None:
 
 
 def _tables(request: "CompareRequest", found: "Compared", files: list[Path]) -> str:
-    from promptboost.evaluation.summary import best_at, curves, fit_time, how, predict_time, written
+    from promptboost.evaluation.summary import (
+        best_at,
+        curves,
+        fit_time,
+        how,
+        predict_time,
+        unseen_lines,
+        written,
+    )
 
     parts: list[str] = []
     for on in dict.fromkeys(line["on"] for line in found.lines):
@@ -189,6 +202,7 @@ def _tables(request: "CompareRequest", found: "Compared", files: list[Path]) -> 
         f"{spread}; * best of its column; fit at the most shots, images embedded already; an image "
         "from file to answer"
     )
+    parts += [plain(line) for line in unseen_lines(found.lines)]
     parts += [f"failed   {plain(line)}" for line in found.failed]
     if files:
         parts.append(f"files    {', '.join(plain(str(file)) for file in files)}")

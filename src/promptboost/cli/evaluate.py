@@ -44,8 +44,8 @@ def evaluate(
             "the run does not say which images it learnt from: if these are among them, the "
             "figures flatter"
         )
-    elif found["learnt_from"]:
-        out.note(f"the run learnt from {found['learnt_from']} of these images: figures flatter")
+    for line in found["remarks"]:
+        out.note(line)
     out.result(found, lambda: _summary(found))
 
 
@@ -64,6 +64,12 @@ def _summary(found: dict[str, Any]) -> str:
             for row in found["per_class"]
         ],
     )
+    unseen = [m for m in found["methods"] if m["unseen_accuracy"] is not None]
+    if unseen:
+        images = "image that was" if found["learnt_from"] == 1 else "images that were"
+        ending = f"without the {found['learnt_from']} held-out {images} learnt from"
+        said = [f"{_LABELS[m['name']]} {percent(m['unseen_accuracy'])} {ending}" for m in unseen]
+        methods = "\n".join([methods, *said])
     heading = f"{found['images']} images, encoder {plain(found['encoder'])}"
     return f"{heading}\n\n{methods}\n\n{classes}"
 

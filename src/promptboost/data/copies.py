@@ -15,6 +15,7 @@ among 360 scenes; and 46 among 1,635 emoji, of which 42 are the same file and 4 
 differ in the mouth. None of these pairs has two labels.
 """
 
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,11 +42,43 @@ _FLAT = 2.0
 # Images that were not decoded yet are, for this alone, as long as they are no more than these.
 _MOST_DECODED = 5_000
 _BLOCK = 1024
+_DIRECTIONS = 24
 
 Indices = NDArray[np.int64]
 Rows = NDArray[np.float32]
 #: Positions of images that are alike, (i, j) with i ≠ j; each pair in one order is enough.
 Pairs = tuple[Indices, Indices]
+
+
+class RepeatedImageWarning(UserWarning):
+    """The same image was given under two labels."""
+
+
+def warn_of_contradictions(images: Sequence[LabelledImage], labels: Sequence[object]) -> None:
+    """Warn if two images with the same content have two labels.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> images = [LabelledImage(str(i), "", b"the same bytes") for i in range(2)]
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     warn_of_contradictions(images, ["cat", "dog"])
+    >>> print(caught[0].message)
+    2 images are given under more than one label, the first two: 0 (cat) = 1 (dog)
+    """
+    number = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+    kinds = np.array([number[label] for label in labels], dtype=np.int64)
+    other = find_copies([image.digest() for image in images], kinds, len(images)).other_class
+    mixed = np.flatnonzero(other >= 0)
+    if len(mixed):
+        first, second = int(mixed[0]), int(other[mixed[0]])
+        warnings.warn(
+            f"{len(mixed):,} images are given under more than one label, the first two: "
+            f"{images[first].name} ({labels[first]}) = {images[second].name} ({labels[second]})",
+            RepeatedImageWarning,
+            stacklevel=4,
+        )
 
 
 @dataclass(frozen=True)
@@ -83,21 +116,19 @@ def find_copies(
     >>> copies.learnt.tolist(), copies.other_class.tolist(), copies.same_class.tolist()
     ([-1, -1, 0, 0], [3, -1, 3, 0], [-1, -1, -1, -1])
     """
-    labels = np.asarray(labels, dtype=np.int64)
-    if len(labels) != len(digests):
-        raise DataError(f"{len(digests)} images have {len(labels)} labels; give one for each")
+    classes = np.asarray(labels, dtype=np.int64)
+    if len(classes) != len(digests):
+        raise DataError(f"{len(digests)} images have {len(classes)} labels; give one for each")
     held_out = np.arange(len(digests)) >= learnt
-    exact = _partners([_same_digest(digests, labels, held_out)], labels, held_out)
-    alike = _partners(near, labels, held_out)
+    exact = _partners([_same_digest(digests, classes, held_out)], classes, held_out)
+    alike = _partners(near, classes, held_out)
     # The same bytes are named before what only looks alike.
     best = np.where(exact < len(digests), exact, alike)
     best[best == len(digests)] = -1
     return Copies(*best)
 
 
-def _same_digest(
-    digests: Sequence[bytes], labels: Indices, held_out: NDArray[np.bool_]
-) -> Pairs:
+def _same_digest(digests: Sequence[bytes], labels: Indices, held_out: NDArray[np.bool_]) -> Pairs:
     """Pair each image with the first of every kind among those of the same digest."""
     together: defaultdict[bytes, list[int]] = defaultdict(list)
     for position, digest in enumerate(digests):
@@ -109,8 +140,8 @@ def _same_digest(
             for i in members:
                 first.setdefault((int(labels[i]), bool(held_out[i])), i)
             pairs += [(i, j) for i in members for j in first.values() if i != j]
-    i, j = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    return i, j
+    both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
 
 
 def _partners(
@@ -179,8 +210,8 @@ def near_pairs(rows: Rows, least: float = LEAST_COSINE) -> Iterator[Pairs]:
     """Find the pairs of rows with a cosine of `least` or more, block by block.
 
     Rows are of length one, or zero: thumbnails, or the embeddings of any model. Memory is bounded by a
-    block. Rows are sorted along the direction in which they differ most; two that are near are near
-    along it, so most blocks need not be compared.
+    block. Two rows that are near are near along every direction, so rows are sorted along the one in
+    which they differ most, compared along a few of those, and in full only if they are near there.
 
     Examples
     --------
@@ -192,25 +223,33 @@ def near_pairs(rows: Rows, least: float = LEAST_COSINE) -> Iterator[Pairs]:
     some = np.flatnonzero(np.any(rows, axis=1))
     if len(some) < 2:
         return
-    places = rows[some] @ _widest(rows[some[:: 1 + len(some) // 4096]])
-    order = some[np.argsort(places, kind="stable")]
-    places = np.sort(places, kind="stable")
+    along = rows[some] @ _widest(rows[some[:: 1 + len(some) // 4096]])
+    by_place = np.argsort(along[:, 0], kind="stable")
+    order, along = some[by_place], along[by_place]
     # |a − b|² = 2 − 2 cos; a little more, for what floats of 32 bits lose.
     reach = np.sqrt(2 - 2 * least) + 1e-3
+    # One product of these gives |a − b|² along the directions, halved and negative.
+    halves = (along**2).sum(axis=1, keepdims=True) / 2
+    ones = np.ones_like(halves)
+    left, right = np.hstack([along, -halves, -ones]), np.hstack([along, ones, halves]).T
     for start in range(0, len(order), _BLOCK):
         stop = min(start + _BLOCK, len(order))
-        end = int(np.searchsorted(places, places[stop - 1] + reach, side="right"))
+        end = int(np.searchsorted(along[:, 0], along[stop - 1, 0] + reach, side="right"))
         for other in range(start, end, _BLOCK):
-            last = min(other + _BLOCK, end)
-            i, j = np.nonzero(rows[order[start:stop]] @ rows[order[other:last]].T >= least)
-            i, j = order[start + i], order[other + j]
+            near = left[start:stop] @ right[:, other : min(other + _BLOCK, end)] >= -(reach**2) / 2
+            i, j = np.nonzero(near)
             # Within one block each pair is met twice, and each row with itself.
-            keep = i < j if other == start else i != j
-            if keep.any():
-                yield i[keep].astype(np.int64), j[keep].astype(np.int64)
+            keep = i < j if other == start else np.full(len(i), True)
+            i, j = order[start + i[keep]], order[other + j[keep]]
+            for part in range(0, len(i), _BLOCK):
+                one, two = i[part : part + _BLOCK], j[part : part + _BLOCK]
+                alike = np.einsum("nd,nd->n", rows[one], rows[two]) >= least
+                if alike.any():
+                    yield one[alike].astype(np.int64), two[alike].astype(np.int64)
 
 
 def _widest(rows: Rows) -> Rows:
-    """Return the direction of the largest variance, of length one."""
+    """Return the directions of the largest variance, the largest first, as columns of length one."""
     centred = rows - rows.mean(axis=0)
-    return np.asarray(np.linalg.eigh(centred.T @ centred)[1][:, -1], dtype=np.float32)
+    vectors = np.linalg.eigh(centred.T @ centred)[1][:, ::-1]
+    return np.ascontiguousarray(vectors[:, :_DIRECTIONS], dtype=np.float32)
