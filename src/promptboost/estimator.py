@@ -27,6 +27,7 @@ from promptboost.config import (
     documented,
     settings_of,
 )
+from promptboost.data.copies import warn_of_contradictions
 from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_images, holds_images
 from promptboost.data.shots import image_ids
@@ -263,6 +264,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         check_consistent_length(data.images, y)
         y = column_or_1d(y, warn=True)
         labels, weights = self._checked_targets(y, sample_weight, data.images)
+        warn_of_contradictions(data.images, y.tolist())
         wanted = config.views if config.views_seen else 0
         rows = image_embedder(source).images(data, views=wanted, view_scale=config.view_scale)
         self.n_features_in_ = rows.shape[2]

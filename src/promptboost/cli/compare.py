@@ -147,7 +147,12 @@ def compare(
     except OSError as error:  # the results are there all the same: a folder of somebody else's
         compared.failed.append(f"no tables in {out_folder}: {error.strerror or error}")
     out.result(
-        {"results": compared.lines, "failed": compared.failed, "files": [str(f) for f in files]},
+        {
+            "results": compared.lines,
+            "failed": compared.failed,
+            "overlap": compared.overlap_records(),
+            "files": [str(f) for f in files],
+        },
         lambda: _tables(request, compared, files),
     )
     if compared.failed:
@@ -163,7 +168,15 @@ def _list(out: Output) -> None:
 
 
 def _tables(request: "CompareRequest", compared: "Compared", files: list[Path]) -> str:
-    from promptboost.evaluation.summary import best_at, curves, fit_time, how, predict_time, written
+    from promptboost.evaluation.summary import (
+        best_at,
+        curves,
+        fit_time,
+        how,
+        predict_time,
+        unseen_lines,
+        written,
+    )
 
     parts: list[str] = []
     for on in dict.fromkeys(line["on"] for line in compared.lines):
@@ -189,6 +202,7 @@ def _tables(request: "CompareRequest", compared: "Compared", files: list[Path]) 
         f"{spread}; * best of its column; fit at the most shots, images embedded already; an image "
         "from file to answer"
     )
+    parts += [plain(line) for line in unseen_lines(compared.lines)]
     parts += [f"failed   {plain(line)}" for line in compared.failed]
     if files:
         parts.append(f"files    {', '.join(plain(str(file)) for file in files)}")

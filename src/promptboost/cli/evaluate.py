@@ -44,8 +44,8 @@ def evaluate(
             "the run does not say which images it learnt from: if these are among them, the "
             "figures flatter"
         )
-    elif figures["learnt_from"]:
-        out.note(f"the run learnt from {figures['learnt_from']} of these images: figures flatter")
+    for line in figures["remarks"]:
+        out.note(line)
     out.result(figures, lambda: _summary(figures))
 
 
@@ -64,6 +64,12 @@ def _summary(figures: dict[str, Any]) -> str:
             for row in figures["per_class"]
         ],
     )
+    unseen = [m for m in figures["methods"] if m["unseen_accuracy"] is not None]
+    if unseen:
+        images = "image that was" if figures["learnt_from"] == 1 else "images that were"
+        ending = f"without the {figures['learnt_from']} held-out {images} learnt from"
+        said = [f"{_LABELS[m['name']]} {percent(m['unseen_accuracy'])} {ending}" for m in unseen]
+        methods = "\n".join([methods, *said])
     heading = f"{figures['images']} images, encoder {plain(figures['encoder'])}"
     return f"{heading}\n\n{methods}\n\n{classes}"
 

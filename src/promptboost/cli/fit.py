@@ -116,6 +116,7 @@ def _summary(run: Path, results: "Results") -> str:
                 for m in results.methods
             ],
         ),
+        *_unseen(results),
         "",
         *_curve([s.accuracy if results.held_out else s.learn_accuracy for s in results.staged]),
         *_composed(results.composed),
@@ -123,6 +124,15 @@ def _summary(run: Path, results: "Results") -> str:
         f"predict  {command_name()} predict {run} IMAGES",
     ]
     return "\n".join(plain(part) if "\n" not in part else part for part in lines)
+
+
+def _unseen(results: "Results") -> list[str]:
+    from promptboost.evaluation.measures import OURS
+
+    ours = results.method(OURS)
+    if results.overlap is None or ours is None or ours.unseen_accuracy is None:
+        return []
+    return [f"{ours.label}: {percent(ours.unseen_accuracy)} {results.overlap.without}"]
 
 
 def _curve(stages: "list[float | None]") -> list[str]:

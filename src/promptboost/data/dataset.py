@@ -16,9 +16,9 @@ from promptboost.data.decode import (
     BadImage,
     ImageError,
     ImageSource,
-    check_one,
     read_file,
     read_image,
+    read_thumbnail,
 )
 from promptboost.errors import DataError
 from promptboost.files import Stamp, file_stamp
@@ -76,6 +76,8 @@ class LabelledImage:
     margin: float = 0.0  # white border on each side when opened, as a share of the longer side
     # The digest, and the stamp of the file it is of: a file that has not changed is not read again.
     _known: tuple[Stamp, bytes] | None = field(default=None, init=False, compare=False, repr=False)
+    # Of the last check: what was decoded for that is not decoded again.
+    _thumbnail: bytes | None = field(default=None, init=False, compare=False, repr=False)
 
     def open(self) -> "Image":
         """Open it as RGB, the right way up, on white (:class:`ImageError` if that fails)."""
@@ -107,14 +109,33 @@ class LabelledImage:
 
     def check(self) -> BadImage | None:
         """Return what is wrong with the image, or None; what is read for that is hashed, too."""
-        if not isinstance(self.source, Path):
-            return check_one(self.source, self.name)
         try:
-            content, stamp = read_file(self.source, self.name)
+            self._look()
         except ImageError as error:
             return error.bad
-        self._digest_file(content, stamp)
-        return check_one(content, self.name)
+        return None
+
+    @property
+    def has_thumbnail(self) -> bool:
+        """Whether the image was checked, so that its thumbnail costs nothing."""
+        return self._thumbnail is not None
+
+    def thumbnail(self) -> bytes | None:
+        """Return the image as 12 × 12 RGB pixels; None where that cannot be done.
+
+        The margin is left out: it says nothing about the image.
+        """
+        if self._thumbnail is None:
+            self._look()
+        return self._thumbnail
+
+    def _look(self) -> None:
+        """Read and decode; raise ImageError if that fails, else keep the digest and a thumbnail."""
+        content = self.source
+        if isinstance(content, Path):
+            content, stamp = read_file(content, self.name)
+            self._digest_file(content, stamp)
+        object.__setattr__(self, "_thumbnail", read_thumbnail(content, self.name))
 
     def _digest_file(self, content: bytes, stamp: Stamp) -> bytes:
         digest = self._digest_of(content)

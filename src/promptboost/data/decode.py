@@ -43,6 +43,10 @@ _ENDS = (
     (b"\xff\xd8\xff", b"\xff\xd9"),  # JPEG
     (b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"),
 )
+# Enough to know an image again by: see promptboost.data.copies.
+THUMBNAIL_SIDE = 12
+_DRAFT_SIDE = 32
+
 _AT_ONCE = 256  # one task a file would cost more than the look at it
 
 _HEIC = (".heic", ".heif")
@@ -117,16 +121,54 @@ def read_image(source: ImageSource, name: str = "image", *, at_least: int | None
 def check_one(source: ImageSource, name: str = "image") -> BadImage | None:
     """Return what is wrong with an image, or None; quicker than opening it in full."""
     try:
+        read_thumbnail(source, name)
+    except ImageError as error:
+        return error.bad
+    return None
+
+
+def read_thumbnail(source: ImageSource, name: str = "image") -> bytes | None:
+    """Read an image as 12 × 12 RGB pixels, quicker than opening it in full; or raise ImageError.
+
+    None if it can be decoded and yet not be made small, which says nothing about the file.
+
+    Examples
+    --------
+    >>> from PIL import Image
+    >>> len(read_thumbnail(Image.new("RGB", (64, 48), "red")))
+    432
+    """
+    try:
         with quiet_pillow():
             image = _opened(source)
             _check_size(image)
             # A JPEG at an eighth of its size still has every coded byte read, so it is found out
             # if it is cut off, without the cost of its pixels. Other formats ignore this.
-            image.draft(None, (1, 1))
+            whole = image.size
+            image.draft(None, (_DRAFT_SIDE, _DRAFT_SIDE))
+            factor = max(1, round(whole[0] / image.width))
             image.load()
     except Exception as error:
-        return BadImage(name, reason_for(error, source, name))
-    return None
+        raise ImageError(BadImage(name, reason_for(error, source, name))) from error
+    try:
+        with quiet_pillow():
+            return _small(image, whole[0] / factor, whole[1] / factor).tobytes()
+    except Exception:
+        return None
+
+
+def _small(image: "Image", width: float, height: float) -> "Image":
+    """Make a thumbnail of the first pixels; a draft may have part of a pixel more than the image."""
+    from PIL import Image
+
+    side = (THUMBNAIL_SIDE, THUMBNAIL_SIDE)
+    box = (0.0, 0.0, min(width, image.width), min(height, image.height))
+    # Made small before it is converted: a large PNG would take longer for that than to decode. The
+    # filter is smooth, as a copy of another size has its pixels elsewhere.
+    if image.mode in ("L", "LA", "RGB", "RGBA", "CMYK"):
+        small = image.resize(side, Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
+        return _as_rgb(small)
+    return _as_rgb(image).resize(side, Image.Resampling.BILINEAR)
 
 
 def cut_off(files: Sequence[Path], *, workers: int = 2, progress: bool = False) -> list[BadImage]:

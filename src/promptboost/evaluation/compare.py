@@ -10,13 +10,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from promptboost.encoders import Encoder
 from promptboost.errors import FileFormatError, PromptBoostError, RunError
 from promptboost.evaluation.cells import CompareRequest, Key, Notebook, Result, check_same
 from promptboost.evaluation.measures import Guesses
-from promptboost.evaluation.summary import accuracy_figure, curves, markdown, to_csv, with_times
+from promptboost.evaluation.overlap import Overlap
+from promptboost.evaluation.summary import (
+    accuracy_figure,
+    curves,
+    markdown,
+    to_csv,
+    unseen_lines,
+    with_times,
+)
 from promptboost.evaluation.world import Draw, World
 from promptboost.files import write_text
 from promptboost.methods import (
@@ -111,6 +121,23 @@ class Compared:
 
     lines: list[Result]  # one for each method, number of shots, seed and encoder
     failed: list[str] = field(default_factory=list)  # what could not be done, and why
+    # Copies among the images of each draw, by shots and seed.
+    overlaps: dict[tuple[int, int], Overlap] = field(default_factory=dict)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What people should know of the images: of the draw with the most leaks."""
+        if not self.overlaps:
+            return []
+        (shots, seed), worst = max(self.overlaps.items(), key=lambda item: item[1].leaks.images)
+        return [f"{shots} shots, seed {seed}: {line}" for line in worst.lines()]
+
+    def overlap_records(self) -> list[dict[str, Any]]:
+        """Return the copies of each draw as JSON can hold them."""
+        return [
+            {"shots": shots, "seed": seed, **msgspec.to_builtins(overlap)}
+            for (shots, seed), overlap in self.overlaps.items()
+        ]
 
 
 def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:
@@ -124,9 +151,18 @@ def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:
     cells = usable_cells(request, world, book, say)
     check_same(request.out, _about(request, world), say)
     say_what_is_short(request, world, say)
-    failed = _run(request, world, book, cells, say)
+    overlaps = {
+        (k, seed): world.inspection(k, seed).overlap
+        for k in request.shots
+        for seed in request.seeds
+    }
+    compared = Compared([], [], overlaps)
+    for line in compared.remarks:
+        say(line)
+    compared.failed.extend(_run(request, world, book, cells, say))
     wanted = [key for cell in cells for key in cell.keys(world)]
-    return Compared(with_times(book.results(wanted), book.results(book)), failed)
+    compared.lines.extend(with_times(book.results(wanted), book.results(book)))
+    return compared
 
 
 def _run(
@@ -181,7 +217,8 @@ def _measure(
             fitted = fitted or _fit_or_load(cell, world, draw, folder, book)
             there = fitted if at_home else _carried(fitted, via, on)
         seconds = time.perf_counter() - start
-        result = figures(there, draw, learnt_there=at_home)
+        leaked = world.inspection(cell.shots, cell.seed).leaked
+        result = figures(there, draw, leaked, learnt_there=at_home)
         result["fit_s"] = round(seconds, 3)
         result["predict_ms"] = _time_to_predict(there, world, book, key) if request.timed else None
         result["via"] = "" if at_home else via.name.lower()
@@ -208,19 +245,29 @@ def _carried(fitted: Fitted, via: Transfer, on: Encoder) -> Fitted:
     return fitted.transfer(on)
 
 
-def figures(fitted: Fitted, draw: Draw, *, learnt_there: bool = True) -> Result:
+def figures(
+    fitted: Fitted,
+    draw: Draw,
+    leaked: NDArray[np.bool_] | None = None,
+    *,
+    learnt_there: bool = True,
+) -> Result:
     """Measure a classifier on a draw: on the images held out, and on those it learnt from."""
     name, held_out = fitted.origin.method, fitted.predict(draw.held_out)
     if learnt_there:
         learnt = fitted.predict(draw.learn.images)
-        measured = Guesses(name, "", held_out, learnt).result(draw.labels, draw.learn.labels)
+        measured = Guesses(name, "", held_out, learnt).result(
+            draw.labels, draw.learn.labels, leaked
+        )
     else:
-        measured = Guesses(name, "", held_out).result(draw.labels)
+        measured = Guesses(name, "", held_out).result(draw.labels, leaked=leaked)
     words = fitted.words()
     return {
         "accuracy": measured.accuracy,
         "class_accuracy": measured.class_accuracy,
         "learn_accuracy": measured.learn_accuracy,
+        "unseen_accuracy": measured.unseen_accuracy,
+        "leaked_images": 0 if leaked is None else int(leaked.sum()),
         "prompts": None if words is None else float(np.mean([len(bank) for bank in words])),
         "image_passes": len(fitted.encoders_asked),
     }
@@ -270,6 +317,9 @@ def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
         f"Per cent, {_spread(request.seeds)}; the best of each column is bold. Time of a fit at the "
         "most shots, with images embedded already; time of an image from file to answer.\n"
     )
+    notes = [*compared.remarks, *unseen_lines(compared.lines)]
+    if notes:
+        page.append("Copies among the images:\n\n" + "\n".join(map(_as_item, notes)) + "\n")
     if compared.failed:
         page.append("Left out:\n\n" + "\n".join(f"- {line}" for line in compared.failed) + "\n")
     files = {
@@ -280,6 +330,11 @@ def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
     for name, text in files.items():
         write_text(request.out / name, text)
     return [request.out / name for name in files]
+
+
+def _as_item(line: str) -> str:
+    """Write a line that names files as an item of a list in which nothing is a mark."""
+    return "- " + re.sub(r"([\\`*_\[\]<>|~&$#])", r"\\\1", " ".join(line.split()))
 
 
 def _spread(seeds: Sequence[int]) -> str:

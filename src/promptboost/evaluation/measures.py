@@ -34,6 +34,7 @@ class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
     learn_accuracy: Share | None  # on the images learnt from
     log_loss: Positive | None = None  # of the probabilities, where the method has any
     expected_calibration_error: Share | None = None
+    unseen_accuracy: Share | None = None  # without leaked images; None where none is or all are
 
 
 class ClassResult(msgspec.Struct, frozen=True):
@@ -63,9 +64,15 @@ class Guesses:
     learn: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     probabilities: NDArray[np.floating] | None = None  # (n, K), of the held-out images
 
-    def result(self, labels: Indices, learn_labels: Indices | None = None) -> MethodResult:
-        """Measure against the labels."""
+    def result(
+        self,
+        labels: Indices,
+        learn_labels: Indices | None = None,
+        leaked: NDArray[np.bool_] | None = None,
+    ) -> MethodResult:
+        """Measure against the labels; `leaked` are the held-out images that were learnt from."""
         chances = self.probabilities
+        fresh = None if leaked is None or not leaked.any() else ~leaked
         return MethodResult(
             name=self.name,
             label=self.label,
@@ -76,6 +83,9 @@ class Guesses:
             expected_calibration_error=None
             if chances is None
             else expected_calibration_error(chances, labels),
+            unseen_accuracy=None
+            if fresh is None
+            else accuracy(self.held_out[fresh], labels[fresh]),
         )
 
 

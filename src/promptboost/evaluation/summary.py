@@ -22,6 +22,7 @@ COLUMNS = (
     *("method", "encoder", "on", "via", "shots", "seed"),
     *("accuracy", "class_accuracy", "learn_accuracy", "prompts"),
     *("fit_s", "predict_ms", "image_passes"),
+    *("unseen_accuracy", "leaked_images"),
 )
 
 
@@ -153,6 +154,24 @@ def fit_time(curve: Curve) -> str:
 def predict_time(curve: Curve) -> str:
     """Write how long an image takes."""
     return "–" if curve.predict_ms is None else f"{curve.predict_ms:.0f} ms"
+
+
+def unseen_lines(lines: Lines) -> list[str]:
+    """Return each method's accuracy without leaked images, at the most shots where there are some."""
+    there = [line for line in lines if line.get("unseen_accuracy") is not None]
+    found = []
+    for method, on in dict.fromkeys((line["method"], line["on"]) for line in there):
+        part = [line for line in there if (line["method"], line["on"]) == (method, on)]
+        shots = max(line["shots"] for line in part)
+        part = [line for line in part if line["shots"] == shots]
+        share = np.mean([line["unseen_accuracy"] for line in part])
+        most = max(line["leaked_images"] for line in part)
+        images = "image that was" if most == 1 else "images that were"
+        found.append(
+            f"{method} on {on}, {shots} shots: {100 * share:.1f} % without the {most:,} held-out "
+            f"{images} learnt from"
+        )
+    return found
 
 
 def to_csv(lines: Lines) -> str:

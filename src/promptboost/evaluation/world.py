@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from promptboost.config import FitConfig
 from promptboost.data import Dataset, DataSource
+from promptboost.data.copies import Pairs, near_pairs, thumbnail_rows
 from promptboost.data.shots import Task, divide, load_classes
 from promptboost.encoders import Encoder, load_encoder
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, SettingError
 from promptboost.evaluation.cells import CompareRequest
+from promptboost.evaluation.overlap import Inspection, among, inspect
 from promptboost.methods import FewShotSet, FileImages, Images, Method, Transfer
 from promptboost.pool import (
     PromptPool,
@@ -108,6 +110,7 @@ class World:
         self._source = DataSource.parse(request.source)
         self.encoder = self._open(request.encoder)
         self.targets = [self._open(name) for name in request.transfers]
+        self._inspections: dict[tuple[int, int], Inspection] = {}
 
     def encoders_for(self, method: Method) -> list[Encoder]:
         """Return where a method is measured: the encoder it learns with, then the others."""
@@ -139,6 +142,27 @@ class World:
             SomeImages(self._measured, self._positions(task.held_out, self._measured.data)),
             task.held_out.labels,
         )
+
+    def inspection(self, shots: int, seed: int) -> Inspection:
+        """Return which images of a draw are copies of others."""
+        if (shots, seed) not in self._inspections:
+            task, learnt = self._tasks[shots, seed], self._learnt.data
+            positions = np.concatenate(
+                [
+                    self._positions(task.learn, learnt),
+                    len(learnt) + self._positions(task.held_out, self._measured.data),
+                ]
+            )
+            whole = len(learnt) + len(self._measured.data)
+            near = among(self._near, positions, whole)
+            self._inspections[shots, seed] = inspect(task.learn, task.held_out, near)
+        return self._inspections[shots, seed]
+
+    @cached_property
+    def _near(self) -> list[Pairs]:
+        """Compare all images of all draws once."""
+        images = (*self._learnt.data.images, *self._measured.data.images)
+        return list(near_pairs(thumbnail_rows(images)))
 
     def few(self, count: int) -> FileImages:
         """Return some images to measure time with: nothing of them is known or kept."""

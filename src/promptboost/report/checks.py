@@ -354,6 +354,74 @@ def _weight_on_few(run: Run) -> Answer:
     return _fine_if(few > 0.05 * len(weights), text, f"{_FIT} --rounds {fewer}")
 
 
+_BEFORE = "The figures are of a promptboost that did not look for copies."
+_CORRECTED = "promptboost fit CORRECTED_DATA -o NEW_RUN"
+
+
+@_issue(
+    "PB014",
+    "Held-out images were learnt from",
+    "They are copies of images that taught the ensemble, byte for byte or to the eye. Accuracy on them "
+    "says how well they are remembered: quote the accuracy without them, and take them out.",
+)
+def _leaked_images(run: Run) -> Answer:
+    overlap = run.results.overlap
+    if overlap is None:
+        return _skipped(_BEFORE)
+    if not run.results.held_out:
+        return _skipped(_NOTHING)
+    leaks = overlap.leaks
+    if not leaks.images:
+        return _fine("No held-out image is a copy of one that was learnt from.")
+    boosted = run.results.method(OURS)
+    unseen = None if boosted is None else boosted.unseen_accuracy
+    return _found(
+        f"{number(leaks.images)} of {count(run.results.task.held_out_images, 'held-out image')}, "
+        f"{number(leaks.exact)} byte for byte; boosted "
+        f"{percent(run.results.measured())}, {percent(unseen)} {overlap.without}.",
+        details=leaks.names(),
+        type_next=_CORRECTED,
+    )
+
+
+@_issue(
+    "PB015",
+    "One image under two labels",
+    "One of the labels is wrong, or the classes overlap: no classifier can be right about both.",
+)
+def _contradictory_labels(run: Run) -> Answer:
+    if run.results.overlap is None:
+        return _skipped(_BEFORE)
+    mixed = run.results.overlap.contradictions
+    if not mixed.images:
+        return _fine("No image has a copy under another label.")
+    return _found(
+        f"{count(mixed.images, 'image has', 'images have')} a copy under another label; "
+        f"{number(mixed.learnt)} of them were learnt from.",
+        details=mixed.names(labels=True),
+        type_next=_CORRECTED,
+    )
+
+
+@_tip(
+    "PB016",
+    "Repeated images",
+    "An image that is there several times counts several times, while learning and in the accuracy.",
+)
+def _repeated_images(run: Run) -> Answer:
+    if run.results.overlap is None:
+        return _skipped(_BEFORE)
+    repeats = run.results.overlap.repeats
+    if not repeats.images:
+        return _fine("No image has a copy in its own class.")
+    return _found(
+        f"{count(repeats.images, 'image has', 'images have')} a copy in the same class; "
+        f"{number(repeats.learnt)} of them were learnt from.",
+        details=repeats.names(),
+        type_next=_CORRECTED,
+    )
+
+
 @_tip(
     "PB020",
     "Classes without descriptions",

@@ -109,6 +109,7 @@ def report_html(run: Run) -> str:
         zero_shot=results.measured("zero-shot"),
         boosted=results.measured(),
         ours=results.method(OURS),
+        leaked=results.held_out and results.overlap is not None and results.overlap.leaks.images,
         methods=figures.method_rows(results),
         curves=figures.curves(results),
         legend=figures.legend(results),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from promptboost.config import FitConfig
@@ -60,11 +61,13 @@ def run_demo(
         check_store()
     rows = _rows(data, tuple(shots), tuple(seeds), encoders, base, cache, progress, say)
     kept = base.merged({"shots": shots[-1], "seed": seeds[0]})
-    fit_run(
+    results = fit_run(
         FitRequest(
             data, folder, kept, overwrite=True, cache=cache, progress=progress, finish=finish
         )
     )
+    for line in results.overlap.lines() if results.overlap else ():
+        say(line)
     transfer_run(folder, encoders[1], cache=cache, progress=progress)
     for write in finish:
         write(folder)
@@ -73,6 +76,7 @@ def run_demo(
         "data": data,
         "encoders": list(encoders),
         "seeds": list(seeds),
+        "overlap": msgspec.to_builtins(results.overlap),
         "run": str(folder),
         "report": str(folder / "report.html"),
     }

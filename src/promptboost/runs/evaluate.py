@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from promptboost.data import Dataset, load_data
-from promptboost.data.shots import Task, image_ids, load_task
+from promptboost.data.shots import Task, divide, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, PromptBoostError
 from promptboost.evaluation.baselines import TEXT_BASELINES, pool_heads, zero_shot_head
 from promptboost.evaluation.measures import OURS, Guesses, accuracy, confusions, per_class
+from promptboost.evaluation.overlap import Inspection, inspect, inspect_known
 from promptboost.evaluation.world import pool_for
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import AnyHead, embed_ensemble
@@ -39,7 +41,8 @@ def evaluate_run(
     if "test" in data.splits:
         data = data.of_split("test")
     data = with_classes(data, names)
-    learnt = learnt_positions(folder, data)
+    inspection = inspect_run(folder, data)
+    leaked = None if inspection is None else inspection.leaked
     rows, labels = embedder.originals(data), data.labels
     guesses = [
         Guesses("zero-shot", "zero-shot", zero_shot_head(names, embedder).predict_index(rows)),
@@ -50,9 +53,11 @@ def evaluate_run(
     record = {
         "encoder": embedder.encoder.id,
         "images": len(data),
-        "learnt_from": None if learnt is None else len(learnt),
+        "learnt_from": None if leaked is None else int(leaked.sum()),
+        "overlap": None if inspection is None else msgspec.to_builtins(inspection.overlap),
+        "remarks": [] if inspection is None else inspection.overlap.lines(run=True),
         "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
-        "methods": [method_answer(guess.result(labels)) for guess in guesses],
+        "methods": [method_answer(guess.result(labels, leaked=leaked)) for guess in guesses],
         "per_class": [flat_answer(item) for item in by_class],
         "confusions": [old_names(pair) for pair in msgspec.to_builtins(mixed)],
     }
@@ -70,16 +75,32 @@ def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
     return Dataset(data.images, tuple(class_names), data.bad)
 
 
-def learnt_positions(run: RunFolder, data: Dataset) -> list[int] | None:
-    """Return the positions of the images that a run learnt from, byte for byte the same.
+def inspect_run(run: RunFolder, data: Dataset) -> Inspection | None:
+    """Look for images that a run learnt from, and for copies among the others.
 
-    An image that was saved anew, smaller for instance, is not recognised. None if the run does not
-    say: its figures are gone, or an older promptboost wrote them.
+    Where the images that taught the run are still there, one that was saved anew is recognised, too;
+    else those that are the same byte for byte. None if the run does not say: its figures are gone, or
+    an older promptboost wrote them.
     """
     if not run.metrics_path.exists() or (digests := run.results.task.learn_digests) is None:
         return None
-    known = set(digests)
-    return [i for i, image in enumerate(data.images) if image.digest().hex() in known]
+    learn = _learnt_images(run)
+    if learn is not None and learn.class_names == data.class_names:
+        return inspect(learn, data)
+    return inspect_known([bytes.fromhex(digest) for digest in digests], data)
+
+
+def _learnt_images(run: RunFolder) -> Dataset | None:
+    """Find the images that taught a run, or None if they are gone or have changed."""
+    settings = run.settings
+    try:
+        # Drawn from all files, so that only those that taught are read.
+        data = run.source.load(check=False, progress=False)
+        learn = divide(run.source, data, settings.shots, settings.seed).learn
+        known = run.tables.get("data", {}).get("learn_fingerprint")
+        return learn if learn.fingerprint == known else None
+    except (PromptBoostError, OSError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -177,19 +198,19 @@ def _held_out(
 
 def _others(folder: RunFolder, data: Dataset) -> _Measured:
     """Leave out the images that the run learnt from, as far as it says which they are."""
-    learnt = learnt_positions(folder, data)
-    if learnt is None:
+    inspection = inspect_run(folder, data)
+    if inspection is None:
         note = "measured on other images; the run does not say whether it learnt from some"
         return _Measured(data, "perhaps learnt from", note)
-    known = set(learnt)
-    rest = data.subset([i for i in range(len(data)) if i not in known])
+    learnt = int(inspection.leaked.sum())
+    rest = data.subset(np.flatnonzero(~inspection.leaked))
     if not len(rest):
         note = "not measured: the run learnt from all these images"
     elif learnt:
-        note = f"measured on other images; left out, as the run learnt from them: {len(learnt)}"
+        note = f"measured on other images; left out, as the run learnt from them: {learnt}"
     else:
         note = "measured on other images"
-    return _Measured(rest, "none the same as one learnt from", note, len(learnt))
+    return _Measured(rest, "none the same as one learnt from", note, learnt)
 
 
 def _all_or_test(task: Task) -> Dataset:

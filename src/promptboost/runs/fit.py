@@ -20,6 +20,7 @@ from promptboost.data import Dataset, DataSource, ImageError, LabelledImage, loa
 from promptboost.data.shots import Task, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import InputError, RunError
+from promptboost.evaluation.overlap import inspect
 from promptboost.evaluation.world import pool_for
 from promptboost.files import write_text
 from promptboost.model import PromptEnsemble
@@ -87,7 +88,8 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     embedder = _prepare(request, source, run, settings)
     task = load_task(source, settings, progress=request.progress)
     task = replace(task, source=request.source)  # figures name it as it was typed
-    for line in task_remarks(task, settings.shots):
+    inspection = inspect(task.learn, task.held_out)
+    for line in (*task_remarks(task, settings.shots), *inspection.overlap.lines()):
         say(line)
     pool = pool_for(settings, source, task.class_names)
     for line in (*prompts_remarks(settings), *pool_remarks(pool)):
@@ -99,7 +101,7 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     embeddings = embed_task(task, pool, settings, embedder, run.path / _POOL_ROWS)
     learned = _learn(run, task, embeddings, settings, embedder, say)
     results = msgspec.structs.replace(
-        measure(task, embeddings, learned, settings, embedder),
+        measure(task, embeddings, learned, settings, embedder, inspection),
         timing=_timing(embedder, learned, start),
     )
     write_run(run, task, embeddings, learned, results, request.finish)

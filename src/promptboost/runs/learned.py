@@ -21,6 +21,7 @@ from promptboost.evaluation.measures import (
     confusions,
     per_class,
 )
+from promptboost.evaluation.overlap import Inspection
 from promptboost.methods import FewShotSet
 from promptboost.methods.base import RowImages
 from promptboost.model import LinearHead, PromptEnsemble
@@ -117,6 +118,7 @@ def measure(
     learned: Learned,
     settings: FitConfig,
     embedder: Embedder,
+    inspection: Inspection,
 ) -> Results:
     """Compare what was learnt with the baselines, and gather all figures but the times."""
     encoder, ensemble, pool = embedder.encoder, learned.ensemble, embeddings.pool
@@ -144,6 +146,7 @@ def measure(
     statistics = pool.statistics()
     return Results(
         task=_task_facts(task, settings),
+        overlap=inspection.overlap,
         ensemble_fingerprint=ensemble.fingerprint,
         composed=Composed.of(ensemble),
         encoder=EncoderFacts(encoder.id, encoder.fingerprint, encoder.dim),
@@ -156,7 +159,7 @@ def measure(
             unused=tuple(pool.unused),
             chosen=chosen_sources(pool, ensemble),
         ),
-        methods=tuple(guess.result(labels, learn_labels) for guess in guesses),
+        methods=tuple(guess.result(labels, learn_labels, inspection.leaked) for guess in guesses),
         staged=tuple(_stages(task, embeddings, ensemble, embedder)),
         per_class=per_class(names, measured.labels, shown),
         confusions=confusions(names, measured.labels, shown[OURS], image_ids(measured)),

@@ -22,6 +22,7 @@ from promptboost.evaluation.measures import (
     Positive,
     Share,
 )
+from promptboost.evaluation.overlap import Overlap
 from promptboost.files import write_text
 from promptboost.model.provenance import Composed
 
@@ -105,6 +106,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
     schema_version: int = SCHEMA_VERSION
     task: TaskFacts
+    overlap: Overlap | None = None  # None in files of a promptboost that did not look
     ensemble_fingerprint: str | None = None
     composed: Composed | None = None
     encoder: EncoderFacts
