@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows
 from promptboost.errors import EncoderError, MissingExtraError
-from promptboost.files import write_bytes, write_text
+from promptboost.files import open_regular, read_bytes, write_bytes, write_text
 
 if TYPE_CHECKING:
     import torch
@@ -120,7 +120,7 @@ def fingerprint(parts: Mapping[str, Any]) -> str:
 
 def hash_file(path: Path) -> str:
     """Hash the bytes of a file, about a second for each gigabyte."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_BYTES)).hexdigest()
 
 
@@ -133,7 +133,7 @@ def installed_hash(path: Path, notes: Path) -> str:
     state = [status.st_size, status.st_mtime_ns]
     known: dict[str, Any] = {}
     with suppress(OSError, ValueError, TypeError):
-        known = dict(json.loads(notes.read_bytes()))
+        known = dict(json.loads(read_bytes(notes)))
     match known.get(str(path)):
         case {"state": noted, "hash": str(digest)} if noted == state:
             return digest
@@ -154,7 +154,7 @@ def kept_array(
     is computed every time.
     """
     with suppress(OSError):
-        data = file.read_bytes()
+        data = read_bytes(file)
         digest, content = data[:_BYTES], data[_BYTES:]
         is_sound = hashlib.blake2b(content, digest_size=_BYTES).digest() == digest
         if is_sound and len(content) == 4 * math.prod(shape):
