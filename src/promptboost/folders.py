@@ -216,8 +216,10 @@ def _lock(folder: Path, job: str, patience: float, say: Callable[[str], None] | 
             continue
         # Once locked it must still be the file of that name: who had it before has removed it.
         if try_lock(handle) and os.fstat(handle).st_ino == _inode(path):
-            os.ftruncate(handle, 0)
-            os.write(handle, f"{job} (process {os.getpid()} on {platform.node()})".encode())
+            who = f"{job} (process {os.getpid()} on {platform.node()})"
+            with contextlib.suppress(OSError):  # a full disk: others will not know who it is
+                os.ftruncate(handle, 0)
+                os.write(handle, who.encode())
             return handle
         holder = os.read(handle, _LINE).decode("utf-8", "replace")
         os.close(handle)

@@ -86,10 +86,14 @@ def transfer(
     from promptboost.runs.evaluate import transfer_run
 
     found = transfer_run(
-        run, encoder, data, cache=not no_cache, progress=out.progress, device=device
+        run,
+        encoder,
+        data,
+        cache=not no_cache,
+        progress=out.progress,
+        device=device,
+        finish=(write_report, write_card),
     )
-    write_report(run)
-    write_card(run)
     out.result(found, lambda: _moved_summary(run, found))
 
 

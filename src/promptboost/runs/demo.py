@@ -65,9 +65,7 @@ def run_demo(
             data, folder, kept, overwrite=True, cache=cache, progress=progress, finish=finish
         )
     )
-    transfer_run(folder, encoders[1], cache=cache, progress=progress)
-    for write in finish:
-        write(folder)
+    transfer_run(folder, encoders[1], cache=cache, progress=progress, finish=finish)
     return {
         "rows": rows,
         "data": data,
