@@ -29,7 +29,7 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _PLAIN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
-class NotAFileError(InputError, OSError):
+class NotAFileError(OSError, InputError):
     """A pipe, a device or a socket is in the place of a file."""
 
     def __str__(self) -> str:

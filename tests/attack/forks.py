@@ -5,12 +5,14 @@ new interpreter takes a second or two. A child can be told to kill itself with S
 n-th change of a file, which makes every moment between two changes a moment that can be chosen.
 """
 
+import contextlib
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,19 +94,30 @@ class Forks:
         return json.loads(self._process.stdout.readline())
 
 
+def _warm_up() -> None:
+    """Run commands once, so that a child has nothing to import, to compile or to load."""
+    import openai.resources.chat.completions
+
+    from promptboost.cli import main
+
+    _ = openai.resources.chat.completions
+    here = Path.cwd()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        os.chdir(write_task(Path(folder) / "task"))
+        for command in (fit_command(0), ["report", "run"], TRANSFER, COMPARE, POOL, PREDICT):
+            with contextlib.suppress(SystemExit):
+                main(command)
+        os.chdir(here)
+
+
 def serve() -> None:
     """Fork a child for each line of standard input, or wait for one."""
-    import importlib
-
-    for name in ("runs.fit", "runs.evaluate", "report", "evaluation.compare", "methods.logistic"):
-        importlib.import_module(f"promptboost.{name}")
-    for name in ("fit", "evaluate", "compare", "pool", "pool_text", "predict", "show", "generate"):
-        importlib.import_module(f"promptboost.cli.{name}")
-    for name in ("safetensors.numpy", "tomli_w", "tqdm", "jinja2", "sklearn.linear_model", "openai"):
-        importlib.import_module(name)
-    from promptboost.encoders.embedder import Embedder
-
-    Embedder.open("fake:16-0", cache=False, progress=False)
+    _warm_up()
     outputs: dict[int, str] = {}
     for line in sys.stdin:
         request = json.loads(line)
@@ -264,6 +277,14 @@ def fit_command(seed: int, *more: str) -> list[str]:
     options = ["--encoder", "fake:16-0", "--shots", "2", "--views", "0", "--rounds", "3"]
     options += ["--views-per-round", "0", "--prompts", "sentences.json", "--no-cache", "--quiet"]
     return ["fit", "images", "-o", "run", *options, "--seed", str(seed), *more]
+
+
+COMPARE = ["compare", "images", "-o", "out", "--methods", "zero-shot,logistic", "--shots", "1,2"]
+COMPARE += ["--seeds", "1", "--encoder", "fake:16-0", "--views", "0", "--no-cache", "--quiet"]
+COMPARE += ["--prompts", "sentences.json"]
+TRANSFER = ["transfer", "run", "--encoder", "fake:24-1", "--no-cache", "--quiet"]
+POOL = ["pool", "build", "sentences.json", "--classes", "images", "-o", "pool.jsonl", "--quiet"]
+PREDICT = ["predict", "run", "images", "--no-cache", "--quiet"]
 
 
 def left_behind(folder: Path) -> list[str]:

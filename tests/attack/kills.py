@@ -18,14 +18,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.attack.forks import Ended, Forks, chances, fit_command, left_behind, write_task
+from tests.attack.forks import (
+    COMPARE,
+    POOL,
+    PREDICT,
+    TRANSFER,
+    Ended,
+    Forks,
+    chances,
+    fit_command,
+    left_behind,
+    write_task,
+)
 from tests.llm.llm_server import Act, Server
 
-COMPARE = ["compare", "images", "-o", "out", "--methods", "zero-shot,logistic", "--shots", "1,2"]
-COMPARE += ["--seeds", "1", "--encoder", "fake:16-0", "--views", "0", "--no-cache", "--quiet"]
-COMPARE += ["--prompts", "sentences.json"]
-TRANSFER = ["transfer", "run", "--encoder", "fake:24-1", "--no-cache", "--quiet"]
-POOL = ["pool", "build", "sentences.json", "--classes", "images", "-o", "pool.jsonl", "--quiet"]
 #: The files of a run in which nothing is measured in seconds.
 SAME = ("ensemble.json", "predictions.csv", "head-fake-16-0.safetensors", "weights.json")
 
@@ -76,7 +82,7 @@ class World:
 
     forks: Forks
     root: Path
-    llm: str
+    llm: str = ""
     tries: int = 0
     totals: dict[str, int] = field(default_factory=dict)
     files: dict[tuple[str, str], bytes] = field(default_factory=dict)
@@ -88,8 +94,8 @@ class World:
         shutil.copytree(self.root / start, place)
         return place
 
-    def prepare(self) -> None:
-        """Run every command once, and count the changes of files that it makes."""
+    def prepare_runs(self) -> None:
+        """Fit with two seeds, and keep what comes of it."""
         write_task(self.root / "empty")
         for seed in (0, 1):
             place = self.fresh()
@@ -99,6 +105,10 @@ class World:
             if seed == 0:
                 shutil.copytree(place, self.root / "fitted")
         (self.root / "fitted" / "run" / "notes.txt").write_text("my own")
+
+    def prepare(self) -> None:
+        """Run every other command once too, and count the changes of files that it makes."""
+        self.prepare_runs()
         for name, start, command in (
             ("overwrite", "fitted", fit_command(1, "--overwrite")),
             ("transfer", "fitted", TRANSFER),
@@ -150,7 +160,7 @@ def kill_overwrite(world: World, chance: Random) -> None:
     check_same_run(world, place, seed, tidy=False)
     again = world.forks.run(place, *fit_command(1, "--resume"))
     if again.code == 2 and seed == 0:  # nothing had begun: the old run is there, and said to be
-        check("was made with 0" in again.err, "stuck", again.err)
+        check("was made with" in again.err, "stuck", again.err)
         check_same_run(world, place, 0)
         again = world.forks.run(place, *fit_command(1, "--overwrite"))
     succeeded(again)
@@ -185,7 +195,7 @@ def kill_edit(world: World, chance: Random) -> None:
     text = (place / "run/ensemble.json").read_bytes()
     old, new = world.files["ensemble.json", "0"], world.files["run/ensemble.json", "edit"]
     check(text in (old, new), "mixed", "ensemble.json")
-    succeeded(world.forks.run(place, "predict", "run", "images", "--quiet", "--no-cache"))
+    succeeded(world.forks.run(place, *PREDICT))
     if text == old:
         succeeded(world.forks.run(place, "(edit)", "run", "fake:16-0"))
     check((place / "run/ensemble.json").read_bytes() == new, "lost", "ensemble.json")
@@ -248,12 +258,34 @@ KINDS: tuple[Callable[[World, Random], None], ...] = (
 )
 
 
+def repeat(
+    world: World,
+    kinds: tuple[Callable[[World, Random], None], ...],
+    count: int,
+    seed: int,
+    faults: list[str] | None,
+) -> dict[str, int]:
+    """Try so many times, each kind in turn; return how often each outcome came."""
+    outcomes: Counter[str] = Counter()
+    for number, chance in enumerate(chances(count, seed)):
+        kind = kinds[number % len(kinds)]
+        outcome = "ok"
+        try:
+            kind(world, chance)
+        except FaultError as fault:
+            outcome = f"{kind.__name__}: {fault.args[0]}"
+            if faults is not None:
+                faults.append(f"try {number} of seed {seed}, {kind.__name__}: {fault.args}")
+        outcomes[outcome] += 1
+        shutil.rmtree(world.root / f"try-{world.tries}")
+    return dict(outcomes)
+
+
 def run(count: int, seed: int, *, faults: list[str] | None = None) -> dict[str, int]:
     """Kill so many commands, each kind in turn; return how often each outcome came.
 
     `faults` gets a line for each outcome that is not "ok", by which it can be repeated.
     """
-    outcomes: Counter[str] = Counter()
     with (
         tempfile.TemporaryDirectory(prefix="promptboost-kills-") as folder,
         Server(lambda question, _: Act(f"A fine {len(question)}.")) as server,
@@ -261,15 +293,4 @@ def run(count: int, seed: int, *, faults: list[str] | None = None) -> dict[str, 
     ):
         world = World(forks, Path(folder), server.url)
         world.prepare()
-        for number, chance in enumerate(chances(count, seed)):
-            kind = KINDS[number % len(KINDS)]
-            try:
-                kind(world, chance)
-                outcome = "ok"
-            except FaultError as fault:
-                outcome = f"{kind.__name__}: {str(fault.args[0])}"
-                if faults is not None:
-                    faults.append(f"try {number} of seed {seed}, {kind.__name__}: {fault.args}")
-            outcomes[outcome] += 1
-            shutil.rmtree(Path(folder) / f"try-{world.tries}")
-    return dict(outcomes)
+        return repeat(world, KINDS, count, seed, faults)
