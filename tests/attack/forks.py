@@ -97,10 +97,12 @@ class Forks:
 def _warm_up() -> None:
     """Run commands once, so that a child has nothing to import, to compile or to load."""
     import openai.resources.chat.completions
+    from tqdm import tqdm
 
     from promptboost.cli import main
 
     _ = openai.resources.chat.completions
+    tqdm.monitor_interval = 0  # a thread that holds a lock when a child is forked: it would wait for ever
     here = Path.cwd()
     with (
         tempfile.TemporaryDirectory() as folder,
