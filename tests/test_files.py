@@ -1,11 +1,14 @@
 import os
+import socket
 import stat
 
 import pytest
 
 from promptboost.errors import DataError, FileFormatError, InputError, PoolError
 from promptboost.files import (
+    append_bytes,
     file_stamp,
+    read_bytes,
     read_json,
     read_text,
     replacing,
@@ -123,3 +126,59 @@ def test_the_stamp_changes_with_the_file(tmp_path):
     assert file_stamp(path) == first
     write_text(path, "two")
     assert file_stamp(path) != first
+
+
+@pytest.mark.skipif(os.name != "posix", reason="symbolic links are those of POSIX")
+def test_a_link_that_is_not_followed_is_replaced(tmp_path):
+    (tmp_path / "precious").write_bytes(b"mine")
+    for target in (tmp_path / "precious", tmp_path / "nowhere"):
+        (tmp_path / "link").symlink_to(target)
+        write_bytes(tmp_path / "link", b"new", follow=False)
+        assert not (tmp_path / "link").is_symlink()
+        assert (tmp_path / "link").read_bytes() == b"new"
+        (tmp_path / "link").unlink()
+    assert (tmp_path / "precious").read_bytes() == b"mine"
+    (tmp_path / "link").symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match="symbolic link"):
+        append_bytes(tmp_path / "link", b"more")
+    assert (tmp_path / "precious").read_bytes() == b"mine"
+
+
+def special(path, kind):
+    """Put something at a path that would hang its reader, or never end."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            here = os.getcwd()
+            os.chdir(path.parent)  # the path of a socket has to be short
+            server.bind(path.name)
+            os.chdir(here)
+    else:
+        path.symlink_to("/dev/zero")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and sockets are those of POSIX")
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_only_regular_files_are_read(tmp_path, kind):
+    special(tmp_path / "a", kind)
+    with pytest.raises(InputError, match="a: not a regular file"):
+        read_bytes(tmp_path / "a")
+    with pytest.raises(PoolError, match="a cannot be read: not a regular file"):
+        read_text(tmp_path / "a")
+    if kind == "pipe":
+        with pytest.raises(OSError):
+            append_bytes(tmp_path / "a", b"")
+    with pytest.raises(IsADirectoryError):
+        read_bytes(tmp_path)
+
+
+def test_what_a_killed_process_left_is_swept_and_what_is_in_use_is_not(tmp_path):
+    (tmp_path / ".promptboost-00.tmp").write_bytes(b"")
+    (tmp_path / ".promptboost-01.tmp").write_bytes(b"half")
+    with replacing(tmp_path / "a") as part:
+        part.write_bytes(b"whole")
+        assert os.listdir(tmp_path) == [part.name]
+        write_bytes(tmp_path / "b", b"")
+        assert part.exists()
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]

@@ -17,6 +17,7 @@ ROOMS = (
     *(
         "errors",
         "files",
+        "folders",
         "plugins",
         "config",
         "data",

@@ -14,6 +14,7 @@ from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from promptboost.errors import FileFormatError, SettingError
+from promptboost.files import read_bytes
 
 #: Works on a machine that reaches no model hub. A CLIP model is better where one can be had.
 DEFAULT_ENCODER = "conse:lite0"
@@ -317,7 +318,7 @@ def checked(
 def read_config(path: str | Path) -> dict[str, Any]:
     """Read the settings in a TOML file: at its top, or in its table ``[fit]``, as in a ``run.toml``."""
     try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        tables = tomllib.loads(read_bytes(path).decode("utf-8-sig"))
     except OSError as error:
         raise SettingError(f"cannot read the settings {path}: {error.strerror}") from error
     except ValueError as error:

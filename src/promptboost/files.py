@@ -1,4 +1,7 @@
-"""Files: written whole or not at all, read as UTF-8 text or as JSON, with errors that say where."""
+"""Files: written whole or not at all, read as UTF-8 text or as JSON, with errors that say where.
+
+Only regular files are read: opening a pipe, a device or a socket could wait for ever.
+"""
 
 import contextlib
 import errno
@@ -8,50 +11,101 @@ import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from promptboost.errors import FileFormatError, InputError, PoolError
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover
+    fcntl = None  # type: ignore[assignment]
 
 Stamp = tuple[int, int, int, int]
 """What changes when a file is written to or replaced."""
 
+_PART, _PART_END = ".promptboost-", ".tmp"
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_PLAIN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+class NotAFileError(OSError, InputError):
+    """A pipe, a device or a socket is in the place of a file."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[Path]:
     """Return a temporary file to fill, which takes the place of `path` when the block ends well.
 
     Whoever reads `path` sees the old file or the new one, never a part. If the block raises, or
-    the process is interrupted, the old file stays and the temporary one is removed.
+    the process is interrupted, the old file stays and the temporary one is removed; what a killed
+    process left is removed by the next write into the folder.
 
-    Its folder must exist. A symbolic link is followed, and an existing file hands on its
-    permissions.
+    Its folder must exist, and an existing file hands on its permissions. A symbolic link is followed:
+    its target is what a user means who names it. Without `follow` the file takes the place of the link
+    itself. That is for files of a folder that may be a stranger's, where a link could lead anywhere.
     """
-    # Following links first keeps a link a link; its target is what the user means to write.
-    target = Path(os.path.realpath(path))
+    # Following links first keeps a link a link.
+    target = Path(os.path.realpath(path)) if follow else Path(path)
     mode = _mode_of_existing(target)
-    part = _new_file_beside(target)
+    part, handle = _new_file_beside(target)
     try:
         yield part
         if mode is not None:
             part.chmod(mode)
         with part.open("r+b") as stream:
             os.fsync(stream.fileno())
+        if os.name == "nt":  # where an open file cannot be renamed
+            os.close(handle)
+            handle = -1
         os.replace(part, target)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    _flush_folder(target.parent)
+    finally:
+        if handle >= 0:
+            os.close(handle)
+    flush_folder(target.parent)
 
 
-def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write bytes to a file, whole or not at all."""
-    with replacing(path) as part:
+def write_bytes(path: str | os.PathLike[str], data: bytes, *, follow: bool = True) -> None:
+    """Write bytes to a file, whole or not at all; see :func:`replacing`."""
+    with replacing(path, follow=follow) as part:
         part.write_bytes(data)
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write text as UTF-8 with the line ends it has, whole or not at all."""
-    write_bytes(path, text.encode("utf-8"))
+def write_text(path: str | os.PathLike[str], text: str, *, follow: bool = True) -> None:
+    """Write text as UTF-8 with the line ends it has, whole or not at all; see :func:`replacing`."""
+    write_bytes(path, text.encode("utf-8"), follow=follow)
+
+
+def append_bytes(path: str | os.PathLike[str], data: bytes | memoryview) -> None:
+    """Add bytes to the end of a file, on disk when this returns; a symbolic link is an OSError."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK | _NO_WAIT | _PLAIN
+    with open(_regular(os.open(path, flags, 0o666), path), "ab") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a regular file to read it; raise NotAFileError for what could hang its reader."""
+    try:
+        handle = os.open(path, os.O_RDONLY | _NO_WAIT | _PLAIN)
+    except OSError as problem:
+        if problem.errno in (errno.ENXIO, errno.ENODEV):  # a socket, a device without a driver
+            raise NotAFileError(problem.errno, "not a regular file", os.fspath(path)) from None
+        raise
+    return open(_regular(handle, path), "rb")
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Read a regular file whole; see :func:`open_regular`."""
+    with open_regular(path) as stream:
+        return stream.read()
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
@@ -66,7 +120,7 @@ def read_text(path: str | os.PathLike[str], *, error: type[InputError] | None = 
     :class:`FileFormatError` where it is not UTF-8.
     """
     try:
-        return Path(path).read_bytes().decode("utf-8-sig")
+        return read_bytes(path).decode("utf-8-sig")
     except OSError as problem:
         raise (error or PoolError)(f"{path} cannot be read: {problem.strerror}") from problem
     except UnicodeDecodeError as problem:
@@ -122,8 +176,10 @@ def file_stamp(path: str | os.PathLike[str]) -> Stamp | None:
 def _mode_of_existing(target: Path) -> int | None:
     """Return the permissions of the file to be replaced, or None if there is none."""
     try:
-        mode = target.stat().st_mode
+        mode = target.lstat().st_mode
     except FileNotFoundError:
+        return None
+    if stat.S_ISLNK(mode):  # one that is not followed
         return None
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "A folder is in the place of the file", str(target))
@@ -133,19 +189,83 @@ def _mode_of_existing(target: Path) -> int | None:
     return stat.S_IMODE(mode)
 
 
-def _new_file_beside(target: Path) -> Path:
-    """Create an empty file in the folder of the target: only there is a rename atomic."""
+def _new_file_beside(target: Path) -> tuple[Path, int]:
+    """Create an empty file in the folder of the target: only there is a rename atomic.
+
+    The handle holds a lock on it, by which others know that it is in use.
+    """
     if not target.parent.is_dir():
         raise FileNotFoundError(
             errno.ENOENT, "There is no such folder; make it first", str(target.parent)
         )
-    part = target.parent / f".promptboost-{secrets.token_hex(8)}.tmp"
-    # os.open lets the umask decide the permissions; the tempfile module would make it private.
-    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    return part
+    sweep(target.parent)
+    while True:
+        part = target.parent / f"{_PART}{secrets.token_hex(8)}{_PART_END}"
+        # os.open lets the umask decide the permissions; the tempfile module would make it private.
+        handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _PLAIN, 0o666)
+        # Another process may have swept it before it was locked.
+        if fcntl is None or (try_lock(handle) and os.fstat(handle).st_nlink):
+            return part, handle
+        os.close(handle)
+        part.unlink(missing_ok=True)
 
 
-def _flush_folder(folder: Path) -> None:
+def is_part(name: str) -> bool:
+    """Tell by its name whether a file is one that a write has not finished yet."""
+    return name.startswith(_PART) and name.endswith(_PART_END)
+
+
+def sweep(folder: str | os.PathLike[str]) -> None:
+    """Delete the temporary files of processes that were killed; those in use are left alone."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        parts = [entry.path for entry in entries if is_part(entry.name)]
+        for path in parts:
+            with contextlib.suppress(OSError):
+                _sweep_one(path)
+
+
+def _sweep_one(path: str) -> None:
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        return
+    handle = os.open(path, os.O_RDONLY | _NO_LINK | _PLAIN)
+    try:
+        if try_lock(handle):
+            os.unlink(path)
+    finally:
+        os.close(handle)
+
+
+def try_lock(handle: int) -> bool:
+    """Lock an open file unless another has; the lock ends with the handle, or with the process.
+
+    Where the file system has no locks the answer is yes: work goes on as if nobody else were there.
+    """
+    try:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        elif os.name == "nt":  # pragma: no cover
+            import msvcrt
+
+            os.lseek(handle, 1 << 30, os.SEEK_SET)  # beyond what is written: others may read that
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+            os.lseek(handle, 0, os.SEEK_SET)
+    except OSError as problem:
+        return problem.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+    return True
+
+
+def _regular(handle: int, path: str | os.PathLike[str]) -> int:
+    """Return the handle of a regular file; close that of anything else, and raise."""
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return handle
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise NotAFileError(errno.EINVAL, "not a regular file", os.fspath(path))
+
+
+def flush_folder(folder: Path) -> None:
     """Make the rename survive a power cut where the system can; the data are safe already."""
     if os.name != "posix":
         return

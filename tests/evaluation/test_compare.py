@@ -1,8 +1,11 @@
 import dataclasses
 import errno
 import json
+import os
 import re
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from promptboost.errors import PromptBoostError, RunError, SettingError
 from promptboost.evaluation.cells import CompareRequest, Notebook
 from promptboost.evaluation.compare import compare, write_results
 from promptboost.evaluation.world import World
+from promptboost.folders import writing
 from promptboost.methods.promptboost import Boosting
 from tests.runs.run_tools import write_images, write_sentences
 
@@ -327,3 +331,54 @@ def test_classes_with_fewer_images_than_shots_are_told(task):
         "at 2 shots 1 of 4 classes have fewer images to learn from, 1 at least: all that they have "
         "are taken"
     ]
+
+
+def test_a_comparison_that_was_killed_in_its_first_file_goes_on(task):
+    (task / "out").mkdir()
+    (task / "out" / ".promptboost-0123456789abcdef.tmp").write_text('{"images": ')
+    (task / "out" / ".promptboost.lock").write_text("comparison (process 1 on elsewhere)")
+    compare(request(task, shots=(1,), seeds=(1,)))
+    assert not [file.name for file in (task / "out").iterdir() if file.name[0] == "."]
+
+
+def test_damaged_cells_are_set_aside_and_done_again_with_one_line(task):
+    found = compare(request(task, shots=(1,)))
+    cells = task / "out" / "cells.jsonl"
+    lines = cells.read_bytes().split(b"\n")
+    cells.write_bytes(b"\n".join([*lines[:2], b"\xff\xfe" + lines[2], *lines[3:], b"[" * 100_000]))
+    said = []
+    again = compare(request(task, shots=(1,)), said.append)
+    assert figures(again.lines) == figures(found.lines)
+    [line] = [line for line in said if "damaged lines" in line]
+    assert line.startswith("2 damaged lines in ")
+    assert not again.failed
+
+
+def test_a_second_comparison_waits_and_finds_what_the_first_did(task):
+    one = request(task, shots=(1,), seeds=(1,))
+    compare(one)
+    said = []
+    with ThreadPoolExecutor(1) as other:
+        with writing(one.out, "comparison"):
+            waiting = other.submit(compare, one, said.append)
+            deadline = time.monotonic() + 30
+            while not said and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert not waiting.done()
+        assert figures(waiting.result().lines) == figures(compare(one).lines)
+    assert said[0].startswith("waiting for another comparison (process ")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="symbolic links are those of POSIX")
+def test_links_in_a_comparison_are_not_followed(task):
+    one = request(task, shots=(1,), seeds=(1,))
+    found = compare(one)
+    (task / "precious").write_text("mine")
+    (one.out / "results.md").symlink_to(task / "precious")
+    write_results(one, found)
+    assert not (one.out / "results.md").is_symlink()
+    (one.out / "cells.jsonl").unlink()
+    (one.out / "cells.jsonl").symlink_to(task / "precious")
+    with pytest.raises(OSError, match="symbolic link"):
+        compare(one)
+    assert (task / "precious").read_text() == "mine"

@@ -92,10 +92,14 @@ def transfer(
     from promptboost.runs.evaluate import transfer_run
 
     moved = transfer_run(
-        run, encoder, data, cache=not no_cache, progress=out.progress, device=device
+        run,
+        encoder,
+        data,
+        cache=not no_cache,
+        progress=out.progress,
+        device=device,
+        finish=(write_report, write_card),
     )
-    write_report(run)
-    write_card(run)
     out.result(moved, lambda: _moved_summary(run, moved))
 
 

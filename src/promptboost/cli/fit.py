@@ -13,6 +13,7 @@ from promptboost.errors import command_name
 if TYPE_CHECKING:
     from promptboost.model.provenance import Composed
     from promptboost.runs.results import Results
+    from promptboost.runs.run_folder import RunFolder
 
 _EXAMPLES = """
 \b
@@ -76,9 +77,9 @@ def fit(
         **typed,
     }
     folder = RunFolder(run)
-    going_on = resume and folder.state in ("unfinished", "finished")
-    settings = (folder.settings if going_on else FitConfig()).merged(asked)
-    if "encoder" not in asked and not going_on:
+    before = _before(folder) if resume else None
+    settings = (FitConfig() if before is None else before.settings).merged(asked)
+    if "encoder" not in asked and before is None:
         out.note(
             f"encoder {settings.encoder}: needs no model hub. Where one can be reached, add "
             "--encoder ViT-B-32/openai, which sees much better"
@@ -90,17 +91,22 @@ def fit(
     try:
         results = fit_run(request, out.note)
     except KeyboardInterrupt:
-        if folder.state == "unfinished":
-            raise Interrupted(RunFolder(run).resume_hint) from None
+        if begun := folder.unfinished:
+            raise Interrupted(begun.resume_hint) from None
         raise
     except OSError as error:
-        if folder.state == "unfinished" and error.strerror:
+        if (begun := folder.unfinished) and error.strerror:
             place = f"{error.filename}: " if error.filename else ""
             raise RunError(
-                f"{place}{error.strerror}; put that right, then type: {RunFolder(run).resume_hint}"
+                f"{place}{error.strerror}; put that right, then type: {begun.resume_hint}"
             ) from error
         raise
     out.result({"run": str(run), **results.answer()}, lambda: _summary(run, results))
+
+
+def _before(folder: "RunFolder") -> "RunFolder | None":
+    """Return the run to go on with, or that is finished."""
+    return folder.unfinished or (folder if folder.state == "finished" else None)
 
 
 def _summary(run: Path, results: "Results") -> str:

@@ -11,6 +11,7 @@ from promptboost.cli.output import Output, percent, plain, speaks, table
 if TYPE_CHECKING:
     from promptboost.model import PromptEnsemble, Round
     from promptboost.model.difference import ClassDifference, Difference
+    from promptboost.runs.results import Results
 
 _EDITED = "the text was edited since it was measured: figures and report are about the one before"
 _EXAMPLES = """
@@ -45,10 +46,14 @@ def show(
     from promptboost.runs.results import old_names
     from promptboost.runs.run_folder import RunFolder
 
-    folder, ensemble = RunFolder(run), _read(run)
+    folder = RunFolder(run)
+
+    def read() -> "tuple[PromptEnsemble, Results | None]":
+        return _read(run), folder.results if folder.metrics_path.exists() else None
+
+    ensemble, results = folder.steady(read)
     names = list(ensemble.class_names) if class_name is None else [class_name]
     classes = {name: ensemble.prompts(name) for name in names}
-    results = folder.results if folder.metrics_path.exists() else None
     hardest = [] if results is None else msgspec.to_builtins(results.hardest)
     hard = [old_names(item) for item in hardest]
     measured = None if results is None else results.ensemble_fingerprint
@@ -175,8 +180,10 @@ def report(out: Output, run: Path) -> None:
     from promptboost.report import write_card, write_report
     from promptboost.runs.run_folder import RunFolder
 
-    RunFolder(run).check_finished()
-    report, card = write_report(run), write_card(run)
+    folder = RunFolder(run)
+    folder.check_finished()
+    with folder.writing("report"):
+        report, card = write_report(run), write_card(run)
     out.result(
         {"report": str(report), "card": str(card)},
         f"report  {plain(str(report))}\ncard    {plain(str(card))}",

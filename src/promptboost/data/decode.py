@@ -3,7 +3,6 @@
 import errno
 import io
 import os
-import stat
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from promptboost.errors import DataError
-from promptboost.files import Stamp, stamp_of
+from promptboost.files import NotAFileError, Stamp, open_regular, stamp_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -202,7 +201,7 @@ def _bad_ones(files: Sequence[Path]) -> list[BadImage]:
 def _has_both_ends(file: Path) -> bool:
     longest = max(len(end) for ends in _ENDS for end in ends)
     try:
-        with file.open("rb", buffering=0) as stream:
+        with open_regular(file) as stream:
             first = stream.read(longest)
             stream.seek(-min(longest, len(first)), os.SEEK_END)
             last = stream.read(longest)
@@ -236,15 +235,18 @@ def file_bytes(path: Path, name: str) -> bytes:
 
 
 def _read(path: Path) -> tuple[bytes, Stamp]:
-    status = path.stat()
-    # Opening a pipe would wait for ever.
-    if not stat.S_ISREG(status.st_mode):
-        folder = stat.S_ISDIR(status.st_mode)
-        raise _UnusableError("a folder, not an image" if folder else "not a file")
-    if status.st_size > _MAX_BYTES:
-        raise _UnusableError(f"too large: {status.st_size / 2**30:.1f} GiB; make it smaller")
-    # The stamp from before the read: a change during it makes another one.
-    return path.read_bytes(), stamp_of(status)
+    try:
+        file = open_regular(path)
+    except IsADirectoryError:
+        raise _UnusableError("a folder, not an image") from None
+    except NotAFileError:
+        raise _UnusableError("not a file") from None
+    with file:
+        status = os.fstat(file.fileno())
+        if status.st_size > _MAX_BYTES:
+            raise _UnusableError(f"too large: {status.st_size / 2**30:.1f} GiB; make it smaller")
+        # The stamp from before the read: a change during it makes another one.
+        return file.read(), stamp_of(status)
 
 
 @cache

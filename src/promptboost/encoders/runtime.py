@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows
 from promptboost.errors import EncoderError, MissingExtraError
-from promptboost.files import write_bytes, write_text
+from promptboost.files import open_regular, read_bytes, write_bytes, write_text
 
 if TYPE_CHECKING:
     import torch
@@ -126,7 +126,7 @@ def hash_bytes(data: bytes) -> str:
 
 def hash_file(path: Path) -> str:
     """Hash the bytes of a file, about a second for each gigabyte."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_BYTES)).hexdigest()
 
 
@@ -139,7 +139,7 @@ def installed_hash(path: Path, notes: Path) -> str:
     state = [status.st_size, status.st_mtime_ns]
     known: dict[str, Any] = {}
     with suppress(OSError, ValueError, TypeError):
-        known = dict(json.loads(notes.read_bytes()))
+        known = dict(json.loads(read_bytes(notes)))
     match known.get(str(path)):
         case {"state": noted, "hash": str(digest)} if noted == state:
             return digest
@@ -170,7 +170,7 @@ def kept_bytes(file: Path, compute: Callable[[], bytes], size: int | None = None
     are computed every time.
     """
     with suppress(OSError):
-        data = memoryview(file.read_bytes())
+        data = memoryview(read_bytes(file))
         digest, content = data[:_BYTES], data[_BYTES:]
         is_sound = hashlib.blake2b(content, digest_size=_BYTES).digest() == digest
         if is_sound and size in (None, len(content)):

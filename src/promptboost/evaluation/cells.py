@@ -9,26 +9,28 @@ from typing import Any
 
 from promptboost.config import DEFAULT_ENCODER, FitConfig
 from promptboost.errors import FileFormatError, RunError, SettingError
-from promptboost.files import write_text
+from promptboost.files import append_bytes, read_bytes, write_text
+from promptboost.folders import is_ours
 
 Key = Mapping[str, str | int | float]
 Result = dict[str, Any]
 
 
 class Notebook:
-    """Results of one experiment, in a JSONL file."""
+    """Results of one experiment, in a JSONL file; `damaged` lines are left aside, and done again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._found: dict[str, Result] = {}
+        self.damaged = 0
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for line in filter(bytes.strip, read_bytes(path).split(b"\n")):
                 try:
-                    entry = json.loads(line)
+                    entry = json.loads(line.decode("utf-8"))
                     whole = {name: entry[name] for name in ("key", "results", "seconds")}
                     self._found[_name(entry["key"])] = whole
-                except (ValueError, KeyError, TypeError):
-                    continue  # cut off when the program was
+                except (ValueError, KeyError, TypeError, RecursionError):
+                    self.damaged += 1  # cut off when the program was, or not ours
 
     def __contains__(self, key: Key) -> bool:
         return _name(key) in self._found
@@ -41,9 +43,8 @@ class Notebook:
         entry = {"key": dict(key), "results": results, "seconds": round(seconds, 3)}
         text = json.dumps(entry, allow_nan=False)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            # A torn line before this one must not swallow it.
-            file.write("\n" + text)
+        # A torn line before this one must not swallow it.
+        append_bytes(self._path, f"\n{text}".encode())
         self._found[_name(key)] = entry
 
     def results(self, keys: Iterable[Key]) -> list[Result]:
@@ -124,17 +125,23 @@ class CompareRequest:
             )
 
 
+def check_comparison(out: Path) -> None:
+    """Raise if a folder holds something else than a comparison."""
+    strange = out.exists() and any(not is_ours(file.name) for file in out.iterdir())
+    if strange and not (out / "compare.json").exists():
+        raise RunError(f"{out} is not empty and holds no comparison; choose another folder")
+
+
 def check_same(out: Path, about: Mapping[str, Any], say: Callable[[str], None]) -> None:
     """Remember what a folder of results is about; raise if it is about something else."""
     file = out / "compare.json"
     if not file.exists():
-        if out.exists() and any(out.iterdir()):
-            raise RunError(f"{out} is not empty and holds no comparison; choose another folder")
-        out.mkdir(parents=True, exist_ok=True)
-        write_text(file, json.dumps(dict(about), indent=2, ensure_ascii=False) + "\n")
+        check_comparison(out)
+        text = json.dumps(dict(about), indent=2, ensure_ascii=False)
+        write_text(file, text + "\n", follow=False)
         return
     try:
-        before = json.loads(file.read_text(encoding="utf-8"))
+        before = json.loads(read_bytes(file).decode("utf-8"))
         before = {"images": before.get("pictures"), **before}  # as it was called at first
         changed = [name for name in about if before.get(name) != about[name]]
     except (ValueError, AttributeError) as error:

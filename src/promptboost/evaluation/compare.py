@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import hashlib
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders import Encoder
-from promptboost.errors import FileFormatError, PromptBoostError, RunError
-from promptboost.evaluation.cells import CompareRequest, Key, Notebook, Result, check_same
+from promptboost.errors import FileFormatError, PromptBoostError, RunError, count
+from promptboost.evaluation.cells import (
+    CompareRequest,
+    Key,
+    Notebook,
+    Result,
+    check_comparison,
+    check_same,
+)
 from promptboost.evaluation.measures import Guesses
 from promptboost.evaluation.overlap import Overlap
 from promptboost.evaluation.summary import (
@@ -29,6 +37,7 @@ from promptboost.evaluation.summary import (
 )
 from promptboost.evaluation.world import Draw, World
 from promptboost.files import write_text
+from promptboost.folders import writing
 from promptboost.methods import (
     METHODS,
     Fitted,
@@ -147,19 +156,27 @@ def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:
     stop it at any time, and the same request goes on.
     """
     world = World(request)
-    book = Notebook(request.out / "cells.jsonl")
-    cells = usable_cells(request, world, book, say)
-    check_same(request.out, _about(request, world), say)
-    say_what_is_short(request, world, say)
-    overlaps = {
-        (k, seed): world.inspection(k, seed).overlap
-        for k in request.shots
-        for seed in request.seeds
-    }
-    compared = Compared([], [], overlaps)
-    for line in compared.remarks:
-        say(line)
-    compared.failed.extend(_run(request, world, book, cells, say))
+    check_comparison(request.out)
+    # Another comparison in this folder may be doing part of the work: it is waited for, then used.
+    with writing(request.out, "comparison", patience=math.inf, say=say):
+        book = Notebook(request.out / "cells.jsonl")
+        cells = usable_cells(request, world, book, say)
+        check_same(request.out, _about(request, world), say)
+        if book.damaged:
+            lines = count(book.damaged, "damaged line")
+            say(
+                f"{lines} in {request.out / 'cells.jsonl'} left aside: what is not there is done again"
+            )
+        say_what_is_short(request, world, say)
+        overlaps = {
+            (k, seed): world.inspection(k, seed).overlap
+            for k in request.shots
+            for seed in request.seeds
+        }
+        compared = Compared([], [], overlaps)
+        for line in compared.remarks:
+            say(line)
+        compared.failed.extend(_run(request, world, book, cells, say))
     wanted = [key for cell in cells for key in cell.keys(world)]
     compared.lines.extend(with_times(book.results(wanted), book.results(book)))
     return compared
@@ -327,8 +344,9 @@ def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
         "results.md": "\n".join(page),
         "accuracy.svg": accuracy_figure(panels, request.shots),
     }
-    for name, text in files.items():
-        write_text(request.out / name, text)
+    with writing(request.out, "comparison"):
+        for name, text in files.items():
+            write_text(request.out / name, text, follow=False)
     return [request.out / name for name in files]
 
 

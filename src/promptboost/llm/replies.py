@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError
+from promptboost.files import open_regular, read_bytes
 from promptboost.llm.client import ModelSettings, Reply
 from promptboost.pool.text import control_character, distinct
 
@@ -84,7 +85,7 @@ class ReplyCache:
 
     def _read(self) -> None:
         try:
-            content = self.path.read_bytes()
+            content = read_bytes(self.path)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -109,6 +110,8 @@ class ReplyCache:
 
 
 def _append(path: Path, line: str) -> None:
+    if path.exists():
+        open_regular(path).close()  # a pipe would wait for its reader
     with path.open("ab+") as stream:
         # After a torn line, the next one must not be glued to it.
         if stream.tell() > 0:

@@ -14,7 +14,7 @@ from typing import Any
 
 from promptboost.encoders.base import Encoder
 from promptboost.errors import FileFormatError, SettingError, a_type
-from promptboost.files import write_text
+from promptboost.files import open_regular, read_bytes, write_text
 from promptboost.methods.base import Arrays, Fitted, Origin
 from promptboost.methods.registry import METHODS
 from promptboost.model.head import read_tensors, write_tensors
@@ -99,7 +99,7 @@ def save_fitted(fitted: Fitted, folder: str | os.PathLike[str]) -> None:
         record["arrays_digest"] = _digest(path / _ARRAYS_FILE)
     # Last: a folder without it holds nothing.
     text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
-    write_text(path / "method.json", text + "\n")
+    write_text(path / "method.json", text + "\n", follow=False)
 
 
 def load_fitted(folder: str | os.PathLike[str], encoder: Encoder) -> Fitted:
@@ -197,13 +197,13 @@ def _arrays(folder: Path, record: Mapping[str, Any], kind: str, names: frozenset
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
 
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(read_bytes(path).decode("utf-8"))
     except FileNotFoundError:
         raise FileFormatError(f"{path.parent}: there is no {path.name} in it") from None
     except (ValueError, RecursionError) as error:

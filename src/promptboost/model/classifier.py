@@ -23,6 +23,8 @@ from promptboost.errors import (
     SettingError,
     count,
 )
+from promptboost.files import NotAFileError, write_text
+from promptboost.folders import writing
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import LinearHead
 from promptboost.model.votes import VotingHead
@@ -56,7 +58,7 @@ def stored_head(folder: Path, ensemble: PromptEnsemble, encoder: Encoder | None)
         return None
     try:
         head = kind.load(path)
-    except FileFormatError:  # damaged, or of the other kind
+    except (FileFormatError, NotAFileError):  # damaged, or of the other kind
         return None
     fingerprint = None if encoder is None else encoder.fingerprint
     same_text = ensemble.has_fingerprint(head.ensemble_fingerprint)
@@ -296,9 +298,10 @@ class PromptClassifier:
         it is never used.
         """
         place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
-        self.head.save(place / head_file(self.head.encoder_id))
-        self.ensemble.save(place / ENSEMBLE_FILE)
+        head = self.head
+        with writing(place, "save"):
+            head.save(place / head_file(head.encoder_id))
+            write_text(place / ENSEMBLE_FILE, self.ensemble.to_json(), follow=False)
 
     def transfer(self, encoder: str | Encoder | TextSource) -> "PromptClassifier":
         """Return the same text on another encoder; this classifier stays as it is."""

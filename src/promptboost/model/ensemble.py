@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from promptboost.errors import FileFormatError, InputError, SettingError
-from promptboost.files import write_text
+from promptboost.files import read_bytes, write_text
+from promptboost.folders import steady
 from promptboost.model import edits, schema
 from promptboost.model.schema import Scalar, read_record, write_record
 
@@ -301,13 +302,11 @@ class PromptEnsemble:
         The ``ensemble.json`` of a run has the weights of the images in a file beside it; they are read
         with it. A missing file is an InputError that is a FileNotFoundError too.
         """
+        file = Path(path)
         try:
-            # Some editors put a byte-order mark before the text they save.
-            ensemble = cls.from_json(Path(path).read_bytes().decode("utf-8-sig"))
-            beside = Path(path).parent / WEIGHTS_FILE
-            if Path(path).name == ENSEMBLE_FILE and not ensemble.sample_weights and beside.exists():
-                object.__setattr__(ensemble, "sample_weights", _read_weights(beside))
-            return ensemble
+            if file.name != ENSEMBLE_FILE:
+                return cls._read(file)
+            return steady(file.parent, lambda: cls._read(file))
         except FileNotFoundError as error:
             raise _MissingFileError(
                 f"{path}: there is no such file; give the path of a saved ensemble, which in a run "
@@ -317,6 +316,15 @@ class PromptEnsemble:
             raise FileFormatError(f"{path}: not UTF-8 text ({error.reason}).") from error
         except FileFormatError as error:
             raise FileFormatError(f"{path}: {error}") from error
+
+    @classmethod
+    def _read(cls, file: Path) -> Self:
+        # Some editors put a byte-order mark before the text they save.
+        ensemble = cls.from_json(read_bytes(file).decode("utf-8-sig"))
+        beside = file.parent / WEIGHTS_FILE
+        if file.name == ENSEMBLE_FILE and not ensemble.sample_weights and beside.exists():
+            object.__setattr__(ensemble, "sample_weights", _read_weights(beside))
+        return ensemble
 
     # --- editing: each returns a new ensemble --------------------------------------------------
 
@@ -358,7 +366,7 @@ class PromptEnsemble:
 
 def _read_weights(path: Path) -> dict[str, float]:
     try:
-        record = schema.parse(path.read_text(encoding="utf-8-sig"))
+        record = schema.parse(read_bytes(path).decode("utf-8-sig"))
         return schema.as_mapping(record, "weights", schema.as_number)
     except (InputError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{path.name} beside it: {error}") from error

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.errors import EmbeddingError, FileFormatError, InputError, LabelError, SettingError
-from promptboost.files import write_bytes
+from promptboost.files import open_regular, write_bytes
 
 SCHEMA_VERSION = 1
 
@@ -32,7 +32,8 @@ def write_tensors(
 
     record = {"format": form, "schema_version": SCHEMA_VERSION, **fields}
     text = json.dumps(record, sort_keys=True, allow_nan=False)
-    write_bytes(path, save(dict(tensors), metadata={_METADATA_KEY: text}))
+    # A cache: where a link is in its place, the file replaces the link.
+    write_bytes(path, save(dict(tensors), metadata={_METADATA_KEY: text}), follow=False)
 
 
 def read_tensors(
@@ -41,6 +42,7 @@ def read_tensors(
     """Read what :func:`write_tensors` wrote, or raise with the reason."""
     from safetensors import SafetensorError, safe_open
 
+    open_regular(path).close()  # safetensors would wait for a pipe
     try:
         with safe_open(os.fspath(path), framework="numpy") as file:
             fields = _read_fields(path, form, file.metadata())

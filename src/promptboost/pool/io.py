@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from promptboost.errors import FileFormatError, PoolError
-from promptboost.files import load_json, replacing, unique
+from promptboost.files import load_json, open_regular, replacing, unique
 from promptboost.pool.build import read_descriptions
 from promptboost.pool.names import check_class_names
 from promptboost.pool.pool import PromptPool
@@ -67,7 +67,7 @@ def load_pool(path: str | Path) -> PromptPool:
     path = Path(path)
     if keeps_everything(path):
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 return PoolReader(str(path)).read(file)
         except OSError as error:
             raise PoolError(f"cannot read the pool {path}: {error.strerror}") from error
@@ -86,7 +86,7 @@ def is_saved_pool(path: str | Path) -> bool:
     if path.suffix.lower() not in _LINES or not path.is_file():
         return False
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return _MARK in file.readline(_FIRST)
     except OSError as error:
         raise PoolError(f"cannot read the pool {path}: {error.strerror}") from error
@@ -95,7 +95,7 @@ def is_saved_pool(path: str | Path) -> bool:
 def saved_templates(path: str | Path) -> tuple[str, ...]:
     """Return the templates of a saved pool by its first line alone, however many prompts follow."""
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             return PoolReader(str(path)).first_line(file)[2]
     except OSError as error:
         raise PoolError(f"cannot read the pool {path}: {error.strerror}") from error

@@ -2,17 +2,18 @@
 
 import json
 import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import promptboost
 from promptboost.evaluation.measures import OURS
-from promptboost.files import write_text
 from promptboost.model.provenance import Composed
 from promptboost.report import drawings, figures, phrases
 from promptboost.report.checks import run_checks
-from promptboost.report.run import Run, read_run
+from promptboost.report.run import Run, check_run, read_run
+from promptboost.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -87,9 +88,7 @@ def write_report(run: str | os.PathLike[str]) -> Path:
     promptboost.errors.RunError: no-such-run is not a run folder. To make one, type: \
 promptboost fit DATA -o no-such-run
     """
-    file = Path(run) / "report.html"
-    write_text(file, report_html(read_run(run)))
-    return file
+    return _write(run, "report.html", report_html)
 
 
 def report_html(run: Run) -> str:
@@ -130,9 +129,16 @@ def report_html(run: Run) -> str:
 
 def write_card(run: str | os.PathLike[str]) -> Path:
     """Write the model card of a run into its folder, as ``README.md``; see :func:`write_report`."""
-    file = Path(run) / "README.md"
-    write_text(file, card_markdown(read_run(run)))
-    return file
+    return _write(run, "README.md", card_markdown)
+
+
+def _write(run: str | os.PathLike[str], name: str, page: Callable[[Run], str]) -> Path:
+    """Write a page about a run into its folder, as its only writer."""
+    folder = RunFolder(Path(run))
+    check_run(folder.path)
+    with folder.writing("report"):
+        folder.write(folder.path / name, page(read_run(run)))
+    return folder.path / name
 
 
 def card_markdown(run: Run) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError, RunError
+from promptboost.files import read_bytes
 from promptboost.model import PromptEnsemble
 from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
@@ -32,7 +33,7 @@ class Run:
     @property
     def name(self) -> str:
         """The folder's own name: a report is passed on, and where it lay is nobody's business."""
-        return self.path.resolve().name
+        return RunFolder(self.path).home.resolve().name
 
     @property
     def shell_name(self) -> str:
@@ -58,7 +59,12 @@ class Run:
 
 def read_run(path: str | os.PathLike[str]) -> Run:
     """Read a run folder."""
-    folder = Path(path)
+    files = RunFolder(Path(path))
+    return files.steady(lambda: _read_run(files))
+
+
+def check_run(folder: Path) -> None:
+    """Raise unless the files are there that a report cannot do without."""
     if not folder.is_dir():
         raise RunError(
             f"{folder} is not a run folder. To make one, type: "
@@ -70,10 +76,13 @@ def read_run(path: str | os.PathLike[str]) -> Run:
                 f"{folder} has no {name}: the fit was not finished. To finish it, repeat the "
                 "promptboost fit command with --resume"
             )
-    files = RunFolder(folder)
+
+
+def _read_run(files: RunFolder) -> Run:
+    check_run(files.path)
     ensemble = PromptEnsemble.load(files.ensemble_path)
     return Run(
-        path=folder,
+        path=files.path,
         ensemble=ensemble,
         results=files.results,
         settings=files.tables
@@ -87,7 +96,7 @@ def _read_thumbnails(file: Path) -> dict[str, str]:
     if not file.is_file():
         return {}
     try:
-        record = json.loads(file.read_text(encoding="utf-8-sig"))
+        record = json.loads(read_bytes(file).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         # ValueError: not JSON, not UTF-8, or a number of thousands of digits.
         raise FileFormatError(f"{file}: not JSON that can be read: {error}") from None

@@ -68,9 +68,7 @@ def run_demo(
     )
     for line in results.overlap.lines() if results.overlap else ():
         say(line)
-    transfer_run(folder, encoders[1], cache=cache, progress=progress)
-    for write in finish:
-        write(folder)
+    transfer_run(folder, encoders[1], cache=cache, progress=progress, finish=finish)
     return {
         "rows": rows,
         "data": data,

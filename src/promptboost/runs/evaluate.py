@@ -1,5 +1,6 @@
 """How good a run is on other labelled images, and its text on another encoder."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from promptboost.data import Dataset, load_data
 from promptboost.data.shots import Task, divide, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
-from promptboost.errors import DataError, PromptBoostError
+from promptboost.errors import DataError, PromptBoostError, RunError
 from promptboost.evaluation.baselines import TEXT_BASELINES, pool_heads, zero_shot_head
 from promptboost.evaluation.measures import OURS, Guesses, accuracy, confusions, per_class
 from promptboost.evaluation.overlap import Inspection, inspect, inspect_known
@@ -34,8 +35,13 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Measure a run on labelled images: the split ``test`` if there is one, else all."""
     folder = RunFolder(run)
-    predictor = Predictor.open(run, encoder=encoder, cache=cache, progress=progress, device=device)
-    classifier = predictor.classifier
+
+    def read() -> Predictor:
+        opened = Predictor.open(run, encoder=encoder, cache=cache, progress=progress, device=device)
+        _ = folder.metrics_path.exists() and folder.results  # of the same run
+        return opened
+
+    classifier = folder.steady(read).classifier
     names, embedder, head = classifier.class_names, classifier.embedder, classifier.head
     data = load_data(source, progress=progress)
     if "test" in data.splits:
@@ -121,6 +127,7 @@ def transfer_run(
     cache: bool = True,
     progress: bool = True,
     device: str | None = None,
+    finish: tuple[Callable[[Path], object], ...] = (),
 ) -> dict[str, Any]:
     """Embed the text of a run with another encoder, and measure it on held-out images.
 
@@ -128,27 +135,26 @@ def transfer_run(
     split ``test``, are measured on, but for those the run learnt from.
 
     Writes the new head beside the text, and the figures into ``metrics.json``, replacing those of
-    an earlier transfer to the same encoder; if nothing can be measured now, those are kept.
+    an earlier transfer to the same encoder; if nothing can be measured now, those are kept. `finish`
+    is called with the folder then: what writes the report and the card.
     """
     folder = RunFolder(run)
     folder.check_finished()
-    ensemble = PromptEnsemble.load(folder.ensemble_path)
-    results = folder.results
+    ensemble = folder.steady(lambda: _read(folder))
     embedder = Embedder.open(encoder, cache=cache, progress=progress, device=device)
     measured = _held_out(folder, ensemble, source, progress)
     head = embed_ensemble(ensemble, embedder)
     head_path = folder.head_path(embedder.encoder.id)
-    head.save(head_path)
     figures = _measure(head, _pool(folder, ensemble), measured.data, embedder)
     moved = TransferResult(embedder.encoder.id, figures, measured.note)
-    before = [old for old in results.transfers if old.encoder == moved.encoder]
-    note = measured.note
-    if figures[OURS] is None and any(old.of(OURS) is not None for old in before):
-        note += "; the figures measured before are kept"
-    else:
-        others = [old for old in results.transfers if old.encoder != moved.encoder]
-        results = msgspec.structs.replace(results, transfers=(*others, moved))
-        results.write(folder.metrics_path)
+    with folder.writing("transfer"):
+        # Others may have written since: what is added to is what is there now.
+        if _read(folder).fingerprint != ensemble.fingerprint:
+            raise RunError(f"the text in {run} was changed meanwhile; type the same again")
+        head.save(head_path)
+        note = measured.note + _add_transfer(folder, moved)
+        for write in finish:
+            write(folder.path)
     record = {
         **flat_answer(moved),
         "head": str(head_path),
@@ -158,6 +164,24 @@ def transfer_run(
         "note": note,
     }
     return old_names(record)
+
+
+def _read(folder: RunFolder) -> PromptEnsemble:
+    """Read all that a transfer needs of a run."""
+    _ = folder.results, folder.tables
+    return PromptEnsemble.load(folder.ensemble_path)
+
+
+def _add_transfer(folder: RunFolder, moved: TransferResult) -> str:
+    """Write figures beside those of other encoders; return what to say of those before."""
+    results = folder.results
+    before = [old for old in results.transfers if old.encoder == moved.encoder]
+    if moved.of(OURS) is None and any(old.of(OURS) is not None for old in before):
+        return "; the figures measured before are kept"
+    others = [old for old in results.transfers if old.encoder != moved.encoder]
+    results = msgspec.structs.replace(results, transfers=(*others, moved))
+    results.write(folder.metrics_path)
+    return ""
 
 
 def _measure(

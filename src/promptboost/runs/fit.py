@@ -22,7 +22,6 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.errors import InputError, RunError
 from promptboost.evaluation.overlap import inspect
 from promptboost.evaluation.world import pool_for
-from promptboost.files import write_text
 from promptboost.model import PromptEnsemble
 from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
 from promptboost.runs.preflight import (
@@ -38,10 +37,8 @@ from promptboost.runs.preflight import (
     task_remarks,
 )
 from promptboost.runs.results import Results, old_names
-from promptboost.runs.run_folder import RunFolder
+from promptboost.runs.run_folder import POOL_ROWS, RunFolder
 
-# Where the rows of a big pool are in a run folder, until boosting is done.
-_POOL_ROWS = "pool-rows"
 _THUMBNAIL_SIDE = 96
 _PAIRS_SHOWN = 12
 
@@ -75,17 +72,48 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     happened in between.
     """
     start = time.perf_counter()
-    run, settings = RunFolder(request.run), lasting_settings(request.settings)
-    source = DataSource.parse(request.source)
+    run, source = RunFolder(request.run), DataSource.parse(request.source)
     run.check_free(overwrite=request.overwrite, resume=request.resume)
     _check_apart(source, run)
+    if request.resume and run.unfinished is None and _has_all(run):
+        return _finished_already(run, source, request, say)
+    check_place(run)
+    with run.writing("fit", fit=True):
+        # Again, as the only writer: another fit may have begun or ended meanwhile.
+        run.check_free(overwrite=request.overwrite, resume=request.resume)
+        return _fit(request, source, run, start, say)
+
+
+def _has_all(run: RunFolder) -> bool:
+    """Tell whether a run is finished, and its text is there."""
+    return run.state == "finished" and run.ensemble_path.exists()
+
+
+def _finished_already(
+    run: RunFolder, source: DataSource, request: FitRequest, say: Callable[[str], None]
+) -> Results:
+    check_same_request(run, source, lasting_settings(request.settings))
+    say(f"the run in {run.home} is finished already")
+    return run.results
+
+
+def _fit(
+    request: FitRequest,
+    source: DataSource,
+    home: RunFolder,
+    start: float,
+    say: Callable[[str], None],
+) -> Results:
+    """Fit as the only writer of the folder."""
+    settings = lasting_settings(request.settings)
+    run = (home.unfinished or home) if request.resume else home
     continuing = request.resume and run.state != "missing"
     if continuing:
         check_same_request(run, source, settings)
-    if continuing and run.state == "finished":
-        say(f"the run in {run.path} is finished already")
-        return run.results
-    embedder = _prepare(request, source, run, settings)
+    if continuing and _has_all(run):
+        run.end()  # stopped before it took the place of another, or finished meanwhile
+        return _finished_already(home, source, request, say)
+    embedder = _prepare(request, source, settings)
     task = load_task(source, settings, progress=request.progress)
     task = replace(task, source=request.source)  # figures name it as it was typed
     inspection = inspect(task.learn, task.held_out)
@@ -96,9 +124,10 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
         say(line)
     if continuing:
         check_same_content(run, task, embedder)
+        run.metrics_path.unlink(missing_ok=True)  # of a run whose text is gone
     else:
-        run.begin(settings, _about(source, task, embedder))
-    embeddings = embed_task(task, pool, settings, embedder, run.path / _POOL_ROWS)
+        run = run.begin(settings, _about(source, task, embedder))
+    embeddings = embed_task(task, pool, settings, embedder, run.path / POOL_ROWS)
     learned = _learn(run, task, embeddings, settings, embedder, say)
     results = msgspec.structs.replace(
         measure(task, embeddings, learned, settings, embedder, inspection),
@@ -108,11 +137,8 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     return results
 
 
-def _prepare(
-    request: FitRequest, source: DataSource, run: RunFolder, settings: FitConfig
-) -> Embedder:
+def _prepare(request: FitRequest, source: DataSource, settings: FitConfig) -> Embedder:
     """Find what is wrong while it is cheap: reading all images can take minutes."""
-    check_place(run)
     check_inputs(source, settings)
     if request.cache:
         check_store()
@@ -145,7 +171,7 @@ def _learn(
     ) as bar:
 
         def keep(so_far: PromptEnsemble) -> None:
-            so_far.save(run.partial_path, sample_weights=True)
+            run.write(run.partial_path, so_far.to_json(sample_weights=True))
             bar.update()
 
         if not run.partial_path.exists():
@@ -156,7 +182,7 @@ def _learn(
             bar.update(len(before))
             return learn(task, embeddings, settings, embedder, resume=before, on_round=keep)
         except InputError as error:
-            raise RunError(f"the run in {run.path} cannot go on: {error}; {START_AGAIN}") from error
+            raise RunError(f"the run in {run.home} cannot go on: {error}; {START_AGAIN}") from error
 
 
 def _about(source: DataSource, task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
@@ -211,7 +237,7 @@ def thumbnail(image: LabelledImage) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def write_thumbnails(path: Path, names: Iterable[str], datasets: Iterable[Dataset]) -> None:
+def write_thumbnails(run: RunFolder, names: Iterable[str], datasets: Iterable[Dataset]) -> None:
     """Write thumbnails of the named images; one that is gone by now is left out."""
     wanted = set(names)
     found: dict[str, str] = {}
@@ -222,7 +248,7 @@ def write_thumbnails(path: Path, names: Iterable[str], datasets: Iterable[Datase
                     found[name] = thumbnail(image)
                 except ImageError:
                     continue
-    write_text(path, json.dumps(found, ensure_ascii=False) + "\n")
+    run.write(run.thumbnails_path, json.dumps(found, ensure_ascii=False) + "\n")
 
 
 def write_run(
@@ -233,16 +259,15 @@ def write_run(
     results: Results,
     finish: Iterable[Finish] = (),
 ) -> None:
-    """Write everything; the rounds so far go last, as without them the run counts as finished."""
+    """Write everything, and only then let the run count as finished."""
     run.write_ensemble(learned.ensemble)
     learned.head.save(run.head_path(results.encoder.id))
-    write_text(run.predictions_path, _predictions(task, embeddings, learned))
-    write_thumbnails(run.thumbnails_path, images_shown(results), (task.measured, task.learn))
+    run.write(run.predictions_path, _predictions(task, embeddings, learned))
+    write_thumbnails(run, images_shown(results), (task.measured, task.learn))
     results.write(run.metrics_path)
     for write in finish:
         write(run.path)
-    run.sweep()
-    run.partial_path.unlink(missing_ok=True)
+    run.end()
 
 
 def _predictions(task: Task, embeddings: TaskEmbeddings, learned: Learned) -> str:

@@ -38,7 +38,7 @@ def run_pairs(run: Path, most: int) -> list[Pair]:
 def check_growable(run: Path, file: Path) -> None:
     """Raise unless the sentences of a run can be read, and `file` can hold them but does not yet."""
     folder = RunFolder(run)
-    _sentences(folder, _class_names(folder))
+    folder.steady(lambda: _words(folder))
     prompts = folder.settings.prompts
     wanted = ".jsonl" if prompts is not None and is_saved_pool(prompts) else ".json"
     if file.suffix.lower() != wanted:
@@ -64,8 +64,8 @@ def write_grown(run: Path, more: Mapping[str, Sequence[str]], file: Path) -> dic
     A saved pool stays whole: the new sentences come after its prompts, as the source ``"grown"``.
     """
     folder = RunFolder(run)
-    names = _class_names(folder)
-    grown = grow_pool(names, _sentences(folder, names), more)
+    names, sentences = folder.steady(lambda: _words(folder))
+    grown = grow_pool(names, sentences, more)
     prompts = folder.settings.prompts
     if prompts is not None and is_saved_pool(prompts):
         pool = read_pool(prompts, names)
@@ -101,6 +101,11 @@ def fit_command(run: Path, prompts: Path, new_run: str = "NEW_RUN") -> str:
     folder = RunFolder(run)
     config = str(folder.settings_path)
     return folder.fit_command("-o", new_run, "--config", config, "--prompts", str(prompts))
+
+
+def _words(folder: RunFolder) -> tuple[tuple[str, ...], dict[str, list[str]]]:
+    names = _class_names(folder)
+    return names, _sentences(folder, names)
 
 
 def _class_names(folder: RunFolder) -> tuple[str, ...]:

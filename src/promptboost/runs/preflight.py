@@ -14,6 +14,7 @@ from promptboost.data import DataSource
 from promptboost.data.shots import Task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, RunError, StoreError
+from promptboost.files import sweep
 from promptboost.pool import PromptPool, Source, is_saved_pool, read_sources
 from promptboost.pool.io import saved_templates
 from promptboost.runs.run_folder import RunFolder
@@ -29,6 +30,7 @@ def check_writable(folder: Path) -> None:
         folder = folder.parent
     if not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    sweep(folder)
     probe = folder / f".promptboost-{secrets.token_hex(8)}.tmp"
     try:
         probe.write_bytes(b"probe")
@@ -105,12 +107,12 @@ def check_same_request(run: RunFolder, source: DataSource, settings: FitConfig) 
                 option += " or --preset"
             asked, made = now.get(name, "none"), before.get(name, "none")
             raise RunError(
-                f"{name} is {asked}, but the run in {run.path} was made with {made}; leave {option} "
+                f"{name} is {asked}, but the run in {run.home} was made with {made}; leave {option} "
                 f"out to go on with that run, or {START_AGAIN}"
             )
     if not _same_source(source, run.source):
         raise RunError(
-            f"the images are {source}, but the run in {run.path} was made with {run.source}; "
+            f"the images are {source}, but the run in {run.home} was made with {run.source}; "
             f"to go on with that run, type: {run.resume_hint}"
         )
 
@@ -122,7 +124,7 @@ def check_same_content(run: RunFolder, task: Task, embedder: Embedder) -> None:
         ("encoder", "fingerprint", embedder.encoder.fingerprint, "the encoder"),
     ):
         if run.tables.get(table, {}).get(name) != now:
-            raise RunError(f"{what} changed since the run in {run.path} began; {START_AGAIN}")
+            raise RunError(f"{what} changed since the run in {run.home} began; {START_AGAIN}")
 
 
 def _same_source(one: DataSource, other: DataSource) -> bool:

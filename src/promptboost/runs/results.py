@@ -23,7 +23,7 @@ from promptboost.evaluation.measures import (
     Share,
 )
 from promptboost.evaluation.overlap import Overlap
-from promptboost.files import write_text
+from promptboost.files import read_bytes, write_text
 from promptboost.model.provenance import Composed
 
 SCHEMA_VERSION = 2
@@ -124,7 +124,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         """Read ``metrics.json``."""
         try:
             # A number that is none becomes a text, so that its place can be named.
-            record = json.loads(Path(path).read_text(encoding="utf-8-sig"), parse_constant=str)
+            record = json.loads(read_bytes(path).decode("utf-8-sig"), parse_constant=str)
         except FileNotFoundError as error:
             raise RunError(f"{path} does not exist; finish the fit with --resume") from error
         except (ValueError, RecursionError) as error:
@@ -153,7 +153,8 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all."""
         record = msgspec.to_builtins(self)
-        write_text(path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
+        write_text(path, text + "\n", follow=False)
 
     @property
     def held_out(self) -> bool:

@@ -1,23 +1,27 @@
 """The run folder: what lies where, and whether a fit may write there."""
 
+import contextlib
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from promptboost.config import FitConfig
 from promptboost.data import DataSource
 from promptboost.errors import FileFormatError, RunError, command_name, place
-from promptboost.files import write_text
+from promptboost.files import read_bytes, sweep, write_text
+from promptboost.folders import NEXT, is_ours, settle, stage, staged, steady, swap, writing
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import head_file
 from promptboost.model.ensemble import ENSEMBLE_FILE, WEIGHTS_FILE
 from promptboost.model.schema import json_text
 from promptboost.runs.results import Results
 
+T = TypeVar("T")
 TomlValue = str | int | float | bool | list[str] | list[float]
 
 
@@ -48,7 +52,16 @@ _FILES = (
     *(ENSEMBLE_FILE, WEIGHTS_FILE, "metrics.json", "predictions.csv", "thumbnails.json"),
     *("report.html", "README.md", "partial.json", "run.toml"),
 )
-_HEADS, _TEMPORARY = "head-*.safetensors", ".promptboost-*.tmp"
+_HEADS = "head-*.safetensors"
+#: Where the rows of a big pool are, until boosting is done.
+POOL_ROWS = "pool-rows"
+# A fit that finds another one does not wait for it; a short write it does.
+_PATIENCE_OF_A_FIT = 1.0
+
+
+def _belongs(name: str) -> bool:
+    """Tell by its name whether a file is one of a run's."""
+    return name in (*_FILES, POOL_ROWS) or fnmatch(name, _HEADS)
 
 
 @dataclass(frozen=True)
@@ -92,10 +105,54 @@ class RunFolder:
         """The rounds so far; there only while a fit is unfinished."""
         return self.path / "partial.json"
 
+    @property
+    def home(self) -> Path:
+        """The folder as its user knows it, also where this is a run that shall replace another."""
+        return self.path.parent if self.path.name == NEXT else self.path
+
+    # --- one writer, many readers: see promptboost.folders ------------------------------------
+
+    @contextlib.contextmanager
+    def writing(
+        self, job: str, *, fit: bool = False, say: Callable[[str], None] | None = None
+    ) -> Iterator[None]:
+        """Be the only writer of this run; a fit does not wait long for another."""
+        patience = {"patience": _PATIENCE_OF_A_FIT} if fit else {}
+        with writing(self.home, job, say=say, **patience):
+            self.forget()
+            yield
+
+    def steady(self, read: Callable[[], T]) -> T:
+        """Return what `read` reads in several files, all of one and the same run."""
+
+        def anew() -> T:
+            self.forget()
+            return read()
+
+        return steady(self.path, anew)
+
+    def forget(self) -> None:
+        """Read files again that were read before."""
+        for name in ("tables", "results", "source"):
+            self.__dict__.pop(name, None)
+
+    @property
+    def unfinished(self) -> "RunFolder | None":
+        """The fit to go on with: one that shall replace the run, else the run itself, else None."""
+        settle(self.path)
+        fresh = staged(self.path)
+        if fresh is not None and RunFolder(fresh).settings_path.exists():
+            return RunFolder(fresh)
+        return self if self.state == "unfinished" else None
+
+    def write(self, path: Path, text: str) -> None:
+        """Write a file of the run; a link in its place is replaced, as it could lead anywhere."""
+        write_text(path, text, follow=False)
+
     def write_ensemble(self, ensemble: PromptEnsemble) -> None:
         """Write the text, and the weights of the images beside it."""
-        write_text(self.weights_path, json_text(ensemble.sample_weights))
-        ensemble.save(self.ensemble_path)
+        self.write(self.weights_path, json_text(ensemble.sample_weights))
+        self.write(self.ensemble_path, ensemble.to_json())
 
     def head_path(self, encoder_id: str) -> Path:
         """Return the place of the classifier embedded by one encoder."""
@@ -114,16 +171,18 @@ class RunFolder:
             return "unfinished"
         if not self.path.exists():
             return "missing"
-        empty = self.path.is_dir() and set(self.path.iterdir()) <= set(self.path.glob(_TEMPORARY))
+        empty = self.path.is_dir() and all(is_ours(file.name) for file in self.path.iterdir())
         return "missing" if empty else "other"
 
     def check_readable(self) -> None:
         """Raise unless there is a text to read; it is all that predicting needs."""
+        settle(self.path)
         if not self.ensemble_path.exists():
             self.check_finished()
 
     def check_finished(self) -> None:
         """Raise unless a finished run is here; the message says what to do."""
+        settle(self.path)
         if self.state == "finished" and self.ensemble_path.exists():
             return
         if self.state == "unfinished":
@@ -138,7 +197,7 @@ class RunFolder:
     @property
     def resume_hint(self) -> str:
         """The command that continues an unfinished fit."""
-        return self.fit_command("-o", str(self.path), "--resume")
+        return self.fit_command("-o", str(self.home), "--resume")
 
     def fit_command(self, *options: str) -> str:
         """Return the command that fits on the images of this run."""
@@ -151,22 +210,25 @@ class RunFolder:
 
     def check_free(self, *, overwrite: bool, resume: bool) -> None:
         """Raise if a fit must not write here."""
+        settle(self.path)
         state = self.state
         if state == "other":
             raise RunError(
                 f"{self.path} is there already and is no run folder, so nothing in it is touched; "
                 "choose another name"
             )
-        if state == "finished" and not (overwrite or resume):
+        if overwrite or resume or state == "missing":
+            return
+        if self.unfinished is None:
             raise RunError(
                 f"there is a finished run in {self.path}; add --overwrite to replace it, or choose "
                 "another name"
             )
-        if state == "unfinished" and not (overwrite or resume):
-            raise RunError(
-                f"there is an unfinished run in {self.path}; add --resume to go on with it, or "
-                "--overwrite to start again"
-            )
+        kind = "a finished run and an unfinished one to replace it" * (state == "finished")
+        raise RunError(
+            f"there is {kind or 'an unfinished run'} in {self.path}; add --resume to go on with it, or "
+            "--overwrite to start again"
+        )
 
     def clear(self) -> None:
         """Delete the files of a run, and no others; the settings last, as they mark a run."""
@@ -178,20 +240,34 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Delete what a killed process left half-written."""
-        for file in self.path.glob(_TEMPORARY):
-            file.unlink(missing_ok=True)
+        sweep(self.path)
 
-    def begin(self, settings: FitConfig, about: dict[str, dict[str, Any]]) -> None:
-        """Clear the folder and write ``run.toml``: the settings, data, encoder and versions."""
+    def begin(self, settings: FitConfig, about: dict[str, dict[str, Any]]) -> "RunFolder":
+        """Write ``run.toml``: the settings, data, encoder and versions; return the folder to fill.
+
+        That is this one, or one inside if a run is here already, which stays until the new one is
+        finished: see :meth:`end`.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
-        self.clear()
-        write_text(self.settings_path, write_toml({"fit": settings.to_table(), **about}))
+        run = self
+        if self.state in ("finished", "unfinished"):
+            run = RunFolder(stage(self.path))
+        run.clear()
+        run.write(run.settings_path, write_toml({"fit": settings.to_table(), **about}))
+        return run
+
+    def end(self) -> None:
+        """Count as finished: drop the rounds so far, and take the place of the run around, if any."""
+        self.sweep()
+        self.partial_path.unlink(missing_ok=True)
+        if self.path != self.home:
+            swap(self.home, _belongs)
 
     @cached_property
     def tables(self) -> dict[str, Any]:
         """What ``run.toml`` says."""
         try:
-            return tomllib.loads(self.settings_path.read_text(encoding="utf-8-sig"))
+            return tomllib.loads(read_bytes(self.settings_path).decode("utf-8-sig"))
         except FileNotFoundError as error:
             raise RunError(f"{self.path} has no run.toml: it is no run folder") from error
         except ValueError as error:

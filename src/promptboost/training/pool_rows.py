@@ -25,6 +25,7 @@ from promptboost.boosting.grid import GridRows, to_grid
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import EmbeddingError, PoolError
+from promptboost.files import append_bytes, read_bytes
 from promptboost.pool import PromptPool
 from promptboost.pool.pool import words_fingerprint
 
@@ -47,6 +48,9 @@ class RowsFolder:
         self._sizes = list(sizes)
         self._about = {"schema": _SCHEMA, "pool": pool, "encoder": encoder}
         with _explained(folder):
+            for place in (folder, folder / _ROWS, folder / _BLOCKS):
+                if place.is_symlink():  # it could lead anywhere, and is written to
+                    place.unlink()
             folder.mkdir(parents=True, exist_ok=True)
             self._go_on()
 
@@ -59,12 +63,12 @@ class RowsFolder:
             )
         with _explained(self.folder):
             if self._dim is None:
-                _append(self.folder / _BLOCKS, _line({**self._about, "dim": dim}))
+                append_bytes(self.folder / _BLOCKS, _line({**self._about, "dim": dim}))
                 self._dim = dim
             self._check_alone()
-            _append(self.folder / _ROWS, np.ascontiguousarray(rows, dtype="<i2").data)
+            append_bytes(self.folder / _ROWS, np.ascontiguousarray(rows, dtype="<i2").data)
             # Only rows that are on the disk are said to be there.
-            _append(self.folder / _BLOCKS, _line({"block": self.done, "rows": len(rows)}))
+            append_bytes(self.folder / _BLOCKS, _line({"block": self.done, "rows": len(rows)}))
         self.done += 1
 
     def blocks(self) -> list[GridRows]:
@@ -125,7 +129,7 @@ def _whole_lines(journal: Path) -> list[dict[str, Any]]:
     if not journal.exists():
         return []
     records = []
-    for line in journal.read_bytes().split(b"\n")[:-1]:
+    for line in read_bytes(journal).split(b"\n")[:-1]:
         try:
             record = json.loads(line)
         except ValueError:
@@ -138,13 +142,6 @@ def _whole_lines(journal: Path) -> list[dict[str, Any]]:
 
 def _line(record: dict[str, Any]) -> bytes:
     return json.dumps(record).encode() + b"\n"
-
-
-def _append(path: Path, data: bytes | memoryview) -> None:
-    with path.open("ab") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 @contextmanager
@@ -327,6 +324,8 @@ class PoolRows:
     @classmethod
     def _on_disk(cls, texts: PoolTexts, embedder: Embedder, folder: Path) -> "PoolRows":
         fingerprint = embedder.encoder.fingerprint
+        if folder.is_symlink():  # all in it but the rows would be deleted
+            folder.unlink()
         rows_folder = folder / f"{texts.fingerprint[:16]}-{fingerprint[:16]}"
         for other in folder.iterdir() if folder.exists() else ():
             if other != rows_folder:
