@@ -7,28 +7,60 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from promptboost.config import DEFAULT_ENCODER, FitConfig
 from promptboost.errors import FileFormatError, RunError, SettingError
-from promptboost.files import write_text
+from promptboost.evaluation.measures import Count, Positive, Share
+from promptboost.files import load_json, read_text, write_json
 
 Key = Mapping[str, str | int | float]
 Result = dict[str, Any]
 
 
-class Notebook:
-    """Results of one experiment, in a JSONL file."""
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One result of a comparison, with the key it is kept under: what a table needs."""
 
-    def __init__(self, path: Path) -> None:
+    method: str
+    encoder: str
+    on: str
+    shots: Count
+    seed: Count
+    seconds: Positive
+    accuracy: Share
+    class_accuracy: Share | None = None
+    learn_accuracy: Share | None = None
+    prompts: Positive | None = None
+    fit_s: Positive
+    predict_ms: Positive | None
+    via: str
+    image_passes: Count = 1
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    key: dict[str, str | int | float]
+    results: list[dict[str, Any]]
+    seconds: Positive
+
+
+class Notebook:
+    """Results of one experiment, in a JSONL file; each is checked to be a `line`, where that is given.
+
+    A result that cannot be read was cut off when the program was, or altered: it is computed again.
+    """
+
+    def __init__(self, path: Path, line: type[msgspec.Struct] | None = None) -> None:
         self._path = path
         self._found: dict[str, Result] = {}
-        if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    entry = json.loads(line)
-                    whole = {name: entry[name] for name in ("key", "results", "seconds")}
-                    self._found[_name(entry["key"])] = whole
-                except (ValueError, KeyError, TypeError):
-                    continue  # cut off when the program was
+        for text in path.read_bytes().split(b"\n") if path.exists() else ():
+            try:
+                entry = msgspec.convert(load_json(text.decode("utf-8"), path.name), _Entry)
+                whole = msgspec.to_builtins(entry)
+                for one in _lines(whole) if line is not None else ():
+                    msgspec.convert(one, line)
+            except ValueError:
+                continue
+            self._found[_name(entry.key)] = whole
 
     def __contains__(self, key: Key) -> bool:
         return _name(key) in self._found
@@ -49,11 +81,7 @@ class Notebook:
     def results(self, keys: Iterable[Key]) -> list[Result]:
         """Return what is there of these keys, each result with its key."""
         entries = (self._found[_name(key)] for key in keys if key in self)
-        return [
-            {**entry["key"], "seconds": entry["seconds"], **result}
-            for entry in entries
-            for result in entry["results"]
-        ]
+        return [line for entry in entries for line in _lines(entry)]
 
     def fill(self, keys: Iterable[Key], work: Callable[[Key], list[Result]]) -> list[Result]:
         """Do what is not there yet, and return all results of these keys.
@@ -69,6 +97,12 @@ class Notebook:
             results = work(key)
             self.keep(key, results, time.perf_counter() - start)
         return self.results(wanted)
+
+
+def _lines(entry: Mapping[str, Any]) -> list[Result]:
+    """Return each result of an entry with its key; what a result says of the key does not count."""
+    whole = {**entry["key"], "seconds": entry["seconds"]}
+    return [{**whole, **result, **whole} for result in entry["results"]]
 
 
 def _name(key: Key) -> str:
@@ -131,14 +165,13 @@ def check_same(out: Path, about: Mapping[str, Any], say: Callable[[str], None]) 
         if out.exists() and any(out.iterdir()):
             raise RunError(f"{out} is not empty and holds no comparison; choose another folder")
         out.mkdir(parents=True, exist_ok=True)
-        write_text(file, json.dumps(dict(about), indent=2, ensure_ascii=False) + "\n")
+        write_json(file, dict(about))
         return
-    try:
-        before = json.loads(file.read_text(encoding="utf-8"))
-        before = {"images": before.get("pictures"), **before}  # as it was called at first
-        changed = [name for name in about if before.get(name) != about[name]]
-    except (ValueError, AttributeError) as error:
-        raise FileFormatError(f"{file}: is cut off or not ours ({error})") from error
+    before = load_json(read_text(file, error=FileFormatError), str(file))
+    if not isinstance(before, dict):
+        raise FileFormatError(f"{file}: must be an object; choose another folder, or remove that one")
+    before = {"images": before.get("pictures"), **before}  # as it was called at first
+    changed = [name for name in about if before.get(name) != about[name]]
     if changed:
         raise RunError(
             f"the results in {out} were made with other {' and '.join(changed)}; choose another folder "

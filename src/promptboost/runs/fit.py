@@ -3,7 +3,6 @@
 import base64
 import csv
 import io
-import json
 import platform
 import time
 from collections.abc import Callable, Iterable
@@ -21,7 +20,7 @@ from promptboost.data.shots import Task, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import InputError, RunError
 from promptboost.evaluation.world import pool_for
-from promptboost.files import write_text
+from promptboost.files import json_text, write_text
 from promptboost.model import PromptEnsemble
 from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
 from promptboost.runs.preflight import (
@@ -220,7 +219,7 @@ def write_thumbnails(path: Path, names: Iterable[str], datasets: Iterable[Datase
                     found[name] = thumbnail(image)
                 except ImageError:
                     continue
-    write_text(path, json.dumps(found, ensure_ascii=False) + "\n")
+    write_text(path, json_text(found, indent=None))
 
 
 def write_run(

@@ -4,7 +4,6 @@ One module writes and reads it, for runs, commands, report and card. A file of v
 its names are mapped to today's by one table each.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from promptboost.evaluation.measures import (
     Positive,
     Share,
 )
-from promptboost.files import write_text
+from promptboost.files import load_json, read_text, write_json
 from promptboost.model.provenance import Composed
 
 SCHEMA_VERSION = 2
@@ -120,13 +119,9 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def read(cls, path: str | Path) -> "Results":
         """Read ``metrics.json``."""
-        try:
-            # A number that is none becomes a text, so that its place can be named.
-            record = json.loads(Path(path).read_text(encoding="utf-8-sig"), parse_constant=str)
-        except FileNotFoundError as error:
-            raise RunError(f"{path} does not exist; finish the fit with --resume") from error
-        except (ValueError, RecursionError) as error:
-            raise FileFormatError(f"{path}: is not JSON that can be read: {error}") from error
+        if not Path(path).exists():
+            raise RunError(f"{path} does not exist; finish the fit with --resume")
+        record = load_json(read_text(path, error=FileFormatError), str(path))
         try:
             return cls.from_record(record)
         except FileFormatError as error:
@@ -150,8 +145,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all."""
-        record = msgspec.to_builtins(self)
-        write_text(path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        write_json(path, msgspec.to_builtins(self))
 
     @property
     def held_out(self) -> bool:

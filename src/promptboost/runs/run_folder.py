@@ -1,7 +1,6 @@
 """The run folder: what lies where, and whether a fit may write there."""
 
 import shlex
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,12 +9,18 @@ from typing import Any, Literal
 
 from promptboost.config import FitConfig
 from promptboost.data import DataSource
-from promptboost.errors import FileFormatError, RunError, command_name, place
-from promptboost.files import write_text
+from promptboost.errors import (
+    FileFormatError,
+    InputError,
+    RunError,
+    SettingError,
+    command_name,
+    place,
+)
+from promptboost.files import load_toml, read_text, write_json, write_text
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import head_file
 from promptboost.model.ensemble import ENSEMBLE_FILE, WEIGHTS_FILE
-from promptboost.model.schema import json_text
 from promptboost.runs.results import Results
 
 TomlValue = str | int | float | bool | list[str] | list[float]
@@ -94,7 +99,7 @@ class RunFolder:
 
     def write_ensemble(self, ensemble: PromptEnsemble) -> None:
         """Write the text, and the weights of the images beside it."""
-        write_text(self.weights_path, json_text(ensemble.sample_weights))
+        write_json(self.weights_path, ensemble.sample_weights)
         ensemble.save(self.ensemble_path)
 
     def head_path(self, encoder_id: str) -> Path:
@@ -188,14 +193,16 @@ class RunFolder:
         write_text(self.settings_path, write_toml({"fit": settings.to_table(), **about}))
 
     @cached_property
-    def tables(self) -> dict[str, Any]:
-        """What ``run.toml`` says."""
-        try:
-            return tomllib.loads(self.settings_path.read_text(encoding="utf-8-sig"))
-        except FileNotFoundError as error:
-            raise RunError(f"{self.path} has no run.toml: it is no run folder") from error
-        except ValueError as error:
-            raise FileFormatError(f"{self.settings_path} is not TOML: {error}") from error
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """What ``run.toml`` says, table by table."""
+        if not self.settings_path.exists():
+            raise RunError(f"{self.path} has no run.toml: it is no run folder")
+        text = read_text(self.settings_path, error=FileFormatError)
+        tables = load_toml(text, str(self.settings_path))
+        for name, table in tables.items():
+            if not isinstance(table, dict):
+                raise FileFormatError(f"{self.settings_path}: {name} must be a table, [{name}]")
+        return tables
 
     @cached_property
     def results(self) -> Results:
@@ -205,9 +212,18 @@ class RunFolder:
     @property
     def settings(self) -> FitConfig:
         """What the fit was asked to do."""
-        return FitConfig.from_table(self.tables.get("fit", {}))
+        try:
+            return FitConfig.from_table(self.tables.get("fit", {}))
+        except SettingError as error:
+            raise SettingError(f"{self.settings_path}: {error}") from error
 
     @cached_property
     def source(self) -> DataSource:
         """Where the images were, in words that hold in any folder."""
-        return DataSource.parse(str(self.tables.get("data", {}).get("source", "DATA")))
+        source = self.tables.get("data", {}).get("source", "DATA")
+        if not isinstance(source, str):
+            raise FileFormatError(f"{self.settings_path}: data.source must be a text")
+        try:
+            return DataSource.parse(source)
+        except InputError as error:
+            raise type(error)(f"{self.settings_path}: data.source: {error}") from error
