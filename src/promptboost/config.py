@@ -13,7 +13,7 @@ from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from promptboost.errors import FileFormatError, SettingError
-from promptboost.files import LARGEST_INTEGER, LARGEST_NUMBER, load_toml, read_text
+from promptboost.files import LARGEST_INTEGER, LARGEST_NUMBER, load_toml
 
 #: Works on a machine that reaches no model hub. A CLIP model is better where one can be had.
 DEFAULT_ENCODER = "conse:lite0"
@@ -333,7 +333,13 @@ def checked(
 
 def read_config(path: str | Path) -> dict[str, Any]:
     """Read the settings in a TOML file: at its top, or in its table ``[fit]``, as in a ``run.toml``."""
-    tables = load_toml(read_text(path, error=SettingError), str(path))
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise SettingError(f"cannot read the settings {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise FileFormatError(f"{path} is not TOML: {error}") from error
+    tables = load_toml(text, str(path))
     table = tables.get("fit", tables)
     if not isinstance(table, dict):
         raise FileFormatError(f"{path}: fit must be a table, [fit]")

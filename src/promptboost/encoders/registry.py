@@ -215,13 +215,9 @@ def _load_foreign(
     # The name may be of a stranger's file: what is not a class of encoders, such as os:system, is not
     # called to see what it makes.
     methods = ENCODER_PARTS[len(Encoder.__annotations__) :]
-    lacking = [part for part in methods if not hasattr(made_by, part)]
-    if lacking or not isinstance(made_by, type):
-        raise EncoderError(
-            f"{kind}:{path} is no class of encoders"
-            + (f": it lacks {', '.join(lacking)}" if lacking else "")
-            + ". Give one, or make an encoder in Python and pass it"
-        )
+    if not isinstance(made_by, type) or not all(hasattr(made_by, part) for part in methods):
+        lacking = [part for part in ENCODER_PARTS if not hasattr(made_by, part)]
+        raise EncoderError(f"{kind}:{path} is no class of encoders: it lacks {', '.join(lacking)}")
     settings = {**dict(parse_qsl(query, keep_blank_values=True)), **parameters}
     return _checked(name, made_by(**settings))
 
