@@ -4,7 +4,6 @@ The command line, TOML files, the estimator and the method ``promptboost`` are v
 """
 
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from numbers import Integral, Real
@@ -14,7 +13,7 @@ from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from promptboost.errors import FileFormatError, SettingError
-from promptboost.files import read_bytes
+from promptboost.files import LARGEST_INTEGER, LARGEST_NUMBER, load_toml, read_bytes
 
 #: Works on a machine that reaches no model hub. A CLIP model is better where one can be had.
 DEFAULT_ENCODER = "conse:lite0"
@@ -222,7 +221,7 @@ class Setting:
         if value is None and self.optional:
             return None
         if problem := self._problem(value):
-            raise SettingError(f"{called or self.name} is {value!r}, but must be {problem}")
+            raise SettingError(f"{called or self.name} is {_shown(value)}, but must be {problem}")
         return self.kind(value)
 
     def _problem(self, value: Any) -> str | None:
@@ -233,7 +232,7 @@ class Setting:
             expected = "True or False" if self.kind is bool else "a text"
             return None if isinstance(value, self.kind) else expected
         # True is a number to Python, but nobody means it as one.
-        number = not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+        number = not isinstance(value, bool) and isinstance(value, Real) and _is_finite(value)
         if self.kind is int and not (number and isinstance(value, Integral)):
             return "a whole number" + (', or "all"' if self.none == "all" else "")
         kind = "" if self.kind is int else "a number, "
@@ -241,7 +240,11 @@ class Setting:
             return f"a number above {self.above}"
         if not number or (self.least is not None and value < self.least):
             return f"{kind}{self.least} or more"
-        return f"at most {self.most}" if self.most is not None and value > self.most else None
+        largest = LARGEST_INTEGER if self.kind is int else LARGEST_NUMBER
+        most = largest if self.most is None else self.most
+        if self.above == 0 and value < 1 / LARGEST_NUMBER:  # something is divided by it
+            return f"at least {1 / LARGEST_NUMBER:g}"
+        return f"at most {most}" if value > most else None
 
     @property
     def default_text(self) -> str:
@@ -258,6 +261,19 @@ class Setting:
             f"{self.help}{meaning}{composer}", 94, initial_indent="    ", subsequent_indent="    "
         )
         return f"{called or self.name} : {kind}, default={self.default!r}\n{text}"
+
+
+def _shown(value: Any) -> str:
+    # Python refuses to write numbers of thousands of digits.
+    huge = isinstance(value, int) and abs(value) > LARGEST_INTEGER
+    return "too large" if huge else f"{value!r:.200}"
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # more digits than a float can have; the limits say more
+        return True
 
 
 def settings_of(config: type) -> Mapping[str, Setting]:
@@ -318,11 +334,12 @@ def checked(
 def read_config(path: str | Path) -> dict[str, Any]:
     """Read the settings in a TOML file: at its top, or in its table ``[fit]``, as in a ``run.toml``."""
     try:
-        tables = tomllib.loads(read_bytes(path).decode("utf-8-sig"))
+        text = read_bytes(path).decode("utf-8-sig")
     except OSError as error:
         raise SettingError(f"cannot read the settings {path}: {error.strerror}") from error
     except ValueError as error:
         raise FileFormatError(f"{path} is not TOML: {error}") from error
+    tables = load_toml(text, str(path))
     table = tables.get("fit", tables)
     if not isinstance(table, dict):
         raise FileFormatError(f"{path}: fit must be a table, [fit]")

@@ -1,15 +1,20 @@
-"""Files: written whole or not at all, read as UTF-8 text or as JSON, with errors that say where.
+"""Files: written whole or not at all, read as UTF-8 text, JSON or TOML, with errors that say where.
 
-Only regular files are read: opening a pipe, a device or a socket could wait for ever.
+Only regular files are read: opening a pipe, a device or a socket could wait for ever. What is read from
+JSON or TOML is checked once, here: no key twice, no NaN, and nothing larger or more deeply nested than
+what anybody means (:func:`check_values`).
 """
 
 import contextlib
 import errno
 import json
+import math
 import os
+import re
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,6 +39,13 @@ class NotAFileError(OSError, InputError):
 
     def __str__(self) -> str:
         return f"{self.filename}: {self.strerror}"
+
+
+#: Numbers beyond these are nobody's: sums and products of those within stay finite.
+LARGEST_INTEGER = 2**63 - 1
+LARGEST_NUMBER = 1e100
+#: Our own files are nested six deep; Python gives up at some hundreds.
+DEEPEST = 64
 
 
 @contextlib.contextmanager
@@ -108,9 +120,17 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         return stream.read()
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write JSON that people can read, whole or not at all."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+def write_json(path: str | os.PathLike[str], value: Any, *, follow: bool = True) -> None:
+    """Write JSON that people can read, whole or not at all; see :func:`replacing`."""
+    write_text(path, json_text(value), follow=follow)
+
+
+def json_text(value: Any, *, indent: int | None = 1) -> str:
+    """Return JSON for people, one entry a line; NaN and infinity, which JSON lacks, are a ValueError."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    # File names that are not valid Unicode reach Python as lone surrogates, and may be image ids.
+    # They occur only inside strings, where JSON's escape stands for the same thing.
+    return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
 
 
 def read_text(path: str | os.PathLike[str], *, error: type[InputError] | None = None) -> str:
@@ -135,9 +155,9 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def load_json(text: str, where: str) -> Any:
-    """Read JSON in which no key occurs twice; `where` is the file, for messages."""
+    """Read JSON that :func:`check_values` accepts; `where` is the file, for messages."""
     try:
-        return json.loads(text, object_pairs_hook=unique)
+        value = parse_json(text)
     except PoolError as error:
         raise FileFormatError(f"{where}: {error}") from error
     except json.JSONDecodeError as error:
@@ -145,8 +165,57 @@ def load_json(text: str, where: str) -> Any:
             f"{where} is cut off or not JSON: {error.msg} at line {error.lineno}, "
             f"column {error.colno}"
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise FileFormatError(f"{where} cannot be read as JSON: {error}") from error
+    check_values(value, where)
+    return value
+
+
+def parse_json(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """Parse JSON, objects by `pairs`, in which no key occurs twice; what is wrong is a ValueError."""
+    try:
+        return json.loads(text, object_pairs_hook=pairs or unique)
+    except RecursionError as error:
+        raise FileFormatError("it is nested too deeply") from error
+
+
+def load_toml(text: str, where: str) -> dict[str, Any]:
+    """Read TOML that :func:`check_values` accepts; `where` is the file, for messages."""
+    try:
+        tables = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{where} is not TOML: {error}") from error
+    check_values(tables, where)
+    return tables
+
+
+def check_values(value: Any, where: str = "") -> None:
+    """Check what was read of JSON or TOML: its numbers are finite, and neither they nor it too large.
+
+    Whoever reads on may then add, multiply, print and recurse as with any number and list.
+    """
+    stack: list[tuple[Any, tuple[Any, ...]]] = [({"": value}, ())]
+    while stack:
+        item, place = stack.pop()
+        for key, part in item.items() if isinstance(item, dict) else enumerate(item):
+            if isinstance(part, dict | list):
+                if len(place) > DEEPEST:
+                    problem = f"is nested more than {DEEPEST} deep"
+                    raise FileFormatError(_at(where, place[:3], problem))
+                stack.append((part, (*place, key)))
+            elif isinstance(part, int) and abs(part) > LARGEST_INTEGER:
+                problem = "is too large; whole numbers go up to 2**63 - 1"
+                raise FileFormatError(_at(where, (*place, key), problem))
+            elif isinstance(part, float) and not abs(part) <= LARGEST_NUMBER:
+                kind = f"a number up to {LARGEST_NUMBER:g}" if math.isfinite(part) else "a number"
+                problem = f"must be {kind}, not {part:g}"
+                raise FileFormatError(_at(where, (*place, key), problem))
+
+
+def _at(where: str, place: tuple[Any, ...], problem: str) -> str:
+    """Name the file and the place in it, as in ``metrics.json: methods[0].accuracy: is …``."""
+    steps = [f"[{key}]" if isinstance(key, int) else f".{key:.60}" for key in place]
+    return ": ".join(part for part in (where, "".join(steps).lstrip("."), problem) if part)
 
 
 def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

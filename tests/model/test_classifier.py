@@ -239,24 +239,89 @@ def test_what_is_saved_answers_the_same(classifier, tmp_path):
     assert (beside.predict_proba(image()) == classifier.predict_proba(image())).all()
 
 
-def test_the_head_beside_the_text_is_used_only_if_it_is_of_it(classifier, tmp_path):
-    classifier.save(tmp_path)
-    asked = []
+class Counting(FakeEncoder):
+    """Remembers the texts it was asked for."""
 
-    class Counting(FakeEncoder):
-        def encode_texts(self, texts):
-            asked.extend(texts)
-            return super().encode_texts(texts)
+    def __init__(self):
+        super().__init__()
+        self.asked = []
 
-    load(tmp_path, Counting(), cache=False).predict(image())
-    assert asked == []
-    ensemble().rename_class("ice", "sea").save(tmp_path / "ensemble.json")
-    assert load(tmp_path, Counting(), cache=False).predict(image("blue")).tolist() == ["sea"]
-    assert len(asked) == 4
-    classifier.save(tmp_path)
-    (tmp_path / "head-fake-32-0.safetensors").write_bytes(b"broken")
-    assert load(tmp_path, Counting(), cache=False).predict(image("blue")).tolist() == ["ice"]
-    assert len(asked) == 8
+    def encode_texts(self, texts):
+        self.asked.extend(texts)
+        return super().encode_texts(texts)
+
+
+def test_a_text_is_embedded_once(tmp_path):
+    encoder = Counting()
+    PromptClassifier(ensemble(), encoder).save(tmp_path)
+    assert len(encoder.asked) == 4
+    load(tmp_path, encoder).predict(image())
+    assert len(encoder.asked) == 4
+    renamed = ensemble().rename_class("ice", "sea")
+    renamed.save(tmp_path / "ensemble.json")
+    assert load(tmp_path, encoder).predict(image("blue")).tolist() == ["sea"]
+    assert len(encoder.asked) == 4  # the sentences are the same
+    load(tmp_path, encoder, cache=False).predict(image())
+    assert len(encoder.asked) == 8
+
+
+@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
+@pytest.mark.parametrize("cache", [True, False])
+def test_a_forged_head_is_not_believed(tmp_path, algorithm, cache, caplog):
+    text = ensemble(algorithm=algorithm)
+    honest = PromptClassifier(text, "fake:32-0", cache=cache)
+    honest.save(tmp_path)
+    assert load(tmp_path, "fake:32-0", cache=cache).predict(image("blue")).tolist() == ["ice"]
+    assert not caplog.records
+    path = tmp_path / "head-fake-32-0.safetensors"
+    head = type(honest.head).load(path)
+    changes = {
+        "weights": {"weights": head.weights[..., ::-1, :].copy()},
+        "a little": {"weights": head.weights * 1.001},
+        "class names": {"class_names": ("fire", "grass", "gold")},
+        "width": {"weights": head.weights[..., :-1]},
+        "rows": {"weights": head.weights[..., :2, :], "class_names": ("fire", "grass")},
+        "scale": {"logit_scale": 1e-6},
+    }
+    for what, change in changes.items():
+        replace(head, **change).save(path)
+        caplog.clear()
+        again = load(tmp_path, "fake:32-0", cache=cache)
+        expected = honest.predict_proba([image("blue"), image()])
+        assert (again.predict_proba([image("blue"), image()]) == expected).all(), what
+        assert again.predict(image("blue")).tolist() == ["ice"]
+        told = [record for record in caplog.records if "does not belong" in record.message]
+        assert bool(told) == ("weights" in change), what
+    for damage in (b"broken", b"", path.read_bytes()[:90]):
+        path.write_bytes(damage)
+        caplog.clear()
+        assert load(tmp_path, "fake:32-0", cache=cache).predict(image("blue")).tolist() == ["ice"]
+        assert "is not used, but made again" in caplog.text
+
+
+def test_a_prompt_cannot_take_the_place_of_a_head(tmp_path):
+    """A stranger's text holds any characters, and its prompts get into the same store."""
+    encoder, target = FakeEncoder(), ensemble()
+    fingerprint = target.fingerprint
+    for form in (f"{fingerprint} 2", f"head\n{fingerprint}\n2"):
+        banks = {**BANKS, "fire": {form: 1}}
+        stranger = PromptEnsemble(tuple(BANKS), (Round("{}", banks, 0.0, 0.1),))
+        PromptClassifier(stranger, encoder).predict(image())
+    assert (PromptClassifier(target, encoder).head.weights == target.embed(encoder).weights).all()
+
+
+def test_of_a_head_without_an_encoder_only_the_rows_are_taken(tmp_path):
+    encoder = FakeEncoder()
+    PromptClassifier(ensemble(), encoder.encode_texts).save(tmp_path)
+    path = tmp_path / "head.safetensors"
+    head = LinearHead.load(path)
+    replace(head, class_names=("a", "b", "c"), rounds=7, temperature=0.1).save(path)
+    again = load(tmp_path)
+    assert again.predict(encoder.encode_images([image("blue")])).tolist() == ["ice"]
+    assert (again.head.rounds, again.head.temperature) == (1, 1.0)
+    path.write_bytes(b"broken")
+    with pytest.raises(EncoderError, match="which encoder"):
+        load(tmp_path).predict(encoder.encode_images([image()]))
 
 
 def test_a_classifier_of_embeddings_is_kept_too(tmp_path):

@@ -33,7 +33,7 @@ def test_not_a_number_is_refused_before_the_file_is_touched(fitted):
 
 @pytest.mark.parametrize(
     ("text", "part"),
-    [("{", "is not JSON"), ("[]", "schema_version"), ('{"schema_version": 3}', "pip install -U")],
+    [("{", "not JSON"), ("[]", "schema_version"), ('{"schema_version": 3}', "pip install -U")],
 )
 def test_files_that_are_something_else(tmp_path, text, part):
     path = tmp_path / "metrics.json"

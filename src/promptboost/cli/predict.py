@@ -70,7 +70,7 @@ def predict(
         out.result({"run": str(run), "predictions": records}, "")
     elif layout == "jsonl":
         for answer in seen():
-            click.echo(json.dumps(_record(answer)))
+            click.echo(json.dumps(_record(answer), allow_nan=False))
     elif layout == "csv":
         _write_csv(seen(), min(top_k, len(predictor.classifier.class_names)))
     else:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from promptboost.data.dataset import LabelledImage, Listing, split_name
 from promptboost.data.decode import BadImage
 from promptboost.errors import DataError
-from promptboost.files import read_text
+from promptboost.files import check_values, parse_json, read_text
 
 MANIFEST_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 
@@ -65,7 +64,8 @@ def _json_rows(text: str, name: str) -> Iterator[_Row]:
             continue
         where = f"{name}, line {number}"
         try:
-            row = json.loads(line)
+            row = parse_json(line)
+            check_values(row)
         except ValueError as error:
             raise DataError(
                 f"{where}: not JSON ({error}); write one object on each line"

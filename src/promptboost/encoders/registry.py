@@ -200,6 +200,12 @@ def _load_foreign(
         made_by = import_object(f"{kind}:{path}")
     except SettingError as error:
         raise EncoderError(f"{_unknown(name)}. As package.module:Class: {error}") from error
+    # The name may be of a stranger's file: what is not a class of encoders, such as os:system, is not
+    # called to see what it makes.
+    methods = ENCODER_PARTS[len(Encoder.__annotations__) :]
+    if not isinstance(made_by, type) or not all(hasattr(made_by, part) for part in methods):
+        lacking = [part for part in ENCODER_PARTS if not hasattr(made_by, part)]
+        raise EncoderError(f"{kind}:{path} is no class of encoders: it lacks {', '.join(lacking)}")
     settings = {**dict(parse_qsl(query, keep_blank_values=True)), **parameters}
     return _checked(name, made_by(**settings))
 
@@ -229,7 +235,7 @@ def _load_fake(name: str, rest: str, device: str | None, parameters: Mapping[str
     from promptboost.encoders.fake import FakeEncoder
 
     _check_parameters(name, parameters, ())
-    numbers = re.fullmatch(r"([1-9]\d*)-(\d+)", rest)
+    numbers = re.fullmatch(r"([1-9]\d{0,5})-(\d{1,18})", rest, re.ASCII)
     if numbers is None:
         raise EncoderError(
             f"{name!r} is not a fake encoder: type the dimension and the seed, as in fake:32-0"

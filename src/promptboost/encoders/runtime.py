@@ -138,7 +138,7 @@ def installed_hash(path: Path, notes: Path) -> str:
     status = path.stat()
     state = [status.st_size, status.st_mtime_ns]
     known: dict[str, Any] = {}
-    with suppress(OSError, ValueError, TypeError):
+    with suppress(OSError, ValueError, TypeError, RecursionError):
         known = dict(json.loads(read_bytes(notes)))
     match known.get(str(path)):
         case {"state": noted, "hash": str(digest)} if noted == state:

@@ -7,30 +7,64 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from promptboost.config import DEFAULT_ENCODER, FitConfig
 from promptboost.errors import FileFormatError, RunError, SettingError
-from promptboost.files import append_bytes, read_bytes, write_text
+from promptboost.evaluation.measures import Count, Positive, Share
+from promptboost.files import append_bytes, load_json, read_bytes, read_text, write_json
 from promptboost.folders import is_ours
 
 Key = Mapping[str, str | int | float]
 Result = dict[str, Any]
 
 
-class Notebook:
-    """Results of one experiment, in a JSONL file; `damaged` lines are left aside, and done again."""
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One result of a comparison, with the key it is kept under: what a table needs."""
 
-    def __init__(self, path: Path) -> None:
+    method: str
+    encoder: str
+    on: str
+    shots: Count
+    seed: Count
+    seconds: Positive
+    accuracy: Share
+    class_accuracy: Share | None = None
+    learn_accuracy: Share | None = None
+    prompts: Positive | None = None
+    fit_s: Positive
+    predict_ms: Positive | None
+    via: str
+    image_passes: Count = 1
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    key: dict[str, str | int | float]
+    results: list[dict[str, Any]]
+    seconds: Positive
+
+
+class Notebook:
+    """Results of one experiment, in a JSONL file; each is checked to be a `line`, where that is given.
+
+    A result that cannot be read was cut off when the program was, or altered: it is computed again.
+    """
+
+    def __init__(self, path: Path, line: type[msgspec.Struct] | None = None) -> None:
         self._path = path
         self._found: dict[str, Result] = {}
         self.damaged = 0
-        if path.exists():
-            for line in filter(bytes.strip, read_bytes(path).split(b"\n")):
-                try:
-                    entry = json.loads(line.decode("utf-8"))
-                    whole = {name: entry[name] for name in ("key", "results", "seconds")}
-                    self._found[_name(entry["key"])] = whole
-                except (ValueError, KeyError, TypeError, RecursionError):
-                    self.damaged += 1  # cut off when the program was, or not ours
+        content = read_bytes(path) if path.exists() else b""
+        for text in filter(bytes.strip, content.split(b"\n")):
+            try:
+                entry = msgspec.convert(load_json(text.decode("utf-8"), path.name), _Entry)
+                whole = msgspec.to_builtins(entry)
+                for one in _lines(whole) if line is not None else ():
+                    msgspec.convert(one, line)
+            except ValueError:
+                self.damaged += 1  # cut off when the program was, or not ours
+                continue
+            self._found[_name(entry.key)] = whole
 
     def __contains__(self, key: Key) -> bool:
         return _name(key) in self._found
@@ -50,11 +84,7 @@ class Notebook:
     def results(self, keys: Iterable[Key]) -> list[Result]:
         """Return what is there of these keys, each result with its key."""
         entries = (self._found[_name(key)] for key in keys if key in self)
-        return [
-            {**entry["key"], "seconds": entry["seconds"], **result}
-            for entry in entries
-            for result in entry["results"]
-        ]
+        return [line for entry in entries for line in _lines(entry)]
 
     def fill(self, keys: Iterable[Key], work: Callable[[Key], list[Result]]) -> list[Result]:
         """Do what is not there yet, and return all results of these keys.
@@ -70,6 +100,12 @@ class Notebook:
             results = work(key)
             self.keep(key, results, time.perf_counter() - start)
         return self.results(wanted)
+
+
+def _lines(entry: Mapping[str, Any]) -> list[Result]:
+    """Return each result of an entry with its key; what a result says of the key does not count."""
+    whole = {**entry["key"], "seconds": entry["seconds"]}
+    return [{**whole, **result, **whole} for result in entry["results"]]
 
 
 def _name(key: Key) -> str:
@@ -137,15 +173,15 @@ def check_same(out: Path, about: Mapping[str, Any], say: Callable[[str], None]) 
     file = out / "compare.json"
     if not file.exists():
         check_comparison(out)
-        text = json.dumps(dict(about), indent=2, ensure_ascii=False)
-        write_text(file, text + "\n", follow=False)
+        write_json(file, dict(about), follow=False)
         return
-    try:
-        before = json.loads(read_bytes(file).decode("utf-8"))
-        before = {"images": before.get("pictures"), **before}  # as it was called at first
-        changed = [name for name in about if before.get(name) != about[name]]
-    except (ValueError, AttributeError) as error:
-        raise FileFormatError(f"{file}: is cut off or not ours ({error})") from error
+    before = load_json(read_text(file, error=FileFormatError), str(file))
+    if not isinstance(before, dict):
+        raise FileFormatError(
+            f"{file}: must be an object; choose another folder, or remove that one"
+        )
+    before = {"images": before.get("pictures"), **before}  # as it was called at first
+    changed = [name for name in about if before.get(name) != about[name]]
     if changed:
         raise RunError(
             f"the results in {out} were made with other {' and '.join(changed)}; choose another folder "

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError
-from promptboost.files import open_regular, read_bytes
+from promptboost.files import load_json, open_regular, read_bytes
 from promptboost.llm.client import ModelSettings, Reply
 from promptboost.pool.text import control_character, distinct
 
@@ -125,7 +125,7 @@ def _append(path: Path, line: str) -> None:
 
 def _parsed(line: bytes) -> tuple[str, Reply] | None:
     try:
-        record = json.loads(line)
+        record = load_json(line.decode("utf-8"), "a reply")
         known = {name: _whole(record[name]) for name in ("input_tokens", "output_tokens")}
         if not isinstance(record["key"], str) or not isinstance(record["reply"], str):
             return None

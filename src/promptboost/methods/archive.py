@@ -14,7 +14,7 @@ from typing import Any
 
 from promptboost.encoders.base import Encoder
 from promptboost.errors import FileFormatError, SettingError, a_type
-from promptboost.files import open_regular, read_bytes, write_text
+from promptboost.files import load_json, open_regular, read_text, write_text
 from promptboost.methods.base import Arrays, Fitted, Origin
 from promptboost.methods.registry import METHODS
 from promptboost.model.head import read_tensors, write_tensors
@@ -202,12 +202,9 @@ def _digest(path: Path) -> str:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        record = json.loads(read_bytes(path).decode("utf-8"))
-    except FileNotFoundError:
-        raise FileFormatError(f"{path.parent}: there is no {path.name} in it") from None
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path}: is cut off or not JSON ({error})") from error
+    if not path.exists():
+        raise FileFormatError(f"{path.parent}: there is no {path.name} in it")
+    record = load_json(read_text(path, error=FileFormatError), str(path))
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         raise FileFormatError(f"{path}: was not written by promptboost for a method")
     if record.get("schema_version") != _VERSION:

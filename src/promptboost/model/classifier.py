@@ -1,5 +1,7 @@
 """PromptClassifier: the object at the end of the walk, which answers for images."""
 
+import logging
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -19,17 +21,24 @@ from promptboost.errors import (
     DataError,
     EncoderError,
     FileFormatError,
+    InputError,
     LabelError,
     SettingError,
     count,
 )
-from promptboost.files import NotAFileError, write_text
+from promptboost.files import write_text
 from promptboost.folders import writing
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import LinearHead
+from promptboost.model.vectors import head_of
 from promptboost.model.votes import VotingHead
 
 AnyHead = LinearHead | VotingHead
+
+# How far rows may lie apart that are the same, a round: what another machine rounds otherwise, and a
+# hundredth of what tells classes apart.
+_SAME = 1e-4
+_log = logging.getLogger(__name__)
 
 
 def encoder_slug(encoder_id: str) -> str:
@@ -43,29 +52,69 @@ def head_file(encoder_id: str | None) -> str:
 
 
 def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:
-    """Embed an ensemble's text; the head says which encoder it is for."""
-    return ensemble.embed_texts(embedder.texts(ensemble.texts()), embedder.encoder)
+    """Embed an ensemble's text; the head says which encoder it is for.
 
-
-def stored_head(folder: Path, ensemble: PromptEnsemble, encoder: Encoder | None) -> AnyHead | None:
-    """Read the head beside a text; None unless it is of this very text and encoder.
-
-    Vectors are only a cache. The text is the truth, and may have been edited.
+    Its rows are kept in the store by the text they are of: the next time nothing is embedded.
     """
-    kind = LinearHead if ensemble.algorithm == "samme.r" else VotingHead
-    path = folder / head_file(None if encoder is None else encoder.id)
-    if not path.exists():
-        return None
+
+    def embedded() -> AnyHead:
+        return ensemble.embed_texts(embedder.texts(ensemble.texts()), embedder.encoder)
+
+    if embedder.store is None:
+        return embedded()
+    from promptboost.encoders.store import head_key
+
+    fingerprint, dim = ensemble.fingerprint, embedder.dim
+    shape: tuple[int, ...] = (len(ensemble.class_names), dim)
+    if ensemble.algorithm == "samme":
+        shape = (len(ensemble), *shape)
+    keys = [head_key(fingerprint, row) for row in range(math.prod(shape[:-1]))]
+    rows = embedder.store.get_or_compute(
+        embedder.fingerprint,
+        keys,
+        lambda positions: embedded().weights.reshape(-1, dim)[positions],
+        dim=dim,
+        batch=len(keys),
+        name=embedder.id,
+    )
+    return head_of(ensemble, rows.reshape(shape), embedder.encoder)
+
+
+def settled_head(folder: Path, ensemble: PromptEnsemble, made: AnyHead) -> AnyHead:
+    """Return the head beside a text if it is that which was made of the text, else the one made.
+
+    The text is the truth. Nothing that the file says of itself is believed: anybody can write it. So it
+    saves no work, and is there for other programs, and for the last digits to stay as they were.
+    """
+    path = folder / head_file(made.encoder_id)
     try:
-        head = kind.load(path)
-    except (FileFormatError, NotAFileError):  # damaged, or of the other kind
-        return None
-    fingerprint = None if encoder is None else encoder.fingerprint
-    same_text = ensemble.has_fingerprint(head.ensemble_fingerprint)
-    if head.encoder_fingerprint != fingerprint or not same_text:
-        return None
-    # Heads of earlier versions have no logit scale.
-    return replace(head, logit_scale=ensemble.logit_scale_on(encoder))
+        stored = type(made).load(path)
+    except FileNotFoundError:
+        return made
+    except (OSError, FileFormatError) as error:
+        _log.warning("%r is not used, but made again from the text: %s", str(path), error)
+        return made
+    of_text = ensemble.has_fingerprint(stored.ensemble_fingerprint)
+    if not of_text or stored.encoder_fingerprint != made.encoder_fingerprint:
+        return made  # the text was edited, or the encoder is another
+    if stored.weights.shape == made.weights.shape:
+        distances = np.linalg.norm(stored.weights - made.weights, axis=-1)
+        if distances.max() <= _SAME * len(ensemble):
+            return replace(made, weights=stored.weights)
+    _log.warning("%r does not belong to the text beside it: made again from the text", str(path))
+    return made
+
+
+def _unknown_head(folder: Path, ensemble: PromptEnsemble) -> AnyHead | None:
+    """Read the head beside a text that names no encoder, from which it could be made again."""
+    kind = LinearHead if ensemble.algorithm == "samme.r" else VotingHead
+    try:
+        stored = kind.load(folder / head_file(None))
+        if ensemble.has_fingerprint(stored.ensemble_fingerprint):
+            return head_of(ensemble, stored.weights, None)
+    except (OSError, InputError):  # not there, damaged, or of other classes and rounds
+        pass
+    return None
 
 
 def load(
@@ -224,17 +273,20 @@ class PromptClassifier:
 
     @cached_property
     def head(self) -> AnyHead:
-        """The sentences as vectors: from the file beside the text if it is of it, else embedded."""
+        """The sentences as vectors, from the store or embedded; see :func:`settled_head`.
+
+        Only a text that names no encoder has no vectors but those in the file beside it.
+        """
         if self._given_head is not None:
             return self._given_head
-        embedder = self._embedder
-        if self._folder is not None and (embedder is not None or self._source is None):
-            encoder = None if embedder is None else embedder.encoder
-            head = stored_head(self._folder, self.ensemble, encoder)
+        embedder, folder = self._embedder, self._folder
+        if embedder is not None:
+            made = embed_ensemble(self.ensemble, embedder)
+            return made if folder is None else settled_head(folder, self.ensemble, made)
+        if self._source is None and folder is not None:
+            head = _unknown_head(folder, self.ensemble)
             if head is not None:
                 return head
-        if embedder is not None:
-            return embed_ensemble(self.ensemble, embedder)
         source: Any = self.encoder  # a mapping or a function; an error where there is nothing
         return self.ensemble.embed_texts(source)
 

@@ -66,6 +66,8 @@ class Round:
         vote = schema.as_number(self.vote, f"{where}.vote")
         if vote < 0:
             raise SettingError(f"{where}.vote: must not be negative, and is {vote}.")
+        if vote:  # the sum of the votes is divided by
+            schema.as_number(vote, f"{where}.vote", positive=True)
         if algorithm == "samme.r" and vote != 1:
             raise SettingError(f"{where}.vote: is {vote}; in SAMME.R every vote is 1.")
         return Round(

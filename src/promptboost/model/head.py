@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.errors import EmbeddingError, FileFormatError, InputError, LabelError, SettingError
-from promptboost.files import open_regular, write_bytes
+from promptboost.files import load_json, open_regular, write_bytes
 
 SCHEMA_VERSION = 1
 
@@ -37,21 +37,26 @@ def write_tensors(
 
 
 def read_tensors(
-    path: str | os.PathLike[str], form: str, names: frozenset[str]
+    path: str | os.PathLike[str],
+    form: str,
+    names: frozenset[str],
+    optional: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read what :func:`write_tensors` wrote, or raise with the reason."""
+    """Read what :func:`write_tensors` wrote, or raise with the reason; `optional` arrays may be there."""
     from safetensors import SafetensorError, safe_open
 
     open_regular(path).close()  # safetensors would wait for a pipe
     try:
         with safe_open(os.fspath(path), framework="numpy") as file:
             fields = _read_fields(path, form, file.metadata())
-            if set(file.keys()) != names:
+            there = frozenset(file.keys())
+            if not names <= there <= names | optional:
                 raise FileFormatError(
-                    f"{path}: holds the arrays {sorted(file.keys())}, not {sorted(names)}."
+                    f"{path}: holds the arrays {sorted(there)}, not {sorted(names)}."
                 )
-            return {name: file.get_tensor(name) for name in names}, fields
-    except SafetensorError as error:
+            return {name: file.get_tensor(name) for name in there}, fields
+    except (SafetensorError, TypeError, AttributeError) as error:
+        # The last two: numbers of a type that numpy has not, such as bfloat16.
         raise FileFormatError(
             f"{path}: is cut off, damaged or not a safetensors file ({error}). "
             "Copy it again, or embed the ensemble again and save the head."
@@ -62,20 +67,20 @@ def _read_fields(
     path: str | os.PathLike[str], form: str, metadata: Mapping[str, str] | None
 ) -> dict[str, Any]:
     try:
-        fields = json.loads((metadata or {})[_METADATA_KEY])
-        found, version = fields.pop("format"), fields.pop("schema_version")
-    except (KeyError, ValueError, AttributeError, TypeError, RecursionError):
-        raise FileFormatError(
-            f"{path}: is a safetensors file, but not one that promptboost wrote."
-        ) from None
+        fields = load_json((metadata or {}).get(_METADATA_KEY, ""), "its metadata")
+    except FileFormatError:
+        fields = None
+    if not isinstance(fields, dict) or not {"format", "schema_version"} <= set(fields):
+        raise FileFormatError(f"{path}: is a safetensors file, but not one that promptboost wrote.")
+    found, version = fields.pop("format"), fields.pop("schema_version")
     if found != form:
-        raise FileFormatError(f"{path}: holds a {found}, not a {form}.")
+        raise FileFormatError(f"{path}: holds a {found!s:.60}, not a {form}.")
     if version != SCHEMA_VERSION:
         raise FileFormatError(
-            f"{path}: has schema version {version}, this promptboost reads {SCHEMA_VERSION}. If it "
-            "was made by a later promptboost, upgrade with: pip install -U promptboost"
+            f"{path}: has schema version {version!r:.60}, this promptboost reads {SCHEMA_VERSION}. If "
+            "it was made by a later promptboost, upgrade with: pip install -U promptboost"
         )
-    return dict(fields)
+    return fields
 
 
 class Head(ABC):
@@ -105,7 +110,8 @@ class Head(ABC):
 
     def scores(self, X: ArrayLike) -> NDArray[np.floating]:
         """Average the rounds for embeddings (n, D): one number per class, (n, K)."""
-        return self._totals(X) / np.float32(self._largest_total)
+        totals = self._totals(X)
+        return totals / totals.dtype.type(self._largest_total)
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Count the boosting vote, centred over the classes, as SAMME and SAMME.R define it.
@@ -244,7 +250,7 @@ class SavedHead(Head):
         tensors, facts = read_tensors(path, cls.form, frozenset(cls.arrays))
         try:
             return cls(**tensors, **facts)
-        except (InputError, TypeError) as error:
+        except (InputError, TypeError, ValueError) as error:
             raise FileFormatError(f"{path}: {error}") from error
 
 

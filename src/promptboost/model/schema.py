@@ -14,13 +14,19 @@ ensemble made in Python, with numpy's numbers in it, needs the same checks. Of 4
 import json
 import math
 import numbers
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from typing import Any, TypeVar
 
 from promptboost.errors import FileFormatError, InputError, LabelError, PoolError, SettingError
+from promptboost.files import (
+    LARGEST_INTEGER,
+    LARGEST_NUMBER,
+    check_values,
+    json_text,
+    parse_json,
+)
 
 Scalar = str | int | float | bool | None
 T = TypeVar("T")
@@ -49,8 +55,12 @@ def as_number(value: object, where: str, *, positive: bool = False) -> float:
         number = math.inf
     if not math.isfinite(number):
         raise InputError(f"{where}: must be a finite number, not {number}.")
+    if abs(number) > LARGEST_NUMBER:
+        raise SettingError(f"{where}: must be at most {LARGEST_NUMBER:g}, not {number:g}.")
     if positive and number <= 0:
         raise SettingError(f"{where}: must be positive, not {number}.")
+    if positive and number < 1 / LARGEST_NUMBER:  # something is divided by it
+        raise SettingError(f"{where}: must be at least {1 / LARGEST_NUMBER:g}, not {number:g}.")
     return number
 
 
@@ -100,8 +110,10 @@ def as_bank(value: object, where: str) -> dict[str, int]:
         if isinstance(copies, bool) or not isinstance(copies, numbers.Integral) or copies < 1:
             raise PoolError(
                 f"{where}[{_quoted(text)}]: the number of copies must be a whole number from 1 up, "
-                f"not {copies!r}."
+                f"not {copies!r:.60}."
             )
+        if copies > LARGEST_INTEGER:
+            raise PoolError(f"{where}[{_quoted(text)}]: the number of copies is too large.")
         checked[text] = int(copies)
     return dict(sorted(checked.items(), key=lambda pair: (-pair[1], pair[0])))
 
@@ -118,6 +130,8 @@ def as_scalar(value: object, where: str) -> Scalar:
     """Check a setting: text, a finite number, true, false or nothing."""
     # numpy's scalars are not JSON; those that come from a fit are unpacked here.
     plain = value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value
+    if isinstance(plain, int) and abs(plain) > LARGEST_INTEGER:
+        raise SettingError(f"{where}: is too large; whole numbers go up to 2**63 - 1.")
     if plain is None or isinstance(plain, bool | int):
         return plain
     if isinstance(plain, str):
@@ -187,14 +201,6 @@ def write_record(fields: Mapping[str, Any]) -> str:
     return json_text({"format": FORMAT, "schema_version": SCHEMA_VERSION, **fields})
 
 
-def json_text(record: Mapping[str, Any]) -> str:
-    """Return JSON for people: one entry a line, and whatever names files may have."""
-    text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
-    # File names that are not valid Unicode reach Python as lone surrogates, and may be image ids.
-    # They occur only inside strings, where JSON's escape stands for the same thing.
-    return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
-
-
 def read_record(text: str) -> dict[str, Any]:
     """Read the fields of an ensemble, whichever version of promptboost wrote them."""
     record = parse(text)
@@ -214,14 +220,15 @@ def read_record(text: str) -> dict[str, Any]:
 def parse(text: str) -> Any:
     """Read JSON in which no key occurs twice, or raise with the place where it stops being JSON."""
     try:
-        return json.loads(text, object_pairs_hook=_unique_keys)
+        record = parse_json(text, _unique_keys)
     except FileFormatError:
         raise
     except json.JSONDecodeError as error:
         raise FileFormatError(_explain(text.rstrip(), error)) from None
-    except (ValueError, RecursionError) as error:
-        # A number of thousands of digits, or brackets nested thousands deep.
+    except ValueError as error:  # a number of thousands of digits
         raise FileFormatError(f"not JSON that can be read: {error}.") from None
+    check_values(record)
+    return record
 
 
 def _explain(text: str, error: json.JSONDecodeError) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,20 +25,31 @@ def embed(
     ensemble: PromptEnsemble, source: Encoder | TextVectors, encoder: Encoder | None = None
 ) -> LinearHead | VotingHead:
     """Return the classifier that the prompts make in the space of `source`, rows of `encoder`."""
+    encoder = source if isinstance(source, Encoder) else encoder
     if ensemble.algorithm == "samme":
         heads = weak_heads(ensemble, source, encoder)
-        voted = any(item.vote for item in ensemble.rounds)
-        return VotingHead(
-            ensemble.class_names,
-            np.stack([head.weights for head in heads]),
-            np.array([item.vote for item in ensemble.rounds] if voted else ensemble.votes()),
-            encoder_id=heads[0].encoder_id,
-            encoder_fingerprint=heads[0].encoder_fingerprint,
-            ensemble_fingerprint=heads[0].ensemble_fingerprint,
-            logit_scale=heads[0].logit_scale,
-        )
+        return head_of(ensemble, np.stack([head.weights for head in heads]), encoder)
     (head,) = _heads(ensemble, source, [ensemble.rounds], encoder)
     return head
+
+
+def head_of(
+    ensemble: PromptEnsemble, weights: ArrayLike, encoder: Encoder | None
+) -> LinearHead | VotingHead:
+    """Return the head of a text with these rows: whatever else it says, the text says."""
+    facts: dict[str, Any] = {
+        "encoder_id": encoder.id if encoder else None,
+        "encoder_fingerprint": encoder.fingerprint if encoder else None,
+        "ensemble_fingerprint": ensemble.fingerprint,
+        "logit_scale": ensemble.logit_scale_on(encoder),
+    }
+    rows = np.asarray(weights)
+    if ensemble.algorithm == "samme":
+        voted = any(item.vote for item in ensemble.rounds)
+        votes = np.array([item.vote for item in ensemble.rounds] if voted else ensemble.votes())
+        return VotingHead(ensemble.class_names, rows, votes, **facts)
+    sizes: dict[str, Any] = {"rounds": len(ensemble), "temperature": ensemble.temperature}
+    return LinearHead(ensemble.class_names, rows, **sizes, **facts)
 
 
 def weak_heads(

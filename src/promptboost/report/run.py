@@ -1,6 +1,5 @@
 """The files of a run folder that a report is made of."""
 
-import json
 import os
 import re
 import shlex
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError, RunError
-from promptboost.files import read_bytes
+from promptboost.files import load_json, read_text
 from promptboost.model import PromptEnsemble
 from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
@@ -95,11 +94,7 @@ def _read_run(files: RunFolder) -> Run:
 def _read_thumbnails(file: Path) -> dict[str, str]:
     if not file.is_file():
         return {}
-    try:
-        record = json.loads(read_bytes(file).decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        # ValueError: not JSON, not UTF-8, or a number of thousands of digits.
-        raise FileFormatError(f"{file}: not JSON that can be read: {error}") from None
+    record = load_json(read_text(file, error=FileFormatError), str(file))
     if not isinstance(record, Mapping):
         raise FileFormatError(f"{file}: must be an object of images, not {record!r:.60}")
     return {

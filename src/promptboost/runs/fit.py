@@ -3,7 +3,6 @@
 import base64
 import csv
 import io
-import json
 import platform
 import time
 from collections.abc import Callable, Iterable
@@ -22,6 +21,7 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.errors import InputError, RunError
 from promptboost.evaluation.overlap import inspect
 from promptboost.evaluation.world import pool_for
+from promptboost.files import json_text
 from promptboost.model import PromptEnsemble
 from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
 from promptboost.runs.preflight import (
@@ -248,7 +248,7 @@ def write_thumbnails(run: RunFolder, names: Iterable[str], datasets: Iterable[Da
                     found[name] = thumbnail(image)
                 except ImageError:
                     continue
-    run.write(run.thumbnails_path, json.dumps(found, ensure_ascii=False) + "\n")
+    run.write(run.thumbnails_path, json_text(found, indent=None))
 
 
 def write_run(

@@ -1,13 +1,12 @@
 """A run's pool, grown by what tells its mixed-up classes apart; and the fit that goes on with it."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from promptboost.errors import RunError
-from promptboost.files import write_text
+from promptboost.files import write_json
 from promptboost.llm.questions import Pair, confused_pairs, grow_pool
 from promptboost.model import PromptEnsemble
 from promptboost.pool import (
@@ -72,7 +71,7 @@ def write_grown(run: Path, more: Mapping[str, Sequence[str]], file: Path) -> dic
         added = build_pool(names, templates=pool.templates, descriptions={"grown": more})
         save_pool(union(pool, added), file)
     else:
-        write_text(file, json.dumps(grown, ensure_ascii=False, indent=1) + "\n")
+        write_json(file, grown)
     return grown
 
 

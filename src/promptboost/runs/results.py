@@ -4,7 +4,6 @@ One module writes and reads it, for runs, commands, report and card. A file of v
 its names are mapped to today's by one table each.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from promptboost.evaluation.measures import (
     Share,
 )
 from promptboost.evaluation.overlap import Overlap
-from promptboost.files import read_bytes, write_text
+from promptboost.files import load_json, read_text, write_json
 from promptboost.model.provenance import Composed
 
 SCHEMA_VERSION = 2
@@ -122,13 +121,9 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def read(cls, path: str | Path) -> "Results":
         """Read ``metrics.json``."""
-        try:
-            # A number that is none becomes a text, so that its place can be named.
-            record = json.loads(read_bytes(path).decode("utf-8-sig"), parse_constant=str)
-        except FileNotFoundError as error:
-            raise RunError(f"{path} does not exist; finish the fit with --resume") from error
-        except (ValueError, RecursionError) as error:
-            raise FileFormatError(f"{path}: is not JSON that can be read: {error}") from error
+        if not Path(path).exists():
+            raise RunError(f"{path} does not exist; finish the fit with --resume")
+        record = load_json(read_text(path, error=FileFormatError), str(path))
         try:
             return cls.from_record(record)
         except FileFormatError as error:
@@ -152,9 +147,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all."""
-        record = msgspec.to_builtins(self)
-        text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
-        write_text(path, text + "\n", follow=False)
+        write_json(path, msgspec.to_builtins(self), follow=False)
 
     @property
     def held_out(self) -> bool:

@@ -2,7 +2,6 @@
 
 import contextlib
 import shlex
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -12,13 +11,19 @@ from typing import Any, Literal, TypeVar
 
 from promptboost.config import FitConfig
 from promptboost.data import DataSource
-from promptboost.errors import FileFormatError, RunError, command_name, place
-from promptboost.files import read_bytes, sweep, write_text
+from promptboost.errors import (
+    FileFormatError,
+    InputError,
+    RunError,
+    SettingError,
+    command_name,
+    place,
+)
+from promptboost.files import json_text, load_toml, read_text, sweep, write_text
 from promptboost.folders import NEXT, is_ours, settle, stage, staged, steady, swap, writing
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import head_file
 from promptboost.model.ensemble import ENSEMBLE_FILE, WEIGHTS_FILE
-from promptboost.model.schema import json_text
 from promptboost.runs.results import Results
 
 T = TypeVar("T")
@@ -264,14 +269,16 @@ class RunFolder:
             swap(self.home, _belongs)
 
     @cached_property
-    def tables(self) -> dict[str, Any]:
-        """What ``run.toml`` says."""
-        try:
-            return tomllib.loads(read_bytes(self.settings_path).decode("utf-8-sig"))
-        except FileNotFoundError as error:
-            raise RunError(f"{self.path} has no run.toml: it is no run folder") from error
-        except ValueError as error:
-            raise FileFormatError(f"{self.settings_path} is not TOML: {error}") from error
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """What ``run.toml`` says, table by table."""
+        if not self.settings_path.exists():
+            raise RunError(f"{self.path} has no run.toml: it is no run folder")
+        text = read_text(self.settings_path, error=FileFormatError)
+        tables = load_toml(text, str(self.settings_path))
+        for name, table in tables.items():
+            if not isinstance(table, dict):
+                raise FileFormatError(f"{self.settings_path}: {name} must be a table, [{name}]")
+        return tables
 
     @cached_property
     def results(self) -> Results:
@@ -281,9 +288,18 @@ class RunFolder:
     @property
     def settings(self) -> FitConfig:
         """What the fit was asked to do."""
-        return FitConfig.from_table(self.tables.get("fit", {}))
+        try:
+            return FitConfig.from_table(self.tables.get("fit", {}))
+        except SettingError as error:
+            raise SettingError(f"{self.settings_path}: {error}") from error
 
     @cached_property
     def source(self) -> DataSource:
         """Where the images were, in words that hold in any folder."""
-        return DataSource.parse(str(self.tables.get("data", {}).get("source", "DATA")))
+        source = self.tables.get("data", {}).get("source", "DATA")
+        if not isinstance(source, str):
+            raise FileFormatError(f"{self.settings_path}: data.source must be a text")
+        try:
+            return DataSource.parse(source)
+        except InputError as error:
+            raise type(error)(f"{self.settings_path}: data.source: {error}") from error

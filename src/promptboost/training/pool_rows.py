@@ -132,7 +132,7 @@ def _whole_lines(journal: Path) -> list[dict[str, Any]]:
     for line in read_bytes(journal).split(b"\n")[:-1]:
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             break
         if not isinstance(record, dict) or _line(record) != line + b"\n":
             break

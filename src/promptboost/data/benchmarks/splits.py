@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from promptboost.data.benchmarks.layout import ImageIndex, Place
 from promptboost.data.benchmarks.registry import Benchmark
 from promptboost.data.dataset import split_name
 from promptboost.errors import DataError
-from promptboost.files import read_text
+from promptboost.files import check_values, parse_json, read_text
 
 
 class Item(NamedTuple):
@@ -47,7 +46,8 @@ def read_split(path: Path) -> SplitItems:
     """
     text = read_text(path, error=DataError)
     try:
-        content = json.loads(text)
+        content = parse_json(text)
+        check_values(content)
     except ValueError as error:
         raise DataError(f"{path} is not JSON ({error}); download it again") from error
     if not isinstance(content, dict) or not content:

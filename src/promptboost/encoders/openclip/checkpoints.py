@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from promptboost.encoders.openclip.openclip import OpenClipEncoder
 from promptboost.encoders.runtime import fingerprint, hash_tensors, pick_device, require_modules
 from promptboost.errors import EncoderError, MissingExtraError
+from promptboost.files import parse_json
 
 if TYPE_CHECKING:
     import torch
@@ -172,7 +173,7 @@ def _beside(file: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise EncoderError(f"{path} is not JSON: {error}") from error
     return config if isinstance(config, dict) else {}

@@ -1,7 +1,13 @@
 """The embedding store: every embedding is computed once, kept on disk, and found by content."""
 
 from promptboost.encoders.store.report import EncoderShare, StoreReport, Verification, human_bytes
-from promptboost.encoders.store.store import EmbeddingStore, default_root, image_key, text_key
+from promptboost.encoders.store.store import (
+    EmbeddingStore,
+    default_root,
+    head_key,
+    image_key,
+    text_key,
+)
 
 __all__ = [
     "EmbeddingStore",
@@ -9,6 +15,7 @@ __all__ = [
     "StoreReport",
     "Verification",
     "default_root",
+    "head_key",
     "human_bytes",
     "image_key",
     "text_key",

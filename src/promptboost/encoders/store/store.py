@@ -63,6 +63,12 @@ def image_key(image_bytes_digest: bytes, view: str) -> bytes:
     return hashlib.blake2b(data, digest_size=KEY_BYTES, person=b"picture").digest()
 
 
+def head_key(text_fingerprint: str, row: int) -> bytes:
+    """Digest one row of a head, by the fingerprint of the whole text that it is a sum of."""
+    data = f"{text_fingerprint} {row}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=KEY_BYTES, person=b"head").digest()
+
+
 def default_root() -> Path:
     """Return the folder of the store: under ``PROMPTBOOST_CACHE`` or the user's cache folder."""
     if chosen := os.environ.get("PROMPTBOOST_CACHE"):
