@@ -49,6 +49,7 @@ _LARGE = 32 * 2**20  # bytes; those that take more are decoded one after the oth
 _STRIP = 2**20  # about so many pixels are made RGB at a time
 _NESTED = rb"\x89PNG\r\n\x1a\n|\x00\x00\x00\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51"
 _MOST_NESTED = 64
+_ICONS = (b"\0\0\1\0", b"icns")
 
 # Formats that are plainly images. Left out on purpose are those that run another program to be
 # drawn (EPS) and the scientific containers, which hold anything.
@@ -199,6 +200,8 @@ def _opened(source: ImageSource) -> "Image":
     data = source if isinstance(source, bytes) else _read(source)[0]
     if not data:
         raise _UnusableError("the file is empty")
+    if data.startswith(_ICONS):
+        _check_icon(data)
     return Image.open(io.BytesIO(data), formats=_known_formats())
 
 
@@ -255,9 +258,9 @@ def _decoded(
     stream = getattr(image, "fp", None)  # None once it is decoded, or if it never was in a file
     needed = 0
     if stream is not None:
-        needed = max(_memory(part, full_size) for part in [image, *_nested(image, stream)])
+        needed = _memory(image, full_size)
         needed += 0 if factor is None else 4 * image.width * image.height // factor**2
-        _check_memory(image, needed, _size_of(stream))
+        _check_memory(image, full_size, needed, _size_of(stream))
     with _large_images if needed > _LARGE else nullcontext():
         if image.tell() != 0:
             image.seek(0)
@@ -272,13 +275,16 @@ def _size_of(stream: Any) -> int:
     return size
 
 
-def _check_memory(image: "Image", needed: int, file_size: int) -> None:
+def _check_memory(
+    image: "Image", full_size: tuple[int, int], needed: int, file_size: int
+) -> None:
     """Raise if decoding takes far more memory than the file is worth."""
-    if image.format == "PNG" and file_size * _DEFLATE < image.width * image.height // 8:
+    width, height = full_size
+    if image.format == "PNG" and file_size * _DEFLATE < width * height // 8:
         raise _UnusableError("cut off or damaged (it has fewer bytes than its size needs)")
     if needed > max(MAX_DECODED, MAX_GROWTH * file_size):
         raise _UnusableError(
-            f"too large: {image.width} × {image.height} pixels ({image.mode}) take "
+            f"too large: {width} × {height} pixels ({image.mode}) take "
             f"{needed / 2**20:,.0f} MiB decoded, from a file of {file_size / 2**10:,.0f} KiB; "
             "make it smaller"
         )
@@ -299,22 +305,19 @@ def _memory(image: "Image", full_size: tuple[int, int]) -> int:
     return needed
 
 
-def _nested(image: "Image", stream: Any) -> Iterator["Image"]:
-    """Open the images that an icon holds: their sizes may be others than the icon says."""
+def _check_icon(data: bytes) -> None:
+    """Raise if an icon holds an image that is too large: Pillow decodes it when it opens the icon."""
     from PIL import Image
 
-    if image.format not in ("ICO", "ICNS"):
-        return
-    position = stream.tell()
-    stream.seek(0)
-    data = stream.read()
-    stream.seek(position)
     starts = [match.start() for match in re.finditer(_NESTED, data)]
     if len(starts) > _MOST_NESTED:
         raise _UnusableError(f"an icon of more than {_MOST_NESTED} images")
     for start in starts:
-        with suppress(Exception):
-            yield Image.open(io.BytesIO(data[start:]), formats=("PNG", "JPEG2000"))
+        with suppress(OSError):
+            image = Image.open(io.BytesIO(data[start:]), formats=("PNG", "JPEG2000"))
+            # It is decoded, made RGBA, and perhaps made to fit.
+            needed = _memory(image, image.size) + 8 * image.width * image.height
+            _check_memory(image, image.size, needed, len(data))
 
 
 def _as_rgb(image: "Image", factor: int) -> "Image":
