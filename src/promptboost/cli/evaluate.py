@@ -94,7 +94,7 @@ def transfer(
 
 
 def _moved_summary(run: Path, found: dict[str, Any]) -> str:
-    heading = f"encoder {found['encoder']}"
+    heading = f"encoder {plain(found['encoder'])}"
     if found["images"]:
         heading += f", {found['images']} images, {found['images_are']}"
     figures = table(["", "accuracy"], [[_MOVED[name], percent(found[name])] for name in _MOVED])
