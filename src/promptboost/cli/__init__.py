@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-import click
+try:
+    import click
 
-from promptboost.cli.output import guarded, prepare_streams
-from promptboost.errors import command_name
+    from promptboost.cli.output import INTERRUPTED, echo, guarded, prepare_streams
+    from promptboost.errors import command_name
+except KeyboardInterrupt:  # before there is anything that could be said
+    sys.exit(130)
 
 __all__ = ["main", "promptboost"]
 
@@ -93,7 +96,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
         from promptboost import __version__
 
-        click.echo(f"promptboost {__version__}")
+        echo(f"promptboost {__version__}")
         ctx.exit()
 
 
@@ -117,7 +120,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 def promptboost(ctx: click.Context) -> None:
     """Hold the commands."""
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        echo(ctx.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -125,10 +128,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     typed = list(sys.argv[1:] if arguments is None else arguments)
     # Threads that spin while they wait slow each other down as soon as another program needs a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    prepare_streams()
-    sys.exit(guarded(lambda: _invoke(typed), typed))
+    try:
+        prepare_streams()
+        code = guarded(lambda: _invoke(typed), typed)
+    except KeyboardInterrupt:  # a second one, while the first is dealt with
+        code = INTERRUPTED
+    sys.exit(code)
 
 
 def _invoke(typed: list[str]) -> int:
+    _check_not_empty(typed)
     result: Any = promptboost.main(typed, prog_name=command_name(), standalone_mode=False)
     return result if isinstance(result, int) else 0
+
+
+def _check_not_empty(given: Sequence[str]) -> None:
+    """Raise for an empty argument, such as of a variable that is not set: it would be this folder."""
+    for number, argument in enumerate(given, start=1):
+        if not argument.strip():
+            before = f" after {given[number - 2]}" if number > 1 else ""
+            raise click.UsageError(
+                f"argument {number}{before} is empty; is a variable not set? See "
+                f"{command_name()} --help"
+            )
+        if argument.startswith("--") and argument.endswith("="):
+            raise click.UsageError(
+                f"the option {argument[:-1]} is empty; see {command_name()} --help"
+            )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.output import UNUSABLE, Output, plain, speaks, table
+from promptboost.cli.output import UNUSABLE, Output, echo, plain, speaks, table
 from promptboost.errors import command_name
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def data(ctx: click.Context) -> None:
     Its commands take --json and --quiet.
     """
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        echo(ctx.get_help())
 
 
 @data.command(name="check")

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 
 from promptboost.cli.options import device_option
-from promptboost.cli.output import UNUSABLE, Output, plain, speaks, table
+from promptboost.cli.output import UNUSABLE, Output, echo, plain, speaks, table
 from promptboost.config import DEFAULT_ENCODER, FitConfig
 
 _MARKS = {True: "ok     ", None: "absent ", False: "FAULT  "}
@@ -110,7 +110,7 @@ def doctor(out: Output, encoder: str) -> int:
     for one in examine(encoder):
         diagnoses.append(one)
         if not out.json:
-            click.echo(f"{_MARKS[one.ok]} {one.name}: {plain(one.detail)}")
+            echo(f"{_MARKS[one.ok]} {one.name}: {plain(one.detail)}")
     faults = [one for one in diagnoses if one.ok is False]
     if out.json:
         out.result({"ok": not faults, "findings": [asdict(one) for one in diagnoses]}, "")

@@ -104,7 +104,7 @@ def transfer(
 
 
 def _moved_summary(run: Path, moved: dict[str, Any]) -> str:
-    heading = f"encoder {moved['encoder']}"
+    heading = f"encoder {plain(moved['encoder'])}"
     if moved["images"]:
         heading += f", {moved['images']} images, {moved['images_are']}"
     figures = table(["", "accuracy"], [[_MOVED[name], percent(moved[name])] for name in _MOVED])

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, TextIO, TypeVar
 
 import click
@@ -21,6 +22,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _BARS = "▁▂▃▄▅▆▇█"
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, direction marks, surrogates, line ends
+JOINERS = "\u200c\u200d"  # shape letters and emoji; kept where programs read the names
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,14 @@ class Output:
     def note(self, text: str) -> None:
         """Write a remark to stderr."""
         if not self.quiet:
-            click.echo(plain(text), err=True)
+            echo(plain(text), err=True)
 
     def result(self, record: Any, text: str | Callable[[], str]) -> None:
         """Print the result, as JSON or as text."""
         if self.json:
-            click.echo(json.dumps(record, allow_nan=False))
+            echo(json_line(record))
         else:
-            click.echo(text if isinstance(text, str) else text())
+            echo(text if isinstance(text, str) else text())
 
 
 def speaks(command: Command) -> Command:
@@ -61,12 +63,36 @@ def speaks(command: Command) -> Command:
     return wrapped  # type: ignore[return-value]
 
 
-def plain(text: str) -> str:
+class _ReaderGoneError(Exception):
+    """Nobody reads the output any more; not an OSError, with which click would leave by itself."""
+
+
+def echo(text: str, *, err: bool = False, keep: str = "") -> None:
+    """Write lines: the one place where words leave, without what a terminal would obey."""
+    shown = "\n".join(plain(line, keep) for line in text.split("\n"))
+    try:
+        click.echo(shown, err=err)
+    except BrokenPipeError:
+        if not err:
+            raise _ReaderGoneError from None
+    except (OSError, ValueError):  # full, or closed
+        if not err:
+            raise
+
+
+def json_line(found: Any) -> str:
+    """Write a result as JSON in ASCII, controls escaped; that of deletion too, which JSON allows."""
+    return json.dumps(found, allow_nan=False).replace("\x7f", "\\u007f")
+
+
+def plain(text: str, keep: str = "") -> str:
     """Take out what a terminal would obey instead of show."""
     if text.isascii() and text.isprintable():
         return text
     hidden = "\N{REPLACEMENT CHARACTER}"
-    return "".join(hidden if unicodedata.category(c) in _HIDDEN else c for c in text)
+    return "".join(
+        hidden if unicodedata.category(c) in _HIDDEN and c not in keep else c for c in text
+    )
 
 
 def percent(share: float | None) -> str:
@@ -115,12 +141,19 @@ class Interrupted(Exception):  # noqa: N818
 
 
 def prepare_streams() -> None:
-    """Let no character and no warning of a library get in the way of the output."""
+    """Let no character, no closed stream and no warning of a library get in the way of the output."""
+    for name, way in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        # Else the next file that is opened would get the number, and whatever is printed.
+        if getattr(sys, name) is None:
+            with suppress(OSError):
+                os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(os.devnull, way, encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets a question mark, not a traceback.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     warnings.showwarning = _show_warning
+    sys.excepthook = _show_traceback
 
 
 def guarded(work: Callable[[], int], arguments: Sequence[str]) -> int:
@@ -137,14 +170,34 @@ def guarded(work: Callable[[], int], arguments: Sequence[str]) -> int:
         return _fail(f"interrupted; to go on, type: {error}", INTERRUPTED, as_json)
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", INTERRUPTED, as_json)
-    except BrokenPipeError:
-        # The reader has seen enough. What is still buffered has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, _ReaderGoneError):
+        _drop(sys.stdout)
         return 0
+    except SystemExit as leaving:
+        # With it click answers a pipe that broke somewhere else, such as that of a progress bar.
+        if isinstance(leaving.__context__, BrokenPipeError):
+            _drop(sys.stdout)
+            return 0
+        raise
     except Exception as error:
         if debug:
             raise
-        return _fail(*_described(error), as_json)
+        message, code = _described(error)
+        if isinstance(error, OSError):
+            _drop(sys.stdout, unless_sound=True)
+        return _fail(message, code, as_json)
+
+
+def _drop(stream: TextIO, *, unless_sound: bool = False) -> None:
+    """Send what is still buffered nowhere: the reader has seen enough, or the disk is full."""
+    with suppress(OSError, ValueError):
+        if unless_sound:
+            try:
+                stream.flush()
+                return
+            except OSError:
+                pass
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _described(error: Exception) -> tuple[str, int]:
@@ -164,11 +217,10 @@ def _described(error: Exception) -> tuple[str, int]:
 
 def _fail(message: str, code: int, as_json: bool) -> int:
     lines = [plain(line) for line in message.splitlines()]
-    with suppress(OSError):
-        if as_json:
-            click.echo(json.dumps({"error": "\n".join(lines), "exit_code": code}), err=True)
-        else:
-            click.echo("error: " + "\n".join(lines), err=True)
+    if as_json:
+        echo(json_line({"error": "\n".join(lines), "exit_code": code}), err=True)
+    else:
+        echo("error: " + "\n".join(lines), err=True)
     return code
 
 
@@ -182,4 +234,13 @@ def _show_warning(
 ) -> None:
     """Show warnings that promptboost means for its user, as a line; libraries' own are left out."""
     if category.__module__.startswith("promptboost"):
-        click.echo(f"note: {plain(str(message))}", err=True)
+        echo(f"note: {plain(str(message))}", err=True)
+
+
+def _show_traceback(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Show where an error comes from, as Python does, but with the names of strangers escaped."""
+    from traceback import format_exception
+
+    echo("".join(format_exception(kind, error, trace)).rstrip("\n"), err=True)

@@ -7,7 +7,7 @@ import click
 
 from promptboost.cli.generate import class_names_of, generate, grow
 from promptboost.cli.options import with_options
-from promptboost.cli.output import Output, plain, speaks
+from promptboost.cli.output import Output, echo, plain, speaks
 from promptboost.errors import SettingError, few
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def pool(ctx: click.Context) -> None:
     are pools that build has saved. Its commands take --json and --quiet.
     """
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        echo(ctx.get_help())
 
 
 @pool.command(name="check", short_help="Show how names meet classes, and what is odd.")

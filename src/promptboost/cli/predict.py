@@ -1,8 +1,7 @@
 """``promptboost predict``."""
 
 import csv
-import json
-import sys
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from promptboost.cli.options import embeds, run_argument
-from promptboost.cli.output import UNUSABLE, Output, percent, plain, speaks, table
+from promptboost.cli.output import (
+    JOINERS,
+    UNUSABLE,
+    Output,
+    echo,
+    json_line,
+    percent,
+    plain,
+    speaks,
+    table,
+)
 
 if TYPE_CHECKING:
     from promptboost.runs.predict import Prediction
@@ -70,11 +79,11 @@ def predict(
         out.result({"run": str(run), "predictions": records}, "")
     elif layout == "jsonl":
         for answer in seen():
-            click.echo(json.dumps(_record(answer), allow_nan=False))
+            echo(json_line(_record(answer)))
     elif layout == "csv":
         _write_csv(seen(), min(top_k, len(predictor.classifier.class_names)))
     else:
-        click.echo(_table(seen()))
+        echo(_table(seen()))
     return 0 if None in problems else UNUSABLE
 
 
@@ -93,12 +102,17 @@ def _record(answer: "Prediction") -> dict[str, Any]:
 def _write_csv(answers: "Iterator[Prediction]", top_k: int) -> None:
     numbers = ["" if k == 0 else f"_{k + 1}" for k in range(top_k)]
     names = [f"{what}{n}" for n in numbers for what in ("predicted", "probability")]
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["picture", *names, "problem"])
+    _write_line(["picture", *names, "problem"])
     for answer in answers:
         cells = [cell for name, chance in answer.best for cell in (name, f"{chance:.6f}")]
         cells += [""] * (2 * top_k - len(cells))
-        writer.writerow([plain(answer.image), *cells, plain(answer.problem or "")])
+        _write_line([answer.image, *cells, answer.problem or ""])
+
+
+def _write_line(cells: list[str]) -> None:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(plain(cell, JOINERS) for cell in cells)
+    echo(line.getvalue(), keep=JOINERS)
 
 
 def _table(answers: "Iterator[Prediction]") -> str:

@@ -3,17 +3,19 @@
 import errno
 import io
 import os
+import re
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from promptboost.errors import DataError
 from promptboost.files import NotAFileError, Stamp, open_regular, stamp_of
@@ -23,12 +25,38 @@ if TYPE_CHECKING:
 
 ImageSource: TypeAlias = "Path | bytes | Image"
 
-#: The largest image that is decoded, in pixels: above the 108 megapixels of large phone cameras,
-#: and 400 MB once decoded. A small file can claim any size, so this is checked on its header.
+#: The largest image that is decoded, in pixels: above the 108 megapixels of large phone cameras. A
+#: small file can claim any size, so this is checked on its header.
 MAX_PIXELS = 128 * 2**20
+
+#: The most memory that decoding one image may take, worked out from its header: so many bytes, or so
+#: many times its file where that is more. What is far larger than its file was made to be.
+MAX_DECODED, MAX_GROWTH = 192 * 2**20, 64
 
 # As large as an image of that size can be: 16 bits in each of four channels, not compressed.
 _MAX_BYTES = MAX_PIXELS * 8
+
+# Bytes a pixel takes once decoded, and while it is, where the format's decoder takes more (measured).
+_MODE_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
+_FORMAT_BYTES = {
+    "WEBP": 17,
+    "JPEG2000": 26,
+    "AVIF": 12,
+    "GIF": 8,
+    "ICO": 8,
+    "ICNS": 8,
+    "DDS": 8,
+    "SGI": 8,
+    "QOI": 8,
+    "PSD": 8,
+}
+_PROGRESSIVE = 2  # bytes of each sample of a JPEG that comes in passes, all of which are kept
+_DEFLATE = 1032  # times: no PNG is larger than so much its file
+_LARGE = 32 * 2**20  # bytes; those that take more are decoded one after the other
+_STRIP = 2**20  # about so many pixels are made RGB at a time
+_NESTED = rb"\x89PNG\r\n\x1a\n|\x00\x00\x00\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51"
+_MOST_NESTED = 64
+_ICONS = (b"\0\0\1\0", b"icns")
 
 # Formats that are plainly images. Left out on purpose are those that run another program to be
 # drawn (EPS) and the scientific containers, which hold anything.
@@ -48,6 +76,7 @@ _DRAFT_SIDE = 32
 
 _AT_ONCE = 256  # one task a file would cost more than the look at it
 
+_ORIENTATION = 0x0112  # the tag of EXIF
 _HEIC = (".heic", ".heif")
 _OS_REASONS = {
     errno.ENOENT: "no such file",
@@ -106,13 +135,13 @@ def read_image(source: ImageSource, name: str = "image", *, at_least: int | None
         with quiet_pillow():
             image = _opened(source)
             _check_size(image)
+            full_size = image.size
             if at_least is not None:
                 factor = max(1, min(image.size) // at_least)
                 image.draft(None, (image.width // factor, image.height // factor))
-            rgb = _as_rgb(image)
-            if at_least is not None and (factor := min(rgb.size) // at_least) > 1:
-                rgb = rgb.reduce(factor)
-            return rgb
+            factor = 1 if at_least is None else max(1, min(image.size) // at_least)
+            with _decoded(image, source, full_size, factor):
+                return _as_rgb(_upright(image), factor)
     except Exception as error:
         raise ImageError(BadImage(name, reason_for(error, source, name))) from error
 
@@ -146,14 +175,13 @@ def read_thumbnail(source: ImageSource, name: str = "image") -> bytes | None:
             whole = image.size
             image.draft(None, (_DRAFT_SIDE, _DRAFT_SIDE))
             factor = max(1, round(whole[0] / image.width))
-            image.load()
+            with _decoded(image, source, whole):
+                try:
+                    return _small(image, whole[0] / factor, whole[1] / factor).tobytes()
+                except Exception:
+                    return None
     except Exception as error:
         raise ImageError(BadImage(name, reason_for(error, source, name))) from error
-    try:
-        with quiet_pillow():
-            return _small(image, whole[0] / factor, whole[1] / factor).tobytes()
-    except Exception:
-        return None
 
 
 def _small(image: "Image", width: float, height: float) -> "Image":
@@ -166,8 +194,9 @@ def _small(image: "Image", width: float, height: float) -> "Image":
     # filter is smooth, as a copy of another size has its pixels elsewhere.
     if image.mode in ("L", "LA", "RGB", "RGBA", "CMYK"):
         small = image.resize(side, Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
-        return _as_rgb(small)
-    return _as_rgb(image).resize(side, Image.Resampling.BILINEAR)
+        return _as_rgb(small, 1)
+    factor = max(1, min(image.size) // (8 * THUMBNAIL_SIDE))
+    return _as_rgb(image, factor).resize(side, Image.Resampling.BILINEAR)
 
 
 def cut_off(files: Sequence[Path], *, workers: int = 2, progress: bool = False) -> list[BadImage]:
@@ -218,6 +247,8 @@ def _opened(source: ImageSource) -> "Image":
     data = source if isinstance(source, bytes) else _read(source)[0]
     if not data:
         raise _UnusableError("the file is empty")
+    if data.startswith(_ICONS):
+        _check_icon(data)
     return Image.open(io.BytesIO(data), formats=_known_formats())
 
 
@@ -266,29 +297,114 @@ def _check_size(image: "Image") -> None:
         raise _UnusableError("it has no pixels")
 
 
-def _as_rgb(image: "Image") -> "Image":
+@contextmanager
+def _decoded(
+    image: "Image", source: ImageSource, full_size: tuple[int, int], factor: int | None = None
+) -> Iterator[None]:
+    """Decode an image if it may take the memory; large ones one after the other.
+
+    `factor` is by how much what is made of it will be smaller; None if nothing is.
+    """
+    stream = getattr(image, "fp", None)  # None once it is decoded, or if it never was in a file
+    needed = 0
+    if stream is not None:
+        needed = _memory(image, full_size)
+        needed += 0 if factor is None else 4 * image.width * image.height // factor**2
+        _check_memory(image, full_size, needed, _size_of(stream))
+    with _large_images if needed > _LARGE else nullcontext():
+        if image.tell() != 0:
+            image.seek(0)
+        image.load()
+        yield
+
+
+def _size_of(stream: Any) -> int:
+    position = stream.tell()
+    size = int(stream.seek(0, os.SEEK_END))
+    stream.seek(position)
+    return size
+
+
+def _check_memory(image: "Image", full_size: tuple[int, int], needed: int, file_size: int) -> None:
+    """Raise if decoding takes far more memory than the file is worth."""
+    width, height = full_size
+    if image.format == "PNG" and file_size * _DEFLATE < width * height // 8:
+        raise _UnusableError("cut off or damaged (it has fewer bytes than its size needs)")
+    if needed > max(MAX_DECODED, MAX_GROWTH * file_size):
+        raise _UnusableError(
+            f"too large: {width} × {height} pixels ({image.mode}) take "
+            f"{needed / 2**20:,.0f} MiB decoded, from a file of {file_size / 2**10:,.0f} KiB; "
+            "make it smaller"
+        )
+
+
+def _memory(image: "Image", full_size: tuple[int, int]) -> int:
+    """Return about how many bytes decoding takes at its peak, by size, mode and format."""
+    pixels = image.width * image.height
+    needed = pixels * _FORMAT_BYTES.get(image.format or "", _MODE_BYTES.get(image.mode, 4))
+    if image.format == "TIFF":
+        tags: Any = getattr(image, "tag_v2", {})
+        width = max(image.width, tags.get(322, 0))
+        rows = tags.get(323) or min(image.height, tags.get(278, image.height))
+        needed += width * rows * max(4, tags.get(277, 1) * max(tags.get(258, (8,))) // 8)
+    elif image.format in ("JPEG", "MPO") and "progressive" in image.info:
+        # At its full size, whatever it is drawn at.
+        needed += full_size[0] * full_size[1] * _PROGRESSIVE * len(image.getbands())
+    return needed
+
+
+def _check_icon(data: bytes) -> None:
+    """Raise if an icon holds an image that is too large: Pillow decodes it when it opens the icon."""
     from PIL import Image
 
-    if getattr(image, "n_frames", 1) > 1:
-        image.seek(0)
-    image = _upright(image)
-    if image.mode.startswith("I") or image.mode == "F":
-        image = _to_eight_bits(image)
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image)
-    rgb = image.convert("RGB")
+    starts = [match.start() for match in re.finditer(_NESTED, data)]
+    if len(starts) > _MOST_NESTED:
+        raise _UnusableError(f"an icon of more than {_MOST_NESTED} images")
+    for start in starts:
+        with suppress(OSError):
+            image = Image.open(io.BytesIO(data[start:]), formats=("PNG", "JPEG2000"))
+            # It is decoded, made RGBA, and perhaps made to fit.
+            needed = _memory(image, image.size) + 8 * image.width * image.height
+            _check_memory(image, image.size, needed, len(data))
+
+
+def _as_rgb(image: "Image", factor: int) -> "Image":
+    """Make a decoded image RGB on white, smaller by a factor, a strip at a time: pixels are many."""
+    from PIL import Image
+
+    if image.mode == "RGB" and not image.has_transparency_data:
+        rgb = image.reduce(factor) if factor > 1 else image.convert("RGB")
+    else:
+        white = _white_level(image) if _is_deep(image) else 0.0
+        size = (-(-image.width // factor), -(-image.height // factor))
+        rgb = Image.new("RGB", size)
+        rows = max(1, _STRIP // max(1, image.width * factor)) * factor
+        for top in range(0, image.height, rows):
+            strip = image.crop((0, top, image.width, min(image.height, top + rows)))
+            strip = _strip_as_rgb(strip, white)
+            rgb.paste(strip.reduce(factor) if factor > 1 else strip, (0, top // factor))
     # Only the pixels are kept: the rest (EXIF, profiles) has been applied or does not matter.
     rgb.info = {}
     return rgb
 
 
+def _strip_as_rgb(strip: "Image", white: float) -> "Image":
+    from PIL import Image
+
+    if _is_deep(strip):
+        strip = _to_eight_bits(strip, white)
+    if strip.has_transparency_data:
+        strip = strip.convert("RGBA")
+        strip = Image.alpha_composite(Image.new("RGBA", strip.size, "white"), strip)
+    return strip.convert("RGB")
+
+
 def _upright(image: "Image") -> "Image":
     from PIL import ImageOps
 
-    image.load()
     try:
+        if image.getexif().get(_ORIENTATION, 1) == 1:
+            return image
         return ImageOps.exif_transpose(image)
     except Exception:
         # Damaged EXIF says nothing about the pixels, which have just been decoded: keep them.
@@ -311,6 +427,7 @@ def reason_for(error: Exception, source: ImageSource, name: str = "") -> str:
     return f"cut off or damaged ({error or type(error).__name__})"
 
 
+_large_images = threading.Lock()
 _filter_lock = threading.Lock()
 _depth = 0
 _guard: "warnings.catch_warnings[None] | None" = None
@@ -340,21 +457,35 @@ def quiet_pillow() -> Iterator[None]:
                 _guard = None
 
 
-def _to_eight_bits(image: "Image") -> "Image":
-    """Scale a grey image of 16 or 32 bits, or of floats, to eight bits.
+def _is_deep(image: "Image") -> bool:
+    return image.mode.startswith("I") or image.mode == "F"
 
-    Pillow's own conversion clips everything above 255 to white. Here 16-bit images keep their
-    full range. Wider ones do not say where white is: it is taken to be the next of 1 (floats
-    only), 255 and 65535 that holds all their values, else their largest.
+
+def _white_level(image: "Image") -> float:
+    """Return the value that is white in a grey image of 16 or 32 bits, or of floats.
+
+    16-bit images keep their full range. Wider ones do not say where white is: it is taken to be the
+    next of 1 (floats only), 255 and 65535 that holds all their values, else their largest.
     """
+    if image.mode.startswith("I;16"):
+        return 65535.0
+    rows = max(1, _STRIP // max(1, image.width))
+    strips = (
+        image.crop((0, top, image.width, min(image.height, top + rows)))
+        for top in range(0, image.height, rows)
+    )
+    top = max(float(_finite(strip).max(initial=0.0)) for strip in strips)
+    steps = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
+    return next((step for step in steps if top <= step), top)
+
+
+def _to_eight_bits(image: "Image", white: float) -> "Image":
+    """Scale a grey image to eight bits; Pillow's own way makes all above 255 white."""
     from PIL import Image
 
-    values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)
-    if image.mode.startswith("I;16"):
-        white = 65535.0
-    else:
-        steps = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
-        top = float(values.max(initial=0.0))
-        white = next((step for step in steps if top <= step), top)
-    scaled = np.clip(np.rint(values * (255.0 / white)), 0, 255).astype(np.uint8)
+    scaled = np.clip(np.rint(_finite(image) * (255.0 / white)), 0, 255).astype(np.uint8)
     return Image.fromarray(scaled)
+
+
+def _finite(image: "Image") -> NDArray[np.float64]:
+    return np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)

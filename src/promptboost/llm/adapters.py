@@ -3,9 +3,9 @@
 The clients of both are made by the same generator: they raise the same errors under two names.
 """
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from time import time
@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from promptboost.llm.client import (
+    MOST_TOKENS,
     AskError,
     ModelSettings,
     RefusedError,
@@ -20,6 +21,9 @@ from promptboost.llm.client import (
     TemporaryError,
     about_tokens,
 )
+from promptboost.llm.exchange import limited_client
+
+_KEY_LENGTH = 12  # of the shortest that can be told from a word
 
 
 class _Adapter(ABC):
@@ -30,17 +34,30 @@ class _Adapter(ABC):
         self._library = library
         # Retries are ours: the client's own would go past the budget.
         client = library.Anthropic if settings.provider == "anthropic" else library.OpenAI
+        self._key = key
         self._client = client(
-            api_key=key, base_url=settings.address, timeout=settings.timeout, max_retries=0
+            api_key=key,
+            base_url=settings.address,
+            timeout=settings.timeout,
+            max_retries=0,
+            http_client=limited_client(library, settings.timeout),
         )
 
     def ask(self, question: str) -> Reply:
-        """Answer one question."""
-        answer = _guarded(self._library, lambda: self._send(question))
+        """Answer one question; a key that the server sends back is in no reply and no error."""
         try:
-            return self._reply(answer, question)
+            answer = self._guarded(lambda: self._send(question))
+            reply = self._reply(answer, question)
         except (AttributeError, LookupError, TypeError) as error:
             raise TemporaryError("the server sent something that is no reply") from error
+        except AskError as error:
+            # Not with its cause, in which a library quotes whatever the server sent.
+            raise error from None
+        return replace(reply, text=self._without_key(reply.text))
+
+    def _without_key(self, text: str) -> str:
+        # Servers without keys are given words such as "none" or "ollama", which may be in any text.
+        return text if len(self._key) < _KEY_LENGTH else text.replace(self._key, "[API key]")
 
     def close(self) -> None:
         """Close the connections."""
@@ -53,6 +70,41 @@ class _Adapter(ABC):
     @abstractmethod
     def _reply(self, answer: Any, question: str) -> Reply:
         """Read what the client gave."""
+
+    def _guarded(self, send: Callable[[], Any]) -> Any:
+        """Turn what the client raises into what is to be done about it."""
+        library = self._library
+        try:
+            return send()
+        except library.APIStatusError as error:
+            code = error.status_code
+            message = f"the server answered {code}: {self._quoted(error.message)}"
+            if code in (408, 409, 425, 429) or code >= 500:
+                wait = _retry_after(error.response.headers)
+                raise TemporaryError(message, wait, crowded=code == 429) from error
+            if code in (401, 403, 404):
+                raise RefusedError(
+                    f"{message}; look at the key, the model and the base URL"
+                ) from error
+            raise AskError(message) from error
+        except library.APITimeoutError as error:
+            raise TemporaryError("the server did not answer in time") from error
+        except library.APIConnectionError as error:
+            cause = error.__cause__ or error
+            if isinstance(cause, AskError):  # ours, from within the library
+                raise cause from error
+            raise TemporaryError(
+                f"the server cannot be reached: {self._quoted(str(cause))}"
+            ) from error
+        except (ValueError, RecursionError, library.APIError) as error:
+            raise TemporaryError(
+                f"the server's reply cannot be read: {self._quoted(str(error))}"
+            ) from error
+
+    def _quoted(self, text: str, limit: int = 200) -> str:
+        """Return the beginning of what a server or a library said."""
+        folded = " ".join(self._without_key(text).split())
+        return folded if len(folded) <= limit else f"{folded[:limit]}…"
 
     def _options(self) -> dict[str, Any]:
         warmth = self.settings.temperature
@@ -107,28 +159,6 @@ class AnthropicModel(_Adapter):
         )
 
 
-def _guarded(library: Any, send: Callable[[], Any]) -> Any:
-    """Turn what the client raises into what is to be done about it."""
-    try:
-        return send()
-    except library.APIStatusError as error:
-        code = error.status_code
-        message = f"the server answered {code}: {_short(error.message)}"
-        if code in (408, 409, 425, 429) or code >= 500:
-            wait = _retry_after(error.response.headers)
-            raise TemporaryError(message, wait, crowded=code == 429) from error
-        if code in (401, 403, 404):
-            raise RefusedError(f"{message}; look at the key, the model and the base URL") from error
-        raise AskError(message) from error
-    except library.APITimeoutError as error:
-        raise TemporaryError("the server did not answer in time") from error
-    except library.APIConnectionError as error:
-        cause = error.__cause__ or error
-        raise TemporaryError(f"the server cannot be reached: {_short(str(cause))}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError, library.APIError) as error:
-        raise TemporaryError(f"the server's reply cannot be read: {_short(str(error))}") from error
-
-
 def _is_openai(address: str | None) -> bool:
     host = "api.openai.com" if address is None else urlsplit(address).hostname or ""
     return host == "openai.com" or host.endswith(".openai.com")
@@ -161,11 +191,6 @@ def _text(content: Any) -> str:
 
 
 def _count(counted: Any, text: str) -> int:
-    if isinstance(counted, int) and not isinstance(counted, bool) and counted >= 0:
+    if isinstance(counted, int) and not isinstance(counted, bool) and 0 <= counted <= MOST_TOKENS:
         return counted
     return about_tokens(text)
-
-
-def _short(text: str, limit: int = 200) -> str:
-    folded = " ".join(text.split())
-    return folded if len(folded) <= limit else f"{folded[:limit]}…"

@@ -13,6 +13,9 @@ from promptboost.errors import MissingExtraError, PromptBoostError, SettingError
 
 Provider = Literal["openai", "anthropic"]
 
+#: More tokens than any question and answer have: a server that counts more has miscounted.
+MOST_TOKENS = 10**9
+
 
 class AskError(PromptBoostError):
     """A question got no reply, and asking it again is of no use."""

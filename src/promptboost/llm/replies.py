@@ -19,7 +19,7 @@ from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.files import load_json, open_regular, read_bytes
-from promptboost.llm.client import ModelSettings, Reply
+from promptboost.llm.client import MOST_TOKENS, ModelSettings, Reply
 from promptboost.pool.text import control_character, distinct
 
 _BEGIN = b'{"cut_off": '  # keys are sorted
@@ -135,8 +135,8 @@ def _parsed(line: bytes) -> tuple[str, Reply] | None:
 
 
 def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError("not a whole number")
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MOST_TOKENS:
+        raise TypeError("not a number of tokens")
     return value
 
 

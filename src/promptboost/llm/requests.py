@@ -145,6 +145,8 @@ class _Asker:
         self.stop = threading.Event()
         self.failed: dict[str, str] = {}
         self.stopped: str | None = None
+        self._answered = False
+        self._trouble: str | None = None  # why the last request failed
         self._resume_at = 0.0
         self._lock = threading.Lock()
 
@@ -162,6 +164,9 @@ class _Asker:
     def report(self, answers: Answers) -> None:
         answers.requests, answers.tokens = self.purse.requests, self.purse.tokens
         answers.failed = self.failed
+        if self.purse.empty and not self._answered:
+            # Requests of which none was answered: the server is the reason, not the budget.
+            self.stopped = self.stopped or self._trouble
         answers.stopped = self.stopped or self.purse.empty
         answers.exhausted = self.stopped is None and self.purse.empty is not None
 
@@ -206,6 +211,7 @@ class _Asker:
                 return True
             except TemporaryError as error:
                 failures += 1
+                self._trouble = str(error)
                 if failures >= retries.attempts + _MORE_WHEN_CROWDED * error.crowded:
                     raise
                 self._wait(error, failures)
@@ -215,7 +221,7 @@ class _Asker:
         used = 0
         try:
             reply = self.model.ask(question)
-            used = reply.tokens
+            used, self._answered = reply.tokens, True
             self.cache.keep(self.settings, question, reply)
         finally:
             self.purse.settle(cost, used)
