@@ -6,6 +6,7 @@ from PIL import Image
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import log_loss
 
+from promptboost.data.copies import RepeatedImageWarning
 from promptboost.errors import SettingError
 from promptboost.estimator import PromptBoostClassifier
 from promptboost.model.classifier import PromptClassifier
@@ -67,3 +68,18 @@ def test_only_sentences_make_a_classifier():
     prototypes = PromptBoostClassifier().fit(np.eye(4), ["a", "a", "b", "b"])
     with pytest.raises(SettingError, match="prototypes"):
         _ = prototypes.classifier_
+
+
+@pytest.mark.parametrize("kind", ["image", "path", "array"])
+def test_one_image_under_two_labels_is_warned_of(kind, tmp_path):
+    X, y = draw(2, 0)
+    X[-1] = X[0].copy()
+    if kind == "path":
+        for number, image in enumerate(X):
+            image.save(tmp_path / f"{number}.png")
+        X = [tmp_path / f"{number}.png" for number in range(len(X))]
+    if kind == "array":
+        X = [np.asarray(image) for image in X]
+    model = PromptBoostClassifier("fake:48-0", SENTENCES, n_views=0, cache=False, random_state=0)
+    with pytest.warns(RepeatedImageWarning, match=r"2 images .*\(fire\) = .*\(moss\)"):
+        model.fit(X, y)

@@ -1,4 +1,5 @@
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,22 @@ def test_what_a_newcomer_sees(capsys, task):
     assert "by round" in answer.out
     assert f"promptboost predict {task / 'run'}" in answer.out
     assert str(task / "run/report.html") in answer.out
+
+
+def test_held_out_images_that_were_learnt_from_are_told_and_names_obey_nobody(capsys, task):
+    for file in sorted((task / "images/sea").iterdir()):
+        shutil.copy(file, file.with_name(f"\x1b[31m{file.name}"))
+    answer = fit(capsys, task)
+    assert "held-out images were learnt from" in answer.err
+    assert "\x1b" not in answer.err + answer.out
+    assert " % without the " in answer.out
+    told = fit(capsys, task, "--overwrite", "--json").json
+    leaks = told["overlap"]["leaks"]
+    assert leaks["images"] == leaks["exact"] > 0
+    assert told["methods"][0]["unseen_accuracy"] is not None
+    run = call(capsys, "evaluate", task / "run", task / "images")
+    assert " % without the " in run.out
+    assert "\x1b" not in run.err + run.out
 
 
 def test_one_round_has_no_curve(capsys, task):
