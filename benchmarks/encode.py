@@ -2,16 +2,25 @@
 
 Run ``python benchmarks/encode.py [DESCRIPTIONS.json] [--texts N] [--json]``. The weights are random:
 speed does not depend on them. Without a file the sentences are those promptboost comes with.
+
+With ``--conse`` it is the two networks of conse:lite0 instead, by onnxruntime, as the encoder runs
+them, and by torch: milliseconds of processor an image and a text, and the largest difference.
 """
 
 import argparse
 import json
 import random
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from promptboost.encoders import load_encoder
+from promptboost.encoders.base import encode_with
+from promptboost.encoders.conse.conse import ConseEncoder
+from promptboost.encoders.conse.imagenet import BATCH
 from promptboost.encoders.openclip.openclip import OpenClipEncoder
 from promptboost.pool import TEMPLATES, emoji_descriptions, fill, read_descriptions
 
@@ -64,13 +73,74 @@ def measure(texts: list[str]) -> dict[str, float]:
     }
 
 
+def torch_classifier(encoder: ConseEncoder) -> Any:
+    """Return the image network in torch at its fastest: normalisation folded, channels last."""
+    import torch
+    from efficientnet_lite_pytorch import EfficientNet
+    from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+    network = EfficientNet.from_name("efficientnet-lite0").eval()
+    network.load_state_dict(torch.load(encoder._image_file, weights_only=True))
+    pairs = {"_conv_stem": "_bn0", "_conv_head": "_bn1", "_expand_conv": "_bn0"}
+    pairs |= {"_depthwise_conv": "_bn1", "_project_conv": "_bn2"}
+    for module in [network, *network._blocks]:
+        for convolution, norm in pairs.items():
+            if hasattr(module, convolution):
+                fused = fuse_conv_bn_eval(getattr(module, convolution), getattr(module, norm))
+                setattr(module, convolution, fused)
+                setattr(module, norm, torch.nn.Identity())
+    return network.to(memory_format=torch.channels_last)
+
+
+def measure_conse(texts: list[str], images: int = 32) -> dict[str, float]:
+    import torch
+
+    encoder = load_encoder("conse:lite0")
+    assert isinstance(encoder, ConseEncoder)
+    size = encoder._classifier.size
+    pixels = np.random.default_rng(0).integers(0, 256, (images, size, size, 3), dtype=np.uint8)
+    batches = [pixels[start : start + BATCH] for start in range(0, images, BATCH)]
+    session, network, tower = (
+        encoder._classifier._session,
+        torch_classifier(encoder),
+        encoder.text_tower(),
+    )
+    batch = sorted(texts, key=len)[len(texts) // 2 :][:64]  # of one length, nearly
+
+    def by_torch(pixels: NDArray[np.uint8]) -> Any:
+        return network((torch.from_numpy(pixels).permute(0, 3, 1, 2).float() - 127) / 128).numpy()
+
+    ways: dict[str, Callable[[], Any]] = {
+        "onnx_image": lambda: [session.run(None, {"pixels": part})[0] for part in batches],
+        "torch_image": lambda: [by_torch(part) for part in batches],
+        "onnx_text": lambda: [encoder.encode_texts(batch)],
+        "torch_text": lambda: [encode_with(tower, batch).numpy()],
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    outputs = {}
+    with torch.inference_mode():
+        for _ in range(1 + REPEATS):  # turn about; the first time pays for starting the threads
+            for name, way in ways.items():
+                start = time.process_time()
+                outputs[name] = np.concatenate(way())
+                seconds = time.process_time() - start
+                times[name].append(1000 * seconds / len(outputs[name]))
+    result = {f"{name}_ms": round(min(taken[1:]), 2) for name, taken in times.items()}
+    for kind in ("image", "text"):
+        difference = np.abs(outputs[f"onnx_{kind}"] - outputs[f"torch_{kind}"]).max()
+        result[f"{kind}_difference"] = float(difference)
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("descriptions", nargs="?", help="JSON file of sentences by class")
     parser.add_argument("--texts", type=int, default=256, help="how many texts (default: 256)")
+    parser.add_argument("--conse", action="store_true", help="the networks of conse:lite0")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
-    result = measure(sentences(arguments.descriptions, arguments.texts))
+    run = measure_conse if arguments.conse else measure
+    result = run(sentences(arguments.descriptions, arguments.texts))
     if arguments.json:
         print(json.dumps(result))
         return

@@ -27,7 +27,7 @@ class _Storage(NamedTuple):
 
     key: str
     dtype: np.dtype[Any]
-    count: int
+    length: int
 
 
 class _Tensor(NamedTuple):
@@ -58,10 +58,10 @@ class _Unpickler(pickle.Unpickler):
         return _ALLOWED[module, name]
 
     def persistent_load(self, description: Any) -> _Storage:
-        kind, dtype, key, _, count, view = description
+        kind, dtype, key, _, length, view = description
         if kind != "storage" or view is not None:
             raise pickle.UnpicklingError(f"a storage that is a {kind} or part of another")
-        return _Storage(str(key), np.dtype(dtype), int(count))
+        return _Storage(str(key), np.dtype(dtype), int(length))
 
 
 def read_checkpoint(file: Path, digest: str) -> dict[str, NDArray[Any]]:
@@ -99,10 +99,10 @@ def _tensors(file: io.BytesIO) -> dict[str, NDArray[Any]]:
     memory = {}
     for key in _Unpickler(file).load():
         storage = storages[key]
-        (count,) = np.frombuffer(file.read(8), dtype="<i8")
-        content = file.read(storage.count * storage.dtype.itemsize)
+        (length,) = np.frombuffer(file.read(8), dtype="<i8")
+        content = file.read(storage.length * storage.dtype.itemsize)
         memory[key] = np.frombuffer(content, dtype=storage.dtype)
-        if not count == storage.count == len(memory[key]):
+        if not length == storage.length == len(memory[key]):
             raise ValueError(f"storage {key} has not the length it should have")
     return {str(name): _array(tensor, memory) for name, tensor in described.items()}
 

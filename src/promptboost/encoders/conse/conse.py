@@ -125,13 +125,16 @@ class ConseEncoder:
     dim = 384
     causal_text = False
 
-    def __init__(self, variant: ConseVariant, temperature: float, template: str) -> None:
+    def __init__(
+        self, variant: ConseVariant, temperature: float, template: str, device: str | None
+    ) -> None:
         self.id = _identity(variant, temperature, template)
         self.context_length = variant.context_length
         self.logit_scale = variant.logit_scale
         self.temperature = temperature
         self.template = template
         self._variant = variant
+        self._device = device
         require_modules(("open_clip", "onnx", "onnxruntime", "tokenizers"), *_EXTRA)
         image_net, _, _ = variant.image_file.partition("/")
         self._image_file = installed_file(image_net, variant.image_file, *_EXTRA)
@@ -188,8 +191,7 @@ class ConseEncoder:
                 "with the image classifier of conse:lite2"
             )
         require_modules(["torch"], "clip", f"gradients of {self.id}")
-        network = TorchBert(self._text_file, heads=_HEADS, device=pick_device(None))
-        return ConseTower(self._sentences, network)
+        return ConseTower(self._sentences, self._network_with_gradients)
 
     @cached_property
     def _classifier(self) -> ImageNetClassifier:
@@ -212,6 +214,10 @@ class ConseEncoder:
         if self._text_file.suffix != ".onnx":
             model = kept_bytes(self._kept / f"text-{self._text_hash}-{graphs.VERSION}", build)
         return SentenceEncoder(self._vocabulary, OnnxBert(model), self.context_length, self.dim)
+
+    @cached_property
+    def _network_with_gradients(self) -> TorchBert:
+        return TorchBert(self._text_file, _HEADS, pick_device(self._device))
 
     @cached_property
     def _names(self) -> NDArray[np.float64]:
@@ -243,6 +249,7 @@ def load_conse(
         variant,
         _checked_temperature(variant.temperature if temperature is None else temperature),
         _checked_template(variant.template if template is None else template),
+        device,
     )
 
 

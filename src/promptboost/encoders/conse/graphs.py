@@ -13,7 +13,7 @@ Shaped = tuple[type, list[int | str]]
 
 #: Of the graphs made here. Kept graphs are made anew when it grows.
 VERSION = 1
-# Operators as of ONNX 1.16; files of this version are read by every later onnxruntime.
+# Operators as of ONNX 1.15; files of this version are read by every later onnxruntime.
 _OPSET = 20
 _IR = 9
 _OURS = "promptboost"
@@ -85,9 +85,8 @@ _EPSILON = 1e-3
 def efficientnet_graph(weights: Weights, size: int) -> bytes:
     """Make EfficientNet-Lite of its weights: pixels in, logits out.
 
-    The pixels are uint8 of shape (n, size, size, 3). Normalisation is folded into the convolutions: the
-    same function at almost twice the speed, because most of the time of so small a network is
-    writing activations to memory.
+    The pixels are uint8 of shape (n, size, size, 3). Normalisation is folded into the convolutions,
+    in float64: the same function without writing every activation to memory once more.
     """
     builder = GraphBuilder()
     pixels = builder.add("Cast", "pixels", to=1)
