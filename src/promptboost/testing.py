@@ -208,7 +208,7 @@ class _MethodCheck:
         try:
             return work()
         except Exception as error:  # whatever is wrong is a finding, not the end
-            self.problems.append(f"{what} raises {_told(error)}")
+            self.problems.append(f"{what} raises {_described(error)}")
             return None
 
     def fit(self, *colours: str) -> Fitted:
@@ -258,7 +258,7 @@ class _MethodCheck:
         except PromptBoostError:
             pass
         except Exception as error:
-            problem = f"it raises {_told(error)}"
+            problem = f"it raises {_described(error)}"
         self.expect(
             not problem,
             f"without images {problem}; have check() raise an error of promptboost.errors that says "
@@ -403,7 +403,7 @@ def _check_images(encoder: Encoder) -> list[str]:
         try:
             encoder.encode_images(iter(images))
         except Exception as error:
-            problems.append(f"encode_images fails on an iterator of images: {_told(error)}")
+            problems.append(f"encode_images fails on an iterator of images: {_described(error)}")
     return problems
 
 
@@ -414,7 +414,7 @@ def _check_rows(
         many, again, one = encode(items), encode(items), encode(items[:1])
         none = encode([])
     except Exception as error:
-        return [f"{name} fails on {len(items)}, one or no items: {_told(error)}"]
+        return [f"{name} fails on {len(items)}, one or no items: {_described(error)}"]
     expected = (len(items), dim)
     if not isinstance(many, np.ndarray) or many.shape != expected:
         shape = getattr(many, "shape", type(many).__name__)
@@ -441,7 +441,7 @@ def _check_tokens(encoder: Encoder) -> list[str]:
     try:
         counts = np.asarray(encoder.count_tokens(_TEXTS))
     except Exception as error:
-        return [f"count_tokens fails: {_told(error)}"]
+        return [f"count_tokens fails: {_described(error)}"]
     if counts.shape != (len(_TEXTS),) or counts.dtype.kind not in "iu":
         return [f"count_tokens must return {len(_TEXTS)} integers for {len(_TEXTS)} texts"]
     if not counts[3] > counts[0]:
@@ -449,5 +449,5 @@ def _check_tokens(encoder: Encoder) -> list[str]:
     return []
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

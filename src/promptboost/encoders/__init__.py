@@ -12,6 +12,7 @@ from promptboost.encoders.registry import (
     MODELS,
     ModelRecord,
     load_encoder,
+    models_by_family,
     register_encoder,
 )
 
@@ -20,6 +21,7 @@ __all__ = [
     "load_encoder",
     "MODELS",
     "ModelRecord",
+    "models_by_family",
     "register_encoder",
     "TruncatedPromptWarning",
     "unit_rows",

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -101,6 +102,17 @@ _FAMILIES: dict[str, list[tuple[str, str, int, int, int, int, bool, str]]] = {
 MODELS = tuple(
     ModelRecord(family, *fields) for family, models in _FAMILIES.items() for fields in models
 )
+
+
+def models_by_family() -> dict[str, list[ModelRecord]]:
+    """Group the models by family, in the order of the paper.
+
+    Examples
+    --------
+    >>> [record.title for record in models_by_family()["OpenAI CLIP"]]
+    ['RN50', 'ViT-B/32', 'ViT-L/14']
+    """
+    return {family: list(records) for family, records in groupby(MODELS, lambda r: r.family)}
 
 
 def register_encoder(prefix: str, loader: Loader) -> None:

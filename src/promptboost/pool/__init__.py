@@ -6,7 +6,7 @@ from promptboost.pool.build import (
     emoji_descriptions,
     read_descriptions,
 )
-from promptboost.pool.combination import from_sources, union
+from promptboost.pool.combination import deduplicate, from_sources, union
 from promptboost.pool.io import is_saved_pool, load_pool, save_pool
 from promptboost.pool.lint import check_meeting
 from promptboost.pool.names import Resolution, read_class_names, read_synonyms, resolve
@@ -30,6 +30,7 @@ __all__ = [
     "build_pool",
     "Concatenate",
     "union",
+    "deduplicate",
     "from_sources",
     "save_pool",
     "load_pool",

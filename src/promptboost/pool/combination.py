@@ -85,6 +85,23 @@ def from_sources(pool: PromptPool, sources: Collection[str]) -> PromptPool:
     return replace(pool, prompts_by_class=kept)
 
 
+def deduplicate(pool: PromptPool) -> tuple[PromptPool, int]:
+    """Keep the first of the prompts of a class that differ only in case or white space.
+
+    Pools of :func:`build_pool` and :func:`union` have no repeats; those read from a file may.
+
+    Examples
+    --------
+    >>> from promptboost.pool import Prompt
+    >>> prompts = (Prompt("round eyes", "mine"), Prompt("Round  eyes", "theirs"))
+    >>> deduplicate(PromptPool(("owl",), (), (prompts,)))
+    (<PromptPool: 1 classes, 1 prompts>, 1)
+    """
+    kept = tuple(prompts.distinct() for prompts in pool.prompts_by_class)
+    dropped = sum(map(len, pool.prompts_by_class)) - sum(map(len, kept))
+    return replace(pool, prompts_by_class=kept), dropped
+
+
 def sentence_sources(pool: PromptPool, wanted: str = "") -> list[str]:
     """Name where the pool's sentences come from, without templates."""
     sources = [source for source in pool.prompts_by_source if source not in (TEMPLATE, CONCAT)]
