@@ -169,7 +169,9 @@ def check_same(out: Path, about: Mapping[str, Any], say: Callable[[str], None]) 
         return
     before = load_json(read_text(file, error=FileFormatError), str(file))
     if not isinstance(before, dict):
-        raise FileFormatError(f"{file}: must be an object; choose another folder, or remove that one")
+        raise FileFormatError(
+            f"{file}: must be an object; choose another folder, or remove that one"
+        )
     before = {"images": before.get("pictures"), **before}  # as it was called at first
     changed = [name for name in about if before.get(name) != about[name]]
     if changed:

@@ -72,7 +72,7 @@ def _read_fields(
         raise FileFormatError(f"{path}: is a safetensors file, but not one that promptboost wrote.")
     found, version = fields.pop("format"), fields.pop("schema_version")
     if found != form:
-        raise FileFormatError(f"{path}: holds a {str(found):.60}, not a {form}.")
+        raise FileFormatError(f"{path}: holds a {found!s:.60}, not a {form}.")
     if version != SCHEMA_VERSION:
         raise FileFormatError(
             f"{path}: has schema version {version!r:.60}, this promptboost reads {SCHEMA_VERSION}. If "

@@ -1,7 +1,13 @@
 """The embedding store: every embedding is computed once, kept on disk, and found by content."""
 
 from promptboost.encoders.store.report import EncoderShare, StoreReport, Verification, human_bytes
-from promptboost.encoders.store.store import EmbeddingStore, default_root, head_key, image_key, text_key
+from promptboost.encoders.store.store import (
+    EmbeddingStore,
+    default_root,
+    head_key,
+    image_key,
+    text_key,
+)
 
 __all__ = [
     "EmbeddingStore",
