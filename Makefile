@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types unit fuzz clean
+.PHONY: demo test lint types unit fuzz attack clean
 
 demo: .venv/demo.stamp
 	$(BIN)/promptboost demo
@@ -22,6 +22,10 @@ unit:
 # The properties once more, on examples that nobody has seen: for now and then, not for every change.
 fuzz: .venv/dev.stamp
 	$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile fuzz
+
+# Hostile files, kills and races against the real commands, some minutes of them; `make unit` has a part.
+attack: .venv/dev.stamp
+	$(BIN)/python -m tests.attack
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

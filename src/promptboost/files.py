@@ -14,6 +14,7 @@ import re
 import secrets
 import stat
 import tomllib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -194,15 +195,15 @@ def check_values(value: Any, where: str = "") -> None:
 
     Whoever reads on may then add, multiply, print and recurse as with any number and list.
     """
-    stack: list[tuple[Any, tuple[Any, ...]]] = [({"": value}, ())]
-    while stack:
-        item, place = stack.pop()
+    waiting: deque[tuple[Any, tuple[Any, ...]]] = deque([({"": value}, ())])
+    while waiting:
+        item, place = waiting.popleft()
         for key, part in item.items() if isinstance(item, dict) else enumerate(item):
             if isinstance(part, dict | list):
                 if len(place) > DEEPEST:
                     problem = f"is nested more than {DEEPEST} deep"
                     raise FileFormatError(_at(where, place[:3], problem))
-                stack.append((part, (*place, key)))
+                waiting.append((part, (*place, key)))
             elif isinstance(part, int) and abs(part) > LARGEST_INTEGER:
                 problem = "is too large; whole numbers go up to 2**63 - 1"
                 raise FileFormatError(_at(where, (*place, key), problem))

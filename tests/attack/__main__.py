@@ -1,4 +1,4 @@
-"""Attacks on promptboost, bounded and repeatable: ``python -m tests.attack [NAME …] [--count N] [--seed N]``.
+"""Attacks, bounded and repeatable: ``python -m tests.attack [NAME …] [--count N] [--seed N]``.
 
 A module here is an attack if it has ``run(count, seed)``, which returns how many came to what, and
 ``HARMLESS``, the names of what is as it should be. Anything else is a failure.

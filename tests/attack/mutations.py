@@ -36,16 +36,58 @@ _VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 3.5, -0.0, 1e-320, 1e-99, 1e99, 1e308, -1.7e308, 2**31),
     *(2**53, 2**63, 2**80, -(2**63), -(2**80), 10**400, float("nan"), float("inf"), float("-inf")),
     *("", " ", "x", "x" * 5000, "9" * 5000, "fake:" + "9" * 5000 + "-0", "fake:8-" + "9" * 5000),
-    *("\x1b[31m", "\ud800", "\u202e", "a\nb", "\0", "all", "samme", "samme.r", "test", "1", "ember"),
+    *(
+        "\x1b[31m",
+        "\ud800",
+        "\u202e",
+        "a\nb",
+        "\0",
+        "all",
+        "samme",
+        "samme.r",
+        "test",
+        "1",
+        "ember",
+    ),
     *("fake:16-1", "conse:none", "os:system?command=touch ATTACKED", "../../x", "{}", "sea"),
-    *([], {}, [[]], [None], {"": None}, {"x": {}}, [1, "x"], {"ember": 1}, [{}], "@digits@", "@deep@"),
+    *(
+        [],
+        {},
+        [[]],
+        [None],
+        {"": None},
+        {"x": {}},
+        [1, "x"],
+        {"ember": 1},
+        [{}],
+        "@digits@",
+        "@deep@",
+    ),
 )
 _TOML = (
     *("", "nan", "inf", "-inf", "1e400", "1e308", "1e-320", "-1", "0", "1", "2.5", "true", '"all"'),
-    *("9" * 5000, str(2**63), str(2**80), "0x" + "f" * 99, '"x"', '""', '" "', "[]", "{}", "[1, 'x']"),
+    *(
+        "9" * 5000,
+        str(2**63),
+        str(2**80),
+        "0x" + "f" * 99,
+        '"x"',
+        '""',
+        '" "',
+        "[]",
+        "{}",
+        "[1, 'x']",
+    ),
     *('"\\u0000"', '"\\u001b[31m"', "1979-05-27T07:32:00Z", "07:32:00", '"fake:16-1"', '"greedy"'),
-    *("[" * 3000, "{a = " * 200, '"""', "'", '"' + "9" * 5000 + '"', '"os:system?command=touch ATTACKED"'),
-    *('{x = {y = 1}}', '"samme"', '"test"', "['/']", '"none"', '"../.."'),
+    *(
+        "[" * 3000,
+        "{a = " * 200,
+        '"""',
+        "'",
+        '"' + "9" * 5000 + '"',
+        '"os:system?command=touch ATTACKED"',
+    ),
+    *("{x = {y = 1}}", '"samme"', '"test"', "['/']", '"none"', '"../.."'),
 )
 
 
@@ -78,7 +120,10 @@ class World:
         for name, options in kinds.items():
             views = {"shots": 3, "views": 2, "views_per_round": 1}
             fit_run(request(root, f"kept/{name}", **{**views, **options}))
-        for command in (("transfer", "kept/greedy", "--encoder", OTHER), self.compare("kept/comparison")):
+        for command in (
+            ("transfer", "kept/greedy", "--encoder", OTHER),
+            self.compare("kept/comparison"),
+        ):
             made = self.call(*command)
             if made.code:
                 raise RuntimeError(f"{command}: {made.err}")
@@ -192,8 +237,9 @@ def _tree(value: Any, draw: random.Random) -> tuple[str, str]:
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         if not (places := list(_places(value))):
             break
-        # A place deep down is as likely as one at the top, where there are few.
-        path = draw.choice([p for p in places if len(p) == draw.choice(places).__len__()] or places)
+        # There are few places at the top and many deep down: each depth is as likely.
+        depth = draw.choice(sorted({len(place) for place in places}))
+        path = draw.choice([place for place in places if len(place) == depth])
         *above, key = path
         holder = value
         for step in above:
@@ -259,7 +305,9 @@ def _toml(data: bytes, draw: random.Random) -> tuple[str, bytes]:
             change = f"line {at} twice"
             lines.insert(at, lines[at])
         case 2:
-            lines[at] = draw.choice(("fit = 1", "[fit]", "[[fit]]", "data = 'x'", "[data]", "x.y = 1"))
+            lines[at] = draw.choice(
+                ("fit = 1", "[fit]", "[[fit]]", "data = 'x'", "[data]", "x.y = 1")
+            )
             change = f"line {at} {lines[at]}"
         case _:
             lines[at] = f"{name} = {draw.choice(_TOML)}"
@@ -285,15 +333,21 @@ def _head(data: bytes, draw: random.Random) -> tuple[str, bytes]:
             header = text
         case 2:
             kind = draw.choice(("BF16", "F16", "F64", "I64", "BOOL", "F8_E4M3", "U8", "F32"))
-            shape = draw.choice(([len(weights)], [4, -1], [0, 32], [4, 16], [1, 4, 32], [2**40, 2**40]))
             width = {"BF16": 2, "F16": 2, "F64": 8, "I64": 8, "F32": 4}.get(kind, 1)
-            start = header["weights"]["data_offsets"][0]
             *rest, last = header["weights"]["shape"]
             honest = [*rest, last * 4 // width]
-            header["weights"]["dtype"] = kind
-            header["weights"]["shape"] = draw.choice((shape, honest))
+            shapes = (
+                honest,
+                honest,
+                [len(weights)],
+                [4, -1],
+                [0, 32],
+                [4, 16],
+                [1, 4, 32],
+                [2**40] * 2,
+            )
+            header["weights"] |= {"dtype": kind, "shape": draw.choice(shapes)}
             change = f"weights {kind} {header['weights']['shape']}"
-            del start
         case _:
             start = header["weights"]["data_offsets"][0]
             forged = {
@@ -301,7 +355,7 @@ def _head(data: bytes, draw: random.Random) -> tuple[str, bytes]:
                 "negated": -weights,
                 "zero": weights * 0,
                 "NaN": weights * np.nan,
-                "infinite": weights / 0.0 if draw.random() < 0 else weights * np.inf,
+                "infinite": weights * np.inf,
                 "huge": weights * 1e30,
                 "random": np.random.default_rng(draw.randrange(99)).normal(size=len(weights)),
                 "nearly": weights * 1.01,
@@ -339,8 +393,8 @@ def _commands(run: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-_TEXT = ("show", "rounds", "predict", "table", "elsewhere", "report", "transfer", "evaluate", "diff", "grow")
 _FIGURES = ("show", "rounds", "report", "transfer", "other images", "evaluate", "grow")
+_TEXT = (*_FIGURES, "predict", "table", "elsewhere", "diff")
 _HEAD = ("predict", "predict", "uncached", "evaluate", "transfer")
 Alter = Callable[[bytes, random.Random], tuple[str, bytes]]
 #: The files of a run: how they are altered, and what reads them; the first weighs most.
@@ -399,11 +453,13 @@ def _judged(world: World, attack: Case, answer: Answer) -> str:
         shown += [p.read_text("utf-8") for p in (world.root / attack.folder).glob("*.[hm][td]*")]
     if any(re.search(r"(?<![\w.:/-])(nan|NaN|inf)(?![\w-])", text) for text in shown):
         return "NaN in the output"
-    if attack.command[0] == "transfer":
-        if not _is_strict((world.root / attack.folder / "metrics.json").read_text("utf-8")):
-            return "NaN in metrics.json"
+    metrics = world.root / attack.folder / "metrics.json"
+    if attack.command[0] == "transfer" and not _is_strict(metrics.read_text("utf-8")):
+        return "NaN in metrics.json"
     if attack.file.startswith("head-") and attack.command == _predict(attack.folder):
-        return "exit 0" if answer.out == world.answers[attack.folder] else "a forged head was believed"
+        return (
+            "exit 0" if answer.out == world.answers[attack.folder] else "a forged head was believed"
+        )
     return "exit 0"
 
 

@@ -25,7 +25,9 @@ def test_altered_files_do_no_harm(world, part):
         if came_to not in HARMLESS:
             harm.append(f"{came_to}: {attack}: {answer.err[-300:]}")
     assert not harm
-    assert min(counts["exit 0"], counts["exit 2"]) >= 20  # it attacks neither too much nor too little
+    assert (
+        min(counts["exit 0"], counts["exit 2"]) >= 20
+    )  # it attacks neither too much nor too little
 
 
 def _altered(world, file, change, folder="greedy"):

@@ -4,12 +4,13 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import HealthCheck, settings
 
+from promptboost.files import LARGEST_NUMBER
 from promptboost.model import PromptEnsemble, Round
 
 # Examples are quick, but a busy machine is no reason to fail.
 PATIENT = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
+FINITE = st.floats(-LARGEST_NUMBER, LARGEST_NUMBER)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).filter(str.strip)
 WORD = st.sampled_from(["a", "red", "blue", "cat", "dog", "asleep", "on", "grass"])
 PROMPT = st.lists(WORD, min_size=1, max_size=6).map(" ".join)

@@ -98,7 +98,8 @@ def settled_head(folder: Path, ensemble: PromptEnsemble, made: AnyHead) -> AnyHe
     if not of_text or stored.encoder_fingerprint != made.encoder_fingerprint:
         return made  # the text was edited, or the encoder is another
     if stored.weights.shape == made.weights.shape:
-        distances = np.linalg.norm(stored.weights - made.weights, axis=-1)
+        # In double precision, in which no square of a float32 overflows.
+        distances = np.linalg.norm(np.subtract(stored.weights, made.weights, dtype=float), axis=-1)
         if distances.max() <= _SAME * len(ensemble):
             return replace(made, weights=stored.weights)
     _log.warning("%r does not belong to the text beside it: made again from the text", str(path))

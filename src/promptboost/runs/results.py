@@ -144,6 +144,10 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.convert(_from_version_1(record) if version == 1 else record, cls)
         except msgspec.ValidationError as error:
             raise FileFormatError(_worded(str(error))) from None
+        except UnicodeEncodeError as error:  # half of a character, as a name
+            raise FileFormatError(
+                f"a name is not valid Unicode text: {error.object!r:.60}"
+            ) from None
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all."""
