@@ -137,7 +137,9 @@ def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:
         check_same(request.out, _about(request, world), say)
         if book.damaged:
             lines = count(book.damaged, "damaged line")
-            say(f"{lines} in {request.out / 'cells.jsonl'} left aside: what is not there is done again")
+            say(
+                f"{lines} in {request.out / 'cells.jsonl'} left aside: what is not there is done again"
+            )
         say_what_is_short(request, world, say)
         failed = _run(request, world, book, cells, say)
     wanted = [key for cell in cells for key in cell.keys(world)]
