@@ -167,7 +167,7 @@ def test_only_regular_files_are_read(tmp_path, kind):
     with pytest.raises(PoolError, match="a cannot be read: not a regular file"):
         read_text(tmp_path / "a")
     if kind == "pipe":
-        with pytest.raises(OSError):
+        with pytest.raises(InputError, match="a: not a regular file"):
             append_bytes(tmp_path / "a", b"")
     with pytest.raises(IsADirectoryError):
         read_bytes(tmp_path)

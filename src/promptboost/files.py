@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import stat
+import sys
 import tomllib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -21,10 +22,8 @@ from typing import IO, Any
 
 from promptboost.errors import FileFormatError, InputError, PoolError
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # pragma: no cover
-    fcntl = None  # type: ignore[assignment]
 
 Stamp = tuple[int, int, int, int]
 """What changes when a file is written to or replaced."""
@@ -97,8 +96,8 @@ def write_text(path: str | os.PathLike[str], text: str, *, follow: bool = True) 
 
 def append_bytes(path: str | os.PathLike[str], data: bytes | memoryview) -> None:
     """Add bytes to the end of a file, on disk when this returns; a symbolic link is an OSError."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK | _NO_WAIT | _PLAIN
-    with open(_regular(os.open(path, flags, 0o666), path), "ab") as stream:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK
+    with open(_regular(path, flags), "ab") as stream:
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())
@@ -106,13 +105,7 @@ def append_bytes(path: str | os.PathLike[str], data: bytes | memoryview) -> None
 
 def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
     """Open a regular file to read it; raise NotAFileError for what could hang its reader."""
-    try:
-        handle = os.open(path, os.O_RDONLY | _NO_WAIT | _PLAIN)
-    except OSError as problem:
-        if problem.errno in (errno.ENXIO, errno.ENODEV):  # a socket, a device without a driver
-            raise NotAFileError(problem.errno, "not a regular file", os.fspath(path)) from None
-        raise
-    return open(_regular(handle, path), "rb")
+    return open(_regular(path, os.O_RDONLY), "rb")
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -274,7 +267,7 @@ def _new_file_beside(target: Path) -> tuple[Path, int]:
         # os.open lets the umask decide the permissions; the tempfile module would make it private.
         handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _PLAIN, 0o666)
         # Another process may have swept it before it was locked.
-        if fcntl is None or (try_lock(handle) and os.fstat(handle).st_nlink):
+        if os.name == "nt" or (try_lock(handle) and os.fstat(handle).st_nlink):
             return part, handle
         os.close(handle)
         part.unlink(missing_ok=True)
@@ -311,21 +304,28 @@ def try_lock(handle: int) -> bool:
     Where the file system has no locks the answer is yes: work goes on as if nobody else were there.
     """
     try:
-        if fcntl is not None:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        elif os.name == "nt":  # pragma: no cover
+        if sys.platform == "win32":
             import msvcrt
 
             os.lseek(handle, 1 << 30, os.SEEK_SET)  # beyond what is written: others may read that
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
             os.lseek(handle, 0, os.SEEK_SET)
+        else:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as problem:
         return problem.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK)
     return True
 
 
-def _regular(handle: int, path: str | os.PathLike[str]) -> int:
-    """Return the handle of a regular file; close that of anything else, and raise."""
+def _regular(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a regular file without waiting for anything; raise if it is none."""
+    try:
+        handle = os.open(path, flags | _NO_WAIT | _PLAIN, 0o666)
+    except OSError as problem:
+        if problem.errno not in (errno.ENXIO, errno.ENODEV):
+            raise
+        # A socket, a pipe that nobody reads, or a device that is not there.
+        raise NotAFileError(problem.errno, "not a regular file", os.fspath(path)) from None
     mode = os.fstat(handle).st_mode
     if stat.S_ISREG(mode):
         return handle

@@ -104,8 +104,8 @@ def _tidy(folder: Path) -> None:
     for path in list(folder.iterdir()):
         if is_part(path.name) and _is_folder(path):
             _remove(path)
-    if staged(folder) and not (folder / NEXT / FIRST).exists():
-        _drop(folder / NEXT)
+    if not (folder / NEXT / FIRST).exists():
+        unstage(folder)
 
 
 def staged(folder: Path) -> Path | None:
@@ -115,9 +115,14 @@ def staged(folder: Path) -> Path | None:
 
 def stage(folder: Path) -> Path:
     """Make an empty folder for a new set of files; call it as the writer."""
-    _drop(folder / NEXT)
+    unstage(folder)
     (folder / NEXT).mkdir()
     return folder / NEXT
+
+
+def unstage(folder: Path) -> None:
+    """Drop a set of files that is not whole; call it as the writer."""
+    _drop(folder / NEXT)
 
 
 def swap(folder: Path, belongs: Callable[[str], bool]) -> None:
@@ -129,7 +134,9 @@ def swap(folder: Path, belongs: Callable[[str], bool]) -> None:
     for path in list(fresh.iterdir()):
         if not belongs(path.name):
             _remove(path)
-        elif _is_folder(folder / path.name):  # found now, as there is no way back later
+        elif path.is_file() and _is_folder(
+            folder / path.name
+        ):  # found now, as there is no way back later
             raise RunError(f"{folder / path.name} is a folder in the place of a file; move it away")
     # What the new set lacks must go, and whoever completes the swap may not know those names.
     gone = [p.name for p in folder.iterdir() if belongs(p.name) and not (fresh / p.name).exists()]
@@ -148,10 +155,10 @@ def _roll_forward(folder: Path) -> None:
         _remove(ready)
         return
     with contextlib.suppress(FileNotFoundError):
-        for name in read_bytes(ready / _GONE).split(b"\0"):
+        for gone in os.fsdecode(read_bytes(ready / _GONE)).split("\0"):
             # A name, never a path: the folder may be a stranger's.
-            if os.path.basename(name) == name and name not in (b"", b".", b".."):
-                _remove(folder / os.fsdecode(name))
+            if os.path.basename(gone) == gone and gone not in ("", ".", ".."):
+                _remove(folder / gone)
         (ready / _GONE).unlink()
     names = sorted(os.listdir(ready), key=lambda name: (name != FIRST, name))
     for name in names:

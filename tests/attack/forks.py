@@ -63,10 +63,7 @@ class Forks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
+        self._process.communicate()
 
     def start(self, cwd: Path, *command: str, kill_at: int | None = None) -> int:
         """Fork a child that runs a command; return its process id."""
@@ -89,7 +86,8 @@ class Forks:
         return int(ended.err.rsplit("changes: ", 1)[1])
 
     def _ask(self, **request: object):
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin
+        assert self._process.stdout
         print(json.dumps(request), file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 
@@ -102,7 +100,9 @@ def _warm_up() -> None:
     from promptboost.cli import main
 
     _ = openai.resources.chat.completions
-    tqdm.monitor_interval = 0  # a thread that holds a lock when a child is forked: it would wait for ever
+    tqdm.monitor_interval = (
+        0  # a thread that holds a lock when a child is forked: it would wait for ever
+    )
     here = Path.cwd()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -161,8 +161,8 @@ def _child(request: dict) -> None:
             os.dup2(handle, number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.chdir(request["cwd"])
-        sys.stdout = open(1, "w", closefd=False)
-        sys.stderr = open(2, "w", closefd=False)
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", closefd=False)
         if request["kill_at"] is not None:
             _die_at(request["kill_at"], request["cwd"])
         command, *arguments = request["command"]

@@ -83,7 +83,9 @@ def request_seed_1(fitted):
 
 
 def test_what_is_there_is_said_of_a_run_that_is_being_replaced(begun, capsys):
-    with pytest.raises(RunError, match=r"finished run and an unfinished one to replace it.*--resume"):
+    with pytest.raises(
+        RunError, match=r"finished run and an unfinished one to replace it.*--resume"
+    ):
         fit_run(request(begun))
     with pytest.raises(RunError, match=r"seed is 0, but the run in .*run was made with 1"):
         fit_run(request(begun, resume=True))
@@ -143,7 +145,9 @@ def test_a_second_fit_is_refused_before_it_reads_anything(task, monkeypatch):
     (task / "run").mkdir()
     os.link(task / "lock", task / "run/.promptboost.lock")
     try:
-        with pytest.raises(RunError, match=r"another fit \(process 123 on here\) is writing to .*run"):
+        with pytest.raises(
+            RunError, match=r"another fit \(process 123 on here\) is writing to .*run"
+        ):
             fit_run(request(task))
     finally:
         os.close(handle)
@@ -233,16 +237,13 @@ def test_a_pipe_in_the_place_of_a_head_is_passed_by(fitted):
 
 
 def test_a_pipe_for_settings_or_sentences(task, capsys):
-    os.mkfifo(task / "pipe.toml")
-    os.mkfifo(task / "pipe.json")
-    for options in (["--config", "pipe.toml"], ["--prompts", "pipe.json"]):
+    fit = ["fit", str(task / "images"), "-o", str(task / "run"), "--encoder", "fake:16-0"]
+    for option, name in (("--config", "pipe.toml"), ("--prompts", "pipe.json")):
+        os.mkfifo(task / name)
         with pytest.raises(SystemExit) as leaving:
-            main(
-                ["fit", str(task / "images"), "-o", str(task / "run"), options[0]]
-                + [str(task / options[1]), "--encoder", "fake:16-0"]
-            )
+            main([*fit, option, str(task / name)])
         assert leaving.value.code == 2
-        assert f"pipe.{options[1][5:]}" in capsys.readouterr().err
+        assert name in capsys.readouterr().err
 
 
 def test_a_report_waits_for_the_writer(fitted, monkeypatch):

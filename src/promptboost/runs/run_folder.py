@@ -20,7 +20,7 @@ from promptboost.errors import (
     place,
 )
 from promptboost.files import json_text, load_toml, read_text, sweep, write_text
-from promptboost.folders import NEXT, is_ours, settle, stage, staged, steady, swap, writing
+from promptboost.folders import NEXT, is_ours, settle, stage, staged, steady, swap, unstage, writing
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import head_file
 from promptboost.model.ensemble import ENSEMBLE_FILE, WEIGHTS_FILE
@@ -222,9 +222,10 @@ class RunFolder:
                 f"{self.path} is there already and is no run folder, so nothing in it is touched; "
                 "choose another name"
             )
-        if overwrite or resume or state == "missing":
+        unfinished = self.unfinished is not None
+        if overwrite or resume or (state == "missing" and not unfinished):
             return
-        if self.unfinished is None:
+        if not unfinished:
             raise RunError(
                 f"there is a finished run in {self.path}; add --overwrite to replace it, or choose "
                 "another name"
@@ -254,10 +255,12 @@ class RunFolder:
         finished: see :meth:`end`.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        run = self
         if self.state in ("finished", "unfinished"):
             run = RunFolder(stage(self.path))
-        run.clear()
+        else:
+            run = self
+            unstage(self.path)
+            self.clear()
         run.write(run.settings_path, write_toml({"fit": settings.to_table(), **about}))
         return run
 
