@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting.compiled import column, in_threads
+from promptboost.boosting.compiled import column, compiled_any_order, in_threads
 from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, GridRows, from_grid
 from promptboost.boosting.problem import GridPool
 
@@ -33,14 +33,9 @@ class _Class:
 
     def __init__(self, prompts: GridRows, template: Floats) -> None:
         self.prompts = prompts
-        self.rows = {TEMPLATE: template}
+        self.bank = template[None]  # a row for each prompt that has copies, in the order of entry
         self.candidates = np.empty(0, dtype=np.int64)
         self.candidate_rows = np.empty((0, prompts.shape[1]), dtype=np.float32)
-
-    def row(self, prompt: int) -> Floats:
-        if prompt not in self.rows:
-            self.rows[prompt] = from_grid(self.prompts[prompt])
-        return self.rows[prompt]
 
     def read(self, gradient: Floats) -> NDArray[np.float64]:
         """Multiply the whole pool with a gradient, and keep the prompts that come first."""
@@ -54,6 +49,18 @@ class _Class:
             self.candidates = np.arange(len(products))
         self.candidate_rows = from_grid(self.prompts[self.candidates])
         return np.asarray(products * (length / COSINE_UNIT))
+
+
+@compiled_any_order
+def slopes_of(rows: Floats, gradient: Floats) -> NDArray[np.float64]:
+    """Return the product of each row with a gradient."""
+    slopes = np.empty(len(rows))
+    for p in range(len(rows)):
+        total = np.float32(0.0)
+        for j in range(rows.shape[1]):
+            total += rows[p, j] * gradient[j]
+        slopes[p] = total
+    return slopes
 
 
 class Banks:
@@ -113,23 +120,22 @@ class Banks:
 
     def _choose_for(self, k: int, gradient: Floats, *, read: bool) -> float:
         one, bank = self._classes[k], self.members[k]
-        prompts = list(bank)
+        prompts = np.fromiter(bank, dtype=np.int64)
         shares = np.fromiter(bank.values(), dtype=np.float64) / self.copies
-        held = np.stack([one.row(j) for j in prompts]) @ gradient + self._rate * shares
+        held = slopes_of(one.bank, gradient) + self._rate * shares
         if read:
-            values, names = one.read(gradient), None
+            values, at = one.read(gradient), prompts
         else:
-            values = (one.candidate_rows @ gradient).astype(np.float64)
-            names = one.candidates
-        for j, value in zip(prompts, held, strict=True):
-            at = j if names is None else int(np.searchsorted(names, j))
-            if j != TEMPLATE and at < len(values) and (names is None or names[at] == j):
-                values[at] = value
-        best = int(values.argmin())
+            values = slopes_of(one.candidate_rows, gradient)
+            at = one.candidates.searchsorted(prompts).clip(max=len(values) - 1)
+        names = None if read else one.candidates
+        known = prompts != TEMPLATE if names is None else names[at] == prompts
+        values[at[known]] = held[known]
+        best, last = int(values.argmin()), int(held.argmax())
         target = best if names is None else int(names[best])
-        source = prompts[int(held.argmax())]
+        source = int(prompts[last])
         self.moves[k] = None if target == source else Move(source, target)
-        self.directions[k] = one.row(target) - one.row(source)
+        self.directions[k] = from_grid(one.prompts[target]) - one.bank[last]
         # Where the template beats all prompts there is nothing to gain, and nothing to take off the gap
         # of the other classes.
         return max(float(shares @ held - values[best]), 0.0)
@@ -150,10 +156,14 @@ class Banks:
         """Move copies in a class."""
         move, bank = self.moves[k], self.members[k]
         assert move is not None
+        one, place = self._classes[k], list(bank).index(move.source)
+        if move.target not in bank:
+            one.bank = np.concatenate([one.bank, from_grid(one.prompts[move.target])[None]])
         bank[move.target] = bank.get(move.target, 0) + copies
         bank[move.source] -= copies
         if not bank[move.source]:
             del bank[move.source]
+            one.bank = np.delete(one.bank, place, axis=0)
         self.means[k] += np.float32(copies / self.copies) * self.directions[k]
 
     def template_copies(self) -> tuple[int, ...]:
