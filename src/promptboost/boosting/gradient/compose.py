@@ -20,14 +20,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.boosting.compiled import in_threads, multiply, one_blas_thread
+from promptboost.boosting.compiled import (
+    compiled_any_order,
+    in_threads,
+    multiply,
+    one_blas_thread,
+)
 from promptboost.boosting.composition import (
     Composition,
     GradientTrace,
     pick_template,
     template_hits,
 )
-from promptboost.boosting.gradient.banks import Banks
+from promptboost.boosting.gradient.banks import Banks, Held, move, penalty_of
 from promptboost.boosting.gradient.linesearch import add_gradient, move_copies, sum_up
 from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows, from_grid, weights_to_grid
 from promptboost.boosting.problem import GridPool
@@ -221,19 +226,42 @@ class _Rows:
 
 def _sweep(rows: _Rows, banks: Banks) -> bool:
     """Move copies in every class; return whether any were moved."""
-    moved = False
-    for block in _blocks(len(banks.moves), _CLASSES):
+    moved = 0
+    for block in _blocks(len(banks.means), _CLASSES):
         changes = multiply(banks.directions[block] * rows.scale, rows.X)
-        for k, change in zip(range(block.start, block.stop), changes, strict=True):
-            move = banks.moves[k]
-            if move is None:
-                continue
-            state = rows.totals, rows.counted, rows.y == k
-            limits = banks.penalty_of(k), banks.copies, banks.members[k][move.source]
-            d = move_copies(rows.logits, k, change, *state, *limits)
-            if d:
-                banks.apply(k, d)
-                moved = True
+        state = rows.logits, rows.totals, rows.counted, rows.y
+        moved += _sweep_classes(
+            *state, block.start, changes, banks.held, banks.rate, banks.copies
+        )
+    return moved > 0
+
+
+@compiled_any_order
+def _sweep_classes(
+    logits: Floats,
+    totals: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    first: int,
+    changes: Floats,
+    held: Held,
+    rate: float,
+    copies: int,
+) -> int:
+    """Move copies in some classes, one after the other; return in how many."""
+    moved = 0
+    for k in range(first, first + len(changes)):
+        source = held.sources[k]
+        if source < 0:
+            continue
+        penalty = penalty_of(held, k, rate, copies)
+        limit = held.copies[k, source]
+        d = move_copies(
+            logits, k, changes[k - first], totals, weights, labels == k, penalty, copies, limit
+        )
+        if d > 0:
+            move(held, k, d, copies)
+            moved += 1
     return moved
 
 
