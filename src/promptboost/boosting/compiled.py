@@ -1,17 +1,22 @@
-"""Products of rows on the grid, compiled, and the threads they run in: what both composers use."""
+"""Products of rows, compiled or by BLAS, and the threads they run in: what both composers use."""
 
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, cast
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from promptboost.boosting.grid import GridRows
+from promptboost.errors import SettingError
 
 Integers = NDArray[np.int64]
 Cosines = NDArray[np.int32]
+Floats = NDArray[np.float32]
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -70,22 +75,88 @@ def nearest(X: GridRows, T: GridRows, out: Cosines) -> None:
 
 # Below this many multiplications a second thread costs more than it brings.
 WORTH_A_THREAD = 20_000_000
+# Rows that one thread multiplies at a time: not a share of all, so that no sum depends on their number.
+_ROWS_AT_ONCE = 4096
 
-_threads: list[ThreadPoolExecutor] = []
+
+class _Threads:
+    """The threads of this process: how many, those that wait for work, and who has BLAS to itself."""
+
+    def __init__(self) -> None:
+        self.count = max(1, min(2, len(os.sched_getaffinity(0)))) if _CAN_ASK else 2
+        self.workers: ThreadPoolExecutor | None = None
+        self.lock = threading.Lock()
+        self.blas: Any = None  # a ThreadpoolController, of a library without types
+        self.users = 0
+        self.limit: Any = None
+
+
+_CAN_ASK = hasattr(os, "sched_getaffinity")
+_threads = _Threads()
+
+
+def set_threads(count: int) -> None:
+    """Set how many threads large products run in. No result depends on it.
+
+    Examples
+    --------
+    >>> set_threads(2)
+    """
+    if count < 1:
+        raise SettingError(f"threads must be at least 1, got {count}")
+    with _threads.lock:
+        _threads.count, _threads.workers = count, None
 
 
 def in_threads(
     work: Callable[[slice], None], count: int, multiplications: int, chunk: int | None = None
 ) -> None:
-    """Run ``work(slice)`` over ``range(count)``, in two threads if that is worth it."""
-    parallel = multiplications >= WORTH_A_THREAD
-    step = chunk or (-(-count // 2) if parallel else count)
+    """Run ``work(slice)`` over ``range(count)``, in several threads if that is worth it."""
+    number = _threads.count if multiplications >= WORTH_A_THREAD else 1
+    step = max(1, chunk or -(-count // number))
     slices = [slice(start, min(start + step, count)) for start in range(0, count, step)]
-    if not parallel:
+    if number == 1 or len(slices) == 1:
         for part in slices:
             work(part)
         return
-    if not _threads:
-        _threads.append(ThreadPoolExecutor(2))
-    for _ in _threads[0].map(work, slices):
+    with _threads.lock:
+        if _threads.workers is None:
+            _threads.workers = ThreadPoolExecutor(number)
+        workers = _threads.workers
+    for _ in workers.map(work, slices):
         pass
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Keep BLAS to one thread: small products are no faster in more, and its threads wait by spinning.
+
+    Where other processes hold the cores, a thread that spins waits for one that does not run, and a
+    product takes ten times as long. :func:`multiply` splits large ones among threads that sleep.
+    """
+    with _threads.lock:
+        if _threads.blas is None:
+            from threadpoolctl import ThreadpoolController
+
+            _threads.blas = ThreadpoolController()
+        if _threads.users == 0:
+            _threads.limit = _threads.blas.limit(limits=1, user_api="blas")
+        _threads.users += 1
+    try:
+        yield
+    finally:
+        with _threads.lock:
+            _threads.users -= 1
+            if _threads.users == 0:
+                _threads.limit.restore_original_limits()
+
+
+def multiply(A: Floats, X: Floats) -> Floats:
+    """Return ``A @ X.T``, a block of rows of X at a time, in threads."""
+    out = np.empty((len(A), len(X)), dtype=np.float32)
+
+    def fill(rows: slice) -> None:
+        np.matmul(A, X[rows].T, out=out[:, rows])
+
+    in_threads(fill, len(X), A.size * len(X), chunk=_ROWS_AT_ONCE)
+    return out
