@@ -3,6 +3,11 @@
 Each round draws views of every image, composes a weak classifier on them, applies it to the original
 images and raises the weight of those it gets wrong. A round depends only on the settings, its number
 and the weights it starts with, so a fit can be stopped after any round and continued.
+
+With several encoders each view has a row of each, and a composer sees them all. The weight belongs to the
+image: it changes by the mean over encoders of SAMME.R's exponent, the geometric mean of the weights that
+each encoder alone would give. So an image that one encoder finds easy and another hard counts as half hard, the
+weights of one encoder are SAMME.R's own, and the result is one list of hard images.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.boosting.composition import Composition, scores_of, template_hits
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
 from promptboost.boosting.greedy.insertion import compose_greedily
-from promptboost.boosting.grid import GridRows, weights_to_grid
+from promptboost.boosting.grid import GridRows, stacked, weights_to_grid
 from promptboost.boosting.problem import GridPool, Shots
 from promptboost.errors import SettingError, WeightError
 
@@ -197,15 +202,17 @@ def _compose(
 def _finish_round(
     shots: Shots, pool: GridPool, settings: BoostSettings, state: BoostState, weak: Composition
 ) -> BoostRound:
-    scores = scores_of(weak, shots.originals, pool)
-    wrong = scores.argmax(axis=1) != shots.labels
-    error = float(state.weights[wrong].sum())
-    K = len(pool.prompts)
+    n, K = len(shots.labels), len(pool.prompts)
+    scores = scores_of(weak, stacked(shots.originals, pool.encoders), pool)
+    scores = scores.reshape(pool.encoders, n, K)
+    wrong = (scores.argmax(axis=2) != shots.labels).mean(axis=0)  # the share of encoders
+    error = float((state.weights * wrong)[wrong > 0].sum())
     quiet = state.quiet_rounds + 1 if weak.error == 0 else 0
     finished = settings.patience is not None and quiet >= settings.patience
     vote = 1.0
     if settings.algorithm == "samme.r":
-        weights = updated_weights(state.weights, scores, shots.labels, settings.temperature)
+        mean = scores.mean(axis=0)  # the exponent is linear in the scores
+        weights = updated_weights(state.weights, mean, shots.labels, settings.temperature)
     elif error <= 0:  # a perfect learner: nothing is left to weigh
         weights, finished = state.weights, True
     else:
@@ -245,8 +252,8 @@ class _ViewDraws:
     def __init__(self, shots: Shots, pool: GridPool, settings: BoostSettings) -> None:
         self._shots, self._pool, self._settings = shots, pool, settings
         number = 1 if settings.views_per_round == 0 else self._bank().shape[1]
-        n = len(shots.labels)
-        self._hits = np.zeros((n, number, pool.templates.shape[1]), dtype=np.bool_)
+        n, self._encoders = len(shots.labels), pool.encoders
+        self._hits = np.zeros((self._encoders, n, number, pool.templates.shape[1]), dtype=np.bool_)
         self._known = np.zeros((n, number), dtype=np.bool_)
 
     @property
@@ -258,23 +265,28 @@ class _ViewDraws:
         """Return the rows of one round."""
         views = self._views_of(round_index)
         rows = self._bank()[np.arange(len(views))[:, None], views]
-        return np.ascontiguousarray(rows).reshape(views.size, -1)
+        return stacked(rows.reshape(views.size, -1), self._encoders)
 
     def draw(
         self, round_index: int
     ) -> tuple[GridRows, NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the rows, labels, owning images, and template hits of one round."""
+        """Return the rows, labels, owning images, and template hits of one round.
+
+        The rows of several encoders are stacked: the same views, in the same order, by each.
+        """
         views = self._views_of(round_index)
-        owners = np.repeat(np.arange(len(views)), views.shape[1])
+        E, owners = self._encoders, np.repeat(np.arange(len(views)), views.shape[1])
         flat = views.ravel()
         rows = self.rows(round_index)
         y = self._shots.labels[owners]
         new = ~self._known[owners, flat]
         if new.any():
-            hits = template_hits(rows[new], y[new], self._pool.templates)
-            self._hits[owners[new], flat[new]] = hits
+            some, its_y = rows[np.tile(new, E)], np.tile(y[new], E)
+            hits = template_hits(some, its_y, self._pool.templates)
+            self._hits[:, owners[new], flat[new]] = hits.reshape(E, -1, hits.shape[1])
             self._known[owners[new], flat[new]] = True
-        return rows, y, owners, self._hits[owners, flat]
+        hits = self._hits[:, owners, flat].reshape(len(rows), -1)
+        return rows, np.tile(y, E), np.tile(owners, E), hits
 
     def _bank(self) -> GridRows:
         if self._settings.views_per_round == 0 or self._shots.views is None:

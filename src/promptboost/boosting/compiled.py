@@ -42,20 +42,44 @@ def dot(a: GridRows, b: GridRows) -> int:
 
 
 @compiled
-def products(X: GridRows, T: GridRows, out: Cosines) -> None:
-    """Fill ``out[p, i] = X[i] · T[p]``, a block of rows at a time so that it stays in cache."""
+def products(X: GridRows, T: GridRows, out: Cosines, first: int = 0) -> None:
+    """Fill ``out[p, i] = X[i] · T[p]``, a block of rows at a time so that it stays in cache.
+
+    Where the rows of T are those of several encoders, it is their columns from ``first`` on.
+    """
+    last = first + X.shape[1]
     for start in range(0, X.shape[0], 64):
         stop = min(start + 64, X.shape[0])
         for p in range(T.shape[0]):
+            t = T[p, first:last]
             for i in range(start, stop):
-                out[p, i] = dot(X[i], T[p])
+                out[p, i] = dot(X[i], t)
+
+
+@compiled
+def own_block(t: GridRows, X: GridRows, i: int) -> GridRows:
+    """Return the columns of a prompt that belong to row i: those of its encoder.
+
+    Rows are stacked encoder by encoder: see :func:`~promptboost.boosting.grid.stacked`.
+    """
+    dim = X.shape[1]
+    if t.shape[0] == dim:
+        return t
+    number = i // (X.shape[0] // (t.shape[0] // dim))
+    return t[number * dim : (number + 1) * dim]
+
+
+@compiled
+def some_cosines(X: GridRows, t: GridRows, start: int, stop: int, out: Cosines) -> None:
+    """Fill ``out[i] = X[i] · t`` for some rows."""
+    for i in range(start, stop):
+        out[i] = dot(X[i], own_block(t, X, i))
 
 
 @compiled
 def column(X: GridRows, t: GridRows, out: Cosines) -> None:
     """Fill ``out[i] = X[i] · t``."""
-    for i in range(X.shape[0]):
-        out[i] = dot(X[i], t)
+    some_cosines(X, t, 0, X.shape[0], out)
 
 
 @compiled

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import in_threads, nearest, products
 from promptboost.boosting.greedy.search import Effort
-from promptboost.boosting.grid import COSINE_UNIT, GridRows
+from promptboost.boosting.grid import COSINE_UNIT, GridRows, block_of
 from promptboost.boosting.problem import GridPool
 
 
@@ -88,8 +88,11 @@ class Composition:
 
 
 def scores_of(weak: Composition, X: GridRows, pool: GridPool) -> NDArray[np.float64]:
-    """Return the mean cosine with each bank, shape (n, K); sums are exact, the division rounds."""
-    K = len(pool.prompts)
+    """Return the mean cosine with each bank, shape (n, K); sums are exact, the division rounds.
+
+    The rows of several encoders are stacked: see :func:`~promptboost.boosting.grid.stacked`.
+    """
+    K, dim = len(pool.prompts), X.shape[1]
     scores = np.empty((len(X), K), dtype=np.float64)
     for k in range(K):
         copies = weak.banks[k]
@@ -97,9 +100,16 @@ def scores_of(weak: Composition, X: GridRows, pool: GridPool) -> NDArray[np.floa
         bank = np.concatenate([pool.templates[k, weak.template][None], rows])
         counts = np.array([weak.template_copies[k], *copies.values()], dtype=np.int64)
         cosines = np.empty((len(X), len(bank)), dtype=np.int32)
-        products(bank, X, cosines)
+        for number, rows_of_one in enumerate(parts_of(len(X), pool.encoders)):
+            products(block_of(bank, number, dim), X[rows_of_one], cosines[rows_of_one])
         scores[:, k] = (cosines @ counts) / (int(counts.sum()) * COSINE_UNIT)
     return scores
+
+
+def parts_of(count: int, encoders: int) -> list[slice]:
+    """Return where the rows of each encoder are among those that are stacked."""
+    each = count // encoders
+    return [slice(e * each, (e + 1) * each) for e in range(encoders)]
 
 
 def log_losses(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -112,14 +122,18 @@ def log_losses(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArr
 def template_hits(X: GridRows, y: NDArray[np.int64], templates: GridRows) -> NDArray[np.bool_]:
     """Return which template alone classifies which row rightly, shape (n, number of templates).
 
-    This does not depend on the weights, so rows that return in later rounds need it only once.
+    This does not depend on the weights, so rows that return in later rounds need it only once. The rows
+    of several encoders are stacked.
     """
-    number = templates.shape[1]
+    number, dim = templates.shape[1], X.shape[1]
+    parts = parts_of(len(X), templates.shape[2] // dim)
     winners = np.empty((number, len(X)), dtype=np.int32)
 
     def fill(part: slice) -> None:
         for j in range(part.start, part.stop):
-            nearest(X, np.ascontiguousarray(templates[:, j]), winners[j])
+            filled = np.ascontiguousarray(templates[:, j])
+            for e, rows in enumerate(parts):
+                nearest(X[rows], block_of(filled, e, dim), winners[j, rows])
 
     in_threads(fill, number, X.size * len(templates) * number)
     return np.ascontiguousarray((winners == y).T)

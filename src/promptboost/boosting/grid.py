@@ -12,9 +12,15 @@ that is added up is an integer:
   compared by cross-multiplication in int64, never divided.
 * A sample weight is a multiple of ``2**-36`` of the total.
 
+Where a fit has several encoders, the rows of each are a block of columns. A cosine is taken within one
+block, so all of this holds there too.
+
 So "the fast search chooses what the plain one chooses" is a statement about integers, and a fit gives
 the same text on every machine.
 """
+
+from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.errors import EmbeddingError, WeightError
 
 GridRows = NDArray[np.int16]
+DType = TypeVar("DType", bound=np.generic)
 
 ROW_UNIT = 2**15 - 1
 COSINE_UNIT = ROW_UNIT**2
@@ -61,6 +68,48 @@ def to_grid(rows: ArrayLike, *, name: str = "rows") -> GridRows:
 def from_grid(rows: GridRows) -> NDArray[np.float32]:
     """Return rows on the grid as floats again."""
     return np.asarray(rows.astype(np.float32) * np.float32(1 / ROW_UNIT))
+
+
+def side_by_side(rows: Sequence[ArrayLike], *, name: str = "rows") -> GridRows:
+    """Put the unit rows that several encoders made of the same things, (..., D), next to each other.
+
+    Each encoder has a block of columns, and all blocks are as wide as the widest: the rest is zero.
+
+    Examples
+    --------
+    >>> side_by_side([[[1.0, 0.0]], [[1.0]]])
+    array([[32767,     0, 32767,     0]], dtype=int16)
+    """
+    blocks = [to_grid(block, name=name) for block in rows]
+    if len(blocks) == 1:
+        return blocks[0]
+    if len({block.shape[:-1] for block in blocks}) > 1:
+        shapes = ", ".join(str(block.shape) for block in blocks)
+        raise EmbeddingError(f"{name}: the encoders have rows of different things: {shapes}")
+    widest = max(block.shape[-1] for block in blocks)
+    joined = np.zeros((*blocks[0].shape[:-1], len(blocks), widest), dtype=np.int16)
+    for number, block in enumerate(blocks):
+        joined[..., number, : block.shape[-1]] = block
+    return joined.reshape(*joined.shape[:-2], -1)
+
+
+def stacked(rows: GridRows, encoders: int) -> GridRows:
+    """Turn rows (n, E·D) of several encoders into (E·n, D): all of the first one, then of the next.
+
+    An encoder is one more view of an image, and has a row of its own. That would be a wide row with
+    zeros in all blocks but one; which block it is follows from its place, so no zero is multiplied.
+    """
+    if encoders == 1:
+        return np.ascontiguousarray(rows)
+    parts = rows.reshape(len(rows), encoders, -1).transpose(1, 0, 2)
+    return np.ascontiguousarray(parts).reshape(encoders * len(rows), -1)
+
+
+def block_of(rows: NDArray[DType], number: int, dim: int) -> NDArray[DType]:
+    """Return the columns of one encoder, (..., D) of (..., E·D)."""
+    if rows.shape[-1] == dim:
+        return rows
+    return np.ascontiguousarray(rows[..., number * dim : (number + 1) * dim])
 
 
 def weights_to_grid(weights: ArrayLike, count: int) -> NDArray[np.int64]:

@@ -15,7 +15,8 @@ class Shots:
     """The labelled images: rows (n, D), of every class from 0 to K − 1 at least one.
 
     Views, (n, V, D), are random crops and flips of each image. Weak classifiers are composed on these,
-    sample weights updated on the originals.
+    sample weights updated on the originals. The rows of several encoders are side by side: see
+    :func:`~promptboost.boosting.grid.side_by_side`.
     """
 
     originals: GridRows
@@ -62,14 +63,22 @@ class GridPool:
     """The prompts to choose from.
 
     The shared templates, (K, number of templates, D), are filled with each class's name, in one order
-    for all classes. The pool of each class, (P_k, D), may have another size, and duplicates.
+    for all classes. The pool of each class, (P_k, D), may have another size, and duplicates. The rows of
+    several encoders are side by side, as those of the images; `scales` has what each one multiplies
+    cosines with, as a multiple of what the first does.
     """
 
     templates: GridRows
     prompts: tuple[GridRows, ...]
+    scales: tuple[float, ...] = (1.0,)
 
     @classmethod
-    def from_rows(cls, templates: ArrayLike, prompts: Sequence[ArrayLike]) -> "GridPool":
+    def from_rows(
+        cls,
+        templates: ArrayLike,
+        prompts: Sequence[ArrayLike],
+        scales: tuple[float, ...] = (1.0,),
+    ) -> "GridPool":
         """Check unit rows and put them on the grid, one class at a time.
 
         Examples
@@ -87,7 +96,17 @@ class GridPool:
         if len(prompts) != len(grid):
             raise PoolError(f"templates are for {len(grid)} classes, prompts for {len(prompts)}")
         rows = tuple(_checked_prompts(k, block, grid.shape[2]) for k, block in enumerate(prompts))
-        return cls(grid, rows)
+        if grid.shape[2] % len(scales):
+            raise EmbeddingError(
+                f"{grid.shape[2]} columns are no blocks of {len(scales)} encoders: put their rows side "
+                "by side first"
+            )
+        return cls(grid, rows, scales)
+
+    @property
+    def encoders(self) -> int:
+        """Number of encoders whose rows are side by side."""
+        return len(self.scales)
 
     def check_against(self, shots: Shots) -> None:
         """Check that images and prompts have the same classes and the same encoder."""

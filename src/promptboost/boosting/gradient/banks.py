@@ -180,6 +180,8 @@ class Banks:
         )
         self.pool_reads = 0
         self._pool = pool.prompts
+        # A prompt's row is as long as this: those of all encoders, side by side, are of length one.
+        self._row_length = float(np.sqrt(pool.encoders))
         self._size = sum(P.size for P in pool.prompts)
         most = max(len(P) for P in pool.prompts)
         self._numbers = np.arange(most)
@@ -273,7 +275,8 @@ class Banks:
 
     def _read_class(self, k: int, gradient: Floats) -> float:
         prompts = self._pool[k]
-        length = float(np.linalg.norm(gradient))
+        # So long that no product with the direction leaves 32 bits.
+        length = float(np.linalg.norm(gradient)) * self._row_length
         direction = np.rint(gradient * (ROW_UNIT / (length or 1.0))).astype(np.int16)
         products = np.empty(len(prompts), dtype=np.int32)
         column(prompts, direction, products)

@@ -10,6 +10,9 @@ should rise most (a pairwise Frank-Wolfe step). Which those are follows from one
 G_k = β Σ_i v_i (p_ik − [y_i = k]) x_i, whatever the number of images; how many copies move is
 found by an exact line search over whole numbers.
 
+With several encoders, each image has a row of each, its logits β_e · x_e·W_eᵀ: W_k and G_k have a block of
+columns for each encoder, and the loss is the mean over encoders.
+
 The second term is why banks transfer. An encoder rates each wording a little off, and another encoder
 rates it off in another way; the variance of a bank's mean is that of one wording times Σ_t λ_t².
 """
@@ -29,12 +32,19 @@ from promptboost.boosting.compiled import (
 from promptboost.boosting.composition import (
     Composition,
     GradientTrace,
+    parts_of,
     pick_template,
     template_hits,
 )
 from promptboost.boosting.gradient.banks import Banks, Held, move, penalty_of
 from promptboost.boosting.gradient.linesearch import add_gradient, move_copies, sum_up
-from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows, from_grid, weights_to_grid
+from promptboost.boosting.grid import (
+    MAX_BANK_SIZE,
+    GridRows,
+    block_of,
+    from_grid,
+    weights_to_grid,
+)
 from promptboost.boosting.problem import GridPool
 from promptboost.errors import SettingError
 
@@ -53,7 +63,8 @@ class GradientSettings:
     ----------
     logit_scale : float or None
         β: what cosines are multiplied with. Higher trusts the images more and the pool less. None
-        leaves it open, for :func:`promptboost.boosting.gradient.scale.choose_scale`.
+        leaves it open, for :func:`promptboost.boosting.gradient.scale.choose_scale`. It is that of the
+        first encoder; the others have theirs in proportion (``GridPool.scales``).
     sweeps : int
         Most passes over all classes; fewer if the gap closes before.
     copies : int
@@ -147,7 +158,7 @@ def compose_by_gradient(
     share = grid_weights / grid_weights.sum()
     banks = Banks(pool, template, settings.copies, settings.spread / len(pool.prompts))
     added = np.float32(0) if earlier is None else earlier
-    rows = _Rows(X, y, share, settings, banks.means + added)
+    rows = _Rows(X, y, share, settings, banks.means + added, pool.scales)
     objectives: list[float] = []
     gaps: list[float] = []
     while True:
@@ -161,7 +172,8 @@ def compose_by_gradient(
         if not _sweep(rows, banks) and not banks.widen():
             break  # the chosen exchange helps in no class, and the whole pool was looked at
         if fresh is not None:
-            rows = _Rows(fresh(len(gaps)), y, share, settings, banks.means + added)
+            X = fresh(len(gaps))
+            rows = _Rows(X, y, share, settings, banks.means + added, pool.scales)
     return Composition(
         template,
         float(share[~hits[:, template]].sum()),
@@ -173,7 +185,10 @@ def compose_by_gradient(
 
 
 class _Rows:
-    """The rows a sweep works on, and their logits under the banks as they are."""
+    """The rows a sweep works on, and their logits under the banks as they are.
+
+    Those of several encoders are stacked, and `scales` have their logit scales, as multiples of the first one's.
+    """
 
     def __init__(
         self,
@@ -182,17 +197,28 @@ class _Rows:
         share: NDArray[np.float64],
         settings: GradientSettings,
         means: Floats,
+        scales: tuple[float, ...] = (1.0,),
     ) -> None:
         self.X = from_grid(X)
-        self.scale = np.float32(settings.scale)
-        self.logits = multiply(means * self.scale, self.X)
+        self._scales = np.array([settings.scale * scale for scale in scales], dtype=np.float32)
+        self._parts = parts_of(len(X), len(scales))
+        self.logits = self.logits_of(means)
         self.loss = np.nan
         self.counted = share
         self.totals = np.empty(len(y))
         self.y, self._share, self._caution = y, share, settings.caution
 
+    def logits_of(self, class_rows: Floats) -> Floats:
+        """Return the scaled products of some class rows, (K, E·D), with all rows: (K, n)."""
+        dim = self.X.shape[1]
+        logits = [
+            multiply(block_of(class_rows, e, dim) * scale, self.X[part])
+            for e, (scale, part) in enumerate(zip(self._scales, self._parts, strict=True))
+        ]
+        return logits[0] if len(logits) == 1 else np.concatenate(logits, axis=1)
+
     def gradient(self) -> Floats:
-        """Return the loss's gradient by the class rows, shape (K, D); weigh the images anew.
+        """Return the loss's gradient by the class rows, shape (K, E·D); weigh the images anew.
 
         A block of rows at a time, so that they stay in cache.
         """
@@ -207,17 +233,20 @@ class _Rows:
         counted = self._share * np.exp(self._caution * log_chances)
         self.counted = counted / counted.sum()
         self.loss = -float(self.counted @ log_chances)
-        gradient = np.zeros((len(self.logits), self.X.shape[1]), dtype=np.float32)
+        K, dim = len(self.logits), self.X.shape[1]
+        gradient = np.zeros((len(self._parts), K, dim), dtype=np.float32)
         state = self.logits, self.totals, self.counted, self.y, self.X
 
         def add(classes: slice) -> None:
-            for rows in _blocks(n, _ROWS):
-                add_gradient(
-                    *state, (classes.start, classes.stop), (rows.start, rows.stop), gradient
-                )
+            some = classes.start, classes.stop
+            for into, part in zip(gradient, self._parts, strict=True):
+                for start in range(part.start, part.stop, _ROWS):
+                    rows = start, min(start + _ROWS, part.stop)
+                    add_gradient(*state, some, rows, into)
 
-        in_threads(add, len(gradient), self.logits.size)
-        return np.asarray(gradient * self.scale)
+        in_threads(add, K, self.logits.size)
+        gradient *= self._scales[:, None, None]
+        return np.ascontiguousarray(gradient.transpose(1, 0, 2)).reshape(K, -1)
 
     def error(self) -> float:
         """Return the weighted error."""
@@ -228,7 +257,7 @@ def _sweep(rows: _Rows, banks: Banks) -> bool:
     """Move copies in every class; return whether any were moved."""
     moved = 0
     for block in _blocks(len(banks.means), _CLASSES):
-        changes = multiply(banks.directions[block] * rows.scale, rows.X)
+        changes = rows.logits_of(banks.directions[block])
         state = rows.logits, rows.totals, rows.counted, rows.y
         moved += _sweep_classes(
             *state, block.start, changes, banks.held, banks.rate, banks.copies

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting.composition import log_losses, scores_of, template_hits
+from promptboost.boosting.composition import log_losses, parts_of, scores_of, template_hits
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
-from promptboost.boosting.grid import COSINE_UNIT, GridRows
+from promptboost.boosting.grid import COSINE_UNIT, GridRows, block_of, stacked
 from promptboost.boosting.problem import GridPool, Shots
 
 #: Scales that may be tried, as multiples of the encoder's own; the first one is the starting point.

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from promptboost.boosting.compiled import (
     Cosines,
     Integers,
-    column,
     compiled,
     compiled_any_order,
     dot,
+    own_block,
+    some_cosines,
 )
 from promptboost.boosting.grid import GridRows
 
@@ -443,7 +444,7 @@ def survives_risky_rows(
         if s.right[i] == 0 or memory.is_kept[i] or contains(booked, i):
             continue
         looks[0] += 1
-        c = dot(X[i], t)
+        c = dot(X[i], own_block(t, X, i))
         if not flips(s, i, k, c) or not harms_row(s, p, i, k, c, memory, n_gains, events):
             continue
         # A row that harms moves up: the next candidate meets it sooner.
@@ -476,7 +477,7 @@ def value_over_all_rows(
     """
     for start in range(0, X.shape[0], BLOCK):
         stop = min(start + BLOCK, X.shape[0])
-        column(X[start:stop], t, c[start:stop])
+        some_cosines(X, t, start, stop, c)
         looks[0] += stop - start
         for i in range(start, stop):
             if s.right[i] == 0 or not flips(s, i, k, c[i]):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import column, in_threads, products
 from promptboost.boosting.greedy import flips
-from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows
+from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows, block_of
 
 # Rows at risk whose products with the whole pool of a class are kept from the first visit on.
 KEPT_RISKY_ROWS = 12
@@ -71,7 +71,8 @@ class PromptSearch:
     """The scores of one collection of banks, and the search for what to append next.
 
     `X` are views of the images, on the grid, with their classes `y` and weights; `prompts` the pool of each
-    class, and `first`, (K, D), the prompt each bank starts with. For `max_copies` and `penalty` see
+    class, and `first`, (K, D), the prompt each bank starts with. Where these have the rows of several
+    encoders side by side, those of X are stacked. For `max_copies` and `penalty` see
     :func:`~promptboost.boosting.greedy.insertion.compose_greedily`.
     """
 
@@ -88,6 +89,7 @@ class PromptSearch:
     ) -> None:
         n, K = len(X), len(prompts)
         self._X, self._prompts = X, prompts
+        self._rows_of_one = n // (first.shape[1] // X.shape[1])  # rows of each encoder
         self._max_copies = MAX_BANK_SIZE if max_copies is None else max_copies
         self._penalty = penalty
         sums = np.empty((-(-n // flips.TILE), K, flips.TILE), dtype=np.int64)
@@ -165,7 +167,13 @@ class PromptSearch:
         def fill(part: slice) -> None:
             number = -(-(part.stop - part.start) // flips.TILE)
             rows = np.zeros((number * flips.TILE, len(first)), np.int32)
-            products(first, self._X[part], rows)
+            start = part.start
+            while start < part.stop:  # up to where the rows of the next encoder begin
+                e = start // self._rows_of_one
+                stop = min(part.stop, (e + 1) * self._rows_of_one)
+                filled = block_of(first, e, self._X.shape[1])
+                products(filled, self._X[start:stop], rows[start - part.start :])
+                start = stop
             tiles = rows.reshape(number, flips.TILE, len(first)).transpose(0, 2, 1)
             self._scores.sums[part.start // flips.TILE :][:number] = tiles
 
@@ -199,8 +207,13 @@ class PromptSearch:
         T = self._prompts[k]
         memory.room_for(len(new))
         out = memory.products[:, len(memory.rows) : len(memory.rows) + len(new)]
-        X = self._X[new]
-        in_threads(lambda part: products(X, T[part], out[part]), len(T), len(new) * T.size)
+        encoders, dim = new // self._rows_of_one, self._X.shape[1]
+        for e in np.unique(encoders):  # new rows are in ascending order
+            at = slice(*np.searchsorted(encoders, [e, e + 1]))
+            self._multiply(self._X[new[at]], T, out[:, at], int(e) * dim)
         memory.rows = np.concatenate([memory.rows, new])
         self._effort.products += out.size
         self._effort.kept_bytes += out.nbytes
+
+    def _multiply(self, X: GridRows, T: GridRows, out: NDArray[np.int32], first: int) -> None:
+        in_threads(lambda part: products(X, T[part], out[part], first), len(T), X.size * len(T))
