@@ -54,7 +54,8 @@ class ModelRecord:
 _BOTH_WAYS = "text tower attends to padding"
 _WORLD = "multilingual"
 _NO_HUB = "needs no model hub; not trained on pairs of images and texts"
-_SWAPPED = "the image net of lite2, the sentence encoder of lite0; needs no model hub"
+_SWAPPED = "the image net of {}, the sentence encoder of {}; needs no model hub"
+_SWAPPED_2_0, _SWAPPED_0_2 = _SWAPPED.format("lite2", "lite0"), _SWAPPED.format("lite0", "lite2")
 # Name, title, dim, resolution, context length, millions of weights, QuickGELU, note.
 # fmt: off
 _FAMILIES: dict[str, list[tuple[str, str, int, int, int, int, bool, str]]] = {
@@ -95,7 +96,8 @@ _FAMILIES: dict[str, list[tuple[str, str, int, int, int, int, bool, str]]] = {
     "ConSE": [
         ("conse:lite0", "EfficientNet-Lite0 + MiniLM-L6", 384, 224, 256, 27, False, _NO_HUB),
         ("conse:lite2", "EfficientNet-Lite2 + MiniLM-L3", 384, 260, 128, 23, False, _NO_HUB),
-        ("conse:lite2-l6", "EfficientNet-Lite2 + MiniLM-L6", 384, 260, 256, 29, False, _SWAPPED),
+        ("conse:lite2-l6", "EfficientNet-Lite2 + MiniLM-L6", 384, 260, 256, 29, False, _SWAPPED_2_0),
+        ("conse:lite0-l3", "EfficientNet-Lite0 + MiniLM-L3", 384, 224, 128, 21, False, _SWAPPED_0_2),
     ],
 }
 # fmt: on

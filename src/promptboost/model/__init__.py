@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from promptboost.model.ensemble import PromptEnsemble, Round
+from promptboost.model.ensemble import LearntOn, PromptEnsemble, Round
 from promptboost.model.head import LinearHead
 from promptboost.model.schema import json_schema
 from promptboost.model.votes import VotingHead
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from promptboost.model.classifier import PromptClassifier, load
 
 __all__ = [
+    "LearntOn",
     "PromptClassifier",
     "PromptEnsemble",
     "Round",

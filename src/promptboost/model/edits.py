@@ -15,7 +15,7 @@ from promptboost.errors import LabelError, PoolError, SettingError, few
 from promptboost.model import schema
 
 if TYPE_CHECKING:
-    from promptboost.model.ensemble import PromptEnsemble
+    from promptboost.model.ensemble import LearntOn, PromptEnsemble
 
 Bank = Mapping[str, int]
 T = TypeVar("T")
@@ -48,8 +48,21 @@ def merge(first: "PromptEnsemble", *others: "PromptEnsemble") -> "PromptEnsemble
         sample_weights=_agreed(one.sample_weights for one in every) or {},
         logit_scale=None if None in scales else min(scales),
         encoder_logit_scale=_agreed(one.encoder_logit_scale for one in every),
+        further_encoders=_common_encoders(every),
         history=(*(entry for one in every for entry in one.history), line),
     )
+
+
+def _common_encoders(every: tuple["PromptEnsemble", ...]) -> "tuple[LearntOn, ...]":
+    """Return the encoders after the first, where all were learnt on the same, as the least sure one's."""
+    if _agreed([(item.id, item.fingerprint) for item in one.encoders] for one in every) is None:
+        return ()
+    lowest = []
+    for items in zip(*(one.further_encoders for one in every), strict=True):
+        scales: list[Any] = [item.logit_scale for item in items]
+        scale = None if None in scales else min(scales)
+        lowest.append(dataclasses.replace(items[0], logit_scale=scale))
+    return tuple(lowest)
 
 
 def _check_mergeable(first: "PromptEnsemble", other: "PromptEnsemble") -> None:

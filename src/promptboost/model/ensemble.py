@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -87,6 +87,45 @@ class Round:
         return {name: getattr(self, name) for name in (*facts, "banks")}
 
 
+@dataclass(frozen=True)
+class LearntOn:
+    """An encoder that a text was learnt on.
+
+    Parameters
+    ----------
+    id : str
+        Its name.
+    fingerprint : str, optional
+        Changes whenever an embedding by it could change.
+    logit_scale : float, optional
+        Factor on mean scores that makes probabilities of them, chosen by the fit.
+    encoder_logit_scale : float, optional
+        The factor of the encoder itself.
+
+    Examples
+    --------
+    >>> LearntOn("fake:32-0", logit_scale=30.0).id
+    'fake:32-0'
+    """
+
+    id: str
+    fingerprint: str | None = None
+    logit_scale: float | None = None
+    encoder_logit_scale: float | None = None
+
+    def checked(self, where: str) -> "LearntOn":
+        """Check the fields; return them as plain types."""
+        fingerprint = self.fingerprint
+        return LearntOn(
+            schema.as_text(self.id, f"{where}.id"),
+            None if fingerprint is None else schema.as_text(fingerprint, f"{where}.fingerprint"),
+            *(
+                schema.as_optional_number(getattr(self, name), f"{where}.{name}", positive=True)
+                for name in ("logit_scale", "encoder_logit_scale")
+            ),
+        )
+
+
 class _MissingFileError(InputError, FileNotFoundError):
     """There is no such file: for those who catch our errors, and those who catch Python's."""
 
@@ -127,6 +166,8 @@ class PromptEnsemble:
         fit. None in ensembles of earlier versions: then it is the encoder's own.
     encoder_logit_scale : float, optional
         The factor of the encoder of the fit: see :meth:`logit_scale_on`.
+    further_encoders : sequence of LearntOn
+        The other encoders, where it was fitted on several.
 
     Examples
     --------
@@ -158,6 +199,7 @@ class PromptEnsemble:
     sample_weights: Mapping[str, float] = field(default_factory=dict, compare=False)
     logit_scale: float | None = None
     encoder_logit_scale: float | None = None
+    further_encoders: tuple[LearntOn, ...] = ()
     _earlier_fingerprint: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -184,6 +226,14 @@ class PromptEnsemble:
                 self.sample_weights, "sample_weights", schema.as_number
             ),
         }
+        further = schema.as_sequence(self.further_encoders, schema.FURTHER)
+        if not all(isinstance(item, LearntOn) for item in further):
+            raise InputError(f"{schema.FURTHER}: must be a list of LearntOn objects.")
+        if further and self.encoder_id is None:
+            raise SettingError("encoder_id: is missing, the first of several encoders.")
+        clean[schema.FURTHER] = tuple(
+            item.checked(f"{schema.FURTHER}[{i}]") for i, item in enumerate(further)
+        )
         for name in ("encoder_id", "encoder_fingerprint", "pool_fingerprint"):
             value = getattr(self, name)
             clean[name] = None if value is None else schema.as_text(value, name)
@@ -232,14 +282,28 @@ class PromptEnsemble:
             votes = [1.0] * len(votes)
         return [vote / sum(votes) for vote in votes]
 
+    @property
+    def encoders(self) -> tuple[LearntOn, ...]:
+        """The encoders it was fitted on, the first one first; none where that is not known."""
+        if self.encoder_id is None:
+            return ()
+        first = LearntOn(
+            self.encoder_id, self.encoder_fingerprint, self.logit_scale, self.encoder_logit_scale
+        )
+        return (first, *self.further_encoders)
+
     def logit_scale_on(self, encoder: "Encoder | None") -> float | None:
         """Return the logit scale that probabilities have in the space of an encoder.
 
-        The ratio of the scale chosen by the fit to the encoder's own is a property of the text, and is
-        kept when the text moves. The votes of SAMME are no cosines: their scale is the same everywhere.
+        Of encoders it was fitted on, each has its own. The ratio of the first one's scale to what that
+        encoder has itself is a property of the text, and is kept when the text moves to another. The
+        votes of SAMME are no cosines: their scale is the same everywhere.
         """
         if encoder is None:
             return self.logit_scale
+        for item in self.further_encoders:
+            if encoder.id == item.id and item.logit_scale is not None:
+                return item.logit_scale
         if self.logit_scale is None:
             return float(encoder.logit_scale)
         if self.algorithm == "samme" or self.encoder_logit_scale is None:
@@ -268,8 +332,11 @@ class PromptEnsemble:
         return write_record(self._record() | weights)
 
     def _record(self) -> dict[str, Any]:
-        facts = {name: getattr(self, name) for name in (*schema.FACTS, "class_names")}
-        return facts | {"rounds": [item.record() for item in self.rounds]}
+        facts = {name: getattr(self, name) for name in schema.FACTS}
+        if self.further_encoders:
+            facts[schema.FURTHER] = [asdict(item) for item in self.further_encoders]
+        rounds = [item.record() for item in self.rounds]
+        return facts | {"class_names": self.class_names, "rounds": rounds}
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -280,7 +347,8 @@ class PromptEnsemble:
         fields = read_record(text)
         try:
             rounds = tuple(Round(**item) for item in fields.pop("rounds"))
-            ensemble = cls(rounds=rounds, **fields)
+            further = tuple(LearntOn(**item) for item in fields.pop(schema.FURTHER, ()))
+            ensemble = cls(rounds=rounds, further_encoders=further, **fields)
         except InputError as error:
             raise FileFormatError(str(error)) from error
         if "sample_weights" in fields and "logit_scale" not in fields:

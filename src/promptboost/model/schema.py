@@ -170,7 +170,8 @@ def _kind(value: object) -> str:
 
 
 FORMAT = "promptboost-ensemble"
-SCHEMA_VERSION = 1
+#: Version 2 has one field more. What was learnt on one encoder needs it not, and is written as version 1.
+SCHEMA_VERSION = 2
 
 _HEADER = ("format", "schema_version")
 _REQUIRED = ("class_names", "rounds")
@@ -179,26 +180,34 @@ FACTS = (
     *("algorithm", "temperature", "logit_scale", "encoder_logit_scale"),
     *("encoder_id", "encoder_fingerprint", "pool_fingerprint", "settings", "versions", "history"),
 )
+# What a text that was learnt on several encoders says of those after the first.
+FURTHER = "further_encoders"
+_FURTHER_FIELDS = ("id", "fingerprint", "logit_scale", "encoder_logit_scale")
 _ROUND_REQUIRED = ("template", "error", "template_error", "banks")
 _ROUND_OPTIONAL = ("composer", "vote", "objective", "gap")
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema(version: int = 1) -> dict[str, Any]:
     """Return the JSON Schema of the files, for editors and other languages.
+
+    Files of version 1 are of texts learnt on one encoder, those of version 2 of texts learnt on several.
 
     Examples
     --------
     >>> json_schema()["title"]
     'promptboost ensemble, version 1'
     """
-    name = f"ensemble-v{SCHEMA_VERSION}.json"
+    if version not in _READERS:
+        raise SettingError(f"version is {version!r}: there are {', '.join(map(str, _READERS))}")
+    name = f"ensemble-v{version}.json"
     text = (resources.files("promptboost.model") / "schemas" / name).read_text(encoding="utf-8")
     return dict(json.loads(text))
 
 
 def write_record(fields: Mapping[str, Any]) -> str:
     """Return the fields of an ensemble as JSON: a prompt a line, the same text every time."""
-    return json_text({"format": FORMAT, "schema_version": SCHEMA_VERSION, **fields})
+    version = SCHEMA_VERSION if FURTHER in fields else 1
+    return json_text({"format": FORMAT, "schema_version": version, **fields})
 
 
 def read_record(text: str) -> dict[str, Any]:
@@ -252,6 +261,19 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return unique
 
 
+def _read_v2(record: dict[str, Any]) -> dict[str, Any]:
+    """Read a text that was learnt on several encoders."""
+    further = record.get(FURTHER)
+    if not isinstance(further, list) or not further:
+        raise FileFormatError(f"{FURTHER}: must be a list of the encoders after the first.")
+    for i, item in enumerate(further):
+        if not isinstance(item, dict):
+            raise FileFormatError(f"{FURTHER}[{i}]: must be an object.")
+        _check_fields(item, ("id",), _FURTHER_FIELDS[1:], f"{FURTHER}[{i}].")
+    rest = {name: value for name, value in record.items() if name != FURTHER}
+    return {**_read_v1(rest), FURTHER: further}
+
+
 def _read_v1(record: dict[str, Any]) -> dict[str, Any]:
     _check_fields(record, (*_HEADER, *_REQUIRED), (*FACTS, "sample_weights"), "")
     if not isinstance(record["rounds"], list):
@@ -276,4 +298,4 @@ def _check_fields(
 
 
 # Readers of old versions stay: a file written today is readable by every later promptboost.
-_READERS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _read_v1}
+_READERS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _read_v1, 2: _read_v2}

@@ -100,16 +100,23 @@ CONSE_VARIANTS = {
         template="{}",
     ),
 }
-# The image classifier of one with the sentence encoder of the other: shows which of the two a
-# transfer depends on.
-CONSE_VARIANTS["lite2-l6"] = replace(
-    CONSE_VARIANTS["lite0"],
-    name="lite2-l6",
-    image_file=CONSE_VARIANTS["lite2"].image_file,
-    image_digest=CONSE_VARIANTS["lite2"].image_digest,
-    image_size=CONSE_VARIANTS["lite2"].image_size,
-    temperature=CONSE_VARIANTS["lite2"].temperature,
-)
+
+
+def _swapped(name: str, sees: str, reads: str) -> ConseVariant:
+    """Return the image classifier of one with the sentence encoder of another."""
+    return replace(
+        CONSE_VARIANTS[reads],
+        name=name,
+        **{
+            part: getattr(CONSE_VARIANTS[sees], part)
+            for part in ("image_file", "image_digest", "image_size", "temperature")
+        },
+    )
+
+
+# They show which of the two a transfer depends on.
+CONSE_VARIANTS["lite2-l6"] = _swapped("lite2-l6", sees="lite2", reads="lite0")
+CONSE_VARIANTS["lite0-l3"] = _swapped("lite0-l3", sees="lite0", reads="lite2")
 
 
 class ConseEncoder:
