@@ -24,7 +24,6 @@ from promptboost.boosting.compiled import (
     compiled_any_order,
     in_threads,
     multiply,
-    one_blas_thread,
 )
 from promptboost.boosting.composition import (
     Composition,
@@ -99,7 +98,6 @@ class GradientSettings:
         return self.logit_scale
 
 
-@one_blas_thread()
 def compose_by_gradient(
     X: GridRows,
     y: NDArray[np.int64],
