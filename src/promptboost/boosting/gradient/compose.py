@@ -228,9 +228,7 @@ def _sweep(rows: _Rows, banks: Banks) -> bool:
     for block in _blocks(len(banks.means), _CLASSES):
         changes = multiply(banks.directions[block] * rows.scale, rows.X)
         state = rows.logits, rows.totals, rows.counted, rows.y
-        moved += _sweep_classes(
-            *state, block.start, changes, banks.held, banks.rate, banks.copies
-        )
+        moved += _sweep_classes(*state, block.start, changes, banks.held, banks.rate, banks.copies)
     return moved > 0
 
 

@@ -1,6 +1,6 @@
 """The scales that are chosen by the images: the composer's logit scale, and that of probabilities."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -89,21 +89,27 @@ def choose_scale(
 
 def _losses(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return each image's log loss, at the loudness that suits all best."""
-    known: dict[int, NDArray[np.float64]] = {}
+    best = lowest(lambda loud: float(log_losses(logits * loud, labels).mean()), _LOUDNESS)
+    return log_losses(logits * best, labels)
 
-    def at(step: int) -> NDArray[np.float64]:
-        if step not in known:
-            known[step] = log_losses(logits * _LOUDNESS[step], labels)
-        return known[step]
 
-    low, high = 0, len(_LOUDNESS) - 1
-    while low < high:  # the mean is convex in the loudness
+def lowest(value: Callable[[float], float], scales: NDArray[np.float64]) -> float:
+    """Return the scale of least value, which is convex: as a log loss is in a scale of its logits."""
+    known: dict[int, float] = {}
+
+    def at(place: int) -> float:
+        if place not in known:
+            known[place] = value(float(scales[place]))
+        return known[place]
+
+    low, high = 0, len(scales) - 1
+    while low < high:
         middle = (low + high) // 2
-        if at(middle).mean() <= at(middle + 1).mean():
+        if at(middle) <= at(middle + 1):
             high = middle
         else:
             low = middle + 1
-    return at(low)
+    return float(scales[low])
 
 
 def _next(tried: Mapping[float, NDArray[np.float64]], factors: Sequence[float]) -> float | None:
@@ -128,7 +134,9 @@ class _Parts:
         self._shots, self._folds = shots, folds
         self._fold = dealt(shots.labels, folds)
         few = len(shots.labels) * views <= _MOST_ROWS
-        bank = shots.views if views and few and shots.views is not None else shots.originals[:, None]
+        bank = (
+            shots.views if views and few and shots.views is not None else shots.originals[:, None]
+        )
         # The first views: which ones hardly matters here, and it keeps the choice free of seeds.
         self._rows = bank[:, : max(views, 1)]
         self._pool = GridPool(pool.templates, tuple(_drawn(P) for P in pool.prompts))
