@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridPool, Shots, boost
-from promptboost.boosting.composition import Composition, log_losses, scores_of
+from promptboost.boosting.composition import Composition, log_losses, parts_of, scores_of
 from promptboost.boosting.gradient.compose import GradientSettings
-from promptboost.boosting.gradient.scale import calibrated_scale, choose_scale, dealt
+from promptboost.boosting.gradient.scale import calibrated_scale, choose_scale, dealt, lowest
+from promptboost.boosting.grid import stacked
 from promptboost.config import BoostConfig
-from promptboost.errors import LabelError
-from promptboost.model import PromptEnsemble, Round
+from promptboost.errors import EncoderError, LabelError
+from promptboost.model import LearntOn, PromptEnsemble, Round
 from promptboost.model.schema import Scalar
 from promptboost.training.pool_rows import PoolTexts
 from promptboost.training.record import FitRecord, recorded_settings
@@ -64,6 +65,7 @@ def calibrated_logit_scale(
     settings: BoostSettings,
     encoder_scale: float | None,
     held_out: Scores | None = None,
+    encoder: int = 0,
 ) -> float:
     """Choose the logit scale that probabilities use: the one of least log loss on images set aside.
 
@@ -78,32 +80,39 @@ def calibrated_logit_scale(
     taken with softened targets: as if, beside the n images, half an image were of any class.
 
     With one image of a class none can be set aside: then it is the encoder's own scale.
+
+    Of several encoders, it is the scale of the one with the number `encoder`.
     """
     if held_out is None and np.bincount(shots.labels).min() < 2:
-        return calibrated_scale(shots, pool) if encoder_scale is None else encoder_scale
+        return calibrated_scale(shots, pool, encoder) if encoder_scale is None else encoder_scale
     if held_out is None:
-        held_out = _scores_of_halves(shots, pool, replace(settings, rounds=1, patience=None))
+        held_out = scores_of_halves(shots, pool, settings)
     n = len(shots.labels)
-    losses = []
-    for scale in _SCALES:
-        logits = scale * held_out
-        losses_of_label = log_losses(logits, shots.labels)
+    scores = held_out[parts_of(len(held_out), pool.encoders)[encoder]]
+
+    def loss(scale: float) -> float:
+        logits = scale * scores
+        own = log_losses(logits, shots.labels)
         # The mean over classes of the loss is the loss of the own class plus how far the others lie.
         others = logits[np.arange(n), shots.labels] - logits.mean(axis=1)
-        losses.append(float((losses_of_label + others / (2 * n + 1)).mean()))
-    return float(f"{_SCALES[int(np.argmin(losses))]:.4g}")
+        return float((own + others / (2 * n + 1)).mean())
+
+    return float(f"{lowest(loss, _SCALES):.4g}")
 
 
-def _scores_of_halves(shots: Shots, pool: GridPool, settings: BoostSettings) -> Scores:
+def scores_of_halves(shots: Shots, pool: GridPool, settings: BoostSettings) -> Scores:
+    """Compose a round on each half of the images, and return the scores of the other, stacked."""
+    settings = replace(settings, rounds=1, patience=None)
     half = dealt(shots.labels, 2)
-    scores = np.empty((len(shots.labels), len(pool.prompts)))
+    scores = np.empty((pool.encoders, len(shots.labels), len(pool.prompts)))
     for part in (0, 1):
         kept, aside = half != part, half == part
         views = None if shots.views is None else np.ascontiguousarray(shots.views[kept])
         learnt = Shots(np.ascontiguousarray(shots.originals[kept]), shots.labels[kept], views)
         (done,) = boost(learnt, pool, settings)
-        scores[aside] = scores_of(done.composition, shots.originals[aside], pool)
-    return scores
+        found = scores_of(done.composition, stacked(shots.originals[aside], pool.encoders), pool)
+        scores[:, aside] = found.reshape(pool.encoders, -1, scores.shape[2])
+    return scores.reshape(-1, scores.shape[2])
 
 
 def boost_settings(config: BoostConfig, views: int) -> BoostSettings:
@@ -132,6 +141,7 @@ def fit_ensemble(
     encoder_id: str | None = None,
     encoder_fingerprint: str | None = None,
     encoder_scale: float | None = None,
+    further_encoders: Sequence[LearntOn] = (),
     notes: Mapping[str, Scalar] | None = None,
     resume: PromptEnsemble | None = None,
     on_round: OnRound | None = None,
@@ -157,6 +167,9 @@ def fit_ensemble(
     encoder_scale : float, optional
         What that encoder multiplies cosines with. Where `settings` leave the logit scale of the gradient
         composer open, it is chosen around this.
+    further_encoders : sequence of LearntOn
+        The other encoders, where those of several are side by side in the rows (see
+        :func:`~promptboost.boosting.grid.side_by_side`). Their logit scales are chosen here.
     notes : mapping of str to scalar, optional
         What else the rows depend on, such as how views were drawn: kept with the settings.
     resume : PromptEnsemble, optional
@@ -203,15 +216,33 @@ def fit_ensemble(
     texts.check_against(pool)
     if len(image_ids) != len(shots.labels):
         raise LabelError(f"{len(image_ids)} image ids for {len(shots.labels)} images")
+    if further_encoders:
+        pool = _with_scales(shots, pool, encoder_scale, further_encoders)
     settings, why, held_out = settle_scale(shots, pool, settings, encoder_scale, resume)
     if resume is not None and resume.logit_scale is not None:
         scale: float | None = resume.logit_scale
         encoder_scale = resume.encoder_logit_scale
+        known = {item.id: item for item in resume.further_encoders}
+        further_encoders = [
+            replace(item, logit_scale=known[item.id].logit_scale) if item.id in known else item
+            for item in further_encoders
+        ]
     elif settings.algorithm == "samme":  # its votes are log-odds already: see FitRecord.ensemble
         scale = None
     else:
         pool.check_against(shots)
+        if held_out is None and further_encoders and np.bincount(shots.labels).min() > 1:
+            held_out = scores_of_halves(shots, pool, settings)  # once for all of them
         scale = calibrated_logit_scale(shots, pool, settings, encoder_scale, held_out)
+        further_encoders = [
+            replace(
+                item,
+                logit_scale=calibrated_logit_scale(
+                    shots, pool, settings, item.encoder_logit_scale, held_out, number
+                ),
+            )
+            for number, item in enumerate(further_encoders, start=1)
+        ]
     record = FitRecord(
         texts,
         settings,
@@ -221,6 +252,7 @@ def fit_ensemble(
         encoder_fingerprint,
         encoder_scale,
         scale,
+        tuple(further_encoders),
     )
     rounds: list[Round] = []
     if resume is None:
@@ -239,6 +271,25 @@ def fit_ensemble(
         state = done.state
     assert state is not None  # at least one round is done: settings refuse to ask for none
     return record.ensemble(rounds, np.asarray(state.weights))
+
+
+def _with_scales(
+    shots: Shots, pool: GridPool, first: float | None, further: Sequence[LearntOn]
+) -> GridPool:
+    """Note what each encoder multiplies cosines with; one that does not say is looked at."""
+    own = [first, *(item.encoder_logit_scale for item in further)]
+    if pool.templates.shape[2] % len(own):
+        raise EncoderError(
+            f"{len(own)} encoders are named, but {pool.templates.shape[2]} columns are no rows of so "
+            "many side by side"
+        )
+    pool = replace(pool, scales=(1.0,) * len(own))
+    pool.check_against(shots)
+    scales = [
+        calibrated_scale(shots, pool, number) if scale is None else scale
+        for number, scale in enumerate(own)
+    ]
+    return replace(pool, scales=tuple(scale / scales[0] for scale in scales))
 
 
 def bank_texts(weak: Composition, texts: PoolTexts) -> dict[str, dict[str, int]]:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 import promptboost
 from promptboost.boosting import BoostSettings, BoostState, Shots
 from promptboost.errors import LabelError, SettingError, few
-from promptboost.model import PromptEnsemble, Round
+from promptboost.model import LearntOn, PromptEnsemble, Round
 from promptboost.model.schema import Scalar
 from promptboost.training.pool_rows import PoolTexts
 
@@ -35,6 +35,7 @@ class FitRecord:
     encoder_fingerprint: str | None
     encoder_scale: float | None = None  # what that encoder multiplies cosines with
     logit_scale: float | None = None  # of probabilities; None for SAMME, whose votes have their own
+    further_encoders: tuple[LearntOn, ...] = ()  # where there are several, those after the first
 
     def __post_init__(self) -> None:
         seen: set[object] = set()
@@ -68,6 +69,7 @@ class FitRecord:
             sample_weights=dict(zip(self.image_ids, weights.tolist(), strict=True)),
             logit_scale=scale,
             encoder_logit_scale=self.encoder_scale,
+            further_encoders=self.further_encoders,
         )
 
     def state_after(self, before: PromptEnsemble) -> BoostState:
@@ -102,6 +104,12 @@ class FitRecord:
             )
             if getattr(before, field) != now
         ]
+        then, now_too = (
+            [(item.id, item.fingerprint) for item in ensemble.further_encoders]
+            for ensemble in (before, self)
+        )
+        if then != now_too:
+            differences.append(_differs("the further encoders", then, now_too))
         if not before.sample_weights:
             return [
                 *differences,

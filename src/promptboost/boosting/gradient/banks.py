@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import column, compiled, compiled_any_order, in_threads
-from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, from_grid
+from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, GridRows, from_grid
 from promptboost.boosting.problem import GridPool
 
 Floats = NDArray[np.float32]
@@ -21,6 +21,8 @@ TEMPLATE = -1
 CANDIDATES = 64
 # The pool is read again when the candidates' own gap has shrunk to this share of the last full one.
 REREAD = 0.3
+
+_UNIT = np.float32(1 / ROW_UNIT)
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,53 @@ def choose_candidates(
 
 
 @compiled
+def as_floats(row: GridRows, out: Floats) -> None:
+    """Fill ``out`` with a row on the grid."""
+    for j in range(len(row)):
+        out[j] = np.float32(row[j]) * _UNIT
+
+
+@compiled
+def keep(prompts: GridRows, k: int, numbers: Integers, found: Candidates) -> None:
+    """Make some prompts the candidates of a class."""
+    found.sizes[k] = len(numbers)
+    for at in range(len(numbers)):
+        found.prompts[k, at] = numbers[at]
+        as_floats(prompts[numbers[at]], found.rows[k, at])
+
+
+@compiled
+def read_class(
+    prompts: GridRows,
+    k: int,
+    gradient: Floats,
+    held: Held,
+    found: Candidates,
+    rate: float,
+    copies: int,
+    row_length: float,
+) -> float:
+    """Choose the exchange of a class among all its prompts, and its candidates; return its gap."""
+    # Divided by this, the gradient is so short that its product with no prompt leaves 32 bits.
+    length = np.sqrt(np.sum(gradient.astype(np.float64) ** 2)) * row_length
+    unit = ROW_UNIT / length if length > 0 else 1.0
+    products = np.empty(len(prompts), np.int32)
+    column(prompts, np.rint(gradient * unit).astype(np.int16), products)
+    numbers = np.arange(len(prompts))
+    most = found.prompts.shape[1]
+    if len(prompts) > most:
+        keep(prompts, k, np.sort(np.argpartition(products, most)[:most]), found)
+    elif found.sizes[k] == 0:
+        keep(prompts, k, numbers, found)
+    slopes = products * (length / COSINE_UNIT)
+    gap, best = choose_exchange(held, k, gradient, numbers, slopes, rate, copies)
+    row = np.empty_like(gradient)
+    as_floats(prompts[best], row)
+    set_direction(held, k, row)
+    return gap
+
+
+@compiled
 def move(held: Held, k: int, number: int, copies: int) -> None:
     """Move a number of copies in a class, from its source to its target."""
     source, size = held.sources[k], held.sizes[k]
@@ -180,11 +229,10 @@ class Banks:
         )
         self.pool_reads = 0
         self._pool = pool.prompts
-        # A prompt's row is as long as this: those of all encoders, side by side, are of length one.
+        # So long is a prompt's row, in which those of all encoders are side by side.
         self._row_length = float(np.sqrt(pool.encoders))
         self._size = sum(P.size for P in pool.prompts)
         most = max(len(P) for P in pool.prompts)
-        self._numbers = np.arange(most)
         self._small = most <= CANDIDATES
         most = min(most, CANDIDATES)
         self._candidates = Candidates(
@@ -194,7 +242,7 @@ class Banks:
         )
         if self._small:
             for k, P in enumerate(pool.prompts):
-                self._keep(k, self._numbers[: len(P)])
+                keep(P, k, np.arange(len(P)), self._candidates)
         self._full_gap = 0.0
         self._read_last = False
 
@@ -268,40 +316,24 @@ class Banks:
 
         def work(part: slice) -> None:
             for k in range(part.start, part.stop):
-                gaps[k] = self._read_class(k, gradient[k])
+                gaps[k] = read_class(
+                    self._pool[k],
+                    k,
+                    gradient[k],
+                    self.held,
+                    self._candidates,
+                    self.rate,
+                    self.copies,
+                    self._row_length,
+                )
 
         in_threads(work, len(gaps), self._size)
         return float(gaps.sum())
 
-    def _read_class(self, k: int, gradient: Floats) -> float:
-        prompts = self._pool[k]
-        # So long that no product with the direction leaves 32 bits.
-        length = float(np.linalg.norm(gradient)) * self._row_length
-        direction = np.rint(gradient * (ROW_UNIT / (length or 1.0))).astype(np.int16)
-        products = np.empty(len(prompts), dtype=np.int32)
-        column(prompts, direction, products)
-        numbers = self._numbers[: len(prompts)]
-        if len(prompts) > CANDIDATES:
-            self._keep(k, np.sort(np.argpartition(products, CANDIDATES)[:CANDIDATES]))
-        elif not self._candidates.sizes[k]:
-            self._keep(k, numbers)
-        slopes = products * (length / COSINE_UNIT)
-        gap, best = choose_exchange(
-            self.held, k, gradient, numbers, slopes, self.rate, self.copies
-        )
-        set_direction(self.held, k, from_grid(prompts[best]))
-        return gap
-
-    def _keep(self, k: int, numbers: Integers) -> None:
-        size = len(numbers)
-        self._candidates.sizes[k] = size
-        self._candidates.prompts[k, :size] = numbers
-        self._candidates.rows[k, :size] = from_grid(self._pool[k][numbers])
-
     def penalty(self) -> float:
         """Return what unequal shares cost."""
-        squares = sum(c * c for bank in self.members for c in bank.values())
-        return self.rate / 2 * squares / self.copies**2
+        used = np.arange(self.held.copies.shape[1]) < self.held.sizes[:, None]
+        return float(self.rate / 2 * (self.held.copies**2).sum(where=used) / self.copies**2)
 
     def penalty_of(self, k: int) -> tuple[float, float]:
         """Return how the penalty changes with the share γ moved in a class: by γ and by γ²."""

@@ -27,7 +27,6 @@ from promptboost.boosting.compiled import (
     compiled_any_order,
     in_threads,
     multiply,
-    one_blas_thread,
 )
 from promptboost.boosting.composition import (
     Composition,
@@ -110,7 +109,6 @@ class GradientSettings:
         return self.logit_scale
 
 
-@one_blas_thread()
 def compose_by_gradient(
     X: GridRows,
     y: NDArray[np.int64],
@@ -259,9 +257,7 @@ def _sweep(rows: _Rows, banks: Banks) -> bool:
     for block in _blocks(len(banks.means), _CLASSES):
         changes = rows.logits_of(banks.directions[block])
         state = rows.logits, rows.totals, rows.counted, rows.y
-        moved += _sweep_classes(
-            *state, block.start, changes, banks.held, banks.rate, banks.copies
-        )
+        moved += _sweep_classes(*state, block.start, changes, banks.held, banks.rate, banks.copies)
     return moved > 0
 
 

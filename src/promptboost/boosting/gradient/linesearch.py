@@ -22,6 +22,8 @@ _NEWTON = 8
 _SMALLEST_REST = 1e-6
 # A class so far below the sum of all on a logarithmic scale has nothing of a row: 1e-13.
 NOTHING = 30.0
+# And has nothing that a gradient in single precision would show: 1e-8.
+_FAINT = 18.0
 
 
 @compiled_any_order
@@ -221,7 +223,7 @@ def add_gradient(
         z, into = logits[k], out[k]
         for i in range(rows[0], rows[1]):
             own = labels[i] == k
-            if z[i] > total[i] - NOTHING or own:
+            if z[i] > total[i] - _FAINT or own:
                 missing = np.float32(weights[i] * (np.exp(z[i] - total[i]) - (1.0 if own else 0.0)))
                 for j in range(X.shape[1]):
                     into[j] += missing * X[i, j]

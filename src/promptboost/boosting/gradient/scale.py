@@ -1,11 +1,13 @@
 """The scales that are chosen by the images: the composer's logit scale, and that of probabilities."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from promptboost.boosting.compiled import in_threads
 from promptboost.boosting.composition import log_losses, parts_of, scores_of, template_hits
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
 from promptboost.boosting.grid import COSINE_UNIT, GridRows, block_of, stacked
@@ -17,6 +19,9 @@ FACTORS = (3.0, 2.0, 4.0, 6.0, 1.0)
 _MOST_FOLDS = 4
 # Enough to tell scales apart; the last sweeps of a fit are about the last copies.
 _SWEEPS = 12
+# More rows or prompts a class than these make a fit better, but no choice of a scale: see `_Parts`.
+_MOST_ROWS = 1024
+_MOST_PROMPTS = 256
 _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 
 
@@ -25,7 +30,8 @@ class ScaleChoice:
     """A logit scale, and why: scale → log loss on the images set aside, dealt into so many folds.
 
     There are none if there were too few images. `held_out` are the scores, (n, K), of each image when it
-    was set aside, composed at the scale chosen.
+    was set aside, composed at the scale chosen; with several encoders those of the first, then those of
+    the next: (E·n, K).
     """
 
     logit_scale: float
@@ -58,8 +64,10 @@ def choose_scale(
     """Choose the logit scale of the gradient composer by cross-validation over images.
 
     Views of an image never stand on both sides. The same input gives the same choice. It composes on so
-    many `views` of each image, 0 for the images themselves. What is tried are `factors` of the encoder's
-    own scale, the preferred one first; those far from the best are left out.
+    many `views` of each image, 0 for the images themselves, which also stand for their views where these
+    are more than 1,024; and on 256 prompts of each class, drawn from all. What is tried are `factors`
+    of the encoder's own scale, the preferred one first; those far from the best are left out. Several
+    encoders have one factor, each of its own scale, and the loss of an image is the mean of theirs.
     """
     folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
     if folds < 2:
@@ -71,7 +79,15 @@ def choose_scale(
     while (factor := _next(tried, factors)) is not None:
         scale = encoder_scale * factor
         scores[factor] = parts.held_out(replace(asked, logit_scale=scale))
-        tried[factor] = _losses(scale * scores[factor], shots.labels)
+        tried[factor] = np.mean(
+            [
+                _losses(scale * relative * scores[factor][part], shots.labels)
+                for relative, part in zip(
+                    pool.scales, parts_of(len(scores[factor]), pool.encoders), strict=True
+                )
+            ],
+            axis=0,
+        )
     losses = np.stack(list(tried.values()))
     means = losses.mean(axis=1)
     behind = losses - losses[means.argmin()]
@@ -84,8 +100,27 @@ def choose_scale(
 
 def _losses(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return each image's log loss, at the loudness that suits all best."""
-    tried = np.stack([log_losses(logits * loud, labels) for loud in _LOUDNESS])
-    return np.asarray(tried[tried.mean(axis=1).argmin()])
+    best = lowest(lambda loud: float(log_losses(logits * loud, labels).mean()), _LOUDNESS)
+    return log_losses(logits * best, labels)
+
+
+def lowest(value: Callable[[float], float], scales: NDArray[np.float64]) -> float:
+    """Return the scale of least value, which is convex: as a log loss is in a scale of its logits."""
+    known: dict[int, float] = {}
+
+    def at(place: int) -> float:
+        if place not in known:
+            known[place] = value(float(scales[place]))
+        return known[place]
+
+    low, high = 0, len(scales) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if at(middle) <= at(middle + 1):
+            high = middle
+        else:
+            low = middle + 1
+    return float(scales[low])
 
 
 def _next(tried: Mapping[float, NDArray[np.float64]], factors: Sequence[float]) -> float | None:
@@ -100,41 +135,67 @@ def _next(tried: Mapping[float, NDArray[np.float64]], factors: Sequence[float]) 
 
 
 class _Parts:
-    """The images, dealt to folds."""
+    """The images, dealt to folds, and what is composed on: a dozen compositions, so as little as will do.
+
+    Images are fewer than their views, and prompts drawn from the pool fewer than all. Both are chosen
+    without a look at any label, so nothing is learnt of the images set aside.
+    """
 
     def __init__(self, shots: Shots, pool: GridPool, folds: int, views: int) -> None:
-        self._shots, self._pool, self._folds = shots, pool, folds
+        self._shots, self._folds, self._encoders = shots, folds, pool.encoders
         self._fold = dealt(shots.labels, folds)
-        bank = shots.originals[:, None] if views == 0 or shots.views is None else shots.views
+        few = len(shots.labels) * views <= _MOST_ROWS
+        bank = (
+            shots.views if views and few and shots.views is not None else shots.originals[:, None]
+        )
         # The first views: which ones hardly matters here, and it keeps the choice free of seeds.
         self._rows = bank[:, : max(views, 1)]
+        self._pool = replace(pool, prompts=tuple(_drawn(P) for P in pool.prompts))
         self._hits = template_hits(
-            self._flat(self._rows), shots.labels.repeat(self._rows.shape[1]), pool.templates
-        ).reshape(*self._rows.shape[:2], -1)
+            self._flat(self._rows), self._labels(np.arange(len(shots.labels))), pool.templates
+        ).reshape(self._encoders, *self._rows.shape[:2], -1)
 
     def held_out(self, settings: GradientSettings) -> NDArray[np.float64]:
         """Return the scores of each image when it is set aside."""
-        labels = self._shots.labels
-        scores = np.empty((len(labels), len(self._pool.prompts)))
-        for part in range(self._folds):
-            kept, aside = self._fold != part, self._fold == part
-            rows = self._rows[kept]
-            y = labels[kept].repeat(rows.shape[1])
-            weak = compose_by_gradient(
-                self._flat(rows),
-                y,
-                np.ones(len(y)),
-                self._pool,
-                settings,
-                rng=np.random.default_rng(0),
-                hits=self._hits[kept].reshape(len(y), -1),
-            )
-            scores[aside] = scores_of(weak, self._shots.originals[aside], self._pool)
-        return scores
+        K = len(self._pool.prompts)
+        scores = np.empty((self._encoders, len(self._fold), K))
 
-    @staticmethod
-    def _flat(rows: GridRows) -> GridRows:
-        return np.ascontiguousarray(rows.reshape(-1, rows.shape[2]))
+        def compose(parts: slice) -> None:
+            for part in range(parts.start, parts.stop):
+                kept, aside = self._fold != part, self._fold == part
+                y = self._labels(kept)
+                weak = compose_by_gradient(
+                    self._flat(self._rows[kept]),
+                    y,
+                    np.ones(len(y)),
+                    self._pool,
+                    settings,
+                    rng=np.random.default_rng(0),
+                    hits=self._hits[:, kept].reshape(len(y), -1),
+                )
+                originals = stacked(self._shots.originals[aside], self._encoders)
+                found = scores_of(weak, originals, self._pool)
+                scores[:, aside] = found.reshape(self._encoders, -1, K)
+
+        a_sweep = self._rows.size * len(self._pool.prompts)
+        in_threads(compose, self._folds, a_sweep * settings.sweeps, chunk=1)
+        return scores.reshape(-1, K)
+
+    def _flat(self, rows: GridRows) -> GridRows:
+        return stacked(rows.reshape(-1, rows.shape[2]), self._encoders)
+
+    def _labels(self, images: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the label of each row of some images."""
+        return np.tile(self._shots.labels[images].repeat(self._rows.shape[1]), self._encoders)
+
+
+def _drawn(prompts: GridRows) -> GridRows:
+    """Return the prompts of a class that are composed from: all, or as many as will do."""
+    if len(prompts) <= _MOST_PROMPTS:
+        return prompts
+    # At random, as a pool may repeat its templates in turn; and always the same ones.
+    rng = np.random.default_rng(0)
+    return prompts[np.sort(rng.permutation(len(prompts))[:_MOST_PROMPTS])]
 
 
 def dealt(
@@ -155,14 +216,16 @@ _SCALES = np.geomspace(0.5, 1000.0, 67)
 _AS_GOOD = 0.001
 
 
-def calibrated_scale(shots: Shots, pool: GridPool) -> float:
+def calibrated_scale(shots: Shots, pool: GridPool, encoder: int = 0) -> float:
     """Return the factor at which the cosines of the best template are the best log-odds.
 
     That is the one of least mean log loss on the images as they are, between 0.5 and 1000; of those
-    that are as good to a thousandth, the lowest.
+    that are as good to a thousandth, the lowest. It is that of one encoder, the first of several.
     """
-    hits = template_hits(shots.originals, shots.labels, pool.templates)
-    rows = pool.templates[:, hits.sum(axis=0).argmax()].astype(np.float64)
-    cosines = shots.originals.astype(np.float64) @ rows.T / COSINE_UNIT
+    dim = pool.templates.shape[2] // pool.encoders
+    originals, templates = (block_of(rows, encoder, dim) for rows in (shots.originals, pool.templates))
+    hits = template_hits(originals, shots.labels, templates)
+    rows = templates[:, hits.sum(axis=0).argmax()].astype(np.float64)
+    cosines = originals.astype(np.float64) @ rows.T / COSINE_UNIT
     losses = np.array([log_losses(scale * cosines, shots.labels).mean() for scale in _SCALES])
     return float(_SCALES[np.argmax(losses <= losses.min() + _AS_GOOD)])
