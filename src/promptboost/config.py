@@ -34,10 +34,12 @@ def _setting(default: Any, text: str, **limits: Any) -> Any:
 class InputConfig:
     """Settings about what a fit is given: encoder, images and prompts."""
 
-    encoder: str = _setting(
+    encoder: str | tuple[str, ...] = _setting(
         DEFAULT_ENCODER,
         "Model that embeds images and prompts, see 'promptboost models'. The default needs no model "
-        "hub; where one can be reached, ViT-B-32/openai sees much better.",
+        "hub; where one can be reached, ViT-B-32/openai sees much better. A text learnt on several at "
+        "once keeps more of its gain on others.",
+        several=True,
     )
     shots: int | None = _setting(16, "Images of each class to learn from.", least=1, none="all")
     views: int = _setting(
@@ -173,6 +175,11 @@ class FitConfig(BoostConfig, InputConfig):
     """
 
     @property
+    def encoders(self) -> tuple[str, ...]:
+        """The encoders to learn on, the first one first."""
+        return (self.encoder,) if isinstance(self.encoder, str) else self.encoder
+
+    @property
     def views_seen(self) -> int:
         """How many views of an image a round sees."""
         return self.views if self.views_per_round is None else self.views_per_round
@@ -191,7 +198,11 @@ class FitConfig(BoostConfig, InputConfig):
             value = getattr(self, name)
             if setting.only_for in (None, self.composer):
                 table[name] = "all" if value is None and setting.none == "all" else value
-        return {name: value for name, value in table.items() if value is not None}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in table.items()
+            if value is not None
+        }
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
@@ -215,11 +226,18 @@ class Setting:
     most: float | None = None
     only_for: str | None = None  # the one composer that has it
     file: bool = False  # whether it names a file
+    several: bool = False  # whether a list of values may be given
 
     def checked(self, value: Any, called: str | None = None) -> Any:
         """Return the value as a plain Python one, or raise and say what is expected."""
         if value is None and self.optional:
             return None
+        if self.several and isinstance(value, list | tuple):
+            values = tuple(self.checked(item, called) for item in value)
+            if not values or len(set(values)) < len(values):
+                problem = "names one twice" if values else "is an empty list"
+                raise SettingError(f"{called or self.name} {problem}: give each once")
+            return values[0] if len(values) == 1 else values
         if problem := self._problem(value):
             raise SettingError(f"{called or self.name} is {_shown(value)}, but must be {problem}")
         return self.kind(value)

@@ -52,6 +52,10 @@ def config_options(
     return with_options([_option(setting, presets=presets) for setting in chosen])
 
 
+def _typed(ctx: Any, param: Any, values: tuple[str, ...]) -> tuple[str, ...] | None:
+    return values or None
+
+
 def _option(setting: Setting, *, presets: bool) -> Callable[[Any], Any]:
     name = setting.name.replace("_", "-")
     kind: Any = setting.kind
@@ -63,6 +67,9 @@ def _option(setting: Setting, *, presets: bool) -> Callable[[Any], Any]:
         kind = click.Path()
     if setting.kind is bool:
         return click.option(f"--{name}/--no-{name}", default=None, help=_help(setting, presets))
+    if setting.several:
+        text = f"{_help(setting, presets)} May be given several times."
+        return click.option(f"--{name}", type=kind, multiple=True, callback=_typed, help=text)
     return click.option(f"--{name}", type=kind, help=_help(setting, presets))
 
 

@@ -221,7 +221,8 @@ def _transfer_without_gain(run: Run) -> Answer:
     rows = [
         (moved.encoder, zero, boosted)
         for moved in run.results.transfers
-        if (zero := moved.of("zero-shot")) is not None and (boosted := moved.of(OURS)) is not None
+        if not moved.learnt_on
+        and (zero := moved.of("zero-shot")) is not None and (boosted := moved.of(OURS)) is not None
     ]
     if not rows:
         return _skipped("The ensemble was not tried on another encoder.")

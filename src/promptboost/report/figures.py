@@ -207,7 +207,7 @@ def transfer_rows(results: Results) -> list[TransferRow]:
     gain = None if zero is None or boosted is None or not results.held_out else boosted - zero
     return [
         TransferRow(
-            item.encoder,
+            item.encoder + (", learnt on too" if item.learnt_on else ""),
             item.of("zero-shot"),
             item.of("zero-shot-80"),
             item.of("pool-mean"),

@@ -146,7 +146,8 @@ def transfer_run(
     head = embed_ensemble(ensemble, embedder)
     head_path = folder.head_path(embedder.encoder.id)
     figures = _measure(head, _pool(folder, ensemble), measured.data, embedder)
-    moved = TransferResult(embedder.encoder.id, figures, measured.note)
+    learnt_on = embedder.encoder.id in [item.id for item in ensemble.encoders[1:]]
+    moved = TransferResult(embedder.encoder.id, figures, measured.note, learnt_on)
     with folder.writing("transfer"):
         # Others may have written since: what is added to is what is there now.
         if _read(folder).fingerprint != ensemble.fingerprint:

@@ -113,7 +113,7 @@ def _fit(
     if continuing and _has_all(run):
         run.end()  # stopped before it took the place of another, or finished meanwhile
         return _finished_already(home, source, request, say)
-    embedder = _prepare(request, source, settings)
+    embedder, *further = _prepare(request, source, settings)
     task = load_task(source, settings, progress=request.progress)
     task = replace(task, source=request.source)  # figures name it as it was typed
     inspection = inspect(task.learn, task.held_out)
@@ -127,24 +127,25 @@ def _fit(
         run.metrics_path.unlink(missing_ok=True)  # of a run whose text is gone
     else:
         run = run.begin(settings, _about(source, task, embedder))
-    embeddings = embed_task(task, pool, settings, embedder, run.path / POOL_ROWS)
+    embeddings = embed_task(task, pool, settings, embedder, run.path / POOL_ROWS, further)
     learned = _learn(run, task, embeddings, settings, embedder, say)
     results = msgspec.structs.replace(
         measure(task, embeddings, learned, settings, embedder, inspection),
-        timing=_timing(embedder, learned, start),
+        timing=_timing([embedder, *further], learned, start),
     )
     write_run(run, task, embeddings, learned, results, request.finish)
     return results
 
 
-def _prepare(request: FitRequest, source: DataSource, settings: FitConfig) -> Embedder:
+def _prepare(request: FitRequest, source: DataSource, settings: FitConfig) -> list[Embedder]:
     """Find what is wrong while it is cheap: reading all images can take minutes."""
     check_inputs(source, settings)
     if request.cache:
         check_store()
-    return Embedder.open(
-        settings.encoder, cache=request.cache, progress=request.progress, device=request.device
-    )
+    return [
+        Embedder.open(name, cache=request.cache, progress=request.progress, device=request.device)
+        for name in settings.encoders
+    ]
 
 
 def _learn(
@@ -213,10 +214,10 @@ def _check_apart(source: DataSource, run: RunFolder) -> None:
         )
 
 
-def _timing(embedder: Embedder, learned: Learned, start: float) -> dict[str, float]:
+def _timing(embedders: list[Embedder], learned: Learned, start: float) -> dict[str, float]:
     return {
-        "images_s": round(embedder.seconds["images"], 3),
-        "texts_s": round(embedder.seconds["texts"], 3),
+        "images_s": round(sum(one.seconds["images"] for one in embedders), 3),
+        "texts_s": round(sum(one.seconds["texts"] for one in embedders), 3),
         "boost_s": round(learned.boost_seconds, 3),
         "total_s": round(time.perf_counter() - start, 3),
     }
@@ -261,7 +262,8 @@ def write_run(
 ) -> None:
     """Write everything, and only then let the run count as finished."""
     run.write_ensemble(learned.ensemble)
-    learned.head.save(run.head_path(results.encoder.id))
+    for head in (learned.head, *learned.further_heads):
+        head.save(run.head_path(head.encoder_id or results.encoder.id))
     run.write(run.predictions_path, _predictions(task, embeddings, learned))
     write_thumbnails(run, images_shown(results), (task.measured, task.learn))
     results.write(run.metrics_path)

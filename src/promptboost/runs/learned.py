@@ -1,18 +1,19 @@
 """A fit in memory: its embeddings, what was learnt from them, and what is measured of it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from promptboost.boosting import Shots
+from promptboost.boosting.grid import GridRows, side_by_side
 from promptboost.config import FitConfig
 from promptboost.data.shots import Task, image_ids
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
-from promptboost.evaluation.baselines import guess_baselines, pool_heads
+from promptboost.evaluation.baselines import TEXT_BASELINES, guess_baselines, pool_heads
 from promptboost.evaluation.measures import (
     OURS,
     Guesses,
@@ -24,7 +25,7 @@ from promptboost.evaluation.measures import (
 from promptboost.evaluation.overlap import Inspection
 from promptboost.methods import FewShotSet
 from promptboost.methods.base import RowImages
-from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model import LearntOn, LinearHead, PromptEnsemble
 from promptboost.model.classifier import AnyHead, embed_ensemble
 from promptboost.model.provenance import Composed
 from promptboost.model.vectors import EmbeddedRounds
@@ -37,6 +38,7 @@ from promptboost.runs.results import (
     Results,
     StageResult,
     TaskFacts,
+    TransferResult,
 )
 from promptboost.training import PoolTexts, boost_settings, fit_ensemble
 from promptboost.training.pool_rows import PoolRows
@@ -44,15 +46,35 @@ from promptboost.training.pool_rows import PoolRows
 _HARDEST = 24
 
 
+#: The name of the mean of several encoders' probabilities among the methods.
+AVERAGED = f"{OURS}-averaged"
+
+
+@dataclass(frozen=True)
+class FurtherEmbeddings:
+    """What another of several encoders made of the same images and texts."""
+
+    embedder: Embedder
+    learn: UnitRows
+    held_out: UnitRows
+    text_heads: dict[str, LinearHead]
+
+
 @dataclass(frozen=True)
 class TaskEmbeddings:
-    """The embeddings a fit works on."""
+    """The embeddings a fit works on; where it learns on several encoders, those of the first one."""
 
     learn: UnitRows  # (n, 1 + V, D): each image to learn from, and its crops
     held_out: UnitRows  # (m, D): the images to measure on
     pool: PromptPool
     pool_rows: PoolRows  # those of a big pool are on disk until learn() is done
     text_heads: dict[str, LinearHead]  # what the texts alone make of the classes, by method
+    further: tuple[FurtherEmbeddings, ...] = ()
+
+    def side_by_side(self, views: slice | int) -> GridRows | UnitRows:
+        """Return the images to learn from, or their crops, as all encoders see them."""
+        every = [self.learn[:, views], *(one.learn[:, views] for one in self.further)]
+        return every[0] if len(every) == 1 else side_by_side(every, name="images")
 
 
 @dataclass(frozen=True)
@@ -62,6 +84,7 @@ class Learned:
     ensemble: PromptEnsemble
     head: AnyHead  # that text embedded again: what is measured is what is shipped
     boost_seconds: float
+    further_heads: tuple[AnyHead, ...] = ()  # on the other encoders it was learnt on
 
 
 def embed_task(
@@ -70,12 +93,27 @@ def embed_task(
     settings: FitConfig,
     embedder: Embedder,
     folder: Path | None = None,
+    further: Sequence[Embedder] = (),
 ) -> TaskEmbeddings:
-    """Embed the images and texts of a fit; `folder` may keep the rows of a big pool meanwhile."""
-    learn = embedder.images(task.learn, views=settings.views, view_scale=settings.view_scale)
-    held_out = embedder.originals(task.held_out)
-    rows = PoolRows.embed(PoolTexts.of(pool), embedder, folder)
-    return TaskEmbeddings(learn, held_out, pool, rows, pool_heads(pool, embedder, rows.grid))
+    """Embed the images and texts of a fit; `folder` may keep the rows of a big pool meanwhile.
+
+    `further` embedders see the same crops of the same images.
+    """
+    every = (embedder, *further)
+    images = [
+        (
+            one.images(task.learn, views=settings.views, view_scale=settings.view_scale),
+            one.originals(task.held_out),
+        )
+        for one in every
+    ]
+    rows = PoolRows.embed(PoolTexts.of(pool), embedder, folder, further)
+    heads = [pool_heads(pool, one, rows.of(number, one.dim)) for number, one in enumerate(every)]
+    others = [
+        FurtherEmbeddings(one, *images[number], heads[number])
+        for number, one in enumerate(further, start=1)
+    ]
+    return TaskEmbeddings(*images[0], pool, rows, heads[0], tuple(others))
 
 
 def learn(
@@ -92,10 +130,12 @@ def learn(
     What the pool has on disk is deleted at the end, and kept if the work is interrupted.
     """
     start = time.perf_counter()
-    views = embeddings.learn[:, 1:]
-    encoder = embedder.encoder
+    views = embeddings.side_by_side(slice(1, None))
+    encoder, further = embedder.encoder, [one.embedder for one in embeddings.further]
     ensemble = fit_ensemble(
-        Shots.from_rows(embeddings.learn[:, 0], task.learn.labels, views if views.size else None),
+        Shots.from_rows(
+            embeddings.side_by_side(0), task.learn.labels, views if views.size else None
+        ),
         embeddings.pool_rows.grid,
         embeddings.pool_rows.texts,
         boost_settings(settings, settings.views),
@@ -103,13 +143,18 @@ def learn(
         encoder_id=encoder.id,
         encoder_fingerprint=encoder.fingerprint,
         encoder_scale=encoder.logit_scale,
+        further_encoders=[
+            LearntOn(one.id, one.fingerprint, encoder_logit_scale=one.logit_scale)
+            for one in further
+        ],
         notes={"view_scale": settings.view_scale, "shots": settings.shots},
         resume=resume,
         on_round=None if on_round is None else (lambda so_far, _: on_round(so_far)),
     )
     seconds = time.perf_counter() - start
     embeddings.pool_rows.release()
-    return Learned(ensemble, embed_ensemble(ensemble, embedder), seconds)
+    heads = [embed_ensemble(ensemble, one) for one in (embedder, *further)]
+    return Learned(ensemble, heads[0], seconds, tuple(heads[1:]))
 
 
 def measure(
@@ -135,7 +180,7 @@ def measure(
     baselines = guess_baselines(
         shots, held_out, embeddings.text_heads, pool, encoder, seed=settings.seed
     )
-    guesses = [*baselines, ours]
+    guesses = [*baselines, *_averaged(embeddings, learned, ours), ours]
     labels, learn_labels = task.held_out.labels, task.learn.labels
     shown = {
         guess.name: guess.held_out if task.kind is not None else guess.learn
@@ -164,6 +209,42 @@ def measure(
         per_class=per_class(names, measured.labels, shown),
         confusions=confusions(names, measured.labels, shown[OURS], image_ids(measured)),
         hardest=_hardest(task, ensemble, ours.learn),
+        transfers=_on_further(task, embeddings, learned),
+    )
+
+
+def _averaged(embeddings: TaskEmbeddings, learned: Learned, ours: Guesses) -> list[Guesses]:
+    """Return what all encoders say together, if there are several: the mean of their probabilities."""
+    if not learned.further_heads:
+        return []
+    heads = (learned.head, *learned.further_heads)
+    every = (embeddings, *embeddings.further)
+    chances = [
+        np.mean([head.predict_proba(rows) for head, rows in zip(heads, seen, strict=True)], axis=0)
+        for seen in ([one.held_out for one in every], [one.learn[:, 0] for one in every])
+    ]
+    held_out, learn = (mean.argmax(axis=1) for mean in chances)
+    label = f"{ours.label}, average of {len(heads)} encoders"
+    return [Guesses(AVERAGED, label, held_out, learn, chances[0] if len(held_out) else None)]
+
+
+def _on_further(
+    task: Task, embeddings: TaskEmbeddings, learned: Learned
+) -> tuple[TransferResult, ...]:
+    """Measure the text on the other encoders that it was learnt on, beside what reads texts alone."""
+    return tuple(
+        TransferResult(
+            one.embedder.id,
+            {
+                name: accuracy(head.predict_index(one.held_out), task.held_out.labels)
+                for name, head in {
+                    **{name: one.text_heads[name] for name in TEXT_BASELINES},
+                    OURS: ours,
+                }.items()
+            },
+            learnt_on=True,
+        )
+        for one, ours in zip(embeddings.further, learned.further_heads, strict=True)
     )
 
 

@@ -89,11 +89,15 @@ class HardImage(msgspec.Struct, frozen=True):
 
 
 class TransferResult(msgspec.Struct, frozen=True):
-    """The same text on another encoder: accuracy by method, None where nothing was measured."""
+    """The same text on another encoder: accuracy by method, None where nothing was measured.
+
+    It may be one of several that the text was learnt on.
+    """
 
     encoder: str
     accuracy: dict[str, Share | None]
     note: str = ""
+    learnt_on: bool = False
 
     def of(self, method: str) -> float | None:
         """Return the accuracy of a method."""
@@ -248,7 +252,8 @@ def method_answer(method: MethodResult) -> dict[str, Any]:
 def flat_answer(item: ClassResult | TransferResult) -> dict[str, Any]:
     """Return what a command prints of a class or a transfer: each method's accuracy as a field."""
     part = msgspec.to_builtins(item)
-    rest = {name: value for name, value in part.items() if name != "accuracy" and value != ""}
+    unsaid = ("", False)  # a note, and whether it is one of several encoders
+    rest = {name: v for name, v in part.items() if name != "accuracy" and v not in unsaid}
     return {**rest, **{_METHODS.get(name, name): v for name, v in part["accuracy"].items()}}
 
 

@@ -4,6 +4,7 @@
 is written class by class into a :class:`RowsFolder`, which an interrupted fit goes on with.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from promptboost.boosting import GridPool
-from promptboost.boosting.grid import GridRows, to_grid
+from promptboost.boosting.grid import GridRows, side_by_side, to_grid
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import EmbeddingError, PoolError
@@ -299,22 +300,31 @@ class PoolRows:
     folder: Path | None = None  # None if they are in memory
 
     @classmethod
-    def embed(cls, texts: PoolTexts, embedder: Embedder, folder: Path | None = None) -> "PoolRows":
+    def embed(
+        cls,
+        texts: PoolTexts,
+        embedder: Embedder,
+        folder: Path | None = None,
+        further: Sequence[Embedder] = (),
+    ) -> "PoolRows":
         """Embed a pool; the rows are the same wherever they are kept.
 
         Without a `folder`, a pool too large for memory has a place that does not outlive this process.
-        In it, rows of the same pool and encoder are gone on with, and all others are deleted.
+        In it, rows of the same pool and encoder are gone on with, and all others are deleted. The rows
+        of `further` embedders are put side by side with those of the first.
         """
-        if texts.n_bytes(embedder.encoder.dim) <= MOST_IN_MEMORY:
+        every = (embedder, *further)
+        dim = max(one.encoder.dim for one in every) * len(every)
+        if texts.n_bytes(dim) <= MOST_IN_MEMORY:
             if folder is not None:
                 _remove(folder)  # a larger pool of an earlier fit may have left something there
-            with encoding(texts, embedder) as encode:
-                return cls(texts, texts.embed(encode))
+            with encoding(texts, *every) as encode:
+                return cls(texts, _marked(texts.embed(encode), len(every)))
         if folder is not None:
-            return cls._on_disk(texts, embedder, folder)
+            return cls._on_disk(texts, every, folder)
         passing = Path(tempfile.mkdtemp(prefix="promptboost-"))
         try:
-            rows = cls._on_disk(texts, embedder, passing)
+            rows = cls._on_disk(texts, every, passing)
         except BaseException:
             _remove(passing)
             raise
@@ -322,17 +332,26 @@ class PoolRows:
         return rows
 
     @classmethod
-    def _on_disk(cls, texts: PoolTexts, embedder: Embedder, folder: Path) -> "PoolRows":
-        fingerprint = embedder.encoder.fingerprint
+    def _on_disk(cls, texts: PoolTexts, embedders: Sequence[Embedder], folder: Path) -> "PoolRows":
+        fingerprint = embedders[0].encoder.fingerprint
+        if len(embedders) > 1:
+            every = "\n".join(one.encoder.fingerprint for one in embedders)
+            fingerprint = hashlib.blake2b(every.encode(), digest_size=16).hexdigest()
         if folder.is_symlink():  # all in it but the rows would be deleted
             folder.unlink()
         rows_folder = folder / f"{texts.fingerprint[:16]}-{fingerprint[:16]}"
         for other in folder.iterdir() if folder.exists() else ():
             if other != rows_folder:
                 _remove(other)
-        with encoding(texts, embedder) as encode:
+        with encoding(texts, *embedders) as encode:
             grid = texts.embed_to(rows_folder, encode, encoder_fingerprint=fingerprint)
-        return cls(texts, grid, folder)
+        return cls(texts, _marked(grid, len(embedders)), folder)
+
+    def of(self, number: int, dim: int) -> GridPool:
+        """Return the rows of one encoder of several, by its number and the length of its embeddings."""
+        start = number * (self.grid.templates.shape[2] // self.grid.encoders)
+        part = slice(start, start + dim)
+        return GridPool(self.grid.templates[..., part], tuple(P[:, part] for P in self.grid.prompts))
 
     def release(self) -> None:
         """Delete what is on disk, once nobody will go on with it."""
@@ -340,17 +359,25 @@ class PoolRows:
             _remove(self.folder)
 
 
+def _marked(grid: GridPool, encoders: int) -> GridPool:
+    """Note of how many encoders the rows are; their scales are for the fit to say."""
+    return replace(grid, scales=(1.0,) * encoders)
+
+
 @contextmanager
-def encoding(texts: PoolTexts, embedder: Embedder) -> Iterator[Encode]:
-    """Return what embeds the texts of a pool a class at a time, with one bar for all classes."""
+def encoding(texts: PoolTexts, *embedders: Embedder) -> Iterator[Encode]:
+    """Return what embeds the texts of a pool a class at a time, with one bar for all classes.
+
+    Rows of several embedders are put side by side.
+    """
     from tqdm import tqdm
 
-    quiet = replace(embedder, progress=False)  # it would draw a bar for every call
-    total = sum(map(len, texts.prompt_texts))
-    hidden = None if embedder.progress else True
+    total = sum(map(len, texts.prompt_texts)) * len(embedders)
+    hidden = None if embedders[0].progress else True
     with tqdm(total=total, desc="texts", unit=" texts", disable=hidden, leave=False) as bar:
 
-        def encode(wanted: list[str]) -> UnitRows:
+        def encode_by(embedder: Embedder, wanted: list[str]) -> UnitRows:
+            quiet = replace(embedder, progress=False)  # it would draw a bar for every call
             rows = np.empty((len(wanted), embedder.encoder.dim), dtype=np.float32)
             for start in range(0, len(wanted), _AT_ONCE):
                 some = wanted[start : start + _AT_ONCE]
@@ -358,6 +385,10 @@ def encoding(texts: PoolTexts, embedder: Embedder) -> Iterator[Encode]:
                 # Templates that are no prompts are embedded too, and not counted before.
                 bar.update(min(len(some), total - bar.n))
             return rows
+
+        def encode(wanted: list[str]) -> ArrayLike:
+            rows = [encode_by(embedder, wanted) for embedder in embedders]
+            return rows[0] if len(rows) == 1 else side_by_side(rows, name="texts")
 
         yield encode
 
