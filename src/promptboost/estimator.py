@@ -19,6 +19,7 @@ from sklearn.utils import Tags, check_consistent_length, check_random_state, col
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from promptboost.boosting.grid import side_by_side
 from promptboost.config import (
     DEFAULT_ENCODER,
     BoostConfig,
@@ -32,7 +33,7 @@ from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_images, holds_images
 from promptboost.data.shots import image_ids
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import TextSource
+from promptboost.encoders.embedder import Embedder, TextSource
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier, load
@@ -45,6 +46,7 @@ from promptboost.training.examples import (
     check_no_pixels,
     checked_views,
     embedder_of,
+    further_embedders,
     image_embedder,
 )
 from promptboost.training.prompts import PoolLike, Source, fit_examples, names_of_classes
@@ -73,10 +75,12 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     Parameters
     ----------
-    encoder : Encoder, str, mapping, callable or None, default=None
+    encoder : Encoder, str, list, mapping, callable or None, default=None
         An encoder or its name (see :func:`promptboost.load_encoder`); or what embeds texts alone: a
         mapping from text to row, a function of a list of texts. For a search or a cross-validation a
-        name is better than an encoder, which scikit-learn copies with its weights.
+        name is better than an encoder, which scikit-learn copies with its weights. On a list of
+        encoders the text is learnt on all at once, from images, so that it keeps more of its gain on
+        others; the first one predicts, and :meth:`transfer` moves to another of them.
     pool : PromptPool, mapping, path-like or None, default=None
         The prompts to choose from. A mapping, or a file that ``promptboost fit --prompts`` reads, has
         sentences by class, which join the filled templates; without it, there are the templates alone.
@@ -138,7 +142,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def __init__(
         self,
-        encoder: TextSource | str | None = None,
+        encoder: TextSource | str | Sequence[str | Encoder] | None = None,
         pool: PoolLike | None = None,
         *,
         templates: Sequence[str] | None = None,
@@ -190,7 +194,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         # Paths of images are strings; they take an encoder that can look at them.
-        tags.input_tags.string = isinstance(self.encoder, str | Encoder)
+        tags.input_tags.string = isinstance(self.encoder, str | Encoder | list | tuple)
         return tags
 
     def fit(
@@ -215,12 +219,13 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             Where X has embeddings, those of views of the same images.
         """
         source = embedder_of(self.encoder, self.cache)
+        further = further_embedders(self.encoder, self.cache)
         config = self._config(images=holds_images(X))
-        examples = self._examples(X, y, sample_weight, views, source, config)
+        examples = self._examples(X, y, sample_weight, views, source, config, further)
         read = source is not None
         names = names_of_classes(self.classes_.tolist(), self.class_names, in_prompts=read)
         ensemble, weights, words, self._space = fit_examples(
-            examples, names, config, source, self.pool, self.templates
+            examples, names, config, source, self.pool, self.templates, further
         )
         self.sample_weight_ = np.array([weights.get(i, 0.0) for i in examples.ids])
         self._take(ensemble, words)
@@ -247,8 +252,11 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         views: ArrayLike | None,
         source: Source | None,
         config: FitConfig,
+        further: Sequence[Embedder],
     ) -> Examples:
         """Check X and y as scikit-learn does, learn the classes, and embed what are images."""
+        if further and not holds_images(X):
+            raise DataError("X holds embeddings, which are of one encoder: give images to learn on several")
         if not holds_images(X):
             check_no_pixels(X, source)
             rows, y = validate_data(self, X, y, dtype="numeric")
@@ -266,8 +274,12 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         labels, weights = self._checked_targets(y, sample_weight, data.images)
         warn_of_contradictions(data.images, y.tolist())
         wanted = config.views if config.views_seen else 0
-        rows = image_embedder(source).images(data, views=wanted, view_scale=config.view_scale)
-        self.n_features_in_ = rows.shape[2]
+        every = [
+            embedder.images(data, views=wanted, view_scale=config.view_scale)
+            for embedder in (image_embedder(source), *further)
+        ]
+        rows = every[0] if len(every) == 1 else side_by_side(every, name="images")
+        self.n_features_in_ = every[0].shape[2]
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
         seen = rows[:, 1:] if wanted else None
         return Examples(rows[:, 0], labels, tuple(image_ids(data)), weights, seen)

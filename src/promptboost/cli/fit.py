@@ -123,6 +123,7 @@ def _summary(run: Path, results: "Results") -> str:
             ],
         ),
         *_unseen(results),
+        *_further(results),
         "",
         *_curve([s.accuracy if results.held_out else s.learn_accuracy for s in results.staged]),
         *_composed(results.composed),
@@ -130,6 +131,21 @@ def _summary(run: Path, results: "Results") -> str:
         f"predict  {command_name()} predict {run} IMAGES",
     ]
     return "\n".join(plain(part) if "\n" not in part else part for part in lines)
+
+
+def _further(results: "Results") -> list[str]:
+    """Return the figures of the other encoders it was learnt on."""
+    from promptboost.evaluation.measures import OURS
+
+    rows = [
+        [item.encoder, *(percent(item.of(name)) for name in ("zero-shot", "pool-mean", OURS))]
+        for item in results.transfers
+        if item.learnt_on
+    ]
+    if not rows:
+        return []
+    names = ["learnt on too", "zero-shot", "mean of prompts", "boosted"]
+    return ["", f"above: on {plain(results.encoder.id)}", "", table(names, rows)]
 
 
 def _unseen(results: "Results") -> list[str]:

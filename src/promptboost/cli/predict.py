@@ -42,7 +42,16 @@ promptboost predict run holiday/ --format csv > answers.csv
     default="table",
     show_default=True,
 )
-@click.option("--encoder", help="See with another encoder than the run was fitted on.")
+@click.option(
+    "--encoder",
+    "encoders",
+    multiple=True,
+    help="See with another encoder than the run was fitted on, or with one of several. Of those that "
+    "are given, the probabilities are averaged.",
+)
+@click.option(
+    "--ensemble", is_flag=True, help="See with all encoders the run was fitted on, averaged."
+)
 @embeds
 @speaks
 def predict(
@@ -51,7 +60,8 @@ def predict(
     images: tuple[str, ...],
     top_k: int,
     layout: str,
-    encoder: str | None,
+    encoders: tuple[str, ...],
+    ensemble: bool,
     no_cache: bool,
     device: str | None,
 ) -> int:
@@ -61,11 +71,19 @@ def predict(
     code is 2 only if none can be read. The scale of probabilities was chosen by the fit, on images
     set aside.
     """
+    from promptboost.errors import SettingError
     from promptboost.runs.predict import Predictor
 
+    if ensemble and encoders:
+        raise SettingError("--ensemble means all encoders of the run: leave --encoder out")
     progress = out.progress and layout == "table"
     predictor = Predictor.open(
-        run, encoder=encoder, cache=not no_cache, progress=progress, device=device
+        run,
+        encoder=encoders or None,
+        average=ensemble,
+        cache=not no_cache,
+        progress=progress,
+        device=device,
     )
     problems: list[str | None] = []
 

@@ -83,7 +83,7 @@ def _heading(ensemble: "PromptEnsemble") -> str:
     return (
         f"{len(ensemble.class_names)} classes, {len(ensemble)} round{'s' * (len(ensemble) != 1)} "
         f"({plain(composers)}), {ensemble.n_prompts} sentences, learnt on "
-        f"{plain(ensemble.encoder_id or 'an unknown encoder')}"
+        f"{plain(' and '.join(item.id for item in ensemble.encoders) or 'an unknown encoder')}"
     )
 
 

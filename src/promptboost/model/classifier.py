@@ -4,7 +4,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -120,7 +120,7 @@ def _unknown_head(folder: Path, ensemble: PromptEnsemble) -> AnyHead | None:
 
 def load(
     path: str | os.PathLike[str],
-    encoder: "str | Encoder | TextSource | None" = None,
+    encoder: "str | Encoder | TextSource | Sequence[str | Encoder] | None" = None,
     *,
     cache: bool = True,
     device: str | None = None,
@@ -132,8 +132,9 @@ def load(
     ----------
     path : str or path
         A run folder, a folder that :meth:`PromptClassifier.save` wrote, or an ``ensemble.json``.
-    encoder : str, Encoder, mapping or callable, optional
-        What to see and read with, if not the encoder of the fit.
+    encoder : str, Encoder, mapping, callable or list, optional
+        What to see and read with, if not the encoder of the fit, the first where there were several. Of
+        a list of encoders, the probabilities are averaged.
     cache : bool, default=True
         Find embeddings in the store, and keep new ones there.
     device : str, optional
@@ -163,6 +164,13 @@ def load(
     if place.is_dir():
         place = place / ENSEMBLE_FILE
     ensemble = PromptEnsemble.load(place)
+    if isinstance(encoder, list | tuple) and len(encoder) > 1:
+        from promptboost.model.average import AveragedClassifier
+
+        options: dict[str, Any] = {"cache": cache, "device": device, "progress": progress}
+        return AveragedClassifier(ensemble, encoder, **options).beside(place.parent)
+    if isinstance(encoder, list | tuple):
+        (encoder,) = encoder or (None,)
     classifier = PromptClassifier(ensemble, encoder, cache=cache, device=device, progress=progress)
     classifier._folder = place.parent
     return classifier

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from promptboost.data import ImageError, LabelledImage, check_images, find_images
 from promptboost.errors import DataError, RunError
+from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier, load
 from promptboost.runs.run_folder import RunFolder
 
@@ -33,13 +34,21 @@ class Predictor:
         cls,
         run: Path,
         *,
-        encoder: str | None = None,
+        encoder: str | Sequence[str] | None = None,
+        average: bool = False,
         cache: bool = True,
         progress: bool = True,
         device: str | None = None,
     ) -> "Predictor":
-        """Load a run with the encoder it was fitted on, or with another."""
-        RunFolder(run).check_readable()
+        """Load a run with the encoder it was fitted on, the first of several, or with another.
+
+        Where several are given, their probabilities are averaged; with `average`, those of all encoders
+        it was fitted on.
+        """
+        folder = RunFolder(run)
+        folder.check_readable()
+        if average and encoder is None:
+            encoder = [item.id for item in PromptEnsemble.load(folder.ensemble_path).encoders]
         classifier = load(run, encoder, cache=cache, device=device, progress=progress)
         if encoder is None and classifier.ensemble.encoder_id is None:
             raise RunError("the ensemble does not say which encoder it is for; add --encoder NAME")

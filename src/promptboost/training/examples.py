@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting import Shots
+from promptboost.boosting.grid import GridRows
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, text_source
 from promptboost.errors import DataError, EmbeddingError, LabelError, SettingError, WeightError
@@ -54,11 +55,11 @@ class RowSpace:
 class Examples:
     """Labelled rows, as they were given."""
 
-    rows: Rows  # (n, D)
+    rows: Rows | GridRows  # (n, D)
     labels: NDArray[np.int64]
     ids: tuple[str, ...]
     weights: Rows | None = None  # to start with, if not uniform
-    views: Rows | None = None  # (n, V, D)
+    views: Rows | GridRows | None = None  # (n, V, D)
 
     def weighted(self, class_names: Sequence[str]) -> "Examples":
         """Leave out what has no weight: it would never count."""
@@ -110,9 +111,10 @@ class Examples:
         """Put the rows on the grid.
 
         Rows in single precision are an encoder's own: they are of length one, and stay as they are to
-        the last bit, so that the command line learns the same text from them.
+        the last bit, so that the command line learns the same text from them. Those of several encoders
+        are on the grid already, side by side.
         """
-        if self.rows.dtype == np.float32:
+        if self.rows.dtype in (np.float32, np.int16):
             return Shots.from_rows(self.rows, self.labels, self.views)
         views = None if self.views is None else space.unit(self.views)
         return Shots.from_rows(space.unit(self.rows), self.labels, views)
@@ -134,7 +136,11 @@ def checked_views(views: ArrayLike | None, rows: Rows) -> Rows | None:
 
 
 def embedder_of(encoder: object, cache: Cache = True) -> Embedder | TextSource | None:
-    """Return what embeds texts, and images where it is an embedder."""
+    """Return what embeds texts, and images where it is an embedder; of several, the first."""
+    if isinstance(encoder, list | tuple):
+        if not encoder:
+            raise SettingError("encoder is an empty list: name one encoder or more")
+        encoder = encoder[0]
     source = text_source(encoder)
     if isinstance(cache, bool):
         place = None
@@ -149,6 +155,16 @@ def embedder_of(encoder: object, cache: Cache = True) -> Embedder | TextSource |
     from promptboost.encoders.store import EmbeddingStore
 
     return Embedder(source, EmbeddingStore(place), progress=False)
+
+
+def further_embedders(encoder: object, cache: Cache = True) -> tuple[Embedder, ...]:
+    """Return the embedders after the first, where several encoders are given."""
+    if not isinstance(encoder, list | tuple):
+        return ()
+    every = [image_embedder(one, cache) for one in encoder]
+    if len({one.fingerprint for one in every}) < len(every):
+        raise SettingError("encoder names one encoder twice: give each once")
+    return tuple(every[1:])
 
 
 def image_embedder(encoder: object, cache: Cache = True) -> Embedder:

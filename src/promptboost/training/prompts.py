@@ -14,7 +14,7 @@ from promptboost.config import FitConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
 from promptboost.errors import LabelError, SettingError, a_type, few
-from promptboost.model import PromptEnsemble
+from promptboost.model import LearntOn, PromptEnsemble
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
 from promptboost.training.examples import Examples, Rows, RowSpace
 from promptboost.training.learner import boost_settings, fit_ensemble
@@ -100,11 +100,13 @@ def fit_examples(
     source: Source | None,
     pool: PoolLike | None,
     templates: Sequence[str] | None,
+    further: Sequence[Embedder] = (),
 ) -> tuple[PromptEnsemble, Mapping[str, float], Source, RowSpace]:
     """Boost on examples, with prototypes where there is nothing to embed sentences with.
 
     Returned are the ensemble, the weights of the examples at the end, what embeds the prompts, and the
-    space in which they meet the examples.
+    space in which they meet the examples. Where there are `further` embedders, the examples have the
+    rows of all, side by side.
     """
     examples, parts = examples.weighted(class_names), None
     words: Source
@@ -118,7 +120,7 @@ def fit_examples(
         rows, words = prototypes(class_names, examples, space)
     else:
         space, words = RowSpace(), source
-        rows = _embedded_pool(class_names, source, pool, templates, config.concatenate)
+        rows = _embedded_pool(class_names, source, pool, templates, config.concatenate, further)
     encoder = source if isinstance(source, Encoder) else None
     seen = 0 if examples.views is None else examples.views.shape[1]
     ensemble = fit_ensemble(
@@ -131,6 +133,10 @@ def fit_examples(
         encoder_id=encoder.id if encoder else None,
         encoder_fingerprint=encoder.fingerprint if encoder else None,
         encoder_scale=encoder.logit_scale if encoder else None,
+        further_encoders=[
+            LearntOn(one.id, one.fingerprint, encoder_logit_scale=one.logit_scale)
+            for one in further
+        ],
     )
     weights = ensemble.sample_weights
     if parts is not None:
@@ -144,6 +150,7 @@ def _embedded_pool(
     pool: PoolLike | None,
     templates: Sequence[str] | None,
     concatenate: Literal["none", "one", "all"],
+    further: Sequence[Embedder],
 ) -> PoolRows:
     joined = make_pool(class_names, pool, templates, concatenate)
     if pool and not isinstance(pool, PromptPool) and joined.missing:
@@ -156,7 +163,7 @@ def _embedded_pool(
         )
     texts = PoolTexts.of(joined, class_names)
     if isinstance(source, Embedder):
-        return PoolRows.embed(texts, source)
+        return PoolRows.embed(texts, source, further=further)
     return PoolRows(texts, texts.embed(lambda wanted: embed_texts(source, wanted)))
 
 

@@ -1,0 +1,98 @@
+"""AveragedClassifier: one text on several encoders, whose probabilities are averaged."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.data.memory import as_images, holds_images
+from promptboost.encoders.base import Encoder
+from promptboost.encoders.embedder import TextSource
+from promptboost.errors import DataError, SettingError, count
+from promptboost.model.classifier import PromptClassifier
+from promptboost.model.ensemble import PromptEnsemble
+
+# The smallest probability that is told from zero.
+_TINY = np.finfo(np.float64).tiny
+
+
+class AveragedClassifier(PromptClassifier):
+    """A classifier made of sentences that sees and reads with several encoders.
+
+    Each encoder answers with probabilities, and their mean is the answer. Those that the text was learnt on
+    have a logit scale each. It answers for images only: embeddings are of one encoder.
+
+    Parameters
+    ----------
+    ensemble : PromptEnsemble
+        The text.
+    encoders : sequence of str or Encoder
+        Two or more.
+    **options
+        As for :class:`~promptboost.model.PromptClassifier`.
+
+    Examples
+    --------
+    >>> from PIL import Image
+    >>> from promptboost.model import PromptEnsemble, Round
+    >>> banks = {"fire": {"something red": 1}, "ice": {"something blue": 1}}
+    >>> ensemble = PromptEnsemble(("fire", "ice"), (Round("{}", banks, 0.0, 0.1),))
+    >>> both = AveragedClassifier(ensemble, ["fake:32-0", "fake:16-1"], cache=False)
+    >>> both
+    AveragedClassifier(2 classes, 1 round, 2 sentences, encoder=['fake:32-0', 'fake:16-1'])
+    >>> both.predict(Image.new("RGB", (8, 8), "red")).tolist()
+    ['fire']
+    """
+
+    def __init__(
+        self,
+        ensemble: PromptEnsemble,
+        encoders: Sequence[str | Encoder | TextSource],
+        *,
+        cache: bool = True,
+        device: str | None = None,
+        progress: bool = False,
+    ) -> None:
+        if len(encoders) < 2:
+            raise SettingError("an average is of two encoders or more")
+        options: dict[str, Any] = {"cache": cache, "device": device, "progress": progress}
+        super().__init__(ensemble, encoders[0], **options)
+        self.members = tuple(PromptClassifier(ensemble, one, **options) for one in encoders)
+
+    def beside(self, folder: Path) -> "AveragedClassifier":
+        """Take the vectors beside the text where they are of it."""
+        for member in (self, *self.members):
+            member._folder = folder
+        return self
+
+    def predict(self, images: Any) -> NDArray[np.str_]:
+        """Return the most probable class name of each image."""
+        best = self.predict_proba(images).argmax(axis=1)
+        return np.asarray(self.class_names, dtype=np.str_)[best]
+
+    def predict_proba(self, images: Any) -> NDArray[np.float64]:
+        """Return the mean over encoders of the probability of each class for each image, (n, K)."""
+        if not hasattr(images, "__len__") and hasattr(images, "__next__"):
+            images = list(images)
+        if not holds_images(images):
+            raise DataError("embeddings are of one encoder, and these are several: give images")
+        images = as_images(images)
+        return np.asarray(np.mean([one.predict_proba(images) for one in self.members], axis=0))
+
+    def decision_function(self, images: Any) -> NDArray[np.float64]:
+        """Return the logarithm of the mean probability, centred over the classes: (n, K)."""
+        logits = np.log(np.maximum(self.predict_proba(images), _TINY))
+        return np.asarray(logits - logits.mean(axis=1, keepdims=True))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the text, and its vectors on every encoder, into a folder."""
+        for member in self.members:
+            member.save(folder)
+
+    def __repr__(self) -> str:
+        names = [getattr(one._source, "id", one._source) for one in self.members]
+        sizes = f"{len(self.class_names)} classes, {count(len(self.ensemble), 'round')}"
+        return f"AveragedClassifier({sizes}, {self.ensemble.n_prompts} sentences, encoder={names})"
