@@ -6,10 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting.compiled import in_threads, nearest, products
+from promptboost.boosting.compiled import in_threads, multiply, nearest
 from promptboost.boosting.greedy.search import Effort
 from promptboost.boosting.grid import COSINE_UNIT, GridRows, block_of
 from promptboost.boosting.problem import GridPool
+
+# Rows whose numbers stand in memory as floats at once.
+_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -93,17 +96,21 @@ def scores_of(weak: Composition, X: GridRows, pool: GridPool) -> NDArray[np.floa
     The rows of several encoders are stacked: see :func:`~promptboost.boosting.grid.stacked`.
     """
     K, dim = len(pool.prompts), X.shape[1]
-    scores = np.empty((len(X), K), dtype=np.float64)
+    sums = np.empty((K, pool.templates.shape[2]))
+    sizes = np.empty(K)
     for k in range(K):
         copies = weak.banks[k]
-        rows = pool.prompts[k][list(copies)]
-        bank = np.concatenate([pool.templates[k, weak.template][None], rows])
         counts = np.array([weak.template_copies[k], *copies.values()], dtype=np.int64)
-        cosines = np.empty((len(X), len(bank)), dtype=np.int32)
-        for number, rows_of_one in enumerate(parts_of(len(X), pool.encoders)):
-            products(block_of(bank, number, dim), X[rows_of_one], cosines[rows_of_one])
-        scores[:, k] = (cosines @ counts) / (int(counts.sum()) * COSINE_UNIT)
-    return scores
+        rows = [pool.templates[k, weak.template][None], pool.prompts[k][list(copies)]]
+        sums[k], sizes[k] = counts @ np.concatenate(rows), counts.sum()
+    scores = np.empty((len(X), K))
+    for number, part in enumerate(parts_of(len(X), pool.encoders)):
+        class_rows = block_of(sums, number, dim)
+        for start in range(part.start, part.stop, _ROWS):
+            some = slice(start, min(start + _ROWS, part.stop))
+            # Whole numbers, with no partial sum above 2**45: in double precision none is rounded.
+            scores[some] = multiply(class_rows, X[some].astype(np.float64)).T
+    return scores / (sizes * COSINE_UNIT)
 
 
 def parts_of(count: int, encoders: int) -> list[slice]:
