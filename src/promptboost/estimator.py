@@ -256,7 +256,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     ) -> Examples:
         """Check X and y as scikit-learn does, learn the classes, and embed what are images."""
         if further and not holds_images(X):
-            raise DataError("X holds embeddings, which are of one encoder: give images to learn on several")
+            raise DataError(
+                "X holds embeddings, which are of one encoder: give images to learn on several"
+            )
         if not holds_images(X):
             check_no_pixels(X, source)
             rows, y = validate_data(self, X, y, dtype="numeric")

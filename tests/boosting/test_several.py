@@ -102,12 +102,14 @@ def test_rows_of_different_things_are_refused():
     rng = np.random.default_rng(0)
     with pytest.raises(EmbeddingError, match=r"rows of different things: \(3, 4\), \(2, 4\)"):
         side_by_side([coarse_rows(rng, count, 4, 3) for count in (3, 2)])
-    rows, _, pool = coarse(0, 2)
+    _, _, pool = coarse(0, 2)
     with pytest.raises(EmbeddingError, match="no blocks of 3 encoders"):
         GridPool.from_rows(pool.templates, pool.prompts, (1.0, 1.0, 1.0))
 
 
-@given(st.integers(0, 10_000), st.sampled_from([2, 3]), st.sampled_from([None, 1, 2]), st.booleans())
+@given(
+    st.integers(0, 10_000), st.sampled_from([2, 3]), st.sampled_from([None, 1, 2]), st.booleans()
+)
 def test_the_search_chooses_what_the_plain_one_does(seed, encoders, max_copies, penalty):
     rows, labels, pool = coarse(seed, encoders)
     X, y = stacked(rows, encoders), np.tile(labels, encoders)
@@ -180,7 +182,9 @@ def gradient_task(seed, encoders, scales, **settings):
     )
 
 
-@pytest.mark.parametrize(("encoders", "scales"), [(2, (1.0, 1.0)), (2, (1.0, 3.0)), (3, (1, 0.5, 2))])
+@pytest.mark.parametrize(
+    ("encoders", "scales"), [(2, (1.0, 1.0)), (2, (1.0, 3.0)), (3, (1, 0.5, 2))]
+)
 def test_the_sweeps_are_those_of_the_plain_composer(encoders, scales):
     compared = 0
     for seed in range(12):

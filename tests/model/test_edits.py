@@ -7,7 +7,7 @@ from hypothesis import given
 
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import InputError, LabelError, PoolError, SettingError
-from promptboost.model import PromptEnsemble, Round
+from promptboost.model import LearntOn, PromptEnsemble, Round
 from tests.model.ensembles import PATIENT, PROMPT, ensembles, pets
 
 NAMES = ("cat", "dog", "cow")
@@ -308,3 +308,14 @@ def test_one_sentence_is_enough_for_a_class():
 def test_additions_that_cannot_be(edit, error, message):
     with pytest.raises(error, match=message):
         edit(pets())
+
+
+def test_merged_texts_keep_the_encoders_that_all_were_learnt_on():
+    def learnt(scale, other="b"):
+        return pets(encoder_id="a", further_encoders=(LearntOn(other, "print", scale, 10.0),))
+
+    merged = learnt(30.0).merge(learnt(20.0))
+    assert [item.id for item in merged.encoders] == ["a", "b"]
+    assert merged.further_encoders[0].logit_scale == 20.0  # of the least sure
+    assert learnt(30.0).merge(learnt(20.0, "c")).further_encoders == ()
+    assert learnt(30.0).add("cat", "a cat asleep").further_encoders == learnt(30.0).further_encoders

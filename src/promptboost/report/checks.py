@@ -222,7 +222,8 @@ def _transfer_without_gain(run: Run) -> Answer:
         (moved.encoder, zero, boosted)
         for moved in run.results.transfers
         if not moved.learnt_on
-        and (zero := moved.of("zero-shot")) is not None and (boosted := moved.of(OURS)) is not None
+        and (zero := moved.of("zero-shot")) is not None
+        and (boosted := moved.of(OURS)) is not None
     ]
     if not rows:
         return _skipped("The ensemble was not tried on another encoder.")

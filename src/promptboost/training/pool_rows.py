@@ -351,7 +351,9 @@ class PoolRows:
         """Return the rows of one encoder of several, by its number and the length of its embeddings."""
         start = number * (self.grid.templates.shape[2] // self.grid.encoders)
         part = slice(start, start + dim)
-        return GridPool(self.grid.templates[..., part], tuple(P[:, part] for P in self.grid.prompts))
+        return GridPool(
+            self.grid.templates[..., part], tuple(P[:, part] for P in self.grid.prompts)
+        )
 
     def release(self) -> None:
         """Delete what is on disk, once nobody will go on with it."""

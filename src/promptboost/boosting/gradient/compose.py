@@ -185,7 +185,7 @@ def compose_by_gradient(
 class _Rows:
     """The rows a sweep works on, and their logits under the banks as they are.
 
-    Those of several encoders are stacked, and `scales` have their logit scales, as multiples of the first one's.
+    Those of several encoders are stacked; `scales` has their logit scales, in multiples of the first.
     """
 
     def __init__(

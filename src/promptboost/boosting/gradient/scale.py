@@ -223,7 +223,9 @@ def calibrated_scale(shots: Shots, pool: GridPool, encoder: int = 0) -> float:
     that are as good to a thousandth, the lowest. It is that of one encoder, the first of several.
     """
     dim = pool.templates.shape[2] // pool.encoders
-    originals, templates = (block_of(rows, encoder, dim) for rows in (shots.originals, pool.templates))
+    originals, templates = (
+        block_of(rows, encoder, dim) for rows in (shots.originals, pool.templates)
+    )
     hits = template_hits(originals, shots.labels, templates)
     rows = templates[:, hits.sum(axis=0).argmax()].astype(np.float64)
     cosines = originals.astype(np.float64) @ rows.T / COSINE_UNIT
