@@ -235,8 +235,8 @@ class Setting:
         if self.several and isinstance(value, list | tuple):
             values = tuple(self.checked(item, called) for item in value)
             if not values or len(set(values)) < len(values):
-                problem = "names one twice" if values else "is an empty list"
-                raise SettingError(f"{called or self.name} {problem}: give each once")
+                odd = "names one twice" if values else "is an empty list"
+                raise SettingError(f"{called or self.name} {odd}: give each once")
             return values[0] if len(values) == 1 else values
         if problem := self._problem(value):
             raise SettingError(f"{called or self.name} is {_shown(value)}, but must be {problem}")

@@ -147,7 +147,7 @@ def test_refuses_versions_that_cannot_be(version):
 
 def test_refuses_a_later_version_and_says_what_to_type():
     def later(record):
-        record.update(schema_version=2, novelty={})
+        record.update(schema_version=3, novelty={})
 
     with pytest.raises(FileFormatError, match=r"later promptboost.*pip install -U promptboost"):
         PromptEnsemble.from_json(changed(later))

@@ -7,8 +7,8 @@ and the weights it starts with, so a fit can be stopped after any round and cont
 With several encoders each view has a row of each, and a composer sees them all. The weight belongs to the
 image: it changes by the mean over encoders of SAMME.R's exponent, so to the geometric mean of the weights
 that each encoder alone would give. A weight for each row instead would let an image that one encoder
-will never see rightly fill the rounds of that encoder, which no wording mends; this way, what is hard for all
-counts most, that is where the words are at fault. With one encoder it is SAMME.R.
+will never see rightly fill the rounds of that encoder, which no wording mends; this way, what is hard for
+all counts most, that is where the words are at fault. With one encoder it is SAMME.R.
 """
 
 from collections.abc import Callable, Iterator
