@@ -14,7 +14,14 @@ import numpy as np
 
 from promptboost.encoders import Encoder
 from promptboost.errors import FileFormatError, PromptBoostError, RunError
-from promptboost.evaluation.cells import CompareRequest, Key, Line, Notebook, Result, check_same
+from promptboost.evaluation.cells import (
+    CellResult,
+    CompareRequest,
+    Key,
+    Notebook,
+    Result,
+    check_same,
+)
 from promptboost.evaluation.measures import Guesses
 from promptboost.evaluation.summary import accuracy_figure, curves, markdown, to_csv, with_times
 from promptboost.evaluation.world import Draw, World
@@ -120,7 +127,7 @@ def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:
     stop it at any time, and the same request goes on.
     """
     world = World(request)
-    book = Notebook(request.out / "cells.jsonl", Line)
+    book = Notebook(request.out / "cells.jsonl", CellResult)
     cells = usable_cells(request, world, book, say)
     check_same(request.out, _about(request, world), say)
     say_what_is_short(request, world, say)
