@@ -170,7 +170,7 @@ def parse_json(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None =
     try:
         return json.loads(text, object_pairs_hook=pairs or unique)
     except RecursionError as error:
-        raise FileFormatError("it is nested too deeply") from error
+        raise ValueError("it is nested too deeply") from error
 
 
 def load_toml(text: str, where: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ Key = Mapping[str, str | int | float]
 Result = dict[str, Any]
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     """One result of a comparison, with the key it is kept under: what a table needs."""
 
     method: str

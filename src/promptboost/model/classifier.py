@@ -92,7 +92,8 @@ def settled_head(folder: Path, ensemble: PromptEnsemble, made: AnyHead) -> AnyHe
     except FileNotFoundError:
         return made
     except (OSError, FileFormatError) as error:
-        _log.warning("%r is not used, but made again from the text: %s", str(path), error)
+        # As Python writes it: a terminal obeys nothing that a damaged or forged file holds.
+        _log.warning("A head is not used, but made again from the text: %r", str(error))
         return made
     of_text = ensemble.has_fingerprint(stored.ensemble_fingerprint)
     if not of_text or stored.encoder_fingerprint != made.encoder_fingerprint:
