@@ -15,6 +15,7 @@ from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_embeddings, as_images, holds_images
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource
+from promptboost.encoders.trust import check_trusted
 from promptboost.errors import (
     DataError,
     EncoderError,
@@ -73,6 +74,7 @@ def load(
     cache: bool = True,
     device: str | None = None,
     progress: bool = False,
+    allow_download: bool = False,
 ) -> "PromptClassifier":
     """Load a classifier that answers for images.
 
@@ -88,9 +90,14 @@ def load(
         Where an encoder given by name runs, as torch spells it; by default the fastest there is.
     progress : bool, default=False
         Show progress bars on a terminal.
+    allow_download : bool, default=False
+        Get the encoder that the file names from a model hub, if it is not on this machine. What you
+        name yourself by `encoder` needs no leave.
 
     Raises
     ------
+    EncoderError
+        When the encoder is first needed: if it is not here, or is code that only the file names.
     InputError
         If there is no ensemble (it is a FileNotFoundError too), or it cannot be understood.
 
@@ -111,7 +118,14 @@ def load(
     if place.is_dir():
         place = place / ENSEMBLE_FILE
     ensemble = PromptEnsemble.load(place)
-    classifier = PromptClassifier(ensemble, encoder, cache=cache, device=device, progress=progress)
+    classifier = PromptClassifier(
+        ensemble,
+        encoder,
+        cache=cache,
+        device=device,
+        progress=progress,
+        allow_download=allow_download,
+    )
     classifier._folder = place.parent
     return classifier
 
@@ -137,6 +151,8 @@ class PromptClassifier:
         Where an encoder given by name runs.
     progress : bool, default=False
         Show progress bars on a terminal.
+    allow_download : bool, default=False
+        Get the encoder that the ensemble names from a model hub, if it is not on this machine.
 
     Examples
     --------
@@ -163,6 +179,7 @@ class PromptClassifier:
         cache: bool = True,
         device: str | None = None,
         progress: bool = False,
+        allow_download: bool = False,
     ) -> None:
         if not isinstance(encoder, str | Encoder | Mapping | None) and not callable(encoder):
             raise SettingError(
@@ -173,6 +190,7 @@ class PromptClassifier:
             raise LabelError("the head and the ensemble are of different classes")
         self.ensemble = ensemble
         self._source = ensemble.encoder_id if encoder is None else encoder
+        self._named_by_file, self._allow_download = encoder is None, allow_download
         self._given_head = head
         self._cache, self._device, self._progress = cache, device, progress
         self._folder: Path | None = None
@@ -209,6 +227,8 @@ class PromptClassifier:
         if isinstance(source, Embedder):
             return source
         if isinstance(source, str):
+            if self._named_by_file:
+                check_trusted(source, allow_download=self._allow_download)
             return Embedder.open(
                 source, cache=self._cache, progress=self._progress, device=self._device
             )

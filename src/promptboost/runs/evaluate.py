@@ -29,10 +29,18 @@ def evaluate_run(
     cache: bool = True,
     progress: bool = True,
     device: str | None = None,
+    allow_download: bool = False,
 ) -> dict[str, Any]:
     """Measure a run on labelled images: the split ``test`` if there is one, else all."""
     folder = RunFolder(run)
-    predictor = Predictor.open(run, encoder=encoder, cache=cache, progress=progress, device=device)
+    predictor = Predictor.open(
+        run,
+        encoder=encoder,
+        cache=cache,
+        progress=progress,
+        device=device,
+        allow_download=allow_download,
+    )
     classifier = predictor.classifier
     names, embedder, head = classifier.class_names, classifier.embedder, classifier.head
     data = load_data(source, progress=progress)
