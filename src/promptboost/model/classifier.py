@@ -30,6 +30,8 @@ from promptboost.model.votes import VotingHead
 
 AnyHead = LinearHead | VotingHead
 
+_NAME_LENGTH, _PATH_LENGTH = 255, 4096  # of most file systems, in bytes
+
 
 def encoder_slug(encoder_id: str) -> str:
     """Turn the name of an encoder into a part of a file name."""
@@ -39,6 +41,19 @@ def encoder_slug(encoder_id: str) -> str:
 def head_file(encoder_id: str | None) -> str:
     """Return the name of the file with the head for one encoder, or for rows of no known one."""
     return f"head{'' if encoder_id is None else f'-{encoder_slug(encoder_id)}'}.safetensors"
+
+
+def check_head_file(encoder_id: str, folder: Path | None = None) -> None:
+    """Raise if no file could have the name that a head for this encoder has, in `folder`."""
+    # What is written first, beside the file, has a name of its own, which is short.
+    name = head_file(encoder_id)
+    if len(name) > _NAME_LENGTH:
+        raise EncoderError(
+            f"the name of the encoder has {len(encoder_id):,} characters, too many for the name of "
+            f"the file its vectors are kept in: {encoder_id[:60]}…"
+        )
+    if folder is not None and len(os.fsencode(folder.absolute() / name)) >= _PATH_LENGTH:
+        raise SettingError(f"the path of the run is too long to hold its files: {folder}")
 
 
 def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:

@@ -9,12 +9,12 @@ import msgspec
 from promptboost.data import Dataset, load_data
 from promptboost.data.shots import Task, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
-from promptboost.errors import DataError, PromptBoostError
+from promptboost.errors import DataError, PromptBoostError, without_place
 from promptboost.evaluation.baselines import TEXT_BASELINES, pool_heads, zero_shot_head
 from promptboost.evaluation.measures import OURS, Guesses, accuracy, confusions, per_class
 from promptboost.evaluation.world import pool_for
 from promptboost.model import PromptEnsemble
-from promptboost.model.classifier import AnyHead, embed_ensemble
+from promptboost.model.classifier import AnyHead, check_head_file, embed_ensemble
 from promptboost.pool import PromptPool
 from promptboost.runs.predict import Predictor
 from promptboost.runs.results import TransferResult, flat_answer, method_answer, old_names
@@ -121,6 +121,7 @@ def transfer_run(
     folder.check_finished()
     ensemble = PromptEnsemble.load(folder.ensemble_path)
     results = folder.results
+    check_head_file(encoder, run)
     embedder = Embedder.open(encoder, cache=cache, progress=progress, device=device)
     measured = _held_out(folder, ensemble, source, progress)
     head = embed_ensemble(ensemble, embedder)
@@ -174,12 +175,17 @@ def _held_out(
     except DataError as error:
         if source is not None:
             raise
-        return _Measured(empty, note=f"not measured: {error}")
+        # The note goes into the figures, which are passed on: without the folders above the images.
+        where = str(folder.source.path)
+        return _Measured(
+            empty, note=f"not measured: {str(error).replace(where, without_place(where))}"
+        )
     if task.learn.fingerprint == folder.tables.get("data", {}).get("learn_fingerprint"):
         kept = with_classes(task.held_out, ensemble.class_names)
         return _Measured(kept, note="" if len(kept) else "not measured: no image was held out")
     if source is None:
-        return _Measured(empty, note=f"not measured: the images in {folder.source} have changed")
+        shown = without_place(str(folder.source))
+        return _Measured(empty, note=f"not measured: the images in {shown} have changed")
     return _others(folder, with_classes(_all_or_test(task), ensemble.class_names))
 
 

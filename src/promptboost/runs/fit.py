@@ -23,6 +23,7 @@ from promptboost.errors import InputError, RunError
 from promptboost.evaluation.world import pool_for
 from promptboost.files import write_text
 from promptboost.model import PromptEnsemble
+from promptboost.model.classifier import check_head_file
 from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
 from promptboost.runs.preflight import (
     START_AGAIN,
@@ -35,6 +36,7 @@ from promptboost.runs.preflight import (
     pool_remarks,
     prompts_remarks,
     task_remarks,
+    usable_store,
 )
 from promptboost.runs.results import Results, old_names
 from promptboost.runs.run_folder import RunFolder
@@ -84,7 +86,7 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     if continuing and run.state == "finished":
         say(f"the run in {run.path} is finished already")
         return run.results
-    embedder = _prepare(request, source, run, settings)
+    embedder = _prepare(request, source, run, settings, say)
     task = load_task(source, settings, progress=request.progress)
     task = replace(task, source=request.source)  # figures name it as it was typed
     for line in task_remarks(task, settings.shots):
@@ -107,15 +109,19 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
 
 
 def _prepare(
-    request: FitRequest, source: DataSource, run: RunFolder, settings: FitConfig
+    request: FitRequest,
+    source: DataSource,
+    run: RunFolder,
+    settings: FitConfig,
+    say: Callable[[str], None],
 ) -> Embedder:
     """Find what is wrong while it is cheap: reading all images can take minutes."""
+    check_head_file(settings.encoder, run.path)
     check_place(run)
     check_inputs(source, settings)
-    if request.cache:
-        check_store()
+    cache = usable_store(request.cache, say)
     return Embedder.open(
-        settings.encoder, cache=request.cache, progress=request.progress, device=request.device
+        settings.encoder, cache=cache, progress=request.progress, device=request.device
     )
 
 
