@@ -84,7 +84,9 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda a: "-".join(a)[:30].encode("ascii", "replace").decode())
+@pytest.mark.parametrize(
+    "arguments", COMMANDS, ids=lambda a: "-".join(a)[:30].encode("ascii", "replace").decode()
+)
 @pytest.mark.parametrize("as_json", [False, True])
 def test_no_command_lets_a_control_character_through(capsys, strange, arguments, as_json):
     for number, name in enumerate(("one", "two")):

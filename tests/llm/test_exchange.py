@@ -164,7 +164,7 @@ def test_what_would_grow_when_it_is_read(provider, inner, why):
 
 
 def test_brackets_and_digits_in_a_text_are_text():
-    text = "[{\\\"[" * 50_000 + "9" * 500
+    text = '[{\\"[' * 50_000 + "9" * 500
     assert _problem(json.dumps({"choices": [{"message": {"content": text}}]}).encode()) is None
     assert _problem(b'["' + b"\\" * 100_001) is None  # a text that does not end
     assert _problem(b"[" * 70) is not None

@@ -40,8 +40,16 @@ _MAX_BYTES = MAX_PIXELS * 8
 # Bytes a pixel takes once decoded, and while it is, where the format's decoder takes more (measured).
 _MODE_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 _FORMAT_BYTES = {
-    "WEBP": 17, "JPEG2000": 26, "AVIF": 12, "GIF": 8, "ICO": 8, "ICNS": 8, "DDS": 8,
-    "SGI": 8, "QOI": 8, "PSD": 8,
+    "WEBP": 17,
+    "JPEG2000": 26,
+    "AVIF": 12,
+    "GIF": 8,
+    "ICO": 8,
+    "ICNS": 8,
+    "DDS": 8,
+    "SGI": 8,
+    "QOI": 8,
+    "PSD": 8,
 }
 _PROGRESSIVE = 2  # bytes of each sample of a JPEG that comes in passes, all of which are kept
 _DEFLATE = 1032  # times: no PNG is larger than so much its file
@@ -275,9 +283,7 @@ def _size_of(stream: Any) -> int:
     return size
 
 
-def _check_memory(
-    image: "Image", full_size: tuple[int, int], needed: int, file_size: int
-) -> None:
+def _check_memory(image: "Image", full_size: tuple[int, int], needed: int, file_size: int) -> None:
     """Raise if decoding takes far more memory than the file is worth."""
     width, height = full_size
     if image.format == "PNG" and file_size * _DEFLATE < width * height // 8:

@@ -218,9 +218,7 @@ class Embedder:
     def _do_without(self, error: StoreError) -> None:
         """Keep nothing from now on: a store only saves time, and its faults are no reason to stop."""
         self.store = None
-        warnings.warn(
-            f"{error} Going on without the embedding store", StoreWarning, stacklevel=3
-        )
+        warnings.warn(f"{error} Going on without the embedding store", StoreWarning, stacklevel=3)
 
     def _bar(self, total: int, what: str, unit: str, leave: bool = True) -> Any:
         from tqdm import tqdm

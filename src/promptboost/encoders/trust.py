@@ -102,4 +102,3 @@ def _in_hub_cache(repository: str) -> bool:
         return False
     folder = Path(HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}" / "snapshots"
     return any(file.is_file() for file in folder.glob("*/*"))
-

@@ -110,7 +110,9 @@ def _unpacked(answer: Any) -> Iterator[bytes]:
     """Yield the bytes of an answer as they come; raise AskError where they are too many."""
     packing = answer.headers.get("content-encoding", "identity").strip().lower()
     if packing not in ("identity", "gzip", "x-gzip", "deflate", ""):
-        raise AskError(f"the server packed its reply with {packing[:20]!r}, which was not asked for")
+        raise AskError(
+            f"the server packed its reply with {packing[:20]!r}, which was not asked for"
+        )
     inflate = zlib.decompressobj(47) if packing not in ("identity", "") else None
     size = 0
     for part in answer.iter_raw(_PIECE):
