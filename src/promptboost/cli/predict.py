@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.options import embeds, run_argument
+from promptboost.cli.options import allow_download_option, embeds, run_argument
 from promptboost.cli.output import (
     JOINERS,
     UNUSABLE,
@@ -43,6 +43,7 @@ promptboost predict run holiday/ --format csv > answers.csv
     show_default=True,
 )
 @click.option("--encoder", help="See with another encoder than the run was fitted on.")
+@allow_download_option
 @embeds
 @speaks
 def predict(
@@ -52,6 +53,7 @@ def predict(
     top_k: int,
     layout: str,
     encoder: str | None,
+    allow_download: bool,
     no_cache: bool,
     device: str | None,
 ) -> int:
@@ -65,7 +67,12 @@ def predict(
 
     progress = out.progress and layout == "table"
     predictor = Predictor.open(
-        run, encoder=encoder, cache=not no_cache, progress=progress, device=device
+        run,
+        encoder=encoder,
+        cache=not no_cache,
+        progress=progress,
+        device=device,
+        allow_download=allow_download,
     )
     problems: list[str | None] = []
 

@@ -17,6 +17,7 @@ from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_embeddings, as_images, holds_images
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource
+from promptboost.encoders.trust import check_trusted
 from promptboost.errors import (
     DataError,
     EncoderError,
@@ -39,6 +40,7 @@ AnyHead = LinearHead | VotingHead
 # hundredth of what tells classes apart.
 _SAME = 1e-4
 _log = logging.getLogger(__name__)
+_NAME_LENGTH, _PATH_LENGTH = 255, 4096  # of most file systems, in bytes
 
 
 def encoder_slug(encoder_id: str) -> str:
@@ -49,6 +51,19 @@ def encoder_slug(encoder_id: str) -> str:
 def head_file(encoder_id: str | None) -> str:
     """Return the name of the file with the head for one encoder, or for rows of no known one."""
     return f"head{'' if encoder_id is None else f'-{encoder_slug(encoder_id)}'}.safetensors"
+
+
+def check_head_file(encoder_id: str, folder: Path | None = None) -> None:
+    """Raise if no file could have the name that a head for this encoder has, in `folder`."""
+    # What is written first, beside the file, has a name of its own, which is short.
+    name = head_file(encoder_id)
+    if len(name) > _NAME_LENGTH:
+        raise EncoderError(
+            f"the name of the encoder has {len(encoder_id):,} characters, too many for the name of "
+            f"the file its vectors are kept in: {encoder_id[:60]}…"
+        )
+    if folder is not None and len(os.fsencode(folder.absolute() / name)) >= _PATH_LENGTH:
+        raise SettingError(f"the path of the run is too long to hold its files: {folder}")
 
 
 def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:
@@ -126,6 +141,7 @@ def load(
     cache: bool = True,
     device: str | None = None,
     progress: bool = False,
+    allow_download: bool = False,
 ) -> "PromptClassifier":
     """Load a classifier that answers for images.
 
@@ -141,9 +157,14 @@ def load(
         Where an encoder given by name runs, as torch spells it; by default the fastest there is.
     progress : bool, default=False
         Show progress bars on a terminal.
+    allow_download : bool, default=False
+        Get the encoder that the file names from a model hub, if it is not on this machine. What you
+        name yourself by `encoder` needs no leave.
 
     Raises
     ------
+    EncoderError
+        When the encoder is first needed: if it is not here, or is code that only the file names.
     InputError
         If there is no ensemble (it is a FileNotFoundError too), or it cannot be understood.
 
@@ -164,7 +185,14 @@ def load(
     if place.is_dir():
         place = place / ENSEMBLE_FILE
     ensemble = PromptEnsemble.load(place)
-    classifier = PromptClassifier(ensemble, encoder, cache=cache, device=device, progress=progress)
+    classifier = PromptClassifier(
+        ensemble,
+        encoder,
+        cache=cache,
+        device=device,
+        progress=progress,
+        allow_download=allow_download,
+    )
     classifier._folder = place.parent
     return classifier
 
@@ -190,6 +218,8 @@ class PromptClassifier:
         Where an encoder given by name runs.
     progress : bool, default=False
         Show progress bars on a terminal.
+    allow_download : bool, default=False
+        Get the encoder that the ensemble names from a model hub, if it is not on this machine.
 
     Examples
     --------
@@ -216,6 +246,7 @@ class PromptClassifier:
         cache: bool = True,
         device: str | None = None,
         progress: bool = False,
+        allow_download: bool = False,
     ) -> None:
         if not isinstance(encoder, str | Encoder | Mapping | None) and not callable(encoder):
             raise SettingError(
@@ -226,6 +257,7 @@ class PromptClassifier:
             raise LabelError("the head and the ensemble are of different classes")
         self.ensemble = ensemble
         self._source = ensemble.encoder_id if encoder is None else encoder
+        self._named_by_file, self._allow_download = encoder is None, allow_download
         self._given_head = head
         self._cache, self._device, self._progress = cache, device, progress
         self._folder: Path | None = None
@@ -262,6 +294,8 @@ class PromptClassifier:
         if isinstance(source, Embedder):
             return source
         if isinstance(source, str):
+            if self._named_by_file:
+                check_trusted(source, allow_download=self._allow_download)
             return Embedder.open(
                 source, cache=self._cache, progress=self._progress, device=self._device
             )

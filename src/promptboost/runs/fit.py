@@ -23,6 +23,7 @@ from promptboost.evaluation.overlap import inspect
 from promptboost.evaluation.world import pool_for
 from promptboost.files import json_text
 from promptboost.model import PromptEnsemble
+from promptboost.model.classifier import check_head_file
 from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
 from promptboost.runs.preflight import (
     START_AGAIN,
@@ -35,6 +36,7 @@ from promptboost.runs.preflight import (
     pool_remarks,
     prompts_remarks,
     task_remarks,
+    usable_store,
 )
 from promptboost.runs.results import Results, old_names
 from promptboost.runs.run_folder import POOL_ROWS, RunFolder
@@ -113,7 +115,7 @@ def _fit(
     if continuing and _has_all(run):
         run.end()  # stopped before it took the place of another, or finished meanwhile
         return _finished_already(home, source, request, say)
-    embedder = _prepare(request, source, settings)
+    embedder = _prepare(request, source, settings, say)
     task = load_task(source, settings, progress=request.progress)
     task = replace(task, source=request.source)  # figures name it as it was typed
     inspection = inspect(task.learn, task.held_out)
@@ -137,13 +139,15 @@ def _fit(
     return results
 
 
-def _prepare(request: FitRequest, source: DataSource, settings: FitConfig) -> Embedder:
+def _prepare(
+    request: FitRequest, source: DataSource, settings: FitConfig, say: Callable[[str], None]
+) -> Embedder:
     """Find what is wrong while it is cheap: reading all images can take minutes."""
+    check_head_file(settings.encoder, request.run)
     check_inputs(source, settings)
-    if request.cache:
-        check_store()
+    cache = usable_store(request.cache, say)
     return Embedder.open(
-        settings.encoder, cache=request.cache, progress=request.progress, device=request.device
+        settings.encoder, cache=cache, progress=request.progress, device=request.device
     )
 
 

@@ -211,7 +211,7 @@ def _task_facts(task: Task, settings: FitConfig) -> TaskFacts:
         seed=settings.seed,
         learn_digests=tuple(sorted({image.digest().hex() for image in task.learn.images})),
         bad_images=tuple(LeftOut(_text(b.path), _text(b.reason)) for b in task.learn.bad),
-    )
+    ).public
 
 
 def _text(text: str) -> str:

@@ -37,10 +37,18 @@ class Predictor:
         cache: bool = True,
         progress: bool = True,
         device: str | None = None,
+        allow_download: bool = False,
     ) -> "Predictor":
         """Load a run with the encoder it was fitted on, or with another."""
         RunFolder(run).check_readable()
-        classifier = load(run, encoder, cache=cache, device=device, progress=progress)
+        classifier = load(
+            run,
+            encoder,
+            cache=cache,
+            device=device,
+            progress=progress,
+            allow_download=allow_download,
+        )
         if encoder is None and classifier.ensemble.encoder_id is None:
             raise RunError("the ensemble does not say which encoder it is for; add --encoder NAME")
         return cls(classifier)
