@@ -22,6 +22,7 @@ from promptboost.errors import InputError, RunError
 from promptboost.evaluation.overlap import inspect
 from promptboost.evaluation.world import pool_for
 from promptboost.files import json_text
+from promptboost.folders import tidy
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import check_head_file
 from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
@@ -78,6 +79,7 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     run.check_free(overwrite=request.overwrite, resume=request.resume)
     _check_apart(source, run)
     if request.resume and run.unfinished is None and _has_all(run):
+        tidy(run.path)
         return _finished_already(run, source, request, say)
     check_place(run)
     with run.writing("fit", fit=True):
