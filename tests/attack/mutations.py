@@ -182,7 +182,7 @@ _OFTEN = (30, 25, 15, 5, 3, 17)
 def case(world: World, seed: int, number: int) -> Case:
     """Draw one attack; the same seed and number are the same attack."""
     draw = random.Random(f"{seed}-{number}")
-    if draw.random() < 0.06:
+    if draw.random() < 0.1:
         file, alter = draw.choice(
             (("cells.jsonl", altered_json_lines), ("compare.json", altered_json))
         )

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -34,7 +34,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     prompts: Positive | None = None
     fit_s: Positive
     predict_ms: Positive | None
-    via: str
+    via: Literal["", "text", "emulated", "refit"]
     image_passes: Count = 1
 
 
