@@ -9,7 +9,7 @@ of an encoder that the row was not learnt on. Figures are means over draws, in p
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from promptboost.data.shots import load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.evaluation.baselines import zero_shot_head
 from promptboost.evaluation.world import pool_for
-from promptboost.model.classifier import embed_ensemble
+from promptboost.model.classifier import AnyHead, embed_ensemble
 from promptboost.runs.learned import embed_task, learn
 
 ENCODERS = ("conse:lite0", "conse:lite2-l6", "conse:lite0-l3", "conse:lite2")
@@ -70,11 +70,11 @@ def measure(
     held_out = {name: one.originals(task.held_out) for name, one in embedders.items()}
     labels = task.held_out.labels
 
-    def accuracies(learnt_on: tuple[str, ...], head_on: dict[str, object]) -> list[Figure]:
+    def accuracies(learnt_on: tuple[str, ...], head_on: Mapping[str, AnyHead]) -> list[Figure]:
         return [
             Figure(
                 *(data, shots, seed, composer, learnt_on, name),
-                float(np.mean(head.predict_index(held_out[name]) == labels)),  # type: ignore[attr-defined]
+                float(np.mean(head.predict_index(held_out[name]) == labels)),
             )
             for name, head in head_on.items()
         ]

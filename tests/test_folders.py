@@ -1,8 +1,8 @@
 """Folders with one writer at a time, and sets of files that are swapped at once."""
 
-import multiprocessing
 import os
-import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -21,43 +21,45 @@ def names(folder):
     return sorted(os.listdir(folder))
 
 
-def hold(folder, held, release):
-    with writing(folder, "fit"):
-        held.set()
-        release.wait()
+HOLD = """
+import sys
+from pathlib import Path
+from promptboost.folders import writing
+
+with writing(Path(sys.argv[1]), "fit"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
 @pytest.fixture
 def holder(tmp_path):
-    """Another process that holds the folder; its process, and what lets go of it."""
-    context = multiprocessing.get_context("spawn")
-    held, release = context.Event(), context.Event()
-    process = context.Process(target=hold, args=(tmp_path / "run", held, release))
-    process.start()
-    assert held.wait(60)
-    yield process, release
-    release.set()
-    process.join()
+    """Another process that holds the folder until its input is closed."""
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | paths
+    ) as process:
+        assert process.stdout.readline() == b"held\n"
+        yield process
 
 
 def test_the_second_writer_is_told_who_the_first_is(holder, tmp_path):
-    process, release = holder
     told = (
-        rf"another fit \(process {process.pid} on .*\) is writing to .*run; wait for it or stop it"
+        rf"another fit \(process {holder.pid} on .*\) is writing to .*run; wait for it or stop it"
     )
     with pytest.raises(RunError, match=told), writing(tmp_path / "run", "fit", patience=0):
         raise AssertionError("two writers")
     said = []
-    threading.Timer(0.2, release.set).start()
+    threading.Timer(0.2, holder.stdin.close).start()
     with writing(tmp_path / "run", "report", say=said.append):
         assert names(tmp_path / "run") == [".promptboost.lock"]
     assert [line.split(" (")[0] for line in said] == ["waiting for another fit"]
 
 
 def test_a_killed_writer_holds_nothing(holder, tmp_path):
-    process, _ = holder
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
+    holder.kill()
+    holder.wait()
     assert names(tmp_path / "run") == [".promptboost.lock"]
     with writing(tmp_path / "run", "fit", patience=0):
         write_text(tmp_path / "run" / "a", "")

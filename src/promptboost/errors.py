@@ -5,11 +5,12 @@ are about what the caller gave; each message says what is wrong, where, and what
 """
 
 import os
+import re
 import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 
 class PromptBoostError(Exception):
@@ -90,6 +91,35 @@ def place(path: str | Path) -> str:
     here = Path.cwd()
     inside = absolute.is_relative_to(here) and here != Path(here.anchor)
     return str(absolute.relative_to(here)) if inside else str(path)
+
+
+def without_place(text: str, keep: int = 1) -> str:
+    """Write a path for strangers: of an absolute one the last parts only, and others as they are.
+
+    Before it may stand the name of a benchmark or an architecture, and after it that of a split file.
+
+    Examples
+    --------
+    >>> without_place("/home/me/photos"), without_place("photos/owls"), without_place("emoji")
+    ('photos', 'photos/owls', 'emoji')
+    >>> without_place("dtd:/data/dtd@/home/me/split.json")
+    'dtd:dtd@split.json'
+    >>> without_place("/home/me/photos/owl/1.jpg", keep=2)
+    'owl/1.jpg'
+    """
+    if "/" not in text and "\\" not in text:
+        return text
+    parts = re.split(r"(?<=@)|(?<=[\w-]{2}:)", text)
+    return "".join(_ending(part, keep) for part in parts)
+
+
+def _ending(text: str, keep: int) -> str:
+    at = "@" if text.endswith("@") else ""
+    path = text.removesuffix("@")
+    for kind in (PurePosixPath, PureWindowsPath):
+        if kind(path).is_absolute():
+            return "/".join(kind(path).parts[1:][-keep:]) + at
+    return f"{Path(path).name}{at}" if path.startswith("~") else text
 
 
 def _typed(program: Path) -> str:

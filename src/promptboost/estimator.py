@@ -261,11 +261,11 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             )
         if not holds_images(X):
             check_no_pixels(X, source)
-            rows, y = validate_data(self, X, y, dtype="numeric")
-            rows = np.asarray(rows, dtype=np.float64)
-            labels, weights = self._checked_targets(y, sample_weight, rows)
-            ids = tuple(map(str, range(len(rows))))
-            return Examples(rows, labels, ids, weights, checked_views(views, rows))
+            given, y = validate_data(self, X, y, dtype="numeric")
+            numbers = np.asarray(given, dtype=np.float64)
+            labels, weights = self._checked_targets(y, sample_weight, numbers)
+            ids = tuple(map(str, range(len(numbers))))
+            return Examples(numbers, labels, ids, weights, checked_views(views, numbers))
         if views is not None:
             raise SettingError("views go with embeddings; X holds images, whose views are drawn")
         data = Dataset(as_images(X), ())
@@ -280,7 +280,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             embedder.images(data, views=wanted, view_scale=config.view_scale)
             for embedder in (image_embedder(source), *further)
         ]
-        rows = every[0] if len(every) == 1 else side_by_side(every, name="images")
+        rows: Any = every[0] if len(every) == 1 else side_by_side(every, name="images")
         self.n_features_in_ = every[0].shape[2]
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
         seen = rows[:, 1:] if wanted else None

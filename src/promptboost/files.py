@@ -17,8 +17,9 @@ import sys
 import tomllib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from promptboost.errors import FileFormatError, InputError, PoolError
 
@@ -103,7 +104,7 @@ def append_bytes(path: str | os.PathLike[str], data: bytes | memoryview) -> None
         os.fsync(stream.fileno())
 
 
-def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
     """Open a regular file to read it; raise NotAFileError for what could hang its reader."""
     return open(_regular(path, os.O_RDONLY), "rb")
 
@@ -170,7 +171,7 @@ def parse_json(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None =
     try:
         return json.loads(text, object_pairs_hook=pairs or unique)
     except RecursionError as error:
-        raise FileFormatError("it is nested too deeply") from error
+        raise ValueError("it is nested too deeply") from error
 
 
 def load_toml(text: str, where: str) -> dict[str, Any]:

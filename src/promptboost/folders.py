@@ -182,6 +182,13 @@ def settle(folder: Path) -> None:
         ) from problem
 
 
+def tidy(folder: Path) -> None:
+    """Remove what killed writers left, unless one is at work or the folder cannot be written to."""
+    if any(is_ours(name) for name in os.listdir(folder)):
+        with contextlib.suppress(OSError, RunError), writing(folder, "tidying", patience=0):
+            pass
+
+
 def steady(folder: Path, read: Callable[[], T]) -> T:
     """Return what `read` reads in a folder: all of it from before a swap, or from after it."""
     for _ in range(_READS):

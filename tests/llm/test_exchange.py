@@ -185,9 +185,9 @@ def test_a_server_that_miscounts_tokens_is_not_believed(provider):
 
 @both
 def test_a_question_that_is_sent_on_and_on(provider):
-    with Server(lambda *_: Act(status=307, headers={"location": "/v1/messages"})) as server:
-        with pytest.raises(AskError, match="sent the question on"):
-            ask(server, provider, "?")
+    on = Act(status=307, headers={"location": "/v1/messages"})
+    with Server(lambda *_: on) as server, pytest.raises(AskError, match="sent the question on"):
+        ask(server, provider, "?")
     assert len(server.requests) == 5
 
 

@@ -9,7 +9,7 @@ import pytest
 import promptboost.runs.fit as fit_module
 from promptboost.data import read_image
 from promptboost.encoders.embedder import Embedder
-from promptboost.errors import DataError, EncoderError, PoolError, RunError, StoreError
+from promptboost.errors import DataError, EncoderError, PoolError, RunError, SettingError
 from promptboost.files import write_text
 from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.runs.fit import fit_run
@@ -204,7 +204,7 @@ def test_a_run_goes_on_from_another_folder(fitted, monkeypatch, tmp_path_factory
     assert run.state == "finished"
 
 
-@pytest.mark.parametrize("fault", ["encoder", "place", "store", "sentences"])
+@pytest.mark.parametrize("fault", ["encoder", "long name", "place", "sentences"])
 def test_what_is_cheap_to_find_is_found_before_images_are_read(task, monkeypatch, fault):
     def read(*_, **__):
         raise AssertionError("images were read")
@@ -214,14 +214,40 @@ def test_what_is_cheap_to_find_is_found_before_images_are_read(task, monkeypatch
     run, options, error, said = {
         "encoder": ("run", {"encoder": "conse:lite9"}, EncoderError, "no encoder"),
         "place": ("file/run", {}, RunError, "file: Not a directory; choose another place"),
-        "store": ("run", {}, StoreError, "PROMPTBOOST_CACHE"),
+        "long name": ("run", {"encoder": f"some.{'x' * 250}:Eye"}, EncoderError, "too many for"),
         "sentences": ("run", {"prompts": "nowhere.json"}, PoolError, "cannot read"),
     }[fault]
-    if fault == "store":
-        monkeypatch.setenv("PROMPTBOOST_CACHE", str(task / "file"))
     with pytest.raises(error, match=said):
         fit_run(request(task, run, **options))
     assert not (task / "run").exists()
+
+
+def test_a_store_that_cannot_be_written_is_done_without(task, monkeypatch):
+    (task / "file").write_text("")
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(task / "file"))
+    lines = []
+    fit_run(request(task, "run"), lines.append)
+    assert RunFolder(task / "run").state == "finished"
+    [line] = [line for line in lines if "PROMPTBOOST_CACHE" in line]
+    assert line.endswith("Going on without")
+
+
+def test_a_path_that_no_file_can_have_is_found_first(task):
+    with pytest.raises((RunError, SettingError, OSError), match=r"too long"):
+        fit_run(request(task, "/".join(["x" * 200] * 25)))
+
+
+def test_figures_do_not_say_where_the_images_lay(task):
+    (task / "images" / sorted(COLOURS)[0] / "broken.png").write_bytes(b"no")
+    fit_run(request(task, "run", source=str(task / "images")))
+    text = (task / "run" / "metrics.json").read_text()
+    assert str(task) not in text
+    assert "broken.png" in text
+    assert str(task) in (task / "run" / "run.toml").read_text()
+    from promptboost.report import write_card, write_report
+
+    for write in (write_report, write_card):
+        assert str(task) not in write(task / "run").read_text()
 
 
 def test_changed_sentences_cannot_be_resumed(fitted):

@@ -124,6 +124,16 @@ def test_resume_never_ends_well_without_a_text(fitted):
     assert (fitted / "run/ensemble.json").read_bytes() == whole
 
 
+def test_what_was_left_is_swept_though_nothing_is_to_be_done(fitted):
+    before = content(fitted / "run")
+    for name in (".promptboost.lock", ".promptboost-0123.tmp"):
+        (fitted / "run" / name).write_text("left by a process that was killed")
+    (fitted / "run" / NEXT).mkdir()
+    fit_run(request(fitted, resume=True))
+    assert content(fitted / "run") == before
+    assert not (fitted / "run" / NEXT).exists()
+
+
 def test_rounds_of_another_are_never_gone_on_with(task):
     """A folder with nothing but the rounds of another fit is nobody's run."""
     (task / "run").mkdir()

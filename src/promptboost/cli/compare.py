@@ -1,5 +1,6 @@
 """``promptboost compare``."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,10 +121,10 @@ def compare(
         _list(out)
         return
     if data is None or out_folder is None:
-        raise SettingError(
-            f"say what to compare on, and where to keep the results: {command_name()} compare "
-            "my-images -o comparison"
-        )
+        lacking = [] if data is not None else ["what to compare on"]
+        lacking += [] if out_folder is not None else ["where to keep the results"]
+        shown = shlex.join([data or "my-images", "-o", str(out_folder or "comparison")])
+        raise SettingError(f"say {', and '.join(lacking)}: {command_name()} compare {shown}")
     request = CompareRequest(
         data,
         out_folder,

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from promptboost.cli.options import embeds, run_argument
+from promptboost.cli.options import allow_download_option, embeds, run_argument
 from promptboost.cli.output import Output, percent, plain, speaks, table
 from promptboost.errors import command_name
 
@@ -22,10 +22,17 @@ _MOVED = {
 @run_argument
 @click.argument("data")
 @click.option("--encoder", help="See with another encoder than the run was fitted on.")
+@allow_download_option
 @embeds
 @speaks
 def evaluate(
-    out: Output, run: Path, data: str, encoder: str | None, no_cache: bool, device: str | None
+    out: Output,
+    run: Path,
+    data: str,
+    encoder: str | None,
+    allow_download: bool,
+    no_cache: bool,
+    device: str | None,
 ) -> None:
     """Measure a run on other labelled images.
 
@@ -35,7 +42,13 @@ def evaluate(
     from promptboost.runs.evaluate import evaluate_run
 
     figures = evaluate_run(
-        run, data, encoder=encoder, cache=not no_cache, progress=out.progress, device=device
+        run,
+        data,
+        encoder=encoder,
+        cache=not no_cache,
+        progress=out.progress,
+        device=device,
+        allow_download=allow_download,
     )
     for bad in figures["bad_images"]:
         out.note(f"left out {bad['path']}: {bad['reason']}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.options import config_options, embeds
+from promptboost.cli.options import allow_download_option, config_options, embeds
 from promptboost.cli.output import Interrupted, Output, percent, plain, sparkline, speaks, table
 from promptboost.config import PRESETS, FitConfig, read_config
 from promptboost.errors import command_name
@@ -42,6 +42,7 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
 @config_options(presets=True)
 @click.option("--overwrite", is_flag=True, help="Replace the run that is there.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run, with its settings.")
+@allow_download_option
 @embeds
 @speaks
 def fit(
@@ -52,6 +53,7 @@ def fit(
     config: str | None,
     overwrite: bool,
     resume: bool,
+    allow_download: bool,
     no_cache: bool,
     device: str | None,
     **options: Any,
@@ -79,6 +81,10 @@ def fit(
     folder = RunFolder(run)
     before = _before(folder) if resume else None
     settings = (FitConfig() if before is None else before.settings).merged(asked)
+    if "encoder" not in asked and before is not None:
+        from promptboost.encoders.trust import check_trusted
+
+        check_trusted(settings.encoder, allow_download=allow_download)
     if "encoder" not in asked and before is None:
         out.note(
             f"encoder {settings.encoder}: needs no model hub. Where one can be reached, add "

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.options import run_argument, with_options
+from promptboost.cli.options import allow_download_option, run_argument, with_options
 from promptboost.cli.output import UNUSABLE, Interrupted, Output, speaks
 
 if TYPE_CHECKING:
@@ -224,6 +224,7 @@ def generate(
     help="Then fit as RUN was fitted, with the new file, into this folder.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the run in NEW_RUN.")
+@allow_download_option
 @asks
 @speaks
 def grow(
@@ -234,6 +235,7 @@ def grow(
     per_pair: int,
     new_run: Path | None,
     overwrite: bool,
+    allow_download: bool,
     **asking: Any,
 ) -> int:
     """Ask what tells the classes apart that RUN mixes up most, and add the answers to its sentences.
@@ -250,7 +252,10 @@ def grow(
     # What can go wrong should do so before anything is paid for.
     growth.check_growable(run, file)
     if new_run is not None:
+        from promptboost.encoders.trust import check_trusted
+
         RunFolder(new_run).check_free(overwrite=overwrite, resume=False)
+        check_trusted(RunFolder(run).settings.encoder, allow_download=allow_download)
     done = ask(out, pair_questions(confused, per_pair), file, None, **asking)
     if done is None:
         return 0

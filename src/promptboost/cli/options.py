@@ -13,6 +13,11 @@ from promptboost.config import PRESETS, FitConfig, Setting, settings_of
 device_option = click.option(
     "--device", help="Where the encoder runs, such as cpu or cuda:1. Default: the fastest there is."
 )
+allow_download_option = click.option(
+    "--allow-download",
+    is_flag=True,
+    help="Get the encoder that the run names from a model hub, if it is not on this machine.",
+)
 run_argument = click.argument("run", type=click.Path(path_type=Path))
 
 

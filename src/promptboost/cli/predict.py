@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.options import embeds, run_argument
+from promptboost.cli.options import allow_download_option, embeds, run_argument
 from promptboost.cli.output import (
     JOINERS,
     UNUSABLE,
@@ -52,6 +52,7 @@ promptboost predict run holiday/ --format csv > answers.csv
 @click.option(
     "--ensemble", is_flag=True, help="See with all encoders the run was fitted on, averaged."
 )
+@allow_download_option
 @embeds
 @speaks
 def predict(
@@ -62,6 +63,7 @@ def predict(
     layout: str,
     encoders: tuple[str, ...],
     ensemble: bool,
+    allow_download: bool,
     no_cache: bool,
     device: str | None,
 ) -> int:
@@ -84,6 +86,7 @@ def predict(
         cache=not no_cache,
         progress=progress,
         device=device,
+        allow_download=allow_download,
     )
     problems: list[str | None] = []
 

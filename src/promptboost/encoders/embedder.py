@@ -1,6 +1,7 @@
 """The embedder: the one way from images and texts to embeddings."""
 
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +21,7 @@ from promptboost.data.views import draw_view, view_name
 from promptboost.encoders.base import Encoder, UnitRows
 from promptboost.encoders.registry import load_encoder
 from promptboost.encoders.runtime import batches
-from promptboost.errors import EmbeddingError, SettingError
+from promptboost.errors import EmbeddingError, SettingError, StoreError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -47,6 +48,10 @@ class EmbeddedTexts:
     def __call__(self, texts: Sequence[str]) -> UnitRows:
         """Return one row for each text."""
         return self.matrix[[self.position[text] for text in texts]]
+
+
+class StoreWarning(UserWarning):
+    """Embeddings cannot be kept; they are computed, and lost."""
 
 
 @dataclass(eq=False)  # two are never the same; a cache may be keyed by one
@@ -154,7 +159,12 @@ class Embedder:
             scale = (view_scale, 1.0)
             job = _Job(items, digests, 1 + views, scale, self.encoder, pool, bar)
             try:
-                embeddings = job.embeddings(self.store)
+                try:
+                    embeddings = job.embeddings(self.store)
+                except StoreError as error:
+                    self._do_without(error)
+                    bar.reset()
+                    embeddings = job.embeddings(None)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -190,16 +200,25 @@ class Embedder:
             return np.asarray(self.encoder.encode_texts(texts))
         from promptboost.encoders.store import text_key
 
-        return self.store.get_or_compute(
-            self.fingerprint,
-            [text_key(text) for text in texts],
-            lambda positions: self.encoder.encode_texts([texts[i] for i in positions]),
-            dim=self.dim,
-            batch=STORED_AT_ONCE,
-            dtype=self.dtype,
-            name=self.id,
-            progress=progress,
-        )
+        try:
+            return self.store.get_or_compute(
+                self.fingerprint,
+                [text_key(text) for text in texts],
+                lambda positions: self.encoder.encode_texts([texts[i] for i in positions]),
+                dim=self.dim,
+                batch=STORED_AT_ONCE,
+                dtype=self.dtype,
+                name=self.id,
+                progress=progress,
+            )
+        except StoreError as error:
+            self._do_without(error)
+            return np.asarray(self.encoder.encode_texts(texts))
+
+    def _do_without(self, error: StoreError) -> None:
+        """Keep nothing from now on: a store only saves time, and its faults are no reason to stop."""
+        self.store = None
+        warnings.warn(f"{error} Going on without the embedding store", StoreWarning, stacklevel=3)
 
     def _bar(self, total: int, what: str, unit: str, leave: bool = True) -> Any:
         from tqdm import tqdm

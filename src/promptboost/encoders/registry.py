@@ -147,6 +147,11 @@ def register_encoder(prefix: str, loader: Loader) -> None:
     _registered[prefix] = loader
 
 
+def is_registered(prefix: str) -> bool:
+    """Tell whether an installed package, or this process, declares encoders of a prefix."""
+    return prefix in _registered or prefix in load_plugins(ENTRY_POINTS)
+
+
 def load_encoder(name: str, *, device: str | None = None, **parameters: Any) -> Encoder:
     """Load the encoder that a name stands for.
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,7 +19,7 @@ Key = Mapping[str, str | int | float]
 Result = dict[str, Any]
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     """One result of a comparison, with the key it is kept under: what a table needs."""
 
     method: str
@@ -34,7 +34,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     prompts: Positive | None = None
     fit_s: Positive
     predict_ms: Positive | None
-    via: str
+    via: Literal["", "text", "emulated", "refit"]
     image_passes: Count = 1
 
 

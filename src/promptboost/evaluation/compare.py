@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from promptboost.encoders import Encoder
 from promptboost.errors import FileFormatError, PromptBoostError, RunError, count
 from promptboost.evaluation.cells import (
+    CellResult,
     CompareRequest,
     Key,
-    Line,
     Notebook,
     Result,
     check_comparison,
@@ -160,7 +160,7 @@ def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:
     check_comparison(request.out)
     # Another comparison in this folder may be doing part of the work: it is waited for, then used.
     with writing(request.out, "comparison", patience=math.inf, say=say):
-        book = Notebook(request.out / "cells.jsonl", Line)
+        book = Notebook(request.out / "cells.jsonl", CellResult)
         cells = usable_cells(request, world, book, say)
         check_same(request.out, _about(request, world), say)
         if book.damaged:

@@ -19,6 +19,7 @@ from promptboost.llm.client import (
     RefusedError,
     Reply,
     TemporaryError,
+    UnreachableError,
     about_tokens,
 )
 from promptboost.llm.exchange import limited_client
@@ -93,7 +94,7 @@ class _Adapter(ABC):
             cause = error.__cause__ or error
             if isinstance(cause, AskError):  # ours, from within the library
                 raise cause from error
-            raise TemporaryError(
+            raise UnreachableError(
                 f"the server cannot be reached: {self._quoted(str(cause))}"
             ) from error
         except (ValueError, RecursionError, library.APIError) as error:

@@ -36,6 +36,10 @@ class TemporaryError(AskError):
         self.crowded = crowded
 
 
+class UnreachableError(TemporaryError):
+    """There is no server at the address, for now at least."""
+
+
 class RefusedError(AskError):
     """The server will answer no question at all: a wrong key, or a model it does not have."""
 

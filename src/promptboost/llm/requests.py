@@ -16,6 +16,7 @@ from promptboost.llm.client import (
     RefusedError,
     Reply,
     TemporaryError,
+    UnreachableError,
     most_tokens,
     open_model,
 )
@@ -146,7 +147,7 @@ class _Asker:
         self.failed: dict[str, str] = {}
         self.stopped: str | None = None
         self._answered = False
-        self._trouble: str | None = None  # why the last request failed
+        self._unreachable: str | None = None  # why a request did not get there
         self._resume_at = 0.0
         self._lock = threading.Lock()
 
@@ -165,8 +166,8 @@ class _Asker:
         answers.requests, answers.tokens = self.purse.requests, self.purse.tokens
         answers.failed = self.failed
         if self.purse.empty and not self._answered:
-            # Requests of which none was answered: the server is the reason, not the budget.
-            self.stopped = self.stopped or self._trouble
+            # Of all the requests none got there: the server is the reason, not the budget.
+            self.stopped = self.stopped or self._unreachable
         answers.stopped = self.stopped or self.purse.empty
         answers.exhausted = self.stopped is None and self.purse.empty is not None
 
@@ -211,7 +212,10 @@ class _Asker:
                 return True
             except TemporaryError as error:
                 failures += 1
-                self._trouble = str(error)
+                if isinstance(error, UnreachableError):
+                    self._unreachable = str(error)
+                else:
+                    self._answered = True
                 if failures >= retries.attempts + _MORE_WHEN_CROWDED * error.crowded:
                     raise
                 self._wait(error, failures)

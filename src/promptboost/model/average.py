@@ -29,8 +29,8 @@ class AveragedClassifier(PromptClassifier):
     ----------
     ensemble : PromptEnsemble
         The text.
-    encoders : sequence of str or Encoder
-        Two or more.
+    encoders : sequence of str or Encoder, optional
+        Two or more; by default those of the fit.
     **options
         As for :class:`~promptboost.model.PromptClassifier`.
 
@@ -50,17 +50,16 @@ class AveragedClassifier(PromptClassifier):
     def __init__(
         self,
         ensemble: PromptEnsemble,
-        encoders: Sequence[str | Encoder | TextSource],
-        *,
-        cache: bool = True,
-        device: str | None = None,
-        progress: bool = False,
+        encoders: Sequence[str | Encoder | TextSource] | None = None,
+        **options: Any,
     ) -> None:
-        if len(encoders) < 2:
+        every = [item.id for item in ensemble.encoders] if encoders is None else encoders
+        if len(every) < 2:
             raise SettingError("an average is of two encoders or more")
-        options: dict[str, Any] = {"cache": cache, "device": device, "progress": progress}
-        super().__init__(ensemble, encoders[0], **options)
-        self.members = tuple(PromptClassifier(ensemble, one, **options) for one in encoders)
+        super().__init__(ensemble, every[0], **options)
+        self.members = tuple(PromptClassifier(ensemble, one, **options) for one in every)
+        for member in (self, *self.members):
+            member._named_by_file = encoders is None
 
     def beside(self, folder: Path) -> "AveragedClassifier":
         """Take the vectors beside the text where they are of it."""
@@ -70,8 +69,8 @@ class AveragedClassifier(PromptClassifier):
 
     def predict(self, images: Any) -> NDArray[np.str_]:
         """Return the most probable class name of each image."""
-        best = self.predict_proba(images).argmax(axis=1)
-        return np.asarray(self.class_names, dtype=np.str_)[best]
+        names = np.asarray(self.class_names, dtype=np.str_)
+        return np.asarray(names[self.predict_proba(images).argmax(axis=1)])
 
     def predict_proba(self, images: Any) -> NDArray[np.float64]:
         """Return the mean over encoders of the probability of each class for each image, (n, K)."""

@@ -17,6 +17,7 @@ from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_embeddings, as_images, holds_images
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource
+from promptboost.encoders.trust import check_trusted
 from promptboost.errors import (
     DataError,
     EncoderError,
@@ -39,6 +40,7 @@ AnyHead = LinearHead | VotingHead
 # hundredth of what tells classes apart.
 _SAME = 1e-4
 _log = logging.getLogger(__name__)
+_NAME_LENGTH, _PATH_LENGTH = 255, 4096  # of most file systems, in bytes
 
 
 def encoder_slug(encoder_id: str) -> str:
@@ -49,6 +51,19 @@ def encoder_slug(encoder_id: str) -> str:
 def head_file(encoder_id: str | None) -> str:
     """Return the name of the file with the head for one encoder, or for rows of no known one."""
     return f"head{'' if encoder_id is None else f'-{encoder_slug(encoder_id)}'}.safetensors"
+
+
+def check_head_file(encoder_id: str, folder: Path | None = None) -> None:
+    """Raise if no file could have the name that a head for this encoder has, in `folder`."""
+    # What is written first, beside the file, has a name of its own, which is short.
+    name = head_file(encoder_id)
+    if len(name) > _NAME_LENGTH:
+        raise EncoderError(
+            f"the name of the encoder has {len(encoder_id):,} characters, too many for the name of "
+            f"the file its vectors are kept in: {encoder_id[:60]}…"
+        )
+    if folder is not None and len(os.fsencode(folder.absolute() / name)) >= _PATH_LENGTH:
+        raise SettingError(f"the path of the run is too long to hold its files: {folder}")
 
 
 def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:
@@ -92,7 +107,8 @@ def settled_head(folder: Path, ensemble: PromptEnsemble, made: AnyHead) -> AnyHe
     except FileNotFoundError:
         return made
     except (OSError, FileFormatError) as error:
-        _log.warning("%r is not used, but made again from the text: %s", str(path), error)
+        # As Python writes it: a terminal obeys nothing that a damaged or forged file holds.
+        _log.warning("A head is not used, but made again from the text: %r", str(error))
         return made
     of_text = ensemble.has_fingerprint(stored.ensemble_fingerprint)
     if not of_text or stored.encoder_fingerprint != made.encoder_fingerprint:
@@ -122,9 +138,11 @@ def load(
     path: str | os.PathLike[str],
     encoder: "str | Encoder | TextSource | Sequence[str | Encoder] | None" = None,
     *,
+    average: bool = False,
     cache: bool = True,
     device: str | None = None,
     progress: bool = False,
+    allow_download: bool = False,
 ) -> "PromptClassifier":
     """Load a classifier that answers for images.
 
@@ -135,15 +153,22 @@ def load(
     encoder : str, Encoder, mapping, callable or list, optional
         What to see and read with, if not the encoder of the fit, the first where there were several. Of
         a list of encoders, the probabilities are averaged.
+    average : bool, default=False
+        Average the probabilities of all encoders of the fit, where no encoder is given.
     cache : bool, default=True
         Find embeddings in the store, and keep new ones there.
     device : str, optional
         Where an encoder given by name runs, as torch spells it; by default the fastest there is.
     progress : bool, default=False
         Show progress bars on a terminal.
+    allow_download : bool, default=False
+        Get the encoder that the file names from a model hub, if it is not on this machine. What you
+        name yourself by `encoder` needs no leave.
 
     Raises
     ------
+    EncoderError
+        When the encoder is first needed: if it is not here, or is code that only the file names.
     InputError
         If there is no ensemble (it is a FileNotFoundError too), or it cannot be understood.
 
@@ -164,14 +189,22 @@ def load(
     if place.is_dir():
         place = place / ENSEMBLE_FILE
     ensemble = PromptEnsemble.load(place)
-    if isinstance(encoder, list | tuple) and len(encoder) > 1:
+    options: dict[str, Any] = {
+        "cache": cache,
+        "device": device,
+        "progress": progress,
+        "allow_download": allow_download,
+    }
+    if isinstance(encoder, list | tuple) and len(encoder) == 1:
+        (encoder,) = encoder
+    several = isinstance(encoder, list | tuple)
+    if several or (average and encoder is None and len(ensemble.encoders) > 1):
         from promptboost.model.average import AveragedClassifier
 
-        options: dict[str, Any] = {"cache": cache, "device": device, "progress": progress}
-        return AveragedClassifier(ensemble, encoder, **options).beside(place.parent)
-    if isinstance(encoder, list | tuple):
-        (encoder,) = encoder or (None,)
-    classifier = PromptClassifier(ensemble, encoder, cache=cache, device=device, progress=progress)
+        given: Any = encoder
+        return AveragedClassifier(ensemble, given, **options).beside(place.parent)
+    one: Any = encoder
+    classifier = PromptClassifier(ensemble, one, **options)
     classifier._folder = place.parent
     return classifier
 
@@ -197,6 +230,8 @@ class PromptClassifier:
         Where an encoder given by name runs.
     progress : bool, default=False
         Show progress bars on a terminal.
+    allow_download : bool, default=False
+        Get the encoder that the ensemble names from a model hub, if it is not on this machine.
 
     Examples
     --------
@@ -223,6 +258,7 @@ class PromptClassifier:
         cache: bool = True,
         device: str | None = None,
         progress: bool = False,
+        allow_download: bool = False,
     ) -> None:
         if not isinstance(encoder, str | Encoder | Mapping | None) and not callable(encoder):
             raise SettingError(
@@ -233,6 +269,7 @@ class PromptClassifier:
             raise LabelError("the head and the ensemble are of different classes")
         self.ensemble = ensemble
         self._source = ensemble.encoder_id if encoder is None else encoder
+        self._named_by_file, self._allow_download = encoder is None, allow_download
         self._given_head = head
         self._cache, self._device, self._progress = cache, device, progress
         self._folder: Path | None = None
@@ -269,6 +306,8 @@ class PromptClassifier:
         if isinstance(source, Embedder):
             return source
         if isinstance(source, str):
+            if self._named_by_file:
+                check_trusted(source, allow_download=self._allow_download)
             return Embedder.open(
                 source, cache=self._cache, progress=self._progress, device=self._device
             )

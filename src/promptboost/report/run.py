@@ -9,7 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from promptboost.errors import FileFormatError, RunError
+import msgspec
+
+from promptboost.errors import FileFormatError, RunError, without_place
 from promptboost.files import load_json, read_text
 from promptboost.model import PromptEnsemble
 from promptboost.runs.results import Results
@@ -66,8 +68,7 @@ def check_run(folder: Path) -> None:
     """Raise unless the files are there that a report cannot do without."""
     if not folder.is_dir():
         raise RunError(
-            f"{folder} is not a run folder. To make one, type: "
-            f"promptboost fit DATA -o {shlex.quote(str(folder))}"
+            f"{folder} is not a run folder. To make one, type: promptboost fit DATA -o RUN"
         )
     for name in ("ensemble.json", "metrics.json"):
         if not (folder / name).is_file():
@@ -80,15 +81,28 @@ def check_run(folder: Path) -> None:
 def _read_run(files: RunFolder) -> Run:
     check_run(files.path)
     ensemble = PromptEnsemble.load(files.ensemble_path)
+    results = files.results
     return Run(
         path=files.path,
         ensemble=ensemble,
-        results=files.results,
-        settings=files.tables
-        if files.settings_path.is_file()
-        else {"settings": dict(ensemble.settings), "versions": dict(ensemble.versions)},
+        # Earlier versions wrote down where the images lay.
+        results=msgspec.structs.replace(results, task=results.task.public),
+        settings=_public(
+            files.tables
+            if files.settings_path.is_file()
+            else {"settings": dict(ensemble.settings), "versions": dict(ensemble.versions)}
+        ),
         thumbnails=_read_thumbnails(files.thumbnails_path),
     )
+
+
+def _public(value: Any) -> Any:
+    """Return settings without the folders in which files lie."""
+    if isinstance(value, Mapping):
+        return {name: _public(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_public(item) for item in value]
+    return without_place(value) if isinstance(value, str) else value
 
 
 def _read_thumbnails(file: Path) -> dict[str, str]:

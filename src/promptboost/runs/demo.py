@@ -14,7 +14,7 @@ from promptboost.evaluation.cells import CompareRequest
 from promptboost.evaluation.compare import compare
 from promptboost.runs.evaluate import transfer_run
 from promptboost.runs.fit import FitRequest, fit_run
-from promptboost.runs.preflight import check_place, check_store
+from promptboost.runs.preflight import check_place, usable_store
 from promptboost.runs.run_folder import RunFolder
 
 SHOTS = (1, 2, 4, 8)
@@ -57,8 +57,7 @@ def run_demo(
     run = RunFolder(folder)
     run.check_free(overwrite=True, resume=False)
     check_place(run)
-    if cache:
-        check_store()
+    cache = usable_store(cache, say)
     rows = _rows(data, tuple(shots), tuple(seeds), encoders, base, cache, progress, say)
     kept = base.merged({"shots": shots[-1], "seed": seeds[0]})
     results = fit_run(

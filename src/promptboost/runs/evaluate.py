@@ -11,13 +11,13 @@ import numpy as np
 from promptboost.data import Dataset, load_data
 from promptboost.data.shots import Task, divide, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
-from promptboost.errors import DataError, PromptBoostError, RunError
+from promptboost.errors import DataError, PromptBoostError, RunError, without_place
 from promptboost.evaluation.baselines import TEXT_BASELINES, pool_heads, zero_shot_head
 from promptboost.evaluation.measures import OURS, Guesses, accuracy, confusions, per_class
 from promptboost.evaluation.overlap import Inspection, inspect, inspect_known
 from promptboost.evaluation.world import pool_for
 from promptboost.model import PromptEnsemble
-from promptboost.model.classifier import AnyHead, embed_ensemble
+from promptboost.model.classifier import AnyHead, check_head_file, embed_ensemble
 from promptboost.pool import PromptPool
 from promptboost.runs.predict import Predictor
 from promptboost.runs.results import TransferResult, flat_answer, method_answer, old_names
@@ -32,12 +32,20 @@ def evaluate_run(
     cache: bool = True,
     progress: bool = True,
     device: str | None = None,
+    allow_download: bool = False,
 ) -> dict[str, Any]:
     """Measure a run on labelled images: the split ``test`` if there is one, else all."""
     folder = RunFolder(run)
 
     def read() -> Predictor:
-        opened = Predictor.open(run, encoder=encoder, cache=cache, progress=progress, device=device)
+        opened = Predictor.open(
+            run,
+            encoder=encoder,
+            cache=cache,
+            progress=progress,
+            device=device,
+            allow_download=allow_download,
+        )
         _ = folder.metrics_path.exists() and folder.results  # of the same run
         return opened
 
@@ -141,6 +149,7 @@ def transfer_run(
     folder = RunFolder(run)
     folder.check_finished()
     ensemble = folder.steady(lambda: _read(folder))
+    check_head_file(encoder, run)
     embedder = Embedder.open(encoder, cache=cache, progress=progress, device=device)
     measured = _held_out(folder, ensemble, source, progress)
     head = embed_ensemble(ensemble, embedder)
@@ -212,12 +221,17 @@ def _held_out(
     except DataError as error:
         if source is not None:
             raise
-        return _Measured(empty, note=f"not measured: {error}")
+        # The note goes into the figures, which are passed on: without the folders above the images.
+        where = str(folder.source.path)
+        return _Measured(
+            empty, note=f"not measured: {str(error).replace(where, without_place(where))}"
+        )
     if task.learn.fingerprint == folder.tables.get("data", {}).get("learn_fingerprint"):
         kept = with_classes(task.held_out, ensemble.class_names)
         return _Measured(kept, note="" if len(kept) else "not measured: no image was held out")
     if source is None:
-        return _Measured(empty, note=f"not measured: the images in {folder.source} have changed")
+        shown = without_place(str(folder.source))
+        return _Measured(empty, note=f"not measured: the images in {shown} have changed")
     return _others(folder, with_classes(_all_or_test(task), ensemble.class_names))
 
 

@@ -22,7 +22,9 @@ from promptboost.errors import InputError, RunError
 from promptboost.evaluation.overlap import inspect
 from promptboost.evaluation.world import pool_for
 from promptboost.files import json_text
+from promptboost.folders import tidy
 from promptboost.model import PromptEnsemble
+from promptboost.model.classifier import check_head_file
 from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
 from promptboost.runs.preflight import (
     START_AGAIN,
@@ -35,6 +37,7 @@ from promptboost.runs.preflight import (
     pool_remarks,
     prompts_remarks,
     task_remarks,
+    usable_store,
 )
 from promptboost.runs.results import Results, old_names
 from promptboost.runs.run_folder import POOL_ROWS, RunFolder
@@ -76,6 +79,7 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     run.check_free(overwrite=request.overwrite, resume=request.resume)
     _check_apart(source, run)
     if request.resume and run.unfinished is None and _has_all(run):
+        tidy(run.path)
         return _finished_already(run, source, request, say)
     check_place(run)
     with run.writing("fit", fit=True):
@@ -113,7 +117,7 @@ def _fit(
     if continuing and _has_all(run):
         run.end()  # stopped before it took the place of another, or finished meanwhile
         return _finished_already(home, source, request, say)
-    embedder, *further = _prepare(request, source, settings)
+    embedder, *further = _prepare(request, source, settings, say)
     task = load_task(source, settings, progress=request.progress)
     task = replace(task, source=request.source)  # figures name it as it was typed
     inspection = inspect(task.learn, task.held_out)
@@ -137,13 +141,16 @@ def _fit(
     return results
 
 
-def _prepare(request: FitRequest, source: DataSource, settings: FitConfig) -> list[Embedder]:
+def _prepare(
+    request: FitRequest, source: DataSource, settings: FitConfig, say: Callable[[str], None]
+) -> list[Embedder]:
     """Find what is wrong while it is cheap: reading all images can take minutes."""
+    for name in settings.encoders:
+        check_head_file(name, request.run)
     check_inputs(source, settings)
-    if request.cache:
-        check_store()
+    cache = usable_store(request.cache, say)
     return [
-        Embedder.open(name, cache=request.cache, progress=request.progress, device=request.device)
+        Embedder.open(name, cache=cache, progress=request.progress, device=request.device)
         for name in settings.encoders
     ]
 

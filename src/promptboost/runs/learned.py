@@ -218,7 +218,7 @@ def _averaged(embeddings: TaskEmbeddings, learned: Learned, ours: Guesses) -> li
     if not learned.further_heads:
         return []
     heads = (learned.head, *learned.further_heads)
-    every = (embeddings, *embeddings.further)
+    every: list[TaskEmbeddings | FurtherEmbeddings] = [embeddings, *embeddings.further]
     chances = [
         np.mean([head.predict_proba(rows) for head, rows in zip(heads, seen, strict=True)], axis=0)
         for seen in ([one.held_out for one in every], [one.learn[:, 0] for one in every])
@@ -292,7 +292,7 @@ def _task_facts(task: Task, settings: FitConfig) -> TaskFacts:
         seed=settings.seed,
         learn_digests=tuple(sorted({image.digest().hex() for image in task.learn.images})),
         bad_images=tuple(LeftOut(_text(b.path), _text(b.reason)) for b in task.learn.bad),
-    )
+    ).public
 
 
 def _text(text: str) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from promptboost.data import ImageError, LabelledImage, check_images, find_images
 from promptboost.errors import DataError, RunError
-from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier, load
 from promptboost.runs.run_folder import RunFolder
 
@@ -39,17 +38,23 @@ class Predictor:
         cache: bool = True,
         progress: bool = True,
         device: str | None = None,
+        allow_download: bool = False,
     ) -> "Predictor":
         """Load a run with the encoder it was fitted on, the first of several, or with another.
 
         Where several are given, their probabilities are averaged; with `average`, those of all encoders
         it was fitted on.
         """
-        folder = RunFolder(run)
-        folder.check_readable()
-        if average and encoder is None:
-            encoder = [item.id for item in PromptEnsemble.load(folder.ensemble_path).encoders]
-        classifier = load(run, encoder, cache=cache, device=device, progress=progress)
+        RunFolder(run).check_readable()
+        classifier = load(
+            run,
+            encoder,
+            average=average,
+            cache=cache,
+            device=device,
+            progress=progress,
+            allow_download=allow_download,
+        )
         if encoder is None and classifier.ensemble.encoder_id is None:
             raise RunError("the ensemble does not say which encoder it is for; add --encoder NAME")
         return cls(classifier)

@@ -5,7 +5,7 @@ import errno
 import os
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -51,6 +51,17 @@ def check_store() -> None:
             f"vectors cannot be kept in {root}: {_reason(error)}; let PROMPTBOOST_CACHE name a "
             "folder that can be written to"
         ) from error
+
+
+def usable_store(wanted: bool, say: Callable[[str], None]) -> bool:
+    """Return whether embeddings are kept: as wanted, but for a store that cannot be written."""
+    try:
+        if wanted:
+            check_store()
+        return wanted
+    except StoreError as error:
+        say(f"{error}. Going on without")
+        return False
 
 
 def check_place(run: RunFolder) -> None:

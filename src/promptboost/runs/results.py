@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from promptboost.errors import FileFormatError, RunError
+from promptboost.errors import FileFormatError, RunError, without_place
 from promptboost.evaluation.measures import (
     OURS,
     ClassResult,
@@ -47,6 +47,12 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True):
     seed: Count
     learn_digests: tuple[str, ...] | None = None
     bad_images: tuple[LeftOut, ...] = ()
+
+    @property
+    def public(self) -> "TaskFacts":
+        """The same without the folders in which the images lay: a run is passed on."""
+        bad = tuple(LeftOut(without_place(item.path, 2), item.reason) for item in self.bad_images)
+        return msgspec.structs.replace(self, data=without_place(self.data), bad_images=bad)
 
 
 class EncoderFacts(msgspec.Struct, frozen=True):

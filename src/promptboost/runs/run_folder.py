@@ -194,9 +194,15 @@ class RunFolder:
             raise RunError(
                 f"the run in {self.path} is not finished; to go on with it, type: {self.resume_hint}"
             )
-        there = "is no run folder" if self.path.exists() else "does not exist"
+        if self.path.exists():
+            # No command that would write into it: it may be the images, given in place of the run.
+            raise RunError(
+                f"{self.path} is no run folder; name one that {command_name()} fit made, before "
+                "anything else. To make one, type: "
+                f"{command_name()} fit DATA -o RUN"
+            )
         raise RunError(
-            f"{self.path} {there}; to make one, type: {command_name()} fit DATA -o {self.path}"
+            f"{self.path} does not exist; to make one, type: {command_name()} fit DATA -o {self.path}"
         )
 
     @property

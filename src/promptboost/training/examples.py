@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting import Shots
-from promptboost.boosting.grid import GridRows
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, text_source
 from promptboost.errors import DataError, EmbeddingError, LabelError, SettingError, WeightError
@@ -55,11 +54,11 @@ class RowSpace:
 class Examples:
     """Labelled rows, as they were given."""
 
-    rows: Rows | GridRows  # (n, D)
+    rows: Rows  # (n, D); of several encoders, on the grid and side by side
     labels: NDArray[np.int64]
     ids: tuple[str, ...]
     weights: Rows | None = None  # to start with, if not uniform
-    views: Rows | GridRows | None = None  # (n, V, D)
+    views: Rows | None = None  # (n, V, D)
 
     def weighted(self, class_names: Sequence[str]) -> "Examples":
         """Leave out what has no weight: it would never count."""

@@ -318,7 +318,7 @@ def _explained(path: Path, error: sqlite3.Error) -> Exception:
         return StoreError(
             f"No room to write {path} ({error}). Everything stored before is intact. Free some disk "
             "space (`promptboost cache` shows what the store takes and can clear it) or "
-            f"{_ELSEWHERE}, then run the same command again: it goes on from here."
+            f"{_ELSEWHERE}. What is stored is found again."
         )
     match code & 0xFF:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:

@@ -23,6 +23,7 @@ _BY_NAME = (PROAPO, ADAPTCLIP, CUPL, DCLIP, GPT4VIS, AWT)
 _BY_SHAPE = (CLIP_BENCHMARK, SAVED, PLAIN)
 KINDS = tuple(reader.kind for reader in (*_BY_NAME, CLIP_BENCHMARK, PLAIN, SAVED))
 """The formats that come with the package, by the name to type."""
+_ENSEMBLE = b'"promptboost-ensemble"'
 
 
 def read_sources(
@@ -119,6 +120,11 @@ def _named(kind: str) -> Reader:
 
 
 def _recognised(path: Path) -> Reader:
+    if path.is_file() and _is_ensemble(path):
+        raise FileFormatError(
+            f"{path} is what a fit learnt, not a file of sentences to learn from; to read it, type: "
+            f"promptboost show {path.parent}"
+        )
     reader = next((reader for reader in _BY_NAME if reader.recognises(path)), None)
     if reader is None:
         others = (*_plugins(), *_BY_SHAPE)
@@ -129,6 +135,15 @@ def _recognised(path: Path) -> Reader:
             f"{', '.join(kinds())}"
         )
     return reader
+
+
+def _is_ensemble(path: Path) -> bool:
+    """Tell our own file of learnt sentences by how it begins."""
+    try:
+        with path.open("rb") as file:
+            return _ENSEMBLE in file.read(200)
+    except OSError:
+        return False
 
 
 @cache
