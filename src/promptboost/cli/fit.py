@@ -84,7 +84,8 @@ def fit(
     if "encoder" not in asked and before is not None:
         from promptboost.encoders.trust import check_trusted
 
-        check_trusted(settings.encoder, allow_download=allow_download)
+        for name in settings.encoders:
+            check_trusted(name, allow_download=allow_download)
     if "encoder" not in asked and before is None:
         out.note(
             f"encoder {settings.encoder}: needs no model hub. Where one can be reached, add "

@@ -255,7 +255,8 @@ def grow(
         from promptboost.encoders.trust import check_trusted
 
         RunFolder(new_run).check_free(overwrite=overwrite, resume=False)
-        check_trusted(RunFolder(run).settings.encoder, allow_download=allow_download)
+        for name in RunFolder(run).settings.encoders:
+            check_trusted(name, allow_download=allow_download)
     done = ask(out, pair_questions(confused, per_pair), file, None, **asking)
     if done is None:
         return 0
