@@ -1,6 +1,6 @@
 """What learning on several encoders at once brings: on those learnt on, and on one never seen.
 
-Run ``python -m benchmarks.several [DATA ...] [--shots 4 --shots 8] [--seeds 3] [--composer gradient]``. The
+Run ``python -m benchmarks.several [DATA ...] [--shots 4 --shots 8] [--seeds 3] [--views 8]``. The
 encoders are the four ConSE combinations of two image nets and two sentence encoders. Each row is learnt
 on the encoders that it names, one, two or three of them, and measured on all four; a figure in brackets is
 of an encoder that the row was not learnt on. Figures are means over draws, in per cent.
@@ -8,10 +8,12 @@ of an encoder that the row was not learnt on. Figures are means over draws, in p
 
 import argparse
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,11 +60,11 @@ def measure(
     seed: int,
     composer: str,
     embedders: dict[str, Embedder],
-    prompts: str | None,
+    others: Mapping[str, Any],
 ) -> list[Figure]:
     """Fit on each setting with one draw, and measure on all encoders."""
     preset = PRESETS["paper" if composer == "greedy" else "default"]
-    config = FitConfig(shots=shots, seed=seed, prompts=prompts).merged(preset)
+    config = FitConfig(shots=shots, seed=seed, **others).merged(preset)
     if composer == "greedy":
         config = config.merged({"rounds": 10})
     task = load_task(data, config, progress=False)
@@ -120,15 +122,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--composer", action="append", choices=["gradient", "greedy"])
     parser.add_argument("--prompts", help="Sentences about the classes, as for fit.")
+    parser.add_argument("--views", type=int, default=8, help="Crops of each image.")
     parser.add_argument("--json", type=Path, help="Where to write every figure by itself.")
     asked = parser.parse_args(arguments)
     embedders = {name: Embedder.open(name, progress=False) for name in ENCODERS}
+    others = {"prompts": asked.prompts, "views": asked.views}
     figures: list[Figure] = []
     for data in asked.data:
         for composer in asked.composer or ["gradient"]:
             for shots in asked.shots or [4, 8]:
                 for seed in range(asked.seeds):
-                    figures += measure(data, shots, seed, composer, embedders, asked.prompts)
+                    figures += measure(data, shots, seed, composer, embedders, others)
+                    print(f"{data}, {shots} shots, draw {seed}", file=sys.stderr, flush=True)
                 if asked.json:
                     asked.json.write_text(json.dumps([vars(item) for item in figures]))
     print(table(figures))
