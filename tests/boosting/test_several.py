@@ -139,10 +139,7 @@ def test_the_search_on_many_rows(monkeypatch):
     ]
     labels = np.repeat(tasks[0].labels, 3)
     rows = side_by_side([task.views.reshape(len(labels), -1) for task in tasks])
-    prompts = [
-        side_by_side(blocks) for blocks in zip(*(task.prompts for task in tasks), strict=True)
-    ]
-    pool = GridPool(side_by_side([t.templates for t in tasks]), tuple(prompts), (1.0, 1.0))
+    pool = GridPool.joined([GridPool.from_rows(t.templates, t.prompts) for t in tasks])
     X, y, weights = stacked(rows, 2), np.tile(labels, 2), rng.random(2 * len(labels))
     weak = compose_greedily(X, y, weights, pool, rng=rng)
     grid = weights_to_grid(weights, len(y))

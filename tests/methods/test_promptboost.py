@@ -131,3 +131,21 @@ def test_it_is_saved_and_carried_over(tmp_path: Path) -> None:
     again = load_fitted(tmp_path, ENCODER)
     np.testing.assert_allclose(again.logits(IMAGES), fitted.logits(IMAGES), rtol=1e-6)
     assert fitted.transfer(OTHER).predict(IMAGES).tolist() == [0, 0, 1, 1]
+
+
+def test_it_learns_on_several_encoders_at_once() -> None:
+    fitted = make_method(f"promptboost?also={OTHER.id}").fit(SHOTS, POOL, ENCODER)
+    text = PromptEnsemble.from_json(fitted.details["ensemble"])
+    assert [(item.id, item.fingerprint) for item in text.encoders] == [
+        (one.id, one.fingerprint) for one in (ENCODER, OTHER)
+    ]
+    assert fitted.predict(IMAGES).tolist() == [0, 0, 1, 1]
+    assert fitted.transfer(OTHER).predict(IMAGES).tolist() == [0, 0, 1, 1]
+    alone = make_method("promptboost").fit(SHOTS, POOL, ENCODER)
+    assert PromptEnsemble.from_json(alone.details["ensemble"]).rounds != text.rounds
+
+
+@pytest.mark.parametrize("also", [ENCODER.id, f"{OTHER.id}+{OTHER.id}"])
+def test_an_encoder_is_learnt_on_once(also: str) -> None:
+    with pytest.raises(SettingError, match="names an encoder twice"):
+        make_method(f"promptboost?also={also}").check(SHOTS, POOL, ENCODER)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.boosting.grid import GridRows, to_grid
+from promptboost.boosting.grid import GridRows, side_by_side, to_grid
 from promptboost.errors import EmbeddingError, LabelError, PoolError
 
 
@@ -102,6 +102,18 @@ class GridPool:
                 "by side first"
             )
         return cls(grid, rows, scales)
+
+    @classmethod
+    def joined(cls, pools: Sequence["GridPool"]) -> "GridPool":
+        """Put the rows that several encoders made of the same texts side by side."""
+        if len(pools) == 1:
+            return pools[0]
+        prompts = zip(*(pool.prompts for pool in pools), strict=True)
+        return cls(
+            side_by_side([pool.templates for pool in pools], name="templates"),
+            tuple(side_by_side(blocks, name="prompts") for blocks in prompts),
+            (1.0,) * len(pools),
+        )
 
     @property
     def encoders(self) -> int:

@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from promptboost.boosting import GridPool, Shots
+from promptboost.boosting.grid import side_by_side
 from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
-from promptboost.errors import PoolError
+from promptboost.encoders.embedder import text_source
+from promptboost.errors import PoolError, SettingError
 from promptboost.methods.base import (
     FewShotSet,
     Group,
@@ -21,7 +23,7 @@ from promptboost.methods.base import (
     check_two_classes,
 )
 from promptboost.methods.fitted import TextClassifier
-from promptboost.model import LinearHead, PromptEnsemble, VotingHead
+from promptboost.model import LearntOn, LinearHead, PromptEnsemble, VotingHead
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import of_sources
 from promptboost.training import OnRound, PoolTexts, boost_settings, fit_ensemble
@@ -39,6 +41,8 @@ class Boosting(BoostConfig, Method):
     sources : str
         Names of description sources, with commas: only their sentences, and the templates, are
         in the pool. All by default.
+    also : str
+        Names of further encoders, with + between, to learn on at once: ``also=conse:lite2``.
     **settings
         Those of :class:`~promptboost.config.BoostConfig`.
     """
@@ -48,6 +52,7 @@ class Boosting(BoostConfig, Method):
     carries_over: ClassVar[Transfer] = Transfer.TEXT
 
     sources: str = ""
+    also: str = ""
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
         """Check that the pool has templates and the same classes, and that each has images."""
@@ -60,6 +65,17 @@ class Boosting(BoostConfig, Method):
                 "one with templates: promptboost pool build --help"
             )
         check_two_classes(shots, "boosting", "weighs the words of a class by its images")
+        self.further(encoder)
+
+    def further(self, encoder: Encoder) -> list[Encoder]:
+        """Return the encoders to learn on beside one."""
+        found: list[Any] = [text_source(name) for name in filter(None, self.also.split("+"))]
+        prints = [encoder.fingerprint, *(one.fingerprint for one in found)]
+        if len(set(prints)) < len(prints):
+            raise SettingError(
+                f"also is {self.also!r}, which names an encoder twice, or {encoder.id}"
+            )
+        return found
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
         """Boost."""
@@ -75,19 +91,25 @@ class Boosting(BoostConfig, Method):
         """Boost, and return the text with all its rounds; `on_round` is called after each."""
         self.check(shots, pool, encoder)
         words = of_sources(pool, self.sources)
-        rows = shots.images.views(encoder)
+        every = [encoder, *self.further(encoder)]
+        seen_by = [shots.images.views(one) for one in every]
+        rows: Any = seen_by[0] if len(every) == 1 else side_by_side(seen_by, name="images")
         views = rows[:, 1:]
         seen = min(self.views_per_round or 0, views.shape[1])
         asked = self if self.views_per_round is None else replace(self, views_per_round=seen)
         return fit_ensemble(
             Shots.from_rows(rows[:, 0], shots.labels, views if views.size else None),
-            _grid(words, encoder),  # type: ignore[arg-type]  # protocols do not say they have a hash
+            GridPool.joined([_grid(words, one) for one in every]),  # type: ignore[arg-type]  # has a hash
             PoolTexts.of(words),
             boost_settings(asked, views.shape[1]),
             image_ids=[str(i) for i in range(len(rows))],
             encoder_id=encoder.id,
             encoder_fingerprint=encoder.fingerprint,
             encoder_scale=encoder.logit_scale,
+            further_encoders=[
+                LearntOn(one.id, one.fingerprint, encoder_logit_scale=one.logit_scale)
+                for one in every[1:]
+            ],
             on_round=on_round,
         )
 

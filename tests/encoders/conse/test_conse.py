@@ -150,6 +150,15 @@ def test_the_mixed_one_reads_like_lite0_and_sees_like_lite2(encoders):
     assert len({mixed.fingerprint, *(e.fingerprint for e in encoders.values())}) == 3
 
 
+def test_the_other_mixed_one_reads_like_lite2_and_sees_like_lite0(encoders):
+    lite2, mixed = encoders["conse:lite2"], load_encoder("conse:lite0-l3")
+    texts = ["a bird", "a cup of tea"]
+    np.testing.assert_array_equal(mixed.encode_texts(texts), lite2.encode_texts(texts))
+    assert mixed._image_file == encoders["conse:lite0"]._image_file
+    assert mixed.temperature == encoders["conse:lite0"].temperature
+    assert len({mixed.fingerprint, *(e.fingerprint for e in encoders.values())}) == 3
+
+
 def test_parameters_change_the_rows_the_id_and_the_fingerprint(encoders):
     default = encoders["conse:lite0"]
     warm = load_encoder("conse:lite0", temperature=4)
