@@ -1,4 +1,5 @@
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,17 +10,18 @@ from hypothesis.extra.numpy import arrays
 
 from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots, boost
 from promptboost.boosting.composition import scores_of
-from promptboost.boosting.gradient.scale import calibrated_scale, choose_scale
+from promptboost.boosting.gradient.scale import FACTORS, calibrated_scale, choose_scale
+from promptboost.boosting.grid import side_by_side
 from promptboost.data.memory import holds_images
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.errors import InputError, LabelError, PoolError, SettingError
-from promptboost.model import PromptEnsemble, Round
+from promptboost.errors import EncoderError, InputError, LabelError, PoolError, SettingError
+from promptboost.model import LearntOn, PromptEnsemble, Round
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like
 from promptboost.training import PoolTexts, fit_ensemble
 from promptboost.training.examples import RowSpace
-from promptboost.training.learner import settle_scale
+from promptboost.training.learner import calibrated_logit_scale, settle_scale
 
 NAMES = ("ant", "bee", "cow", "dog", "eel")
 
@@ -558,3 +560,107 @@ def test_a_fit_from_disk_has_the_same_text(problem, tmp_path):
     assert problem.fit(rounds=1, **OPEN).to_json(sample_weights=True) == gradient.to_json(
         sample_weights=True
     )
+
+
+# --- several encoders ------------------------------------------------------------------------------
+
+
+class Several(Problem):
+    """The same task as seen by two encoders, the second of which is easier."""
+
+    def __init__(self):
+        super().__init__()
+        other = Problem(seed=5, confusion=1.5)
+        self.alone = self.shots, self.pool
+        self.pool = GridPool.joined([self.pool, other.pool])
+        self.shots = Shots.from_rows(
+            side_by_side([self.shots.originals, other.shots.originals]),
+            self.shots.labels,
+            side_by_side([self.shots.views, other.shots.views]),
+        )
+
+    def learn(self, own=(20.0, 5.0), second="second", settings=None, **more):
+        return fit_ensemble(
+            self.shots,
+            self.pool,
+            self.texts,
+            settings or BoostSettings(rounds=1, gradient=GradientSettings(sweeps=6)),
+            image_ids=self.ids,
+            encoder_id="first",
+            encoder_scale=own[0],
+            further_encoders=[LearntOn(second, "print", encoder_logit_scale=own[1])],
+            **more,
+        )
+
+
+@pytest.fixture(scope="module")
+def several():
+    return Several()
+
+
+def test_each_of_several_encoders_has_a_scale_of_its_own(several):
+    ensemble = several.learn()
+    first, second = ensemble.encoders
+    assert (first.id, second.id) == ("first", "second")
+    assert (first.encoder_logit_scale, second.encoder_logit_scale) == (20.0, 5.0)
+    # One factor for both: the composer's scale is a multiple of the first one's own.
+    assert ensemble.settings["logit_scale"] / 20.0 in FACTORS
+    # Each by the scores of its own rows, when they were set aside.
+    pool = replace(several.pool, scales=(1.0, 0.25))
+    asked = GradientSettings(sweeps=6)
+    choice = choose_scale(several.shots, pool, asked, 20.0, views=4)
+    settings = BoostSettings(rounds=1, gradient=asked)
+    expected = [
+        calibrated_logit_scale(several.shots, pool, settings, own, choice.held_out, number)
+        for number, own in enumerate((20.0, 5.0))
+    ]
+    assert [first.logit_scale, second.logit_scale] == expected
+    assert expected[0] != expected[1]
+
+
+def test_the_scale_of_an_encoder_matters_by_its_ratio(several):
+    settings = BoostSettings(rounds=1, gradient=GradientSettings(logit_scale=60.0, sweeps=6))
+    plain = several.learn(settings=settings)
+    assert several.learn((40.0, 10.0), settings=settings).rounds == plain.rounds
+    assert several.learn((20.0, 20.0), settings=settings).rounds != plain.rounds
+    # The search compares cosines of one row with each other: no scale matters to it.
+    greedy = BoostSettings(rounds=2)
+    assert (
+        several.learn(settings=greedy).rounds == several.learn((20.0, 20.0), settings=greedy).rounds
+    )
+
+
+def test_an_encoder_that_does_not_say_its_scale_is_looked_at(several):
+    settings = BoostSettings(rounds=1, gradient=GradientSettings(logit_scale=60.0, sweeps=6))
+    own = [
+        calibrated_scale(several.shots, replace(several.pool, scales=(1.0, 1.0)), number)
+        for number in (0, 1)
+    ]
+    assert own[0] == calibrated_scale(*several.alone)
+    known = several.learn(tuple(own), settings=settings)
+    assert several.learn((None, None), settings=settings).rounds == known.rounds
+
+
+@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
+def test_a_fit_on_several_goes_on_to_the_same_text(several, algorithm):
+    settings = BoostSettings(rounds=4, views_per_round=2, algorithm=algorithm)
+    stages = []
+    whole = several.learn(settings=settings, on_round=lambda so_far, _: stages.append(so_far))
+    for stage in stages[:-1]:
+        saved = PromptEnsemble.from_json(stage.to_json(sample_weights=True))
+        again = several.learn(settings=settings, resume=saved)
+        assert again.to_json(sample_weights=True) == whole.to_json(sample_weights=True)
+    with pytest.raises(SettingError, match="the further encoders"):
+        several.learn(settings=settings, resume=stages[0], second="third")
+
+
+def test_encoders_that_are_not_in_the_rows_are_refused(several):
+    with pytest.raises(EncoderError, match="3 encoders are named"):
+        fit_ensemble(
+            several.shots,
+            several.pool,
+            several.texts,
+            image_ids=several.ids,
+            encoder_id="first",
+            further_encoders=[LearntOn("b"), LearntOn("c")],
+        )

@@ -67,6 +67,23 @@ def test_rows_on_disk_are_those_in_memory_and_go_when_released(monkeypatch, tmp_
     assert not (tmp_path / "rows").exists()
 
 
+def test_rows_of_several_encoders_are_side_by_side_in_memory_and_on_disk(monkeypatch, tmp_path):
+    other = Embedder.open("fake:16-1", cache=False, progress=False)
+    here = PoolRows.embed(texts(), embedder(), further=[other])
+    assert here.grid.encoders == 2
+    for number, one in enumerate((embedder(), other)):
+        assert same(here.of(number, one.dim), PoolRows.embed(texts(), one).grid)
+    monkeypatch.setattr(pool_rows, "MOST_IN_MEMORY", 0)
+    there = PoolRows.embed(texts(), embedder(), tmp_path / "rows", [other])
+    assert same(here.grid, there.grid)
+    assert there.grid.scales == here.grid.scales
+    # Another second encoder has other rows, and those are not gone on with.
+    third = Embedder.open("fake:16-2", cache=False, progress=False)
+    after = PoolRows.embed(texts(), embedder(), tmp_path / "rows", [third])
+    assert not same(after.grid, here.grid)
+    assert len(list((tmp_path / "rows").iterdir())) == 1
+
+
 def test_without_a_folder_rows_do_not_outlive_their_owner(on_disk):
     rows = PoolRows.embed(texts(), embedder())
     assert len(list(on_disk.iterdir())) == 1
