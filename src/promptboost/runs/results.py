@@ -258,8 +258,12 @@ def method_answer(method: MethodResult) -> dict[str, Any]:
 def flat_answer(item: ClassResult | TransferResult) -> dict[str, Any]:
     """Return what a command prints of a class or a transfer: each method's accuracy as a field."""
     part = msgspec.to_builtins(item)
-    unsaid = ("", False)  # a note, and whether it is one of several encoders
-    rest = {name: v for name, v in part.items() if name != "accuracy" and v not in unsaid}
+    # What says nothing is left out: an empty note, and that it is not one of several encoders.
+    rest = {
+        name: value
+        for name, value in part.items()
+        if name != "accuracy" and value != "" and value is not False
+    }
     return {**rest, **{_METHODS.get(name, name): v for name, v in part["accuracy"].items()}}
 
 
