@@ -200,6 +200,19 @@ def test_a_question_may_be_sent_on_once(provider):
 
 
 @both
+def test_a_question_is_sent_on_to_no_other_server(provider, monkeypatch):
+    # The libraries take away one header on the way, and the key may be in another.
+    monkeypatch.setenv(f"{provider.upper()}_API_KEY", KEY)
+    with Server(lambda *_: Act()) as other:
+        for place in (f"{other.url}/messages", f"https://{KEY}.example/", "http://localhost:1/"):
+            on = Act(status=307, headers={"location": place})
+            with pytest.raises(AskError, match="gets no key unasked") as raised:
+                asked(on, provider)
+            assert KEY not in str(raised.value)
+    assert not other.requests
+
+
+@both
 @pytest.mark.parametrize("status", [200, 400, 401, 429, 500])
 def test_a_key_that_a_server_sends_back_is_shown_and_kept_nowhere(
     provider, status, monkeypatch, tmp_path

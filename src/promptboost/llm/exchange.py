@@ -45,6 +45,7 @@ def limited_client(library: Any, seconds: float) -> Any:
                     try:
                         if answer.next_request is None:
                             return _read(answer)
+                        _check_same_server(request.url, answer.next_request.url)
                         request = answer.next_request
                     finally:
                         answer.close()
@@ -92,6 +93,18 @@ def _deadline(seconds: float) -> Iterator[_Sockets]:
         raise
     finally:
         timer.cancel()
+
+
+def _check_same_server(asked: Any, sent_on: Any) -> None:
+    """Raise AskError where a question is sent on to another server: it would get the key with it."""
+    # What the libraries take away on the way is one header, and providers have keys in others.
+    same = (asked.scheme, asked.port) == (sent_on.scheme, sent_on.port)
+    encrypted = asked.scheme == "http" and sent_on.scheme == "https"
+    if sent_on.host != asked.host or not (same or encrypted):
+        raise AskError(
+            f"the server sends questions on to {sent_on.scheme}://{sent_on.netloc.decode()[:200]}, "
+            "which gets no key unasked; if you trust it, give its address as --base-url"
+        )
 
 
 def _read(answer: Any) -> Any:
