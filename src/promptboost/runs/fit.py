@@ -22,7 +22,7 @@ from promptboost.errors import InputError, RunError
 from promptboost.evaluation.overlap import inspect
 from promptboost.evaluation.world import pool_for
 from promptboost.files import json_text
-from promptboost.folders import tidy
+from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import check_head_file
 from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
@@ -40,7 +40,7 @@ from promptboost.runs.preflight import (
     usable_store,
 )
 from promptboost.runs.results import Results, old_names
-from promptboost.runs.run_folder import POOL_ROWS, RunFolder
+from promptboost.runs.run_folder import RunFolder
 
 _THUMBNAIL_SIDE = 96
 _PAIRS_SHOWN = 12
