@@ -61,7 +61,7 @@ def _encoder(name):
             "ensemble.json",
             _encoder("os:system?command=touch ATTACKED"),
             ("predict", "greedy", "images"),
-            "is code that would be imported and run",
+            "code that would be imported and run",
         ),
         (
             "metrics.json",
