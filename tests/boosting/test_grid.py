@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.boosting.compiled import products
+from promptboost.boosting.compiled import compiled, products
 from promptboost.boosting.grid import COSINE_UNIT, WEIGHT_UNIT, to_grid, weights_to_grid
 from promptboost.errors import EmbeddingError, WeightError
 
@@ -78,3 +78,9 @@ def test_weights_keep_their_ratios(weights):
 def test_bad_weights(weights, message):
     with pytest.raises(WeightError, match=message):
         weights_to_grid(weights, 2)
+
+
+def test_code_is_compiled_where_it_cannot_be_kept(monkeypatch):
+    # An installation that only its owner may write to, and a user without a home.
+    monkeypatch.setattr("numba.core.caching._CacheImpl._locator_classes", [])
+    assert compiled(lambda number: number + 1)(2) == 3

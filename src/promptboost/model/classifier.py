@@ -25,6 +25,7 @@ from promptboost.errors import (
     InputError,
     LabelError,
     SettingError,
+    StoreError,
     count,
 )
 from promptboost.files import write_text
@@ -84,14 +85,18 @@ def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:
     if ensemble.algorithm == "samme":
         shape = (len(ensemble), *shape)
     keys = [head_key(fingerprint, row) for row in range(math.prod(shape[:-1]))]
-    rows = embedder.store.get_or_compute(
-        embedder.fingerprint,
-        keys,
-        lambda positions: embedded().weights.reshape(-1, dim)[positions],
-        dim=dim,
-        batch=len(keys),
-        name=embedder.id,
-    )
+    try:
+        rows = embedder.store.get_or_compute(
+            embedder.fingerprint,
+            keys,
+            lambda positions: embedded().weights.reshape(-1, dim)[positions],
+            dim=dim,
+            batch=len(keys),
+            name=embedder.id,
+        )
+    except StoreError as error:
+        embedder.do_without(error)
+        return embedded()
     return head_of(ensemble, rows.reshape(shape), embedder.encoder)
 
 
