@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numba.core import caching
 
 from promptboost.boosting.compiled import compiled, products
 from promptboost.boosting.grid import COSINE_UNIT, WEIGHT_UNIT, to_grid, weights_to_grid
@@ -82,5 +83,5 @@ def test_bad_weights(weights, message):
 
 def test_code_is_compiled_where_it_cannot_be_kept(monkeypatch):
     # An installation that only its owner may write to, and a user without a home.
-    monkeypatch.setattr("numba.core.caching._CacheImpl._locator_classes", [])
+    monkeypatch.setattr(caching._CacheImpl, "_locator_classes", [])
     assert compiled(lambda number: number + 1)(2) == 3
