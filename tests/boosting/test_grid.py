@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numba.core import caching
+from numba import njit
 
-from promptboost.boosting.compiled import compiled, products
+from promptboost.boosting import compiled as compiled_file
+from promptboost.boosting.compiled import products
 from promptboost.boosting.grid import COSINE_UNIT, WEIGHT_UNIT, to_grid, weights_to_grid
 from promptboost.errors import EmbeddingError, WeightError
 
@@ -83,5 +84,11 @@ def test_bad_weights(weights, message):
 
 def test_code_is_compiled_where_it_cannot_be_kept(monkeypatch):
     # An installation that only its owner may write to, and a user without a home.
-    monkeypatch.setattr(caching._CacheImpl, "_locator_classes", [])
-    assert compiled(lambda number: number + 1)(2) == 3
+    def without_a_place(*, cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(**options)
+
+    monkeypatch.setattr(compiled_file, "njit", without_a_place)
+    assert compiled_file.compiled(lambda number: number + 1)(2) == 3
+    assert compiled_file.compiled_any_order(lambda number: number + 1.0)(2.0) == 3.0

@@ -110,6 +110,8 @@ def trickle(head, piece):
     ("head", "piece"),
     [
         (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n", b" "),
+        (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n", b" "),
+        (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{}", b" "),
         (b"HTTP/1.1 200 OK\r\nx-slow: ", b"a"),
         (b"", b""),
     ],

@@ -85,14 +85,17 @@ def _deadline(seconds: float) -> Iterator[_Sockets]:
     timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), sockets.end)
     timer.daemon = True
     timer.start()
+    late = TemporaryError("the server did not answer in time")
     try:
         yield sockets
     except Exception as error:
         if sockets.over:
-            raise TemporaryError("the server did not answer in time") from error
+            raise late from error
         raise
     finally:
         timer.cancel()
+    if sockets.over:  # where no length is given, a connection that ends is the end of a reply
+        raise late
 
 
 def _check_same_server(asked: Any, sent_on: Any) -> None:
