@@ -4,13 +4,15 @@ Text and residual together have the logits :math:`x \cdot (a W + V)^T`: W are th
 is one factor on its cosines, and V a matrix fitted by the logistic loss under a penalty. V = 0 is the text
 alone; where the text says nothing, a falls to zero and V is a logistic regression.
 
-Two things make one setting do for all data and any number of images:
+Three things make one setting do for all data and any number of images:
 
 * **Honest text.** A text that was composed on some images is nearly always right about them, and would
   leave nothing over for V to explain. So a and V are fitted to what texts say about images that they have
-  not seen; where a class has one image only, to a text that has seen none.
+  not seen. Where a class has one image only, a at least comes from a text that has seen none.
 * **Crops say what does not matter.** What differs between crops of one image says nothing of its class.
   V pays for how much its logits differ between crops, and less for everything else.
+* **Few images are trusted less.** The penalty falls with the number of images of a class. It is not chosen
+  by setting images aside: of two images of a class one would be left, which says little about two.
 """
 
 from collections.abc import Iterator
@@ -25,8 +27,9 @@ from promptboost.errors import EmbeddingError, LabelError, SettingError
 Floats = NDArray[np.floating]
 Indices = NDArray[np.int64]
 
-#: How much the residual pays for the spread of its logits; the loss is a sum over images.
-PENALTY = 1.0
+#: How much the residual pays for the spread of its logits where every class has one image; with N images
+#: it is an N-th of that. The loss is a sum over images.
+PENALTY = 100.0
 #: Share of the penalty that is the same in all directions, whether crops differ in them or not.
 EVENNESS = 0.1
 
@@ -37,6 +40,10 @@ _LOUDNESS = np.geomspace(0.1, 10.0, 61)
 _ROWS = 8192
 # Steps that the solver remembers, and takes at most.
 _MEMORY, _STEPS = 8, 100
+# How sure it must be that the residual does harm: in standard errors of the loss on images set aside.
+_SURE = 2.0
+# Multiplications of one pass over the images beyond which one fold alone is set aside.
+_MANY = 5 * 10**9
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class Residual:
     text_scale : float
         a: the factor on the text's class rows beside it.
     penalty : float
-        What it was fitted with; infinite if the images say that it does not help: V is zero then.
+        What it was fitted with; infinite if the images say that it does harm: V is zero then.
     losses : tuple of float or None
         Mean log loss of images set aside, by the text alone and with the residual; None if no image
         could be set aside.
@@ -76,9 +83,10 @@ class Residual:
 def fit_residual(
     embeddings: ArrayLike,
     labels: ArrayLike,
-    honest_rows: ArrayLike,
+    texts: ArrayLike,
     folds: ArrayLike | None = None,
     *,
+    unseen: ArrayLike | None = None,
     penalty: float = PENALTY,
 ) -> Residual:
     """Fit the residual of a text, and the factor on the text beside it.
@@ -89,18 +97,22 @@ def fit_residual(
         Each image and its crops. The crops of an image share the weight of one.
     labels : array of shape (n,)
         Class numbers.
-    honest_rows : array of shape (F, K, D)
-        Class rows of F texts: number f is composed without the images of fold f.
+    texts : array of shape (F, K, D)
+        Class rows of F texts: number f is composed without the images of fold f. One text, composed on
+        all images, where a class has too few to set some aside.
     folds : array of shape (n,), optional
-        The fold of each image. None if there is one text, which has seen no image at all: the mean of
-        the pool's templates, say.
-    penalty : float, default=1.0
-        How much the residual pays for the spread of its logits; the prior variance is its inverse.
+        The fold of each image; None if there is one text.
+    unseen : array of shape (K, D), optional
+        With one text only: class rows of a text that has seen no image, such as the mean of the pool's
+        templates. The factor is fitted to it. None if the one text itself has seen none.
+    penalty : float, default=100.0
+        How much the residual pays for the spread of its logits, times the images of a class.
 
     Returns
     -------
     Residual
-        Zero where the text alone has the lower log loss on images set aside.
+        Zero where images set aside say so. Then, and otherwise, its logits are as loud as suits them;
+        with one text only nothing is set aside, and they may be too loud.
 
     Examples
     --------
@@ -112,27 +124,34 @@ def fit_residual(
     >>> (images[:, 0] @ residual.class_rows(text).T).argmax(axis=1)
     array([0, 0, 1, 1])
     """
-    X, y, texts, fold = _checked(embeddings, labels, honest_rows, folds)
+    X, y, rows, fold = _checked(embeddings, labels, texts, folds)
     if not (np.isfinite(penalty) and penalty > 0):
         raise SettingError(f"penalty is {penalty!r}, but must be a positive number")
-    shape = spread_metric(X, y)
-    scores = _aside(X, texts, fold)
+    K = rows.shape[1]
+    if folds is not None or unseen is None:
+        scores = _aside(X, rows, fold)
+    else:
+        scores = X[:, 0] @ np.asarray(unseen, dtype=X.dtype).T
     scale = _suited(scores, y, _SCALES)
-    problem = _Problem(X, y, texts * X.dtype.type(scale), fold, shape * penalty)
+    rate = penalty * K / len(y)
+    metric = spread_metric(X, y) * X.dtype.type(rate)
+    problem = _Problem(X, y, rows * X.dtype.type(scale), fold, metric)
     weights = problem.solve()
     if folds is None:
-        return Residual(weights, scale, penalty)
+        return Residual(weights, scale, rate)
+    many = X.size * K > _MANY
+    aside = fold == fold[0] if many else np.ones(len(y), dtype=bool)
     logits = scale * scores
-    text_loss = float(log_losses(logits, y).mean())
-    for part in range(len(texts)):
-        aside = fold == part
-        learnt = problem.without(part).solve(start=weights, tolerance=0.01)
-        logits[aside] += X[aside, 0] @ learnt.T
-    loud = _suited(logits, y, _LOUDNESS)
-    losses = text_loss, float(log_losses(loud * logits, y).mean())
-    if losses[0] <= losses[1]:
+    by_text = log_losses(logits, y)[aside]
+    for part in np.unique(fold[aside]):
+        learnt = problem.without(int(part)).solve(start=weights, tolerance=0.03)
+        logits[fold == part] += X[fold == part, 0] @ learnt.T
+    loud = _suited(logits[aside], y[aside], _LOUDNESS)
+    more = log_losses(loud * logits, y)[aside] - by_text
+    losses = float(by_text.mean()), float((by_text + more).mean())
+    if more.mean() > _SURE * more.std() / np.sqrt(len(more)):
         return Residual(np.zeros_like(weights), scale, np.inf, losses)
-    return Residual(weights * X.dtype.type(loud), scale * loud, penalty, losses)
+    return Residual(weights * X.dtype.type(loud), scale * loud, rate, losses)
 
 
 def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNESS) -> Floats:
@@ -283,24 +302,26 @@ def _times_inverse_hessian(
 
 
 def _checked(
-    embeddings: ArrayLike, labels: ArrayLike, honest_rows: ArrayLike, folds: ArrayLike | None
+    embeddings: ArrayLike, labels: ArrayLike, texts: ArrayLike, folds: ArrayLike | None
 ) -> tuple[Floats, Indices, Floats, Indices]:
     """Check shapes and values; rows become floats of one type."""
-    X, texts = np.asarray(embeddings), np.asarray(honest_rows)
+    X, rows = np.asarray(embeddings), np.asarray(texts)
     precision = np.float32 if X.dtype == np.float32 else np.float64
-    X, texts = X.astype(precision, copy=False), texts.astype(precision, copy=False)
+    X, rows = X.astype(precision, copy=False), rows.astype(precision, copy=False)
     if X.ndim != 3 or 0 in X.shape:
         raise EmbeddingError(f"embeddings must be of shape (n, 1 + V, D), got {X.shape}")
-    if texts.ndim != 3 or 0 in texts.shape or texts.shape[2] != X.shape[2]:
-        raise EmbeddingError(f"honest_rows must be of shape (F, K, {X.shape[2]}), got {texts.shape}")
-    if not (np.isfinite(X).all() and np.isfinite(texts).all()):
+    if rows.ndim != 3 or 0 in rows.shape or rows.shape[2] != X.shape[2]:
+        raise EmbeddingError(f"texts must be of shape (F, K, {X.shape[2]}), got {rows.shape}")
+    if not (np.isfinite(X).all() and np.isfinite(rows).all()):
         raise EmbeddingError("there are embeddings that are not finite")
     y = np.asarray(labels, dtype=np.int64)
-    if y.shape != X.shape[:1] or y.min() < 0 or y.max() >= texts.shape[1]:
-        raise LabelError(f"labels must be {len(X)} numbers from 0 to {texts.shape[1] - 1}")
+    if y.shape != X.shape[:1] or y.min() < 0 or y.max() >= rows.shape[1]:
+        raise LabelError(f"labels must be {len(X)} numbers from 0 to {rows.shape[1] - 1}")
     fold = np.zeros(len(y), np.int64) if folds is None else np.asarray(folds, dtype=np.int64)
-    if fold.shape != y.shape or fold.min() < 0 or fold.max() >= len(texts):
-        raise SettingError(f"folds must be {len(X)} numbers from 0 to {len(texts) - 1}")
-    if folds is None and len(texts) > 1:
-        raise SettingError(f"there are {len(texts)} texts, and no folds that say which image is whose")
-    return X, y, texts, fold
+    if fold.shape != y.shape or fold.min() < 0 or fold.max() >= len(rows):
+        raise SettingError(f"folds must be {len(X)} numbers from 0 to {len(rows) - 1}")
+    if folds is None and len(rows) > 1:
+        raise SettingError(
+            f"there are {len(rows)} texts, and no folds that say which image is whose"
+        )
+    return X, y, rows, fold

@@ -1,0 +1,213 @@
+"""The residual against plain solvers, and what must hold of it whatever the data."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import check_grad, minimize
+from scipy.special import logsumexp
+
+from promptboost.errors import EmbeddingError, LabelError, SettingError
+from promptboost.model import residual as module
+from promptboost.model.residual import Residual, fit_residual, spread_metric
+
+
+def made_up(seed=0, classes=4, shots=3, views=3, dim=6, folds=2, noise=0.7):
+    """Unit rows around class means, texts near those means, and the fold of each image."""
+    rng = np.random.default_rng(seed)
+    means = rng.standard_normal((classes, dim))
+    labels = np.arange(classes).repeat(shots)
+    images = means[labels] + noise * rng.standard_normal((len(labels), dim))
+    crops = images[:, None] + 0.3 * rng.standard_normal((len(labels), views, dim))
+    crops[:, 0] = images
+    texts = means + rng.standard_normal((folds, classes, dim))
+    return unit(crops), labels, unit(texts), np.arange(len(labels)) % folds
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def plain_objective(V, X, y, texts, fold, metric):
+    """Write the objective down as it is defined, one image and one crop at a time."""
+    V = V.reshape(texts[0].shape)
+    total = np.sum((V @ metric) * V) / 2
+    for views, label, part in zip(X, y, fold, strict=True):
+        for row in views:
+            logits = (texts[part] + V) @ row
+            total += (logsumexp(logits) - logits[label]) / len(views)
+    return float(total)
+
+
+def a_problem(penalty=0.1, **options):
+    X, y, texts, fold = made_up(**options)
+    return module._Problem(X, y, 5 * texts, fold, spread_metric(X, y) * penalty)
+
+
+def parts(problem):
+    return problem.X, problem.y, problem.texts, problem.fold, problem.metric
+
+
+def test_objective_is_the_definition_and_its_gradient_is_right(monkeypatch):
+    monkeypatch.setattr(module, "_ROWS", 7)  # several blocks
+    problem = a_problem()
+    shape = problem.texts[0].shape
+    V = np.random.default_rng(1).standard_normal(shape)
+    assert problem.objective(V)[0] == pytest.approx(plain_objective(V.ravel(), *parts(problem)))
+    wrong = check_grad(
+        lambda v: plain_objective(v, *parts(problem)),
+        lambda v: problem.objective(v.reshape(shape))[1].ravel(),
+        V.ravel(),
+    )
+    assert wrong < 1e-5
+
+
+@pytest.mark.parametrize("penalty", [0.001, 0.1, 10.0])
+@pytest.mark.parametrize("start", [False, True])
+def test_solver_finds_what_scipy_finds(penalty, start):
+    problem = a_problem(penalty)
+    shape = problem.texts[0].shape
+    best = minimize(
+        lambda v: problem.objective(v.reshape(shape))[0],
+        np.zeros(problem.texts[0].size),
+        jac=lambda v: problem.objective(v.reshape(shape))[1].ravel(),
+        method="BFGS",
+        options={"gtol": 1e-8, "maxiter": 5000},
+    ).x.reshape(shape)
+    first = np.random.default_rng(2).standard_normal(shape) if start else None
+    found = problem.solve(first, tolerance=1e-7)
+    np.testing.assert_allclose(found, best, rtol=1e-3, atol=1e-4 * np.abs(best).max())
+
+
+def test_without_text_it_is_scikit_learns_logistic_regression():
+    from sklearn.linear_model import LogisticRegression
+
+    X, y, texts, _ = made_up(folds=1)
+    problem = module._Problem(X, y, 0 * texts, np.zeros(len(y), np.int64), np.eye(6) / 10)
+    peer = LogisticRegression(C=10.0, fit_intercept=False, tol=1e-9, max_iter=5000)
+    views = X.shape[1]
+    peer.fit(X.reshape(-1, 6), y.repeat(views), np.full(X.size // 6, 1 / views))
+    np.testing.assert_allclose(problem.solve(tolerance=1e-7), peer.coef_, atol=1e-3)
+
+
+def test_single_precision_gives_the_same_answers():
+    X, y, texts, fold = made_up(shots=6)
+    exact = fit_residual(X, y, texts, fold)
+    quick = fit_residual(X.astype(np.float32), y, texts.astype(np.float32), fold)
+    assert quick.weights.dtype == np.float32
+    np.testing.assert_allclose(quick.weights, exact.weights, atol=0.02 * np.abs(exact.weights).max())
+
+
+def test_a_huge_penalty_leaves_the_text_alone():
+    X, y, texts, fold = made_up()
+    assert np.abs(fit_residual(X, y, texts, fold, penalty=1e9).weights).max() < 1e-4
+
+
+def test_a_small_penalty_explains_every_image_whatever_the_text_says():
+    X, y, texts, _ = made_up(dim=30)
+    wrong = texts[:1, [1, 2, 3, 0]]
+    fitted = fit_residual(X, y, wrong, penalty=1e-3)
+    assert (X[:, 0] @ fitted.class_rows(wrong[0]).T).argmax(axis=1).tolist() == y.tolist()
+    assert fitted.losses is None
+
+
+def test_text_that_says_nothing_is_not_listened_to():
+    X, y, _, fold = made_up(shots=8, noise=0.3)
+    noise = unit(np.random.default_rng(5).standard_normal((2, 4, 6)))
+    right = fit_residual(X, y, unit(np.stack([X[y == k].mean((0, 1)) for k in range(4)]))[None])
+    assert fit_residual(X, y, noise, fold).text_scale < right.text_scale / 3
+
+
+def test_the_factor_comes_from_text_that_has_seen_no_image():
+    X, y, texts, _ = made_up(shots=1)
+    overfitted = X[:, :1].mean(axis=1)[None]  # one row a class: the image itself
+    alone = fit_residual(X, y, overfitted)
+    honest = fit_residual(X, y, overfitted, unseen=texts[0, [1, 2, 3, 0]])
+    assert honest.text_scale < alone.text_scale
+
+
+def test_it_is_zero_where_images_set_aside_say_that_it_does_harm():
+    # The text sees all there is to see; a quarter of the labels are wrong, and what is left over is noise.
+    rng = np.random.default_rng(0)
+    labels, folds = np.arange(200) % 2, np.arange(200) // 2 % 4
+    images = 0.3 * rng.standard_normal((200, 150))
+    images[:, 0] = 2.0 * labels - 1
+    texts = np.zeros((4, 2, 150))
+    texts[:, :, 0] = -1, 1
+    noisy = np.where(rng.random(200) < 0.25, 1 - labels, labels)
+    loose = fit_residual(unit(images)[:, None], noisy, texts, folds, penalty=1e-3)
+    assert loose.losses is not None and loose.losses[0] < loose.losses[1]
+    assert loose.penalty == np.inf and not loose.weights.any()
+    clean = fit_residual(unit(images)[:, None], labels, 0 * texts, folds)
+    assert clean.losses is not None and clean.losses[0] > clean.losses[1]
+    assert clean.penalty == module.PENALTY / 100 and clean.weights.any()
+
+
+def test_crops_decide_what_is_cheap():
+    X, y, _, _ = made_up(dim=3)
+    X = np.zeros_like(X) + np.eye(3)[2]
+    X[:, :, 0] += np.array([-1.0, 0.0, 1.0])  # crops differ in the first direction only
+    X[:, :, 1] += (y % 2)[:, None]
+    metric = spread_metric(X, y)
+    assert metric[0, 0] > 10 * metric[1, 1] > 0
+    assert np.trace(metric) == pytest.approx(X.reshape(-1, 3).var(axis=0).sum())
+
+
+@pytest.mark.parametrize(("views", "shots"), [(1, 3), (1, 1), (3, 1)])
+def test_there_is_a_metric_without_crops_or_second_images(views, shots):
+    X, y, _, _ = made_up(views=views, shots=shots)
+    metric = spread_metric(X, y)
+    assert np.linalg.eigvalsh(metric).min() > 0
+    same = spread_metric(np.ones_like(X), y)
+    np.testing.assert_allclose(same, np.eye(6) / 6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**16), st.integers(1, 4), st.integers(1, 3))
+def test_the_order_of_images_and_classes_decides_nothing(seed, shots, views):
+    X, y, texts, fold = made_up(seed, shots=shots, views=views)
+    folds = fold if shots > 1 else None
+    texts = texts if shots > 1 else texts[:1]
+    rng = np.random.default_rng(seed)
+    images, classes = rng.permutation(len(y)), rng.permutation(4)
+    place = np.argsort(classes)
+    once = fit_residual(X, y, texts, folds)
+    again = fit_residual(
+        X[images], place[y[images]], texts[:, classes], None if folds is None else folds[images]
+    )
+    assert once.text_scale == pytest.approx(again.text_scale, rel=0.06)  # a step of the grid
+    if once.text_scale == again.text_scale:
+        size = np.abs(once.weights).max()
+        np.testing.assert_allclose(again.weights, once.weights[classes], atol=1e-2 * size + 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**16))
+def test_the_same_input_gives_the_same_residual(seed):
+    X, y, texts, fold = made_up(seed)
+    once, again = (fit_residual(X, y, texts, fold) for _ in range(2))
+    assert once.text_scale == again.text_scale
+    assert (once.weights == again.weights).all()
+
+
+def test_what_is_wrong_is_said():
+    X, y, texts, fold = made_up()
+    with pytest.raises(EmbeddingError, match=r"\(n, 1 \+ V, D\)"):
+        fit_residual(X[:, 0], y, texts, fold)
+    with pytest.raises(EmbeddingError, match=r"\(F, K, 6\)"):
+        fit_residual(X, y, texts[0], fold)
+    with pytest.raises(EmbeddingError, match="finite"):
+        fit_residual(X * np.nan, y, texts, fold)
+    with pytest.raises(LabelError, match="0 to 3"):
+        fit_residual(X, y + 1, texts, fold)
+    with pytest.raises(SettingError, match="0 to 1"):
+        fit_residual(X, y, texts, fold + 1)
+    with pytest.raises(SettingError, match="2 texts"):
+        fit_residual(X, y, texts)
+    with pytest.raises(SettingError, match="penalty"):
+        fit_residual(X, y, texts, fold, penalty=0)
+
+
+def test_rows_of_text_and_residual_add_up():
+    residual = Residual(np.ones((2, 3)), text_scale=2.0, penalty=1.0)
+    assert residual.class_rows(np.ones((2, 3))).tolist() == [[3.0] * 3] * 2
