@@ -6,9 +6,10 @@ alone; where the text says nothing, a falls to zero and V is a logistic regressi
 
 Three things make one setting do for all data and any number of images:
 
-* **Honest text.** A text that was composed on some images is nearly always right about them, and would
-  leave nothing over for V to explain. So a and V are fitted to what texts say about images that they have
-  not seen. Where a class has one image only, a at least comes from a text that has seen none.
+* **The words are taken at their worth.** A text that was composed on some images is nearly always right
+  about them, and would leave nothing over for V to explain. So the factor a is the one that suits words
+  which have seen no image, such as the mean of the templates: the less the words alone can tell, the less
+  the text counts, and the more is left to the images.
 * **Crops say what does not matter.** What differs between crops of one image says nothing of its class.
   V pays for how much its logits differ between crops, and less for everything else.
 * **Few images are trusted less.** The penalty falls with the number of images of a class. It is not chosen
@@ -29,7 +30,7 @@ Indices = NDArray[np.int64]
 
 #: How much the residual pays for the spread of its logits where every class has one image; with N images
 #: it is an N-th of that. The loss is a sum over images.
-PENALTY = 100.0
+PENALTY = 0.4
 #: Share of the penalty that is the same in all directions, whether crops differ in them or not.
 EVENNESS = 0.1
 
@@ -83,10 +84,11 @@ class Residual:
 def fit_residual(
     embeddings: ArrayLike,
     labels: ArrayLike,
-    texts: ArrayLike,
-    folds: ArrayLike | None = None,
+    text_rows: ArrayLike,
+    unseen_rows: ArrayLike,
     *,
-    unseen: ArrayLike | None = None,
+    folds: ArrayLike | None = None,
+    fold_rows: ArrayLike | None = None,
     penalty: float = PENALTY,
 ) -> Residual:
     """Fit the residual of a text, and the factor on the text beside it.
@@ -97,22 +99,22 @@ def fit_residual(
         Each image and its crops. The crops of an image share the weight of one.
     labels : array of shape (n,)
         Class numbers.
-    texts : array of shape (F, K, D)
-        Class rows of F texts: number f is composed without the images of fold f. One text, composed on
-        all images, where a class has too few to set some aside.
+    text_rows : array of shape (K, D)
+        Class rows of the text, composed on these images.
+    unseen_rows : array of shape (K, D)
+        Class rows of words that have seen no image, such as the mean of the pool's templates.
     folds : array of shape (n,), optional
-        The fold of each image; None if there is one text.
-    unseen : array of shape (K, D), optional
-        With one text only: class rows of a text that has seen no image, such as the mean of the pool's
-        templates. The factor is fitted to it. None if the one text itself has seen none.
-    penalty : float, default=100.0
+        The fold of each image, from 0 to F − 1, if images can be set aside.
+    fold_rows : array of shape (F, K, D), optional
+        Class rows of F texts: number f is composed without the images of fold f.
+    penalty : float, default=0.4
         How much the residual pays for the spread of its logits, times the images of a class.
 
     Returns
     -------
     Residual
-        Zero where images set aside say so. Then, and otherwise, its logits are as loud as suits them;
-        with one text only nothing is set aside, and they may be too loud.
+        Zero where images set aside say that it does harm. With folds, its logits are as loud as suits
+        images set aside; without, they may be too loud.
 
     Examples
     --------
@@ -120,38 +122,38 @@ def fit_residual(
 
     >>> images = np.array([[[0.6, 0.8]], [[0.8, 0.6]], [[0.6, -0.8]], [[0.8, -0.6]]])
     >>> labels, text = [0, 0, 1, 1], np.array([[0.0, -1.0], [0.0, 1.0]])
-    >>> residual = fit_residual(images, labels, text[None])
+    >>> residual = fit_residual(images, labels, text, text)
     >>> (images[:, 0] @ residual.class_rows(text).T).argmax(axis=1)
     array([0, 0, 1, 1])
     """
-    X, y, rows, fold = _checked(embeddings, labels, texts, folds)
+    X, y = _checked_images(embeddings, labels)
+    text, unseen = (_checked_rows(rows, X, y, 2) for rows in (text_rows, unseen_rows))
     if not (np.isfinite(penalty) and penalty > 0):
         raise SettingError(f"penalty is {penalty!r}, but must be a positive number")
-    K = rows.shape[1]
-    if folds is not None or unseen is None:
-        scores = _aside(X, rows, fold)
-    else:
-        scores = X[:, 0] @ np.asarray(unseen, dtype=X.dtype).T
-    scale = _suited(scores, y, _SCALES)
-    rate = penalty * K / len(y)
+    words = X[:, 0] @ unseen.T
+    scale = _suited(words, y, _SCALES)
+    rate = penalty * len(text) / len(y)
     metric = spread_metric(X, y) * X.dtype.type(rate)
-    problem = _Problem(X, y, rows * X.dtype.type(scale), fold, metric)
-    weights = problem.solve()
-    if folds is None:
+    weights = _Problem(X, y, text * X.dtype.type(scale), metric).solve()
+    if folds is None or fold_rows is None:
         return Residual(weights, scale, rate)
-    many = X.size * K > _MANY
-    aside = fold == fold[0] if many else np.ones(len(y), dtype=bool)
-    logits = scale * scores
-    by_text = log_losses(logits, y)[aside]
+    fold, texts = np.asarray(folds), _checked_rows(fold_rows, X, y, 3)
+    if fold.shape != y.shape or not np.isin(fold, np.arange(len(texts))).all():
+        raise SettingError(f"folds must be {len(X)} numbers from 0 to {len(texts) - 1}")
+    aside = fold == fold[0] if X.size * len(text) > _MANY else np.ones(len(y), dtype=bool)
+    scores, logits = np.zeros((2, *words.shape), dtype=X.dtype)
     for part in np.unique(fold[aside]):
-        # Not begun at what was learnt from all images: it would still know those set aside.
-        learnt = problem.without(int(part)).solve(tolerance=0.01)
-        logits[fold == part] += X[fold == part, 0] @ learnt.T
-    loud = _suited(logits[aside], y[aside], _LOUDNESS)
-    more = log_losses(loud * logits, y)[aside] - by_text
-    losses = float(by_text.mean()), float((by_text + more).mean())
-    if more.mean() > _SURE * more.std() / np.sqrt(len(more)):
-        return Residual(np.zeros_like(weights), scale, np.inf, losses)
+        kept, out = fold != part, fold == part
+        suited = X.dtype.type(_suited(words[kept], y[kept], _SCALES))
+        learnt = _Problem(X[kept], y[kept], texts[part] * suited, metric).solve(tolerance=0.01)
+        scores[out] = X[out, 0] @ texts[part].T
+        logits[out] = scores[out] * suited + X[out, 0] @ learnt.T
+    scores, logits, y = scores[aside], logits[aside], y[aside]
+    alone, loud = _suited(scores, y, _SCALES), _suited(logits, y, _LOUDNESS)
+    by_text, by_both = log_losses(scores * alone, y), log_losses(logits * loud, y)
+    losses = float(by_text.mean()), float(by_both.mean())
+    if losses[1] - losses[0] > _SURE * (by_both - by_text).std() / np.sqrt(len(y)):
+        return Residual(np.zeros_like(weights), alone, np.inf, losses)
     return Residual(weights * X.dtype.type(loud), scale * loud, rate, losses)
 
 
@@ -159,8 +161,8 @@ def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNES
     """Return M, (D, D): a residual v pays v·M·v, its spread over crops and, a little, over anything.
 
     Where there are no crops it is the spread over images of a class; where there are not two of those,
-    that over all images, the same in all directions. Its trace is the variance of all embeddings, so
-    that the number of images and the encoder do not matter.
+    all directions cost the same. On average they cost the variance of all embeddings: it does not matter
+    how near to each other an encoder puts everything.
     """
     dim = embeddings.shape[2]
     rows = embeddings.reshape(-1, dim).astype(np.float64)
@@ -172,20 +174,12 @@ def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNES
         apart = embeddings - (means / np.maximum(np.bincount(labels), 1)[:, None])[labels][:, None]
     apart = apart.reshape(-1, dim).astype(np.float64)
     spread = apart.T @ apart
-    even = np.eye(dim) / dim
+    shape = np.eye(dim)
     trace = float(np.trace(spread))
     # Rounding leaves a little where all crops are the same.
     if trace > 1e-10 * total * len(rows):
-        even = (1 - evenness) * spread / trace + evenness * even
-    return np.asarray(total * even, dtype=embeddings.dtype)
-
-
-def _aside(X: Floats, texts: Floats, fold: Indices) -> Floats:
-    """Return the cosines of each image with the text that has not seen it, (n, K)."""
-    scores = np.empty((len(X), texts.shape[1]), dtype=X.dtype)
-    for part, text in enumerate(texts):
-        scores[fold == part] = X[fold == part, 0] @ text.T
-    return scores
+        shape = (1 - evenness) * dim / trace * spread + evenness * shape
+    return np.asarray(total * shape, dtype=embeddings.dtype)
 
 
 def _suited(scores: Floats, labels: Indices, factors: NDArray[np.float64]) -> float:
@@ -205,35 +199,29 @@ def _suited(scores: Floats, labels: Indices, factors: NDArray[np.float64]) -> fl
 
 @dataclass(frozen=True)
 class _Problem:
-    """Images with the logits of honest text, and the penalty: all that V depends on."""
+    """Images beside the logits of a text, and the penalty: all that V depends on."""
 
     X: Floats  # (n, 1 + V, D)
     y: Indices
-    texts: Floats  # (F, K, D), with the factor in them
-    fold: Indices
+    text: Floats  # (K, D), with the factor in it
     metric: Floats  # (D, D), with the penalty in it
 
-    def without(self, part: int) -> "_Problem":
-        """Set the images of a fold aside."""
-        kept = self.fold != part
-        return _Problem(self.X[kept], self.y[kept], self.texts, self.fold[kept], self.metric)
-
-    def _blocks(self) -> Iterator[tuple[int, Floats, Indices]]:
-        """Yield rows that the same text speaks about, few enough at a time, and their labels."""
+    def _blocks(self) -> Iterator[tuple[Floats, Indices]]:
+        """Yield the rows, few enough at a time, and their labels."""
         views = self.X.shape[1]
-        for part in range(len(self.texts)):
-            members = np.flatnonzero(self.fold == part)
-            for start in range(0, len(members), max(_ROWS // views, 1)):
-                at = members[start : start + max(_ROWS // views, 1)]
-                yield part, self.X[at].reshape(-1, self.X.shape[2]), self.y[at].repeat(views)
+        size = max(_ROWS // views, 1)
+        for start in range(0, len(self.X), size):
+            part = slice(start, start + size)
+            yield self.X[part].reshape(-1, self.X.shape[2]), self.y[part].repeat(views)
 
     def objective(self, V: Floats) -> tuple[float, Floats]:
         """Return the loss with the penalty, and its gradient (K, D)."""
         share = 1 / self.X.shape[1]
         pull = V @ self.metric
+        class_rows = (self.text + V).T
         loss, gradient = float(np.vdot(V, pull)) / 2, pull
-        for part, rows, labels in self._blocks():
-            logits = rows @ (self.texts[part] + V).T
+        for rows, labels in self._blocks():
+            logits = rows @ class_rows
             logits -= logits.max(axis=1, keepdims=True)
             at = np.arange(len(labels)), labels
             loss -= share * float(logits[at].sum(dtype=np.float64))
@@ -253,10 +241,10 @@ class _Problem:
         so that the first steps are about as long as they should be whatever the penalty.
         """
         rows = self.X.reshape(-1, self.X.shape[2])
-        K = self.texts.shape[1]
+        K = len(self.text)
         curvature = rows.T @ rows * self.X.dtype.type((K - 1) / K**2 / self.X.shape[1])
         inverse = np.linalg.inv(curvature.astype(np.float64) + self.metric).astype(self.X.dtype)
-        V = np.zeros_like(self.texts[0])
+        V = np.zeros_like(self.text)
         loss, gradient = self.objective(V)
         enough = tolerance * _length(gradient, inverse)
         moves: list[tuple[Floats, Floats]] = []
@@ -301,27 +289,29 @@ def _times_inverse_hessian(
     return np.asarray(direction)
 
 
-def _checked(
-    embeddings: ArrayLike, labels: ArrayLike, texts: ArrayLike, folds: ArrayLike | None
-) -> tuple[Floats, Indices, Floats, Indices]:
-    """Check shapes and values; rows become floats of one type."""
-    X, rows = np.asarray(embeddings), np.asarray(texts)
-    precision = np.float32 if X.dtype == np.float32 else np.float64
-    X, rows = X.astype(precision, copy=False), rows.astype(precision, copy=False)
+def _checked_images(embeddings: ArrayLike, labels: ArrayLike) -> tuple[Floats, Indices]:
+    """Check images and labels; numbers are in single precision if they were given so."""
+    X, y = np.asarray(embeddings), np.asarray(labels, dtype=np.int64)
     if X.ndim != 3 or 0 in X.shape:
         raise EmbeddingError(f"embeddings must be of shape (n, 1 + V, D), got {X.shape}")
-    if rows.ndim != 3 or 0 in rows.shape or rows.shape[2] != X.shape[2]:
-        raise EmbeddingError(f"texts must be of shape (F, K, {X.shape[2]}), got {rows.shape}")
-    if not (np.isfinite(X).all() and np.isfinite(rows).all()):
+    X = X.astype(np.float32 if X.dtype == np.float32 else np.float64, copy=False)
+    if not np.isfinite(X).all():
         raise EmbeddingError("there are embeddings that are not finite")
-    y = np.asarray(labels, dtype=np.int64)
-    if y.shape != X.shape[:1] or y.min() < 0 or y.max() >= rows.shape[1]:
-        raise LabelError(f"labels must be {len(X)} numbers from 0 to {rows.shape[1] - 1}")
-    fold = np.zeros(len(y), np.int64) if folds is None else np.asarray(folds, dtype=np.int64)
-    if fold.shape != y.shape or fold.min() < 0 or fold.max() >= len(rows):
-        raise SettingError(f"folds must be {len(X)} numbers from 0 to {len(rows) - 1}")
-    if folds is None and len(rows) > 1:
-        raise SettingError(
-            f"there are {len(rows)} texts, and no folds that say which image is whose"
+    if y.shape != X.shape[:1] or y.min() < 0:
+        raise LabelError(f"labels must be {len(X)} class numbers, from 0")
+    return X, y
+
+
+def _checked_rows(rows: ArrayLike, X: Floats, y: Indices, dimensions: int) -> Floats:
+    """Check class rows: one for every label."""
+    checked = np.asarray(rows, dtype=X.dtype)
+    shape = ("F", "K", str(X.shape[2]))[-dimensions:]
+    if checked.ndim != dimensions or checked.shape[-1] != X.shape[2]:
+        raise EmbeddingError(
+            f"class rows must be of shape ({', '.join(shape)}), got {checked.shape}"
         )
-    return X, y, rows, fold
+    if checked.shape[-2] <= y.max():
+        raise LabelError(f"there is a label {y.max()}, and {checked.shape[-2]} class rows")
+    if not np.isfinite(checked).all():
+        raise EmbeddingError("there are class rows that are not finite")
+    return checked
