@@ -12,8 +12,9 @@ Three things make one setting do for all data and any number of images:
   the text counts, and the more is left to the images.
 * **Crops say what does not matter.** What differs between crops of one image says nothing of its class.
   V pays for how much its logits differ between crops, and less for everything else.
-* **Few images are trusted less.** The penalty falls with the number of images of a class. It is not chosen
-  by setting images aside: of two images of a class one would be left, which says little about two.
+* **V is held back as far as the images allow.** The penalty is the strongest at which nearly all images to
+  learn from are answered rightly, and falls with their number. It is not chosen by setting images
+  aside: of two images of a class one would be left, which says little about two, and of one none.
 """
 
 from collections.abc import Iterator
@@ -28,9 +29,13 @@ from promptboost.errors import EmbeddingError, LabelError, SettingError
 Floats = NDArray[np.floating]
 Indices = NDArray[np.int64]
 
-#: How much the residual pays for the spread of its logits where every class has one image; with N images
-#: it is an N-th of that. The loss is a sum over images.
-PENALTY = 0.4
+#: The strongest penalty, where every class has one image; with N images it is an N-th of that. It is what
+#: the spread of the residual's logits costs, and the loss is a sum over images.
+PENALTY = 0.8
+#: Share of the images to learn from that must be answered rightly, ...
+EXPLAINED = 0.97
+#: ... for which the penalty may be halved so many times.
+HALVINGS = 5
 #: Share of the penalty that is the same in all directions, whether crops differ in them or not.
 EVENNESS = 0.1
 
@@ -41,6 +46,9 @@ _LOUDNESS = np.geomspace(0.1, 10.0, 61)
 _ROWS = 8192
 # Steps that the solver remembers, and takes at most.
 _MEMORY, _STEPS = 8, 100
+# Factor on all logits where no image can be set aside. Where some can, 1.5 to 2.4 suits few images best: a
+# penalty that is right for who wins leaves the logits low.
+_LOUD = 1.75
 # How sure it must be that the residual does harm: in standard errors of the loss on images set aside.
 _SURE = 2.0
 # Multiplications of one pass over the images beyond which one fold alone is set aside.
@@ -107,14 +115,14 @@ def fit_residual(
         The fold of each image, from 0 to F − 1, if images can be set aside.
     fold_rows : array of shape (F, K, D), optional
         Class rows of F texts: number f is composed without the images of fold f.
-    penalty : float, default=0.4
-        How much the residual pays for the spread of its logits, times the images of a class.
+    penalty : float, default=0.8
+        The strongest that is tried, times the images of a class.
 
     Returns
     -------
     Residual
         Zero where images set aside say that it does harm. With folds, its logits are as loud as suits
-        images set aside; without, they may be too loud.
+        images set aside; without, as suited other data.
 
     Examples
     --------
@@ -132,11 +140,10 @@ def fit_residual(
         raise SettingError(f"penalty is {penalty!r}, but must be a positive number")
     words = X[:, 0] @ unseen.T
     scale = _suited(words, y, _SCALES)
-    rate = penalty * len(text) / len(y)
-    metric = spread_metric(X, y) * X.dtype.type(rate)
-    weights = _Problem(X, y, text * X.dtype.type(scale), metric).solve()
+    problem = _Problem(X, y, text * X.dtype.type(scale), spread_metric(X, y))
+    weights, rate = _explained(problem, penalty * len(text) / len(y))
     if folds is None or fold_rows is None:
-        return Residual(weights, scale, rate)
+        return Residual(weights * X.dtype.type(_LOUD), scale * _LOUD, rate)
     fold, texts = np.asarray(folds), _checked_rows(fold_rows, X, y, 3)
     if fold.shape != y.shape or not np.isin(fold, np.arange(len(texts))).all():
         raise SettingError(f"folds must be {len(X)} numbers from 0 to {len(texts) - 1}")
@@ -145,7 +152,9 @@ def fit_residual(
     for part in np.unique(fold[aside]):
         kept, out = fold != part, fold == part
         suited = X.dtype.type(_suited(words[kept], y[kept], _SCALES))
-        learnt = _Problem(X[kept], y[kept], texts[part] * suited, metric).solve(tolerance=0.01)
+        fewer = _Problem(X[kept], y[kept], texts[part] * suited, problem.metric)
+        # Not begun at what was learnt from all images: it would still know those set aside.
+        learnt = fewer.solve(rate, tolerance=0.01)
         scores[out] = X[out, 0] @ texts[part].T
         logits[out] = scores[out] * suited + X[out, 0] @ learnt.T
     scores, logits, y = scores[aside], logits[aside], y[aside]
@@ -182,6 +191,18 @@ def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNES
     return np.asarray(total * shape, dtype=embeddings.dtype)
 
 
+def _explained(problem: "_Problem", strongest: float) -> tuple[Floats, float]:
+    """Return the residual of the strongest penalty that explains the images, and that penalty."""
+    penalty, weights = strongest, None
+    for halving in range(HALVINGS + 1):
+        penalty = strongest / 2**halving
+        weights = problem.solve(penalty, start=weights)
+        logits = problem.X[:, 0] @ (problem.text + weights).T
+        if (logits.argmax(axis=1) == problem.y).mean() >= EXPLAINED:
+            break
+    return weights, penalty
+
+
 def _suited(scores: Floats, labels: Indices, factors: NDArray[np.float64]) -> float:
     """Return the factor of least log loss.
 
@@ -204,7 +225,7 @@ class _Problem:
     X: Floats  # (n, 1 + V, D)
     y: Indices
     text: Floats  # (K, D), with the factor in it
-    metric: Floats  # (D, D), with the penalty in it
+    metric: Floats  # (D, D)
 
     def _blocks(self) -> Iterator[tuple[Floats, Indices]]:
         """Yield the rows, few enough at a time, and their labels."""
@@ -214,10 +235,10 @@ class _Problem:
             part = slice(start, start + size)
             yield self.X[part].reshape(-1, self.X.shape[2]), self.y[part].repeat(views)
 
-    def objective(self, V: Floats) -> tuple[float, Floats]:
+    def objective(self, V: Floats, penalty: float) -> tuple[float, Floats]:
         """Return the loss with the penalty, and its gradient (K, D)."""
         share = 1 / self.X.shape[1]
-        pull = V @ self.metric
+        pull = V @ self.metric * V.dtype.type(penalty)
         class_rows = (self.text + V).T
         loss, gradient = float(np.vdot(V, pull)) / 2, pull
         for rows, labels in self._blocks():
@@ -234,7 +255,9 @@ class _Problem:
             gradient += logits.T @ rows
         return loss, gradient
 
-    def solve(self, tolerance: float = 1e-3) -> Floats:
+    def solve(
+        self, penalty: float, *, start: Floats | None = None, tolerance: float = 1e-3
+    ) -> Floats:
         """Return the V of least objective, by L-BFGS; the gradient falls to a share of its first length.
 
         Distances are measured with the penalty and the covariance of the rows at equal probabilities,
@@ -243,10 +266,15 @@ class _Problem:
         rows = self.X.reshape(-1, self.X.shape[2])
         K = len(self.text)
         curvature = rows.T @ rows * self.X.dtype.type((K - 1) / K**2 / self.X.shape[1])
-        inverse = np.linalg.inv(curvature.astype(np.float64) + self.metric).astype(self.X.dtype)
+        inverse = np.linalg.inv(curvature.astype(np.float64) + self.metric * penalty).astype(
+            self.X.dtype
+        )
         V = np.zeros_like(self.text)
-        loss, gradient = self.objective(V)
+        loss, gradient = self.objective(V, penalty)
         enough = tolerance * _length(gradient, inverse)
+        if start is not None:
+            V = start
+            loss, gradient = self.objective(V, penalty)
         moves: list[tuple[Floats, Floats]] = []
         for _ in range(_STEPS):
             if _length(gradient, inverse) <= enough:
@@ -255,7 +283,7 @@ class _Problem:
             slope, size = float(np.vdot(step, gradient)), 1.0
             while True:
                 tried = V + step * V.dtype.type(size)
-                new_loss, new_gradient = self.objective(tried)
+                new_loss, new_gradient = self.objective(tried, penalty)
                 # The last term: losses are equal to rounding before gradients are.
                 if new_loss <= loss + 1e-4 * size * slope + 1e-7 * abs(loss) or size < 1e-4:
                     break
