@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import in_threads, nearest, products
 from promptboost.boosting.greedy.search import Effort
-from promptboost.boosting.grid import COSINE_UNIT, GridRows
+from promptboost.boosting.grid import COSINE_UNIT, GridRows, from_grid
 from promptboost.boosting.problem import GridPool
 
 
@@ -100,6 +100,16 @@ def scores_of(weak: Composition, X: GridRows, pool: GridPool) -> NDArray[np.floa
         products(bank, X, cosines)
         scores[:, k] = (cosines @ counts) / (int(counts.sum()) * COSINE_UNIT)
     return scores
+
+
+def class_rows(weak: Composition, pool: GridPool) -> NDArray[np.float32]:
+    """Return the mean row of each bank, shape (K, D)."""
+    rows = np.empty((len(pool.prompts), pool.templates.shape[2]), dtype=np.float32)
+    for k, copies in enumerate(weak.banks):
+        bank = [pool.templates[k, weak.template][None], pool.prompts[k][list(copies)]]
+        counts = np.array([weak.template_copies[k], *copies.values()], dtype=np.float32)
+        rows[k] = counts @ from_grid(np.concatenate(bank)) / counts.sum()
+    return rows
 
 
 def log_losses(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
