@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridPool, Shots, boost
 from promptboost.boosting.composition import Composition, log_losses, scores_of
 from promptboost.boosting.gradient.compose import GradientSettings
-from promptboost.boosting.gradient.scale import calibrated_scale, choose_scale, dealt
+from promptboost.boosting.gradient.scale import calibrated_scale, choose_scale, dealt, lowest
 from promptboost.config import BoostConfig
 from promptboost.errors import LabelError
 from promptboost.model import PromptEnsemble, Round
@@ -83,15 +83,16 @@ def calibrated_logit_scale(
         return calibrated_scale(shots, pool) if encoder_scale is None else encoder_scale
     if held_out is None:
         held_out = _scores_of_halves(shots, pool, replace(settings, rounds=1, patience=None))
-    n = len(shots.labels)
-    losses = []
-    for scale in _SCALES:
-        logits = scale * held_out
+    n, scores = len(shots.labels), held_out
+
+    def loss(scale: float) -> float:
+        logits = scale * scores
         losses_of_label = log_losses(logits, shots.labels)
         # The mean over classes of the loss is the loss of the own class plus how far the others lie.
         others = logits[np.arange(n), shots.labels] - logits.mean(axis=1)
-        losses.append(float((losses_of_label + others / (2 * n + 1)).mean()))
-    return float(f"{_SCALES[int(np.argmin(losses))]:.4g}")
+        return float((losses_of_label + others / (2 * n + 1)).mean())
+
+    return float(f"{lowest(loss, _SCALES):.4g}")
 
 
 def _scores_of_halves(shots: Shots, pool: GridPool, settings: BoostSettings) -> Scores:
