@@ -27,7 +27,6 @@ Result = TypeVar("Result")
 
 #: Three times the logit scale of CLIP, like the default for an encoder that says 100.
 SETTINGS = GradientSettings(logit_scale=300.0)
-_PROBABILITY_SCALES = ("probability_scale_s", "greedy_probability_scale_s")
 
 
 def measure_gradient(

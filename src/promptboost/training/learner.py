@@ -10,10 +10,18 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridPool, Shots, boost
 from promptboost.boosting.composition import Composition, log_losses, scores_of
 from promptboost.boosting.gradient.compose import GradientSettings
-from promptboost.boosting.gradient.scale import calibrated_scale, choose_scale, dealt, lowest
+from promptboost.boosting.gradient.scale import (
+    calibrated_scale,
+    choose_scale,
+    dealt,
+    fold_texts,
+    lowest,
+)
+from promptboost.boosting.grid import from_grid
 from promptboost.config import BoostConfig
 from promptboost.errors import LabelError
-from promptboost.model import PromptEnsemble, Round
+from promptboost.model import LinearHead, PromptEnsemble, Round
+from promptboost.model.residual import Residual, fit_residual
 from promptboost.model.schema import Scalar
 from promptboost.training.pool_rows import PoolTexts
 from promptboost.training.record import FitRecord, recorded_settings
@@ -114,9 +122,43 @@ def boost_settings(config: BoostConfig, views: int) -> BoostSettings:
         **{item.name: asked.pop(item.name) for item in fields(GradientSettings)}
     )
     gradient = steps if asked.pop("composer") == "gradient" else None
+    del asked["residual"]  # comes after boosting
     if config.views_per_round is None:
         asked["views_per_round"] = views
     return BoostSettings(**asked, gradient=gradient)
+
+
+def learn_residual(
+    shots: Shots,
+    pool: GridPool,
+    ensemble: PromptEnsemble,
+    head: LinearHead,
+    settings: BoostSettings,
+    weights: ArrayLike | None = None,
+) -> Residual:
+    """Learn what the images teach beside a text that was composed on them; see :mod:`.model.residual`.
+
+    Texts composed on parts of the images say how far it can be trusted, where the gradient composer made
+    the text and there are images enough. They depend on nothing but the arguments, so a fit that was
+    interrupted ends with the same residual.
+    """
+    originals = shots.originals[:, None]
+    rows = originals if shots.views is None else np.concatenate([originals, shots.views], axis=1)
+    templates = from_grid(pool.templates).mean(axis=1)
+    folds = None
+    scale = ensemble.settings.get("logit_scale")
+    if settings.gradient is not None and isinstance(scale, int | float):
+        asked = replace(settings.gradient, logit_scale=float(scale))
+        folds = fold_texts(shots, pool, asked, views=settings.views_per_round)
+    return fit_residual(
+        from_grid(rows),
+        shots.labels,
+        head.weights / np.float32(head.rounds),
+        templates / np.linalg.norm(templates, axis=1, keepdims=True),
+        folds=None if folds is None else folds.fold,
+        fold_rows=None if folds is None else folds.rows,
+        weights=weights,
+    )
 
 
 OnRound = Callable[[PromptEnsemble, BoostRound], bool | None]

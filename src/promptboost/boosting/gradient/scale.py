@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import in_threads
-from promptboost.boosting.composition import log_losses, scores_of, template_hits
+from promptboost.boosting.composition import class_rows, log_losses, scores_of, template_hits
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
 from promptboost.boosting.grid import COSINE_UNIT, GridRows
 from promptboost.boosting.problem import GridPool, Shots
@@ -70,12 +70,12 @@ def choose_scale(
     if folds < 2:
         return ScaleChoice(encoder_scale * factors[0], 0, {})
     parts = _Parts(shots, pool, folds, views)
-    asked = replace(settings, sweeps=min(settings.sweeps, _SWEEPS))
+    asked = _few_sweeps(settings)
     tried: dict[float, NDArray[np.float64]] = {}
     scores: dict[float, NDArray[np.float64]] = {}
     while (factor := _next(tried, factors)) is not None:
         scale = encoder_scale * factor
-        scores[factor] = parts.held_out(replace(asked, logit_scale=scale))
+        scores[factor], _ = parts.held_out(replace(asked, logit_scale=scale))
         tried[factor] = _losses(scale * scores[factor], shots.labels)
     losses = np.stack(list(tried.values()))
     means = losses.mean(axis=1)
@@ -85,6 +85,29 @@ def choose_scale(
     chosen = next(f for f in factors if f in tried and as_good[list(tried).index(f)])
     table = {encoder_scale * f: float(mean) for f, mean in zip(tried, means, strict=True)}
     return ScaleChoice(encoder_scale * chosen, folds, table, scores[chosen])
+
+
+@dataclass(frozen=True)
+class FoldTexts:
+    """Texts composed without some of the images: number f without those of fold f, `rows` (F, K, D)."""
+
+    fold: NDArray[np.int64]
+    rows: NDArray[np.float32]
+
+
+def fold_texts(
+    shots: Shots, pool: GridPool, settings: GradientSettings, *, views: int = 0
+) -> FoldTexts | None:
+    """Compose texts on parts of the images, as :func:`choose_scale` does; None if there are too few."""
+    folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
+    if folds < 2:
+        return None
+    _, rows = _Parts(shots, pool, folds, views).held_out(_few_sweeps(settings))
+    return FoldTexts(dealt(shots.labels, folds), rows)
+
+
+def _few_sweeps(settings: GradientSettings) -> GradientSettings:
+    return replace(settings, sweeps=min(settings.sweeps, _SWEEPS))
 
 
 def _losses(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -144,10 +167,15 @@ class _Parts:
             self._flat(self._rows), shots.labels.repeat(self._rows.shape[1]), pool.templates
         ).reshape(*self._rows.shape[:2], -1)
 
-    def held_out(self, settings: GradientSettings) -> NDArray[np.float64]:
-        """Return the scores of each image when it is set aside."""
+    def held_out(
+        self, settings: GradientSettings
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Return the scores of each image when it is set aside, and the class rows of each fold."""
         labels = self._shots.labels
         scores = np.empty((len(labels), len(self._pool.prompts)))
+        rows_of_folds = np.empty(
+            (self._folds, len(self._pool.prompts), self._rows.shape[2]), dtype=np.float32
+        )
 
         def compose(parts: slice) -> None:
             for part in range(parts.start, parts.stop):
@@ -164,10 +192,11 @@ class _Parts:
                     hits=self._hits[kept].reshape(len(y), -1),
                 )
                 scores[aside] = scores_of(weak, self._shots.originals[aside], self._pool)
+                rows_of_folds[part] = class_rows(weak, self._pool)
 
         a_sweep = self._rows.size * len(self._pool.prompts)
         in_threads(compose, self._folds, a_sweep * settings.sweeps, chunk=1)
-        return scores
+        return scores, rows_of_folds
 
     @staticmethod
     def _flat(rows: GridRows) -> GridRows:
