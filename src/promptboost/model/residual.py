@@ -32,9 +32,10 @@ Indices = NDArray[np.int64]
 #: The strongest penalty, where every class has one image; with N images it is an N-th of that. It is what
 #: the spread of the residual's logits costs, and the loss is a sum over images.
 PENALTY = 0.8
-#: Share of the images to learn from that must be answered rightly, ...
-EXPLAINED = 0.97
-#: ... for which the penalty may be halved so many times.
+#: Share of the images to learn from that may be answered wrongly; one may in any case. If there are more,
+#: the penalty is halved,
+UNEXPLAINED = 0.03
+#: but not more often than this.
 HALVINGS = 5
 #: Share of the penalty that is the same in all directions, whether crops differ in them or not.
 EVENNESS = 0.1
@@ -198,7 +199,7 @@ def _explained(problem: "_Problem", strongest: float) -> tuple[Floats, float]:
         penalty = strongest / 2**halving
         weights = problem.solve(penalty, start=weights)
         logits = problem.X[:, 0] @ (problem.text + weights).T
-        if (logits.argmax(axis=1) == problem.y).mean() >= EXPLAINED:
+        if (logits.argmax(axis=1) != problem.y).sum() <= max(1, UNEXPLAINED * len(logits)):
             break
     return weights, penalty
 
