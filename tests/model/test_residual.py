@@ -212,7 +212,7 @@ def test_the_order_of_images_and_classes_decides_nothing(seed, shots, views):
     text, unseen = texts[:, classes]
     again = fit_residual(X[images], np.argsort(classes)[y[images]], text, unseen)
     # Sums in another order may round to the next step of the grid.
-    assert once.text_scale == pytest.approx(again.text_scale, rel=0.07)
+    assert once.text_scale == pytest.approx(again.text_scale, rel=0.13)
     if once.text_scale == again.text_scale:
         size = np.abs(once.weights).max()
         np.testing.assert_allclose(again.weights, once.weights[classes], atol=1e-2 * size)
