@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.images import merged_prompts
 from promptboost.boosting import BoostSettings, GridPool, Shots, boost
@@ -36,7 +37,7 @@ _FOLDS = 4
 
 def fold_texts(
     shots: Shots, pool: GridPool, settings: BoostSettings
-) -> tuple["np.ndarray[tuple[int], np.dtype[np.int64]]", list["np.ndarray"]] | None:  # type: ignore[type-arg]
+) -> tuple[NDArray[np.int64], list[NDArray[np.float32]]] | None:
     """Compose without the images of each fold, as the choice of the scale does."""
     folds = min(int(np.bincount(shots.labels).min()), _FOLDS)
     if folds < 2 or shots.views is None or settings.gradient is None:

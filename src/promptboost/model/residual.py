@@ -174,14 +174,14 @@ def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNES
     how near to each other an encoder puts everything.
     """
     dim = embeddings.shape[2]
-    rows = embeddings.reshape(-1, dim).astype(np.float64)
-    total = float(((rows - rows.mean(axis=0)) ** 2).sum()) / len(rows) or 1.0
-    apart = embeddings - embeddings.mean(axis=1, keepdims=True)
+    rows = embeddings.reshape(-1, dim)
+    total = float(rows.var(axis=0, dtype=np.float64).sum()) or 1.0
+    centres = embeddings.mean(axis=1, keepdims=True)
     if embeddings.shape[1] == 1:
-        means = np.zeros((labels.max() + 1, dim))
-        np.add.at(means, labels, embeddings[:, 0])
-        apart = embeddings - (means / np.maximum(np.bincount(labels), 1)[:, None])[labels][:, None]
-    apart = apart.reshape(-1, dim).astype(np.float64)
+        sums = np.zeros((labels.max() + 1, dim), dtype=rows.dtype)
+        np.add.at(sums, labels, rows)
+        centres = (sums[labels] / np.bincount(labels)[labels, None])[:, None]
+    apart = (embeddings - centres).reshape(-1, dim)
     spread = apart.T @ apart
     shape = np.eye(dim)
     trace = float(np.trace(spread))
@@ -193,13 +193,13 @@ def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNES
 
 def _explained(problem: "_Problem", strongest: float) -> tuple[Floats, float]:
     """Return the residual of the strongest penalty that explains the images, and that penalty."""
-    penalty, weights = strongest, None
-    for halving in range(HALVINGS + 1):
-        penalty = strongest / 2**halving
-        weights = problem.solve(penalty, start=weights)
+    penalty, weights = strongest, problem.solve(strongest)
+    for _ in range(HALVINGS):
         logits = problem.X[:, 0] @ (problem.text + weights).T
         if (logits.argmax(axis=1) != problem.y).sum() <= max(1, UNEXPLAINED * len(logits)):
             break
+        penalty /= 2
+        weights = problem.solve(penalty, start=weights)
     return weights, penalty
 
 
@@ -294,7 +294,7 @@ class _Problem:
 
 
 def _length(gradient: Floats, inverse: Floats) -> float:
-    return float(np.sqrt(max(np.vdot(gradient, gradient @ inverse), 0.0)))
+    return float(np.sqrt(max(float(np.vdot(gradient, gradient @ inverse)), 0.0)))
 
 
 def _times_inverse_hessian(

@@ -113,7 +113,7 @@ def _layer(convolution: Any, norm: Any, *, clamp: bool) -> list[Any]:
 def _block(block: Any) -> Any:
     from torch import nn
 
-    class Residual(nn.Sequential):
+    class Skipped(nn.Sequential):
         def forward(self, inputs: Any) -> Any:
             outputs = inputs
             for module in self:
@@ -127,4 +127,4 @@ def _block(block: Any) -> Any:
     modules += _layer(block._depthwise_conv, block._bn1, clamp=True)
     modules += _layer(block._project_conv, block._bn2, clamp=False)
     same = settings.stride == 1 and settings.input_filters == settings.output_filters
-    return Residual(*modules) if block.id_skip and same else nn.Sequential(*modules)
+    return Skipped(*modules) if block.id_skip and same else nn.Sequential(*modules)
