@@ -127,7 +127,7 @@ def test_the_penalty_is_the_strongest_that_explains_the_images():
     hard = fit_residual(X, y, 5 * wrong, texts[1])
     assert module.PENALTY / 3 / 2**module.HALVINGS <= hard.penalty < easy.penalty
     right = X[:, 0] @ hard.class_rows(5 * wrong).T
-    assert (right.argmax(axis=1) == y).mean() >= module.EXPLAINED
+    assert (right.argmax(axis=1) != y).sum() <= 1
     impossible = fit_residual(X[:, :, :1] * 0 + 1, y, texts[0, :, :1], texts[1, :, :1])
     assert impossible.penalty == pytest.approx(module.PENALTY / 3 / 2**module.HALVINGS)
 
@@ -212,7 +212,7 @@ def test_the_order_of_images_and_classes_decides_nothing(seed, shots, views):
     text, unseen = texts[:, classes]
     again = fit_residual(X[images], np.argsort(classes)[y[images]], text, unseen)
     # Sums in another order may round to the next step of the grid.
-    assert once.text_scale == pytest.approx(again.text_scale, rel=0.07)
+    assert once.text_scale == pytest.approx(again.text_scale, rel=0.13)
     if once.text_scale == again.text_scale:
         size = np.abs(once.weights).max()
         np.testing.assert_allclose(again.weights, once.weights[classes], atol=1e-2 * size)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import in_threads, nearest, products
 from promptboost.boosting.greedy.search import Effort
-from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, GridRows, from_grid
+from promptboost.boosting.grid import COSINE_UNIT, GridRows, from_grid
 from promptboost.boosting.problem import GridPool
 
 
@@ -109,18 +109,6 @@ def class_rows(weak: Composition, pool: GridPool) -> NDArray[np.float32]:
         bank = [pool.templates[k, weak.template][None], pool.prompts[k][list(copies)]]
         counts = np.array([weak.template_copies[k], *copies.values()], dtype=np.float32)
         rows[k] = counts @ from_grid(np.concatenate(bank)) / counts.sum()
-    return rows
-
-
-def class_rows(weak: Composition, pool: GridPool) -> NDArray[np.float32]:
-    """Return the mean row of each bank, shape (K, D)."""
-    rows = np.empty((len(pool.prompts), pool.templates.shape[2]), dtype=np.float32)
-    for k, copies in enumerate(weak.banks):
-        bank = np.concatenate(
-            [pool.templates[k, weak.template][None], pool.prompts[k][list(copies)]]
-        )
-        counts = np.array([weak.template_copies[k], *copies.values()], dtype=np.float64)
-        rows[k] = counts / counts.sum() @ bank / ROW_UNIT
     return rows
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting.composition import log_losses
-from promptboost.errors import EmbeddingError, LabelError, SettingError
+from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
 
 Floats = NDArray[np.floating]
 Indices = NDArray[np.int64]
@@ -32,16 +32,17 @@ Indices = NDArray[np.int64]
 #: The strongest penalty, where every class has one image; with N images it is an N-th of that. It is what
 #: the spread of the residual's logits costs, and the loss is a sum over images.
 PENALTY = 0.8
-#: Share of the images to learn from that must be answered rightly, ...
-EXPLAINED = 0.97
-#: ... for which the penalty may be halved so many times.
+#: Share of the images to learn from that may be answered wrongly; one may in any case. If there are more,
+#: the penalty is halved,
+UNEXPLAINED = 0.03
+#: but not more often than this.
 HALVINGS = 5
 #: Share of the penalty that is the same in all directions, whether crops differ in them or not.
 EVENNESS = 0.1
 
 # Factors on cosines that are tried for the text, and on all logits in the end.
-_SCALES = np.geomspace(0.1, 1000.0, 161)
-_LOUDNESS = np.geomspace(0.1, 10.0, 61)
+_SCALES = np.geomspace(0.1, 1000.0, 81)
+_LOUDNESS = np.geomspace(0.1, 10.0, 41)
 # Rows whose probabilities stand in memory at once.
 _ROWS = 8192
 # Steps that the solver remembers, and takes at most.
@@ -97,6 +98,7 @@ def fit_residual(
     *,
     folds: ArrayLike | None = None,
     fold_rows: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
     penalty: float = PENALTY,
 ) -> Residual:
     """Fit the residual of a text, and the factor on the text beside it.
@@ -115,6 +117,8 @@ def fit_residual(
         The fold of each image, from 0 to F − 1, if images can be set aside.
     fold_rows : array of shape (F, K, D), optional
         Class rows of F texts: number f is composed without the images of fold f.
+    weights : array of shape (n,), optional
+        How much each image counts beside the others; alike by default.
     penalty : float, default=0.8
         The strongest that is tried, times the images of a class.
 
@@ -138,12 +142,13 @@ def fit_residual(
     text, unseen = (_checked_rows(rows, X, y, 2) for rows in (text_rows, unseen_rows))
     if not (np.isfinite(penalty) and penalty > 0):
         raise SettingError(f"penalty is {penalty!r}, but must be a positive number")
+    counted = _checked_weights(weights, len(y))
     words = X[:, 0] @ unseen.T
-    scale = _suited(words, y, _SCALES)
-    problem = _Problem(X, y, text * X.dtype.type(scale), spread_metric(X, y))
-    weights, rate = _explained(problem, penalty * len(text) / len(y))
+    scale = _suited(words, y, counted, _SCALES)
+    problem = _Problem(X, y, counted, text * X.dtype.type(scale), spread_metric(X, y))
+    learnt, rate = _explained(problem, penalty * len(text) / len(y))
     if folds is None or fold_rows is None:
-        return Residual(weights * X.dtype.type(_LOUD), scale * _LOUD, rate)
+        return Residual(learnt * X.dtype.type(_LOUD), scale * _LOUD, rate)
     fold, texts = np.asarray(folds), _checked_rows(fold_rows, X, y, 3)
     if fold.shape != y.shape or not np.isin(fold, np.arange(len(texts))).all():
         raise SettingError(f"folds must be {len(X)} numbers from 0 to {len(texts) - 1}")
@@ -151,19 +156,20 @@ def fit_residual(
     scores, logits = np.zeros((2, *words.shape), dtype=X.dtype)
     for part in np.unique(fold[aside]):
         kept, out = fold != part, fold == part
-        suited = X.dtype.type(_suited(words[kept], y[kept], _SCALES))
-        fewer = _Problem(X[kept], y[kept], texts[part] * suited, problem.metric)
+        words_of_part = texts[part] * X.dtype.type(scale)
+        fewer = _Problem(X[kept], y[kept], counted[kept], words_of_part, problem.metric)
         # Not begun at what was learnt from all images: it would still know those set aside.
-        learnt = fewer.solve(rate, tolerance=0.01)
+        rest = fewer.solve(rate, tolerance=0.05)
         scores[out] = X[out, 0] @ texts[part].T
-        logits[out] = scores[out] * suited + X[out, 0] @ learnt.T
-    scores, logits, y = scores[aside], logits[aside], y[aside]
-    alone, loud = _suited(scores, y, _SCALES), _suited(logits, y, _LOUDNESS)
+        logits[out] = X[out, 0] @ (fewer.text + rest).T
+    scores, logits, y, counted = scores[aside], logits[aside], y[aside], counted[aside]
+    alone, loud = _suited(scores, y, counted, _SCALES), _suited(logits, y, counted, _LOUDNESS)
     by_text, by_both = log_losses(scores * alone, y), log_losses(logits * loud, y)
-    losses = float(by_text.mean()), float(by_both.mean())
+    means = [float(np.average(values, weights=counted)) for values in (by_text, by_both)]
+    losses = means[0], means[1]
     if losses[1] - losses[0] > _SURE * (by_both - by_text).std() / np.sqrt(len(y)):
-        return Residual(np.zeros_like(weights), alone, np.inf, losses)
-    return Residual(weights * X.dtype.type(loud), scale * loud, rate, losses)
+        return Residual(np.zeros_like(learnt), alone, np.inf, losses)
+    return Residual(learnt * X.dtype.type(loud), scale * loud, rate, losses)
 
 
 def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNESS) -> Floats:
@@ -174,14 +180,14 @@ def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNES
     how near to each other an encoder puts everything.
     """
     dim = embeddings.shape[2]
-    rows = embeddings.reshape(-1, dim).astype(np.float64)
-    total = float(((rows - rows.mean(axis=0)) ** 2).sum()) / len(rows) or 1.0
-    apart = embeddings - embeddings.mean(axis=1, keepdims=True)
+    rows = embeddings.reshape(-1, dim)
+    total = float(rows.var(axis=0, dtype=np.float64).sum()) or 1.0
+    centres = embeddings.mean(axis=1, keepdims=True)
     if embeddings.shape[1] == 1:
-        means = np.zeros((labels.max() + 1, dim))
-        np.add.at(means, labels, embeddings[:, 0])
-        apart = embeddings - (means / np.maximum(np.bincount(labels), 1)[:, None])[labels][:, None]
-    apart = apart.reshape(-1, dim).astype(np.float64)
+        sums = np.zeros((labels.max() + 1, dim), dtype=rows.dtype)
+        np.add.at(sums, labels, rows)
+        centres = (sums[labels] / np.bincount(labels)[labels, None])[:, None]
+    apart = (embeddings - centres).reshape(-1, dim)
     spread = apart.T @ apart
     shape = np.eye(dim)
     trace = float(np.trace(spread))
@@ -193,17 +199,20 @@ def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNES
 
 def _explained(problem: "_Problem", strongest: float) -> tuple[Floats, float]:
     """Return the residual of the strongest penalty that explains the images, and that penalty."""
-    penalty, weights = strongest, None
-    for halving in range(HALVINGS + 1):
-        penalty = strongest / 2**halving
-        weights = problem.solve(penalty, start=weights)
+    penalty, weights = strongest, problem.solve(strongest)
+    for _ in range(HALVINGS):
         logits = problem.X[:, 0] @ (problem.text + weights).T
-        if (logits.argmax(axis=1) == problem.y).mean() >= EXPLAINED:
+        wrong = problem.counted[logits.argmax(axis=1) != problem.y].sum()
+        if wrong <= max(1, UNEXPLAINED * len(logits)):
             break
+        penalty /= 2
+        weights = problem.solve(penalty, start=weights)
     return weights, penalty
 
 
-def _suited(scores: Floats, labels: Indices, factors: NDArray[np.float64]) -> float:
+def _suited(
+    scores: Floats, labels: Indices, counted: Floats, factors: NDArray[np.float64]
+) -> float:
     """Return the factor of least log loss.
 
     Few images may all be right by luck, and then the loss falls for ever: as Platt does, it is taken as
@@ -212,7 +221,7 @@ def _suited(scores: Floats, labels: Indices, factors: NDArray[np.float64]) -> fl
     n = len(labels)
     further = scores[np.arange(n), labels] - scores.mean(axis=1)
     losses = [
-        float((log_losses(scores * factor, labels) + further * factor / (2 * n + 1)).mean())
+        counted @ (log_losses(scores * factor, labels) + further * factor / (2 * n + 1))
         for factor in factors
     ]
     return float(f"{factors[int(np.argmin(losses))]:.4g}")
@@ -224,39 +233,41 @@ class _Problem:
 
     X: Floats  # (n, 1 + V, D)
     y: Indices
+    counted: Floats  # (n,), one on average
     text: Floats  # (K, D), with the factor in it
     metric: Floats  # (D, D)
 
-    def _blocks(self) -> Iterator[tuple[Floats, Indices]]:
-        """Yield the rows, few enough at a time, and their labels."""
+    def _blocks(self) -> Iterator[tuple[Floats, Indices, Floats]]:
+        """Yield the rows, few enough at a time, their labels, and how much each counts."""
         views = self.X.shape[1]
         size = max(_ROWS // views, 1)
         for start in range(0, len(self.X), size):
             part = slice(start, start + size)
-            yield self.X[part].reshape(-1, self.X.shape[2]), self.y[part].repeat(views)
+            shares = (self.counted[part] / views).repeat(views)
+            rows = self.X[part].reshape(-1, self.X.shape[2])
+            yield rows, self.y[part].repeat(views), shares.astype(self.X.dtype)
 
     def objective(self, V: Floats, penalty: float) -> tuple[float, Floats]:
         """Return the loss with the penalty, and its gradient (K, D)."""
-        share = 1 / self.X.shape[1]
         pull = V @ self.metric * V.dtype.type(penalty)
         class_rows = (self.text + V).T
         loss, gradient = float(np.vdot(V, pull)) / 2, pull
-        for rows, labels in self._blocks():
+        for rows, labels, shares in self._blocks():
             logits = rows @ class_rows
             logits -= logits.max(axis=1, keepdims=True)
             at = np.arange(len(labels)), labels
-            loss -= share * float(logits[at].sum(dtype=np.float64))
+            true = logits[at].astype(np.float64)
             np.exp(logits, out=logits)
             totals = logits.sum(axis=1, keepdims=True)
-            loss += share * float(np.log(totals).sum(dtype=np.float64))
+            loss += float(shares @ (np.log(totals[:, 0].astype(np.float64)) - true))
             logits /= totals
             logits[at] -= 1
-            logits *= share
+            logits *= shares[:, None]
             gradient += logits.T @ rows
         return loss, gradient
 
     def solve(
-        self, penalty: float, *, start: Floats | None = None, tolerance: float = 1e-3
+        self, penalty: float, *, start: Floats | None = None, tolerance: float = 3e-3
     ) -> Floats:
         """Return the V of least objective, by L-BFGS; the gradient falls to a share of its first length.
 
@@ -294,7 +305,7 @@ class _Problem:
 
 
 def _length(gradient: Floats, inverse: Floats) -> float:
-    return float(np.sqrt(max(np.vdot(gradient, gradient @ inverse), 0.0)))
+    return float(np.sqrt(max(float(np.vdot(gradient, gradient @ inverse)), 0.0)))
 
 
 def _times_inverse_hessian(
@@ -328,6 +339,16 @@ def _checked_images(embeddings: ArrayLike, labels: ArrayLike) -> tuple[Floats, I
     if y.shape != X.shape[:1] or y.min() < 0:
         raise LabelError(f"labels must be {len(X)} class numbers, from 0")
     return X, y
+
+
+def _checked_weights(weights: ArrayLike | None, n: int) -> Floats:
+    """Check how much images count, and make it one on average."""
+    counted = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
+    if counted.shape != (n,) or not np.isfinite(counted).all() or (counted < 0).any():
+        raise WeightError(f"weights must be {n} numbers of 0 or more")
+    if not counted.any():
+        raise WeightError("all weights are zero: no image counts")
+    return np.asarray(counted / counted.mean())
 
 
 def _checked_rows(rows: ArrayLike, X: Floats, y: Indices, dimensions: int) -> Floats:
