@@ -41,7 +41,7 @@ def plain_objective(V, X, y, text, metric, penalty):
 
 def a_problem():
     X, y, texts, _ = made_up()
-    return module._Problem(X, y, 5 * texts[0], spread_metric(X, y))
+    return module._Problem(X, y, np.ones(len(y)), 5 * texts[0], spread_metric(X, y))
 
 
 def parts(problem):
@@ -90,7 +90,7 @@ def test_without_text_it_is_scikit_learns_logistic_regression():
     from sklearn.linear_model import LogisticRegression
 
     X, y, texts, _ = made_up(folds=1)
-    problem = module._Problem(X, y, 0 * texts[0], np.eye(6))
+    problem = module._Problem(X, y, np.ones(len(y)), 0 * texts[0], np.eye(6))
     peer = LogisticRegression(C=10.0, fit_intercept=False, tol=1e-9, max_iter=5000)
     views = X.shape[1]
     peer.fit(X.reshape(-1, 6), y.repeat(views), np.full(X.size // 6, 1 / views))

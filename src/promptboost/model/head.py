@@ -1,5 +1,6 @@
 """LinearHead: an ensemble of prompts, embedded by one encoder, as one matrix."""
 
+import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
@@ -366,6 +367,13 @@ class LinearHead(SavedHead):
         if self.residual is None or self.text_scale is None:
             return self.weights
         return self.weights + self.residual * np.float32(self.rounds / self.text_scale)
+
+    @property
+    def residual_digest(self) -> str:
+        """Changes with the residual, the factor on the text beside it, and the classes."""
+        facts = json.dumps([list(self.class_names), self.text_scale]).encode()
+        content = b"" if self.residual is None else self.residual.tobytes()
+        return hashlib.sha256(facts + b"\0" + content).hexdigest()
 
     def without_residual(self) -> "LinearHead":
         """Return the head of the text alone."""
