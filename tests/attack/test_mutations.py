@@ -61,7 +61,7 @@ def _encoder(name):
             "ensemble.json",
             _encoder("os:system?command=touch ATTACKED"),
             ("predict", "greedy", "images"),
-            "os:system is no class of encoders",
+            "code that would be imported and run",
         ),
         (
             "metrics.json",

@@ -1,7 +1,6 @@
 import os
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -165,11 +164,11 @@ def test_unreadable_permissions(tmp_path):
 
 
 def test_unreadable_permissions_as_the_system_reports_them(tmp_path, monkeypatch):
-    def refuse(self):
-        raise PermissionError(13, "Permission denied", str(self))
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
 
     plain().save(tmp_path / "secret.png")
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr("promptboost.data.decode.open_regular", refuse)
     assert check_one(tmp_path / "secret.png").reason == "no permission to read it"
 
 

@@ -25,7 +25,8 @@ def clean(text: object, *, where: str) -> str:
     folded = " ".join(text.split())
     if not folded:
         raise PoolError(f"{where} is empty; remove it or write a sentence")
-    if any("\ud800" <= character <= "\udfff" for character in folded):
+    # What Python makes of bytes in a file name that are not UTF-8: no other text has these.
+    if any("\udc80" <= character <= "\udcff" for character in folded):
         shown = text.encode("utf-8", "backslashreplace").decode("utf-8")
         raise PoolError(f"{where} has bytes that are not UTF-8; rename it: {_short(shown)}")
     if control := control_character(folded):
