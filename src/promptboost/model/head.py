@@ -9,13 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from numbers import Real
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.errors import EmbeddingError, FileFormatError, InputError, LabelError, SettingError
 from promptboost.files import load_json, open_regular, write_bytes
+
+if TYPE_CHECKING:
+    from promptboost.model.residual import Residual
 
 SCHEMA_VERSION = 1
 
@@ -374,6 +377,12 @@ class LinearHead(SavedHead):
         facts = json.dumps([list(self.class_names), self.text_scale]).encode()
         content = b"" if self.residual is None else self.residual.tobytes()
         return hashlib.sha256(facts + b"\0" + content).hexdigest()
+
+    def with_residual(self, residual: "Residual") -> "LinearHead":
+        """Return the head with a residual; the same if that is zero."""
+        if not np.isfinite(residual.penalty):
+            return self
+        return replace(self, residual=residual.weights, text_scale=residual.text_scale)
 
     def without_residual(self) -> "LinearHead":
         """Return the head of the text alone."""

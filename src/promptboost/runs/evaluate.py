@@ -17,7 +17,7 @@ from promptboost.evaluation.measures import OURS, Guesses, accuracy, confusions,
 from promptboost.evaluation.overlap import Inspection, inspect, inspect_known
 from promptboost.evaluation.world import pool_for
 from promptboost.model import PromptEnsemble
-from promptboost.model.classifier import AnyHead, check_head_file, embed_ensemble
+from promptboost.model.classifier import AnyHead, check_head_file, embed_ensemble, write_head
 from promptboost.pool import PromptPool
 from promptboost.runs.predict import Predictor
 from promptboost.runs.results import TransferResult, flat_answer, method_answer, old_names
@@ -160,7 +160,7 @@ def transfer_run(
         # Others may have written since: what is added to is what is there now.
         if _read(folder).fingerprint != ensemble.fingerprint:
             raise RunError(f"the text in {run} was changed meanwhile; type the same again")
-        head.save(head_path)
+        write_head(folder.path, head)
         note = measured.note + _add_transfer(folder, moved)
         for write in finish:
             write(folder.path)

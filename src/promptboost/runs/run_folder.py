@@ -22,7 +22,7 @@ from promptboost.errors import (
 from promptboost.files import json_text, load_toml, read_text, sweep, write_text
 from promptboost.folders import NEXT, is_ours, settle, stage, staged, steady, swap, unstage, writing
 from promptboost.model import PromptEnsemble
-from promptboost.model.classifier import head_file
+from promptboost.model.classifier import RESIDUAL_FILE, head_file
 from promptboost.model.ensemble import ENSEMBLE_FILE, WEIGHTS_FILE
 from promptboost.runs.results import Results
 
@@ -54,7 +54,14 @@ def _sound(value: Any) -> Any:
 State = Literal["missing", "unfinished", "finished", "other"]
 
 _FILES = (
-    *(ENSEMBLE_FILE, WEIGHTS_FILE, "metrics.json", "predictions.csv", "thumbnails.json"),
+    *(
+        ENSEMBLE_FILE,
+        WEIGHTS_FILE,
+        RESIDUAL_FILE,
+        "metrics.json",
+        "predictions.csv",
+        "thumbnails.json",
+    ),
     *("report.html", "README.md", "partial.json", "run.toml"),
 )
 _HEADS = "head-*.safetensors"
