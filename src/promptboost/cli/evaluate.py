@@ -22,6 +22,7 @@ _MOVED = {
 @run_argument
 @click.argument("data")
 @click.option("--encoder", help="See with another encoder than the run was fitted on.")
+@click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
 @allow_download_option
 @embeds
 @speaks
@@ -30,6 +31,7 @@ def evaluate(
     run: Path,
     data: str,
     encoder: str | None,
+    text_only: bool,
     allow_download: bool,
     no_cache: bool,
     device: str | None,
@@ -45,6 +47,7 @@ def evaluate(
         run,
         data,
         encoder=encoder,
+        text_only=text_only,
         cache=not no_cache,
         progress=out.progress,
         device=device,

@@ -84,7 +84,7 @@ _BUILT_IN: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
         "tpb",
         "text prompt boosting with the paper's settings, re-implemented",
         "promptboost:Boosting",
-        {"composer": "greedy", "rounds": 50, "views_per_round": 4},
+        {"composer": "greedy", "rounds": 50, "views_per_round": 4, "residual": False},
     ),
 )
 

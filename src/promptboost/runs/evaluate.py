@@ -29,6 +29,7 @@ def evaluate_run(
     source: str,
     *,
     encoder: str | None = None,
+    text_only: bool = False,
     cache: bool = True,
     progress: bool = True,
     device: str | None = None,
@@ -41,6 +42,7 @@ def evaluate_run(
         opened = Predictor.open(
             run,
             encoder=encoder,
+            text_only=text_only,
             cache=cache,
             progress=progress,
             device=device,

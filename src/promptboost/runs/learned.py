@@ -142,7 +142,10 @@ def measure(
     label = Composed.of(ensemble).label
     heads = {OURS: (label, head)}
     if isinstance(head, LinearHead) and head.residual is not None:
-        heads = {TEXT: (label, head.without_residual()), OURS: ("text + residual", head)}
+        heads = {
+            TEXT: (f"text alone: {label}", head.without_residual()),
+            OURS: ("text + residual", head),
+        }
     *text, ours = (
         Guesses(
             name,
