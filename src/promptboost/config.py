@@ -200,8 +200,8 @@ class FitConfig(BoostConfig, InputConfig):
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_table` gives, or gave when there was no other composer."""
-        return cls(**_known({"composer": "greedy", **table}))
+        """Read what :meth:`to_table` gives, or gave when there was no other composer and no residual."""
+        return cls(**_known({"composer": "greedy", "residual": False, **table}))
 
 
 @dataclass(frozen=True)

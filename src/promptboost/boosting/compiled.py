@@ -16,6 +16,7 @@ Integers = NDArray[np.int64]
 Cosines = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
+Float = TypeVar("Float", np.float32, np.float64)
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -131,14 +132,17 @@ def _mark_busy() -> None:
 
 
 @compiled_any_order
-def _fill_block(A: Floats, X: Floats, start: int, stop: int, out: Floats) -> None:
+def _fill_block(
+    A: NDArray[Float], X: NDArray[Float], start: int, stop: int, out: NDArray[Float]
+) -> None:
     """Fill ``out[k, i] = A[k] · X[i]`` for some rows i: eight sums at a time, so that loads are shared."""
     m, dim = A.shape
+    zero = A.dtype.type(0.0)
     for k in range(0, m - m % 4, 4):
         a, b, c, d = A[k], A[k + 1], A[k + 2], A[k + 3]
         for i in range(start, stop - (stop - start) % 2, 2):
             x, z = X[i], X[i + 1]
-            ax = az = bx = bz = cx = cz = dx = dz = np.float32(0.0)
+            ax = az = bx = bz = cx = cz = dx = dz = zero
             for j in range(dim):
                 ax += a[j] * x[j]
                 az += a[j] * z[j]
@@ -153,25 +157,25 @@ def _fill_block(A: Floats, X: Floats, start: int, stop: int, out: Floats) -> Non
     for k in range(m):
         first = start if k >= m - m % 4 else stop - (stop - start) % 2
         for i in range(first, stop):
-            total = np.float32(0.0)
+            total = zero
             for j in range(dim):
                 total += A[k, j] * X[i, j]
             out[k, i] = total
 
 
 @compiled
-def _fill(A: Floats, X: Floats, start: int, stop: int, out: Floats) -> None:
+def _fill(A: NDArray[Float], X: NDArray[Float], start: int, stop: int, out: NDArray[Float]) -> None:
     for first in range(start, stop, 64):
         _fill_block(A, X, first, min(first + 64, stop), out)
 
 
-def multiply(A: Floats, X: Floats) -> Floats:
+def multiply(A: NDArray[Float], X: NDArray[Float]) -> NDArray[Float]:
     """Return ``A @ X.T``, in our own threads.
 
     As fast as one thread of BLAS. More threads of BLAS wait for each other by spinning: where other
     processes hold the cores, small products took ten times as long.
     """
-    out = np.empty((len(A), len(X)), dtype=np.float32)
+    out = np.empty((len(A), len(X)), dtype=A.dtype)
 
     def fill(rows: slice) -> None:
         _fill(A, X, rows.start, rows.stop, out)

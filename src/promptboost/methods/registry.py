@@ -294,9 +294,9 @@ def _value(method: str, key: str, text: str, hint: Any) -> Any:
         return None
     kind = next(kind for kind in kinds if kind is not type(None))
     if kind is bool:
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        raise SettingError(f"{method}: {key} is {text!r}, but must be true or false")
+        if text.lower() in ("true", "false", "on", "off"):
+            return text.lower() in ("true", "on")
+        raise SettingError(f"{method}: {key} is {text!r}, but must be on or off")
     if kind in (int, float):
         try:
             number = kind(text)

@@ -17,7 +17,7 @@ FACTORS = (3.0, 2.0, 4.0, 6.0, 1.0)
 
 _MOST_FOLDS = 4
 # Enough to tell scales apart; the last sweeps of a fit are about the last copies.
-_SWEEPS = 12
+_SWEEPS = 10
 # More rows or prompts a class than these make a fit better, but no choice of a scale: see `_Parts`.
 _MOST_ROWS = 1024
 _MOST_PROMPTS = 256
