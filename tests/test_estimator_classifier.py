@@ -58,12 +58,14 @@ def test_probabilities_are_on_the_scale_of_the_fit(fitted):
     np.testing.assert_allclose(
         probabilities, fitted.head_.predict_proba(rows, scale), rtol=1e-4, atol=1e-9
     )
-    flat = fitted.head_.predict_proba(rows, 1.0)
+    text = fitted.head_.without_residual()
+    flat = text.predict_proba(rows, 1.0)
+    assert log_loss(y, text.predict_proba(rows)) < log_loss(y, flat)
     assert log_loss(y, probabilities) < log_loss(y, flat)
     words = PromptClassifier(fitted.ensemble_, fitted.encoder, fitted.head_, text_only=True)
     np.testing.assert_allclose(
         words.predict_proba(rows),
-        fitted.head_.without_residual().predict_proba(rows, fitted.ensemble_.logit_scale),
+        text.predict_proba(rows, fitted.ensemble_.logit_scale),
     )
 
 

@@ -296,7 +296,7 @@ def _value(method: str, key: str, text: str, hint: Any) -> Any:
     if kind is bool:
         if text.lower() in ("true", "false", "on", "off"):
             return text.lower() in ("true", "on")
-        raise SettingError(f"{method}: {key} is {text!r}, but must be on or off")
+        raise SettingError(f"{method}: {key} is {text!r}, but must be true or false")
     if kind in (int, float):
         try:
             number = kind(text)
