@@ -123,7 +123,12 @@ def _moved_summary(run: Path, moved: dict[str, Any]) -> str:
     heading = f"encoder {plain(moved['encoder'])}"
     if moved["images"]:
         heading += f", {moved['images']} images, {moved['images_are']}"
-    figures = table(["", "accuracy"], [[_MOVED[name], percent(moved[name])] for name in _MOVED])
+    labels = _MOVED
+    if "text" in moved:
+        others = {name: label for name, label in _MOVED.items() if name != "boosted"}
+        labels = {**others, "text": _MOVED["boosted"], "boosted": "the same with a residual"}
+    rows = [[label, percent(moved[name])] for name, label in labels.items()]
+    figures = table(["", "accuracy"], rows)
     if moved["note"]:
         heading = f"{heading}\n{plain(moved['note'])}"
     ending = f"predict {plain(str(run))} IMAGES --encoder {plain(moved['encoder'])}"

@@ -142,9 +142,7 @@ def fit_examples(
     if config.residual and source is not None:  # prototypes are images already
         head = ensemble.embed_texts(words)
         if isinstance(head, LinearHead):
-            residual = learn_residual(
-                shots, rows.grid, ensemble, head, settings, examples.weights
-            )
+            residual = learn_residual(shots, rows.grid, ensemble, head, settings, examples.weights)
     return ensemble, weights, words, space, residual
 
 
