@@ -16,6 +16,7 @@ from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
 from promptboost.errors import LabelError, SettingError, a_type, few
 from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.model.residual import Residual
+from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
 from promptboost.training.examples import Examples, Rows, RowSpace
 from promptboost.training.learner import boost_settings, fit_ensemble, learn_residual
@@ -140,7 +141,7 @@ def fit_examples(
         weights = {name: share * weights[merged] for name, (merged, share) in parts.items()}
     residual = None
     if config.residual and source is not None:  # prototypes are images already
-        head = ensemble.embed_texts(words)
+        head = EmbeddedRounds.of(ensemble, words).head
         if isinstance(head, LinearHead):
             residual = learn_residual(shots, rows.grid, ensemble, head, settings, examples.weights)
     return ensemble, weights, words, space, residual
