@@ -28,7 +28,7 @@ from promptboost.model import LinearHead, PromptEnsemble, VotingHead
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import of_sources
 from promptboost.training import OnRound, PoolTexts, boost_settings, fit_ensemble
-from promptboost.training.learner import learn_residual
+from promptboost.training.learner import head_with_residual
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Boosting(BoostConfig, Method):
         assert isinstance(head, LinearHead)
         learnt, settings = self._learnt(shots, encoder)
         grid = _grid(of_sources(pool, self.sources), encoder)  # type: ignore[arg-type]
-        residual = learn_residual(learnt, grid, ensemble, head, settings)
+        _, residual = head_with_residual(head, ensemble, learnt, grid, settings)
         if not np.isfinite(residual.penalty):  # the images say that it does harm
             return text
         return ResidualClassifier(

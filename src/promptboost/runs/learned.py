@@ -43,7 +43,7 @@ from promptboost.runs.results import (
     TaskFacts,
 )
 from promptboost.training import PoolTexts, boost_settings, fit_ensemble
-from promptboost.training.learner import learn_residual
+from promptboost.training.learner import head_with_residual
 from promptboost.training.pool_rows import PoolRows
 
 _HARDEST = 24
@@ -121,8 +121,7 @@ def learn(
     )
     head, residual = embed_ensemble(ensemble, embedder), None
     if settings.residual and isinstance(head, LinearHead):
-        residual = learn_residual(shots, grid, ensemble, head, asked)
-        head = head.with_residual(residual)
+        head, residual = head_with_residual(head, ensemble, shots, grid, asked)
     seconds = time.perf_counter() - start
     embeddings.pool_rows.release()
     return Learned(ensemble, head, seconds, residual)

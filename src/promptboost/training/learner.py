@@ -131,34 +131,49 @@ def boost_settings(config: BoostConfig, views: int) -> BoostSettings:
 def learn_residual(
     shots: Shots,
     pool: GridPool,
-    ensemble: PromptEnsemble,
-    head: LinearHead,
+    text_rows: NDArray[np.floating],
     settings: BoostSettings,
     weights: ArrayLike | None = None,
 ) -> Residual:
     """Learn what the images teach beside a text that was composed on them; see :mod:`.model.residual`.
 
-    Texts composed on parts of the images say how far it can be trusted, where the gradient composer made
-    the text and there are images enough. They depend on nothing but the arguments, so a fit that was
-    interrupted ends with the same residual.
+    `text_rows`, (K, D), are the mean rows of its banks, and `settings` have the logit scale it was
+    composed at. Texts composed on parts of the images say how far it can be trusted, where the gradient
+    composer made the text and there are images enough. They depend on nothing but the arguments, so a
+    fit that was interrupted ends with the same residual.
     """
     originals = shots.originals[:, None]
     rows = originals if shots.views is None else np.concatenate([originals, shots.views], axis=1)
     templates = from_grid(pool.templates).mean(axis=1)
     folds = None
-    scale = ensemble.settings.get("logit_scale")
-    if settings.gradient is not None and isinstance(scale, int | float):
-        asked = replace(settings.gradient, logit_scale=float(scale))
-        folds = fold_texts(shots, pool, asked, views=settings.views_per_round)
+    if settings.gradient is not None and settings.gradient.logit_scale is not None:
+        folds = fold_texts(shots, pool, settings.gradient, views=settings.views_per_round)
     return fit_residual(
         from_grid(rows),
         shots.labels,
-        head.weights / np.float32(head.rounds),
+        text_rows,
         templates / np.linalg.norm(templates, axis=1, keepdims=True),
         folds=None if folds is None else folds.fold,
         fold_rows=None if folds is None else folds.rows,
         weights=weights,
     )
+
+
+def head_with_residual(
+    head: LinearHead,
+    ensemble: PromptEnsemble,
+    shots: Shots,
+    pool: GridPool,
+    settings: BoostSettings,
+    weights: ArrayLike | None = None,
+) -> tuple[LinearHead, Residual]:
+    """Learn the residual of a fitted text, and return its head with it."""
+    scale = ensemble.settings.get("logit_scale")
+    if settings.gradient is not None and isinstance(scale, int | float):
+        settings = replace(settings, gradient=replace(settings.gradient, logit_scale=float(scale)))
+    rows = head.weights / np.float32(head.rounds)
+    residual = learn_residual(shots, pool, rows, settings, weights)
+    return head.with_residual(residual), residual
 
 
 OnRound = Callable[[PromptEnsemble, BoostRound], bool | None]

@@ -19,7 +19,7 @@ from promptboost.model.residual import Residual
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
 from promptboost.training.examples import Examples, Rows, RowSpace
-from promptboost.training.learner import boost_settings, fit_ensemble, learn_residual
+from promptboost.training.learner import boost_settings, fit_ensemble, head_with_residual
 from promptboost.training.pool_rows import PoolRows, PoolTexts
 
 # What embeds texts, and images where it is an embedder.
@@ -143,7 +143,9 @@ def fit_examples(
     if config.residual and source is not None:  # prototypes are images already
         head = EmbeddedRounds.of(ensemble, words).head
         if isinstance(head, LinearHead):
-            residual = learn_residual(shots, rows.grid, ensemble, head, settings, examples.weights)
+            _, residual = head_with_residual(
+                head, ensemble, shots, rows.grid, settings, examples.weights
+            )
     return ensemble, weights, words, space, residual
 
 
