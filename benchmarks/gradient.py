@@ -18,10 +18,11 @@ from promptboost.boosting import (
     Shots,
     boost,
 )
+from promptboost.boosting.composition import class_rows
 from promptboost.boosting.gradient.compose import compose_by_gradient
 from promptboost.boosting.gradient.scale import FACTORS
 from promptboost.boosting.grid import GridRows
-from promptboost.training.learner import calibrated_logit_scale, settle_scale
+from promptboost.training.learner import calibrated_logit_scale, learn_residual, settle_scale
 
 Result = TypeVar("Result")
 
@@ -65,7 +66,7 @@ def measure_fit(task: Task, pool: GridPool) -> dict[str, object]:
     """Fit with the default settings, part by part; seconds, and those of the processor.
 
     One composition is one round at a scale that is known, its templates compared included. The whole fit
-    begins with the choice of that scale.
+    begins with the choice of that scale and ends with the residual.
     """
     views = 4  # of each image, one after the other, in every task
     rows = task.X.reshape(-1, views, task.X.shape[1])
@@ -88,11 +89,16 @@ def measure_fit(task: Task, pool: GridPool) -> dict[str, object]:
     settled, why, held_out = timed(
         "choice_of_scale", lambda: settle_scale(shots, pool, asked, encoder_scale)
     )
-    timed("composition", lambda: list(boost(shots, pool, settled)))
+    (done,) = timed("composition", lambda: list(boost(shots, pool, settled)))
     timed(
         "calibration", lambda: calibrated_logit_scale(shots, pool, settled, encoder_scale, held_out)
     )
-    return {**times, "scale_choice": why}
+    text = class_rows(done.composition, pool)
+    timed("residual", lambda: learn_residual(shots, pool, text, settled))
+    start = time.perf_counter()
+    calibrated_logit_scale(shots, pool, replace(settled, gradient=None), encoder_scale, None)
+    greedy_s = time.perf_counter() - start
+    return {**times, "scale_choice": why, "greedy_calibration_s": greedy_s}
 
 
 def _until(

@@ -239,6 +239,10 @@ _GRADIENT_COLUMNS: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
     ("whole fit", lambda r: f"{r['fit_s']:.2f} s"),
     ("whole fit / one composition", lambda r: f"{r['fit_s'] / r['composition_s']:.2f}"),
     ("whole fit / dense product", lambda r: f"{r['fit_s'] / r['dense_product_s']:.3f}"),
+    (
+        "scale of probabilities, gradient and greedy",
+        lambda r: f"{r['calibration_s']:.3f} and {r['greedy_calibration_s']:.2f} s",
+    ),
     ("gradient / dense product", lambda r: f"{r['gradient_s'] / r['dense_product_s']:.3f}"),
     ("sweeps, reads of the pool", lambda r: f"{r['gradient_sweeps']}, {r['gradient_pool_reads']}"),
     ("objective, gap", lambda r: f"{r['gradient_objective']:.3f}, {r['gradient_gap']:.3f}"),

@@ -94,13 +94,15 @@ def test_a_folder_that_nothing_was_written_to_is_gone_again(tmp_path):
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "dangling"])
+@pytest.mark.parametrize("kind", ["link", "pipe", "dangling", "hard link"])
 def test_what_is_in_the_place_of_the_lock_is_neither_followed_nor_waited_for(tmp_path, kind):
     (tmp_path / "precious").write_text("mine")
     lock = tmp_path / "run" / ".promptboost.lock"
     lock.parent.mkdir()
     if kind == "pipe":
         os.mkfifo(lock)
+    elif kind == "hard link":
+        lock.hardlink_to(tmp_path / "precious")
     else:
         lock.symlink_to(tmp_path / ("precious" if kind == "link" else "nowhere"))
     with writing(lock.parent, "fit", patience=0):
@@ -110,12 +112,9 @@ def test_what_is_in_the_place_of_the_lock_is_neither_followed_nor_waited_for(tmp
     assert names(tmp_path / "run") == []
 
 
-OLD = {FIRST: "old", "a.json": "old", "head-x": "old"}
-NEW = {FIRST: "new", "a.json": "new", "b.json": "new"}
-
-
-def belongs(name):
-    return name in OLD | NEW
+HEAD = "head-x.safetensors"
+OLD = {FIRST: "old", "metrics.json": "old", HEAD: "old"}
+NEW = {FIRST: "new", "metrics.json": "new", "weights.json": "new"}
 
 
 def content(folder):
@@ -134,7 +133,7 @@ def old_and_new(folder):
 def test_a_swap_replaces_the_set_and_keeps_what_is_not_of_it(tmp_path):
     old_and_new(tmp_path)
     assert staged(tmp_path) == tmp_path / NEXT
-    swap(tmp_path, belongs)
+    swap(tmp_path)
     assert content(tmp_path) == NEW | {"notes.txt": "mine"}
     assert staged(tmp_path) is None
 
@@ -162,7 +161,7 @@ def stopped_swap(folder, monkeypatch, at):
             patch.setattr(folders.os, name, counted(getattr(os, name)))
         patch.setattr(folders, "_remove", counted(folders._remove))
         try:
-            swap(folder, belongs)
+            swap(folder)
         except StoppedError:
             return True
     return False
@@ -177,7 +176,7 @@ def test_a_swap_that_was_stopped_anywhere_is_all_or_nothing(tmp_path, monkeypatc
     if at <= 2:  # the first change writes what must go, the second lets the new set count
         assert content_without_next(tmp_path) == OLD | {"notes.txt": "mine"}
         assert staged(tmp_path) is not None
-        swap(tmp_path, belongs)
+        swap(tmp_path)
     assert content(tmp_path) == NEW | {"notes.txt": "mine"}
 
 
@@ -190,9 +189,9 @@ def test_a_reader_reads_again_what_was_swapped_meanwhile(tmp_path):
     reads = []
 
     def read():
-        first = (tmp_path / "a.json").read_text()
+        first = (tmp_path / "metrics.json").read_text()
         if not reads:
-            swap(tmp_path, belongs)
+            swap(tmp_path)
         reads.append((first, (tmp_path / FIRST).read_text()))
         return reads[-1]
 
@@ -210,10 +209,10 @@ def test_an_error_of_the_reader_is_raised_unless_files_were_swapped(tmp_path):
 
     def read_head():
         if staged(tmp_path):
-            swap(tmp_path, belongs)
+            swap(tmp_path)
         if (tmp_path / FIRST).read_text() == "new" and not tries:
             tries.append(1)
-            return (tmp_path / "head-x").read_text()
+            return (tmp_path / HEAD).read_text()
         return "none"
 
     tries = []
@@ -228,24 +227,28 @@ def test_a_set_that_counts_moves_nothing_from_or_to_elsewhere(tmp_path):
     settle(run)
     assert names(run) == []
     (run / READY).mkdir()
-    (run / READY / ".gone").write_bytes(b"../outside/precious\0..\0\0.")
+    (run / READY / ".gone").write_bytes(b"../outside/precious\0..\0\0.\0notes.txt\0mine\0head-../x")
     (run / READY / "report.html").symlink_to(outside / "precious")
+    (run / READY / "notes.txt").write_text("not mine")
+    (run / "notes.txt").write_text("mine")
+    (run / "mine").mkdir()
     settle(run)
-    assert names(run) == []
+    assert names(run) == ["mine", "notes.txt"]
+    assert (run / "notes.txt").read_text() == "mine"
     assert (outside / "precious").read_text() == "mine"
 
 
 def test_a_folder_in_the_place_of_a_file_is_found_before_the_swap(tmp_path):
     old_and_new(tmp_path)
-    (tmp_path / "b.json").mkdir()
-    with pytest.raises(RunError, match=r"b\.json is a folder in the place of a file"):
-        swap(tmp_path, belongs)
-    assert (tmp_path / "a.json").read_text() == "old"
+    (tmp_path / "weights.json").mkdir()
+    with pytest.raises(RunError, match=r"weights\.json is a folder in the place of a file"):
+        swap(tmp_path)
+    assert (tmp_path / "metrics.json").read_text() == "old"
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
     (tmp_path / NEXT).mkdir()
-    (tmp_path / NEXT / "a.json").write_text("begun before it said what it is")
+    (tmp_path / NEXT / "metrics.json").write_text("begun before it said what it is")
     (tmp_path / ".promptboost-0123.tmp").mkdir()
     (tmp_path / ".promptboost-4567.tmp").write_text("half")
     with writing(tmp_path, "fit"):

@@ -233,7 +233,7 @@ def file_stamp(path: str | os.PathLike[str]) -> Stamp | None:
     """Return the stamp of a file, or None if it is gone."""
     try:
         return stamp_of(os.stat(path))
-    except OSError:
+    except (OSError, ValueError):  # the second: a name that no file can have
         return None
 
 
@@ -327,6 +327,8 @@ def _regular(path: str | os.PathLike[str], flags: int) -> int:
             raise
         # A socket, a pipe that nobody reads, or a device that is not there.
         raise NotAFileError(problem.errno, "not a regular file", os.fspath(path)) from None
+    except ValueError:  # a zero byte in its name, which comes from a file
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path)) from None
     mode = os.fstat(handle).st_mode
     if stat.S_ISREG(mode):
         return handle

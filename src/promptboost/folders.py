@@ -14,6 +14,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,6 +38,23 @@ NEXT = ".promptboost-next"
 FIRST = "run.toml"
 """The file that is moved first: what a folder is about."""
 
+SET = (
+    *(
+        "ensemble.json",
+        "weights.json",
+        "residual.json",
+        "metrics.json",
+        "predictions.csv",
+        "thumbnails.json",
+    ),
+    *("report.html", "README.md", "partial.json", FIRST),
+)
+"""The files of a set by name, :data:`FIRST` last; there are heads too, and :data:`POOL_ROWS`."""
+
+HEADS = "head-*.safetensors"
+POOL_ROWS = "pool-rows"
+"""Where the rows of a big pool are, until boosting is done."""
+
 _READY = ".promptboost-ready"
 _LOCK = ".promptboost.lock"
 _AGAIN = 0.02  # seconds until the next look at a lock
@@ -47,6 +65,11 @@ _GONE = ".gone"
 
 # Locks of this process, by folder and thread, so that a writer may call another.
 _held: dict[tuple[str, int, int], int] = {}
+
+
+def belongs(name: str) -> bool:
+    """Tell by its name whether a file is of a set: no other is replaced or removed by a swap."""
+    return name in (*SET, POOL_ROWS) or fnmatchcase(name, HEADS)
 
 
 def is_ours(name: str) -> bool:
@@ -125,10 +148,10 @@ def unstage(folder: Path) -> None:
     _drop(folder / NEXT)
 
 
-def swap(folder: Path, belongs: Callable[[str], bool]) -> None:
+def swap(folder: Path) -> None:
     """Let the new set of files take the place of the old; call it as the writer.
 
-    `belongs` tells by its name whether a file is of such a set: others stay where they are.
+    Files that are not of a set stay where they are.
     """
     fresh = folder / NEXT
     for path in list(fresh.iterdir()):
@@ -138,7 +161,7 @@ def swap(folder: Path, belongs: Callable[[str], bool]) -> None:
             folder / path.name
         ):  # found now, as there is no way back later
             raise RunError(f"{folder / path.name} is a folder in the place of a file; move it away")
-    # What the new set lacks must go, and whoever completes the swap may not know those names.
+    # What the new set lacks must go, and whoever completes the swap cannot tell that from the rest.
     gone = [p.name for p in folder.iterdir() if belongs(p.name) and not (fresh / p.name).exists()]
     write_bytes(fresh / _GONE, b"\0".join(map(os.fsencode, gone)))
     os.rename(fresh, folder / _READY)
@@ -156,13 +179,13 @@ def _roll_forward(folder: Path) -> None:
         return
     with contextlib.suppress(FileNotFoundError):
         for gone in os.fsdecode(read_bytes(ready / _GONE)).split("\0"):
-            # A name, never a path: the folder may be a stranger's.
-            if os.path.basename(gone) == gone and gone not in ("", ".", ".."):
+            # Never a path, nor what somebody else keeps there: the folder may be a stranger's.
+            if os.path.basename(gone) == gone and belongs(gone):
                 _remove(folder / gone)
         (ready / _GONE).unlink()
     names = sorted(os.listdir(ready), key=lambda name: (name != FIRST, name))
     for name in names:
-        if stat.S_ISREG((ready / name).lstat().st_mode):
+        if belongs(name) and stat.S_ISREG((ready / name).lstat().st_mode):
             os.replace(ready / name, folder / name)
     flush_folder(folder)
     _remove(ready)
@@ -231,9 +254,10 @@ def _lock(folder: Path, job: str, patience: float, say: Callable[[str], None] | 
         # Once locked it must still be the file of that name: who had it before has removed it.
         if try_lock(handle) and os.fstat(handle).st_ino == _inode(path):
             who = f"{job} (process {os.getpid()} on {platform.node()})"
-            with contextlib.suppress(OSError):  # a full disk: others will not know who it is
-                os.ftruncate(handle, 0)
-                os.write(handle, who.encode())
+            if os.fstat(handle).st_nlink == 1:  # under another name it may be anybody's file
+                with contextlib.suppress(OSError):  # a full disk: others will not know who it is
+                    os.ftruncate(handle, 0)
+                    os.write(handle, who.encode())
             return handle
         holder = os.read(handle, _LINE).decode("utf-8", "replace")
         os.close(handle)

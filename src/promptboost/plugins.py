@@ -30,7 +30,8 @@ def load_plugins(group: str) -> dict[str, object]:
     for point in entry_points(group=group):
         try:
             plugins[point.name] = point.load()
-        except Exception as error:  # a plugin may fail in any way: the others must still work
+        # A plugin may fail in any way, also by leaving: the others must still work.
+        except (Exception, SystemExit) as error:
             package = point.dist.name if point.dist else "unknown"
             warnings.warn(
                 f"The plugin {point.name} = {point.value} of the package {package} cannot be "

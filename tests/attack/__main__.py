@@ -30,8 +30,7 @@ def main() -> int:
         seconds = time.perf_counter() - start
         listed = ", ".join(f"{what}: {count}" for what, count in sorted(found.items()))
         print(f"{name}  {sum(found.values())} in {seconds:.0f} s  {listed}")
-        harmless = getattr(module, "HARMLESS", frozenset({"exit 0", "exit 2"}))
-        harmed += sum(count for what, count in found.items() if what not in harmless)
+        harmed += sum(count for what, count in found.items() if what not in module.HARMLESS)
     print(f"{harmed} did harm" if harmed else "none did harm")
     return 1 if harmed else 0
 

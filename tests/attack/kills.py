@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 import tomllib
@@ -32,6 +33,7 @@ from tests.attack.forks import (
 )
 from tests.llm.llm_server import Act, Server
 
+HARMLESS = frozenset({"ok"})
 #: The files of a run in which nothing is measured in seconds.
 SAME = ("ensemble.json", "predictions.csv", "head-fake-16-0.safetensors", "weights.json")
 
@@ -274,8 +276,11 @@ def repeat(
             kind(world, chance)
         except FaultError as fault:
             outcome = f"{kind.__name__}: {fault.args[0]}"
-            if faults is not None:
-                faults.append(f"try {number} of seed {seed}, {kind.__name__}: {fault.args}")
+            line = f"try {number} of seed {seed}, {kind.__name__}: {fault.args}"
+            if faults is None:
+                print(line[:2000], file=sys.stderr)
+            else:
+                faults.append(line)
         outcomes[outcome] += 1
         shutil.rmtree(world.root / f"try-{world.tries}")
     return dict(outcomes)
@@ -284,7 +289,8 @@ def repeat(
 def run(count: int, seed: int, *, faults: list[str] | None = None) -> dict[str, int]:
     """Kill so many commands, each kind in turn; return how often each outcome came.
 
-    `faults` gets a line for each outcome that is not "ok", by which it can be repeated.
+    `faults` gets a line for each outcome that is not "ok", by which it can be repeated; else it is
+    printed on stderr.
     """
     with (
         tempfile.TemporaryDirectory(prefix="promptboost-kills-") as folder,

@@ -14,6 +14,7 @@ from random import Random
 from tests.attack.forks import COMPARE, PREDICT, Ended, Forks, fit_command, left_behind
 from tests.attack.kills import World, check, check_same_run, check_whole, repeat, succeeded
 
+HARMLESS = frozenset({"ok"})
 ENCODERS = ("fake:24-1", "fake:24-2", "fake:24-3", "fake:24-4")
 
 
@@ -122,7 +123,8 @@ KINDS: tuple[Callable[[World, Random], None], ...] = (
 def run(count: int, seed: int, *, faults: list[str] | None = None) -> dict[str, int]:
     """Run so many races, each kind in turn; return how often each outcome came.
 
-    `faults` gets a line for each outcome that is not "ok", by which it can be repeated.
+    `faults` gets a line for each outcome that is not "ok", by which it can be repeated; else it is
+    printed on stderr.
     """
     with (
         tempfile.TemporaryDirectory(prefix="promptboost-races-") as folder,

@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numba import njit
 
+from promptboost.boosting import compiled as compiled_file
 from promptboost.boosting.compiled import products
 from promptboost.boosting.grid import COSINE_UNIT, WEIGHT_UNIT, to_grid, weights_to_grid
 from promptboost.errors import EmbeddingError, WeightError
@@ -78,3 +80,15 @@ def test_weights_keep_their_ratios(weights):
 def test_bad_weights(weights, message):
     with pytest.raises(WeightError, match=message):
         weights_to_grid(weights, 2)
+
+
+def test_code_is_compiled_where_it_cannot_be_kept(monkeypatch):
+    # An installation that only its owner may write to, and a user without a home.
+    def without_a_place(*, cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(**options)
+
+    monkeypatch.setattr(compiled_file, "njit", without_a_place)
+    assert compiled_file.compiled(lambda number: number + 1)(2) == 3
+    assert compiled_file.compiled_any_order(lambda number: number + 1.0)(2.0) == 3.0

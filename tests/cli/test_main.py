@@ -109,12 +109,20 @@ def fail_with(error):
     return work
 
 
+def stopped_import():
+    """Return what a compiled module raises if Ctrl-C comes while it is imported."""
+    error = ImportError("initialization failed")
+    error.__cause__ = KeyboardInterrupt()
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
         (output.Interrupted("promptboost fit x"), 130, "to go on, type: promptboost fit x\n"),
         (OSError(28, "No space left on device", "run/x"), 2, "run/x: No space left on device\n"),
+        (stopped_import(), 130, "error: interrupted\n"),
         (RuntimeError("odd"), 1, "RuntimeError: odd (a fault in promptboost"),
     ],
 )

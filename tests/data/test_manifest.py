@@ -130,6 +130,13 @@ def test_wrong_json_lines(folder, line, message):
         read_manifest(manifest(folder, text, "list.jsonl"))
 
 
+def test_a_path_that_no_file_can_have_is_one_of_no_file(folder):
+    lines = [{"path": path, "label": "cat"} for path in ("cat/0.png", "cat/1.png\0", "\0")]
+    path = manifest(folder, "\n".join(map(json.dumps, lines)), "list.jsonl")
+    data = load_data(path)
+    assert [bad.reason for bad in data.bad] == ["no such file"] * 2
+
+
 def test_a_class_whose_images_are_all_missing(folder):
     path = manifest(folder, "path,label\ncat/0.png,cat\nnone.png,dog\n")
     with pytest.raises(DataError, match=r"(?s)'dog' has no images that.*none.png: no such file"):

@@ -80,11 +80,13 @@ def test_the_example_is_a_sound_encoder(installed, plugins):
     assert load_encoder("promptboost_colours:Colours", size=5).id == "colours:5"
 
 
-def test_a_broken_plugin_is_named_once_and_left_out(tmp_path, plugins):
-    declare(tmp_path, "broken-thing", "broken = no_such_module_at_all:load")
+@pytest.mark.parametrize("module", ["no_such_module_at_all", "leaving_module"])
+def test_a_broken_plugin_is_named_once_and_left_out(tmp_path, plugins, module):
+    declare(tmp_path, "broken-thing", f"broken = {module}:load")
+    (tmp_path / "leaving_module.py").write_text("raise SystemExit('goodbye')")
     declare(tmp_path, "good-thing", "good = promptboost.encoders.fake:FakeEncoder")
     plugins.syspath_prepend(str(tmp_path))
-    with pytest.warns(PluginWarning, match=r"broken = no_such_module_at_all:load.*broken-thing"):
+    with pytest.warns(PluginWarning, match=rf"broken = {module}:load.*broken-thing"):
         assert load_plugins("promptboost.encoders")["good"] is FakeEncoder
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -110,6 +110,8 @@ def trickle(head, piece):
     ("head", "piece"),
     [
         (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n", b" "),
+        (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n", b" "),
+        (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{}", b" "),
         (b"HTTP/1.1 200 OK\r\nx-slow: ", b"a"),
         (b"", b""),
     ],
@@ -197,6 +199,19 @@ def test_a_question_may_be_sent_on_once(provider):
     on = Act(status=307, headers={"location": path})
     with Server(lambda _, time: on if time == 1 else Act("Hello.")) as server:
         assert ask(server, provider, "?").text == "Hello."
+
+
+@both
+def test_a_question_is_sent_on_to_no_other_server(provider, monkeypatch):
+    # The libraries take away one header on the way, and the key may be in another.
+    monkeypatch.setenv(f"{provider.upper()}_API_KEY", KEY)
+    with Server(lambda *_: Act()) as other:
+        for place in (f"{other.url}/messages", f"https://{KEY}.example/", "http://localhost:1/"):
+            on = Act(status=307, headers={"location": place})
+            with pytest.raises(AskError, match="gets no key unasked") as raised:
+                asked(on, provider)
+            assert KEY not in str(raised.value)
+    assert not other.requests
 
 
 @both

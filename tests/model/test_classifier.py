@@ -8,6 +8,7 @@ from PIL import Image
 import promptboost
 from promptboost import PromptClassifier, load
 from promptboost.data.decode import ImageError
+from promptboost.encoders.embedder import StoreWarning
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import (
     DataError,
@@ -364,3 +365,11 @@ def test_no_file(tmp_path):
             load(place)
         with pytest.raises(FileNotFoundError):
             load(place)
+
+
+def test_a_store_that_cannot_be_written_is_done_without(classifier, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "file"))
+    with pytest.warns(StoreWarning, match="Going on without the embedding store"):
+        head = PromptClassifier(ensemble(), "fake:32-0").head
+    np.testing.assert_array_equal(head.weights, classifier.head.weights)

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -22,13 +22,19 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 def compiled(function: Function) -> Function:
     """Compile on first call and keep the result on disk; run without the interpreter lock."""
-    return cast(Function, njit(cache=True, nogil=True)(function))
+    return _kept(function)
 
 
 def compiled_any_order(function: Function) -> Function:
     """Compile a function whose floating-point sums may be taken in any order, in SIMD lanes."""
-    relaxed = {"reassoc", "nsz", "nnan", "contract"}
-    return cast(Function, njit(cache=True, nogil=True, fastmath=relaxed)(function))
+    return _kept(function, fastmath={"reassoc", "nsz", "nnan", "contract"})
+
+
+def _kept(function: Function, **options: Any) -> Function:
+    try:
+        return cast(Function, njit(cache=True, nogil=True, **options)(function))
+    except RuntimeError:  # neither this folder nor the user's own can be written to
+        return cast(Function, njit(nogil=True, **options)(function))
 
 
 @compiled

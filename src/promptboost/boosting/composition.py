@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import in_threads, multiply, nearest
 from promptboost.boosting.greedy.search import Effort
-from promptboost.boosting.grid import COSINE_UNIT, GridRows, block_of
+from promptboost.boosting.grid import COSINE_UNIT, GridRows, block_of, from_grid
 from promptboost.boosting.problem import GridPool
 
 # Rows whose numbers stand in memory as floats at once.
@@ -117,6 +117,16 @@ def parts_of(count: int, encoders: int) -> list[slice]:
     """Return where the rows of each encoder are among those that are stacked."""
     each = count // encoders
     return [slice(e * each, (e + 1) * each) for e in range(encoders)]
+
+
+def class_rows(weak: Composition, pool: GridPool) -> NDArray[np.float32]:
+    """Return the mean row of each bank, shape (K, D)."""
+    rows = np.empty((len(pool.prompts), pool.templates.shape[2]), dtype=np.float32)
+    for k, copies in enumerate(weak.banks):
+        bank = [pool.templates[k, weak.template][None], pool.prompts[k][list(copies)]]
+        counts = np.array([weak.template_copies[k], *copies.values()], dtype=np.float32)
+        rows[k] = counts @ from_grid(np.concatenate(bank)) / counts.sum()
+    return rows
 
 
 def log_losses(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -71,7 +71,8 @@ def _option(setting: Setting, *, presets: bool) -> Callable[[Any], Any]:
     elif setting.file:
         kind = click.Path()
     if setting.kind is bool:
-        return click.option(f"--{name}/--no-{name}", default=None, help=_help(setting, presets))
+        off = setting.off or f"no-{name}"
+        return click.option(f"--{name}/--{off}", default=None, help=_help(setting, presets))
     if setting.several:
         text = f"{_help(setting, presets)} May be given several times."
         return click.option(f"--{name}", type=kind, multiple=True, callback=_typed, help=text)

@@ -180,12 +180,25 @@ def guarded(work: Callable[[], int], arguments: Sequence[str]) -> int:
             return 0
         raise
     except Exception as error:
+        if _was_interrupted(error):
+            return _fail("interrupted", INTERRUPTED, as_json)
         if debug:
             raise
         message, code = _described(error)
         if isinstance(error, OSError):
             _drop(sys.stdout, unless_sound=True)
         return _fail(message, code, as_json)
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Tell whether Ctrl-C is behind an error: compiled modules that it stops raise one of their own."""
+    seen: list[BaseException] = []
+    while error not in seen:
+        seen.append(error)
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__ or error
+    return False
 
 
 def _drop(stream: TextIO, *, unless_sound: bool = False) -> None:

@@ -52,6 +52,7 @@ promptboost predict run holiday/ --format csv > answers.csv
 @click.option(
     "--ensemble", is_flag=True, help="See with all encoders the run was fitted on, averaged."
 )
+@click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
 @allow_download_option
 @embeds
 @speaks
@@ -63,6 +64,7 @@ def predict(
     layout: str,
     encoders: tuple[str, ...],
     ensemble: bool,
+    text_only: bool,
     allow_download: bool,
     no_cache: bool,
     device: str | None,
@@ -83,6 +85,7 @@ def predict(
         run,
         encoder=encoders or None,
         average=ensemble,
+        text_only=text_only,
         cache=not no_cache,
         progress=progress,
         device=device,

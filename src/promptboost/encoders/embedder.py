@@ -162,7 +162,7 @@ class Embedder:
                 try:
                     embeddings = job.embeddings(self.store)
                 except StoreError as error:
-                    self._do_without(error)
+                    self.do_without(error)
                     bar.reset()
                     embeddings = job.embeddings(None)
             except BaseException:
@@ -212,10 +212,10 @@ class Embedder:
                 progress=progress,
             )
         except StoreError as error:
-            self._do_without(error)
+            self.do_without(error)
             return np.asarray(self.encoder.encode_texts(texts))
 
-    def _do_without(self, error: StoreError) -> None:
+    def do_without(self, error: StoreError) -> None:
         """Keep nothing from now on: a store only saves time, and its faults are no reason to stop."""
         self.store = None
         warnings.warn(f"{error} Going on without the embedding store", StoreWarning, stacklevel=3)

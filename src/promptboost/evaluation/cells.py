@@ -31,6 +31,8 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: Share
     class_accuracy: Share | None = None
     learn_accuracy: Share | None = None
+    unseen_accuracy: Share | None = None
+    leaked_images: Count = 0
     prompts: Positive | None = None
     fit_s: Positive
     predict_ms: Positive | None

@@ -165,7 +165,7 @@ def unseen_lines(lines: Lines) -> list[str]:
         shots = max(line["shots"] for line in part)
         part = [line for line in part if line["shots"] == shots]
         share = np.mean([line["unseen_accuracy"] for line in part])
-        most = max(line["leaked_images"] for line in part)
+        most = max(line.get("leaked_images", 0) for line in part)
         images = "image that was" if most == 1 else "images that were"
         found.append(
             f"{method} on {on}, {shots} shots: {100 * share:.1f} % without the {most:,} held-out "

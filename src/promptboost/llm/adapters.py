@@ -3,6 +3,7 @@
 The clients of both are made by the same generator: they raise the same errors under two names.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -52,13 +53,16 @@ class _Adapter(ABC):
         except (AttributeError, LookupError, TypeError) as error:
             raise TemporaryError("the server sent something that is no reply") from error
         except AskError as error:
+            error.args = (self._without_key(str(error)),)
             # Not with its cause, in which a library quotes whatever the server sent.
             raise error from None
         return replace(reply, text=self._without_key(reply.text))
 
     def _without_key(self, text: str) -> str:
         # Servers without keys are given words such as "none" or "ollama", which may be in any text.
-        return text if len(self._key) < _KEY_LENGTH else text.replace(self._key, "[API key]")
+        if len(self._key) < _KEY_LENGTH:
+            return text
+        return re.sub(re.escape(self._key), "[API key]", text, flags=re.IGNORECASE)
 
     def close(self) -> None:
         """Close the connections."""

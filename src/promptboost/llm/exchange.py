@@ -45,6 +45,7 @@ def limited_client(library: Any, seconds: float) -> Any:
                     try:
                         if answer.next_request is None:
                             return _read(answer)
+                        _check_same_server(request.url, answer.next_request.url)
                         request = answer.next_request
                     finally:
                         answer.close()
@@ -84,14 +85,29 @@ def _deadline(seconds: float) -> Iterator[_Sockets]:
     timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), sockets.end)
     timer.daemon = True
     timer.start()
+    late = TemporaryError("the server did not answer in time")
     try:
         yield sockets
     except Exception as error:
         if sockets.over:
-            raise TemporaryError("the server did not answer in time") from error
+            raise late from error
         raise
     finally:
         timer.cancel()
+    if sockets.over:  # where no length is given, a connection that ends is the end of a reply
+        raise late
+
+
+def _check_same_server(asked: Any, sent_on: Any) -> None:
+    """Raise AskError where a question is sent on to another server: it would get the key with it."""
+    # What the libraries take away on the way is one header, and providers have keys in others.
+    same = (asked.scheme, asked.port) == (sent_on.scheme, sent_on.port)
+    encrypted = asked.scheme == "http" and sent_on.scheme == "https"
+    if sent_on.host != asked.host or not (same or encrypted):
+        raise AskError(
+            f"the server sends questions on to {sent_on.scheme}://{sent_on.netloc.decode()[:200]}, "
+            "which gets no key unasked; if you trust it, give its address as --base-url"
+        )
 
 
 def _read(answer: Any) -> Any:

@@ -1,18 +1,21 @@
 """Boosting of text prompts as one method among others; its ablations are its settings."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from promptboost.boosting import GridPool, Shots
+from promptboost.boosting import BoostSettings, GridPool, Shots
 from promptboost.boosting.grid import side_by_side
 from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import text_source
-from promptboost.errors import PoolError, SettingError
+from promptboost.errors import FileFormatError, PoolError, SettingError
 from promptboost.methods.base import (
+    Arrays,
     FewShotSet,
     Group,
     Images,
@@ -27,6 +30,7 @@ from promptboost.model import LearntOn, LinearHead, PromptEnsemble, VotingHead
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import of_sources
 from promptboost.training import OnRound, PoolTexts, boost_settings, fit_ensemble
+from promptboost.training.learner import head_with_residual
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,27 @@ class Boosting(BoostConfig, Method):
         return found
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
-        """Boost."""
-        return self.classifier(self.ensemble(shots, pool, encoder), self.origin(shots, encoder))
+        """Boost, and add what the words leave over."""
+        ensemble, origin = self.ensemble(shots, pool, encoder), self.origin(shots, encoder)
+        text = self.classifier(ensemble, origin)
+        if not self.residual or self.algorithm == "samme":
+            return text
+        head = ensemble.embed(encoder)
+        assert isinstance(head, LinearHead)
+        every = [encoder, *self.further(encoder)]
+        learnt, settings = self._learnt(shots, every)
+        grid = _joined(of_sources(pool, self.sources), every)
+        _, residual = head_with_residual(head, ensemble, learnt, grid, settings)
+        if not np.isfinite(residual.penalty):  # the images say that it does harm
+            return text
+        return ResidualClassifier(
+            origin,
+            text.banks,
+            unit=False,
+            details=text.details,
+            residual=np.asarray(residual.weights, dtype=np.float32),
+            text_scale=residual.text_scale,
+        )
 
     def ensemble(
         self,
@@ -92,17 +115,13 @@ class Boosting(BoostConfig, Method):
         self.check(shots, pool, encoder)
         words = of_sources(pool, self.sources)
         every = [encoder, *self.further(encoder)]
-        seen_by = [shots.images.views(one) for one in every]
-        rows: Any = seen_by[0] if len(every) == 1 else side_by_side(seen_by, name="images")
-        views = rows[:, 1:]
-        seen = min(self.views_per_round or 0, views.shape[1])
-        asked = self if self.views_per_round is None else replace(self, views_per_round=seen)
+        learnt, settings = self._learnt(shots, every)
         return fit_ensemble(
-            Shots.from_rows(rows[:, 0], shots.labels, views if views.size else None),
-            GridPool.joined([_grid(words, one) for one in every]),  # type: ignore[arg-type]  # has a hash
+            learnt,
+            _joined(words, every),
             PoolTexts.of(words),
-            boost_settings(asked, views.shape[1]),
-            image_ids=[str(i) for i in range(len(rows))],
+            settings,
+            image_ids=[str(i) for i in range(len(shots.labels))],
             encoder_id=encoder.id,
             encoder_fingerprint=encoder.fingerprint,
             encoder_scale=encoder.logit_scale,
@@ -113,12 +132,61 @@ class Boosting(BoostConfig, Method):
             on_round=on_round,
         )
 
+    def _learnt(
+        self, shots: FewShotSet, encoders: Sequence[Encoder]
+    ) -> tuple[Shots, BoostSettings]:
+        """Return the images to learn from, as all encoders see them, and what boosting is asked."""
+        seen_by = [shots.images.views(one) for one in encoders]
+        rows: Any = seen_by[0] if len(seen_by) == 1 else side_by_side(seen_by, name="images")
+        views = rows[:, 1:]
+        seen = min(self.views_per_round or 0, views.shape[1])
+        asked = self if self.views_per_round is None else replace(self, views_per_round=seen)
+        learnt = Shots.from_rows(rows[:, 0], shots.labels, views if views.size else None)
+        return learnt, boost_settings(asked, views.shape[1])
+
     def classifier(self, ensemble: PromptEnsemble, origin: Origin) -> TextClassifier:
         """Return the classifier that an ensemble of this method is."""
         banks = tuple(ensemble.prompts(name) for name in origin.class_names)
         details = {"ensemble": ensemble.to_json()}
         kind = VotingClassifier if self.algorithm == "samme" else TextClassifier
         return kind(origin, banks, unit=False, details=details)
+
+
+@dataclass(frozen=True)
+class ResidualClassifier(TextClassifier):
+    """A text and what the images taught beside it, which stays behind when the text moves."""
+
+    kind: ClassVar[str] = "text+residual"
+    residual: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    text_scale: float = 1.0
+
+    def logits(self, images: Images) -> Logits:
+        """Add both."""
+        rows = images.rows(self.origin.encoder)
+        return np.asarray(rows @ (self.rows * self.text_scale + self.residual).T, dtype=np.float32)
+
+    def transfer(self, encoder: Encoder) -> TextClassifier:
+        """Have the text read by another encoder."""
+        origin = replace(self.origin, encoder=encoder)
+        return TextClassifier(origin, self.banks, self.unit, self.details)
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        """Return the text and the residual."""
+        fields, arrays = super().state()
+        return {**fields, "text_scale": self.text_scale}, {**arrays, "residual": self.residual}
+
+    @classmethod
+    def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
+        """Make it again from the text and the residual."""
+        text = TextClassifier.from_state(origin, fields, {})
+        residual, scale = arrays.get("residual"), fields.get("text_scale")
+        shape = (len(origin.class_names), origin.encoder.dim)
+        sound = residual is not None and residual.shape == shape and np.isfinite(residual).all()
+        if not sound or not isinstance(scale, float) or not 0 < scale < np.inf:
+            raise FileFormatError("the file's residual cannot be read")
+        assert residual is not None
+        rows = residual.astype(np.float32)
+        return cls(origin, text.banks, text.unit, text.details, rows, scale)
 
 
 @dataclass(frozen=True)
@@ -136,6 +204,11 @@ class VotingClassifier(TextClassifier):
         """Count the votes, as logarithms of probabilities."""
         probabilities = self.head.predict_proba(images.rows(self.origin.encoder))
         return np.log(np.maximum(probabilities, 1e-30)).astype(np.float32)
+
+
+def _joined(pool: PromptPool, encoders: Sequence[Encoder]) -> GridPool:
+    """Embed a pool by all encoders."""
+    return GridPool.joined([_grid(pool, one) for one in encoders])  # type: ignore[arg-type]  # has a hash
 
 
 @lru_cache(maxsize=2)

@@ -22,9 +22,9 @@ from promptboost.errors import InputError, RunError
 from promptboost.evaluation.overlap import inspect
 from promptboost.evaluation.world import pool_for
 from promptboost.files import json_text
-from promptboost.folders import tidy
+from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
-from promptboost.model.classifier import check_head_file
+from promptboost.model.classifier import check_head_file, write_head
 from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
 from promptboost.runs.preflight import (
     START_AGAIN,
@@ -40,7 +40,7 @@ from promptboost.runs.preflight import (
     usable_store,
 )
 from promptboost.runs.results import Results, old_names
-from promptboost.runs.run_folder import POOL_ROWS, RunFolder
+from promptboost.runs.run_folder import RunFolder
 
 _THUMBNAIL_SIDE = 96
 _PAIRS_SHOWN = 12
@@ -270,7 +270,7 @@ def write_run(
     """Write everything, and only then let the run count as finished."""
     run.write_ensemble(learned.ensemble)
     for head in (learned.head, *learned.further_heads):
-        head.save(run.head_path(head.encoder_id or results.encoder.id))
+        write_head(run.path, head)
     run.write(run.predictions_path, _predictions(task, embeddings, learned))
     write_thumbnails(run, images_shown(results), (task.measured, task.learn))
     results.write(run.metrics_path)

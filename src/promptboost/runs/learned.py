@@ -16,11 +16,13 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.evaluation.baselines import TEXT_BASELINES, guess_baselines, pool_heads
 from promptboost.evaluation.measures import (
     OURS,
+    TEXT,
     Guesses,
     Indices,
     accuracy,
     confusions,
     per_class,
+    word_shares,
 )
 from promptboost.evaluation.overlap import Inspection
 from promptboost.methods import FewShotSet
@@ -28,6 +30,7 @@ from promptboost.methods.base import RowImages
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble
 from promptboost.model.classifier import AnyHead, embed_ensemble
 from promptboost.model.provenance import Composed
+from promptboost.model.residual import Residual
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool
 from promptboost.runs.results import (
@@ -35,12 +38,14 @@ from promptboost.runs.results import (
     HardImage,
     LeftOut,
     PoolFacts,
+    ResidualResult,
     Results,
     StageResult,
     TaskFacts,
     TransferResult,
 )
 from promptboost.training import PoolTexts, boost_settings, fit_ensemble
+from promptboost.training.learner import head_with_residual
 from promptboost.training.pool_rows import PoolRows
 
 _HARDEST = 24
@@ -82,8 +87,11 @@ class Learned:
     """A finished fit in memory."""
 
     ensemble: PromptEnsemble
-    head: AnyHead  # that text embedded again: what is measured is what is shipped
+    head: (
+        AnyHead  # that text embedded again, with its residual: what is measured is what is shipped
+    )
     boost_seconds: float
+    residual: Residual | None = None  # as it was fitted; None if none was asked for
     further_heads: tuple[AnyHead, ...] = ()  # on the other encoders it was learnt on
 
 
@@ -132,13 +140,15 @@ def learn(
     start = time.perf_counter()
     views = embeddings.side_by_side(slice(1, None))
     encoder, further = embedder.encoder, [one.embedder for one in embeddings.further]
+    shots = Shots.from_rows(
+        embeddings.side_by_side(0), task.learn.labels, views if views.size else None
+    )
+    grid, asked = embeddings.pool_rows.grid, boost_settings(settings, settings.views)
     ensemble = fit_ensemble(
-        Shots.from_rows(
-            embeddings.side_by_side(0), task.learn.labels, views if views.size else None
-        ),
-        embeddings.pool_rows.grid,
+        shots,
+        grid,
         embeddings.pool_rows.texts,
-        boost_settings(settings, settings.views),
+        asked,
         image_ids=image_ids(task.learn),
         encoder_id=encoder.id,
         encoder_fingerprint=encoder.fingerprint,
@@ -151,10 +161,17 @@ def learn(
         resume=resume,
         on_round=None if on_round is None else (lambda so_far, _: on_round(so_far)),
     )
+    heads: list[AnyHead] = []
+    residuals: list[Residual | None] = []
+    for number, one in enumerate((embedder, *further)):
+        head, residual = embed_ensemble(ensemble, one), None
+        if settings.residual and isinstance(head, LinearHead):
+            head, residual = head_with_residual(head, ensemble, shots, grid, asked, encoder=number)
+        heads.append(head)
+        residuals.append(residual)
     seconds = time.perf_counter() - start
     embeddings.pool_rows.release()
-    heads = [embed_ensemble(ensemble, one) for one in (embedder, *further)]
-    return Learned(ensemble, heads[0], seconds, tuple(heads[1:]))
+    return Learned(ensemble, heads[0], seconds, residuals[0], tuple(heads[1:]))
 
 
 def measure(
@@ -168,19 +185,29 @@ def measure(
     """Compare what was learnt with the baselines, and gather all figures but the times."""
     encoder, ensemble, pool = embedder.encoder, learned.ensemble, embeddings.pool
     head, held_out = learned.head, embeddings.held_out
-    ours = Guesses(
-        OURS,
-        Composed.of(ensemble).label,
-        head.predict_index(held_out),
-        head.predict_index(embeddings.learn[:, 0]),
-        head.predict_proba(held_out) if len(held_out) else None,
+    label = Composed.of(ensemble).label
+    heads = {OURS: (label, head)}
+    if isinstance(head, LinearHead) and head.residual is not None:
+        heads = {
+            TEXT: (f"text alone: {label}", head.without_residual()),
+            OURS: ("text + residual", head),
+        }
+    *text, ours = (
+        Guesses(
+            name,
+            label,
+            one.predict_index(held_out),
+            one.predict_index(embeddings.learn[:, 0]),
+            one.predict_proba(held_out) if len(held_out) else None,
+        )
+        for name, (label, one) in heads.items()
     )
     images = RowImages({encoder.id: embeddings.learn})
     shots = FewShotSet(images, task.learn.labels, task.class_names)
     baselines = guess_baselines(
         shots, held_out, embeddings.text_heads, pool, encoder, seed=settings.seed
     )
-    guesses = [*baselines, *_averaged(embeddings, learned, ours), ours]
+    guesses = [*baselines, *text, *_averaged(embeddings, learned, ours), ours]
     labels, learn_labels = task.held_out.labels, task.learn.labels
     shown = {
         guess.name: guess.held_out if task.kind is not None else guess.learn
@@ -204,6 +231,7 @@ def measure(
             unused=tuple(pool.unused),
             chosen=chosen_sources(pool, ensemble),
         ),
+        residual=_residual_result(learned, task, embeddings),
         methods=tuple(guess.result(labels, learn_labels, inspection.leaked) for guess in guesses),
         staged=tuple(_stages(task, embeddings, ensemble, embedder)),
         per_class=per_class(names, measured.labels, shown),
@@ -245,6 +273,30 @@ def _on_further(
             learnt_on=True,
         )
         for one, ours in zip(embeddings.further, learned.further_heads, strict=True)
+    )
+
+
+def _residual_result(
+    learned: Learned, task: Task, embeddings: TaskEmbeddings
+) -> ResidualResult | None:
+    """Measure how much of the answers is words."""
+    residual, head = learned.residual, learned.head
+    if residual is None or not isinstance(head, LinearHead):
+        return None
+    rows = embeddings.learn[:, 0] if task.kind is None else embeddings.held_out
+    shares, labels = word_shares(head, rows), task.measured.labels
+    text_loss, loss = residual.losses or (None, None)
+    return ResidualResult(
+        penalty=residual.penalty if np.isfinite(residual.penalty) else None,
+        text_scale=residual.text_scale,
+        text_loss=text_loss,
+        loss=loss,
+        words=float(shares.mean()) if len(shares) else 1.0,
+        class_words={
+            name: float(shares[labels == k].mean())
+            for k, name in enumerate(task.class_names)
+            if (labels == k).any()
+        },
     )
 
 

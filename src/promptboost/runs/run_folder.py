@@ -4,7 +4,6 @@ import contextlib
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -20,7 +19,19 @@ from promptboost.errors import (
     place,
 )
 from promptboost.files import json_text, load_toml, read_text, sweep, write_text
-from promptboost.folders import NEXT, is_ours, settle, stage, staged, steady, swap, unstage, writing
+from promptboost.folders import (
+    HEADS,
+    NEXT,
+    SET,
+    is_ours,
+    settle,
+    stage,
+    staged,
+    steady,
+    swap,
+    unstage,
+    writing,
+)
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import head_file
 from promptboost.model.ensemble import ENSEMBLE_FILE, WEIGHTS_FILE
@@ -53,20 +64,8 @@ def _sound(value: Any) -> Any:
 
 State = Literal["missing", "unfinished", "finished", "other"]
 
-_FILES = (
-    *(ENSEMBLE_FILE, WEIGHTS_FILE, "metrics.json", "predictions.csv", "thumbnails.json"),
-    *("report.html", "README.md", "partial.json", "run.toml"),
-)
-_HEADS = "head-*.safetensors"
-#: Where the rows of a big pool are, until boosting is done.
-POOL_ROWS = "pool-rows"
 # A fit that finds another one does not wait for it; a short write it does.
 _PATIENCE_OF_A_FIT = 1.0
-
-
-def _belongs(name: str) -> bool:
-    """Tell by its name whether a file is one of a run's."""
-    return name in (*_FILES, POOL_ROWS) or fnmatch(name, _HEADS)
 
 
 @dataclass(frozen=True)
@@ -245,9 +244,9 @@ class RunFolder:
     def clear(self) -> None:
         """Delete the files of a run, and no others; the settings last, as they mark a run."""
         self.sweep()
-        for file in self.path.glob(_HEADS):
+        for file in self.path.glob(HEADS):
             file.unlink(missing_ok=True)
-        for name in _FILES:
+        for name in SET:
             (self.path / name).unlink(missing_ok=True)
 
     def sweep(self) -> None:
@@ -275,7 +274,7 @@ class RunFolder:
         self.sweep()
         self.partial_path.unlink(missing_ok=True)
         if self.path != self.home:
-            swap(self.home, _belongs)
+            swap(self.home)
 
     @cached_property
     def tables(self) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import in_threads
-from promptboost.boosting.composition import log_losses, parts_of, scores_of, template_hits
+from promptboost.boosting.composition import (
+    class_rows,
+    log_losses,
+    parts_of,
+    scores_of,
+    template_hits,
+)
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
 from promptboost.boosting.grid import COSINE_UNIT, GridRows, block_of, stacked
 from promptboost.boosting.problem import GridPool, Shots
@@ -73,12 +79,12 @@ def choose_scale(
     if folds < 2:
         return ScaleChoice(encoder_scale * factors[0], 0, {})
     parts = _Parts(shots, pool, folds, views)
-    asked = replace(settings, sweeps=min(settings.sweeps, _SWEEPS))
+    asked = _few_sweeps(settings)
     tried: dict[float, NDArray[np.float64]] = {}
     scores: dict[float, NDArray[np.float64]] = {}
     while (factor := _next(tried, factors)) is not None:
         scale = encoder_scale * factor
-        scores[factor] = parts.held_out(replace(asked, logit_scale=scale))
+        scores[factor], _ = parts.held_out(replace(asked, logit_scale=scale))
         tried[factor] = np.mean(
             [
                 _losses(scale * relative * scores[factor][part], shots.labels)
@@ -96,6 +102,29 @@ def choose_scale(
     chosen = next(f for f in factors if f in tried and as_good[list(tried).index(f)])
     table = {encoder_scale * f: float(mean) for f, mean in zip(tried, means, strict=True)}
     return ScaleChoice(encoder_scale * chosen, folds, table, scores[chosen])
+
+
+@dataclass(frozen=True)
+class FoldTexts:
+    """Texts composed without some of the images: number f without those of fold f, `rows` (F, K, D)."""
+
+    fold: NDArray[np.int64]
+    rows: NDArray[np.float32]
+
+
+def fold_texts(
+    shots: Shots, pool: GridPool, settings: GradientSettings, *, views: int = 0
+) -> FoldTexts | None:
+    """Compose texts on parts of the images, as :func:`choose_scale` does; None if there are too few."""
+    folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
+    if folds < 2:
+        return None
+    _, rows = _Parts(shots, pool, folds, views).held_out(_few_sweeps(settings))
+    return FoldTexts(dealt(shots.labels, folds), rows)
+
+
+def _few_sweeps(settings: GradientSettings) -> GradientSettings:
+    return replace(settings, sweeps=min(settings.sweeps, _SWEEPS))
 
 
 def _losses(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -155,10 +184,13 @@ class _Parts:
             self._flat(self._rows), self._labels(np.arange(len(shots.labels))), pool.templates
         ).reshape(self._encoders, *self._rows.shape[:2], -1)
 
-    def held_out(self, settings: GradientSettings) -> NDArray[np.float64]:
-        """Return the scores of each image when it is set aside."""
+    def held_out(
+        self, settings: GradientSettings
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Return the scores of each image when it is set aside, and the class rows of each fold."""
         K = len(self._pool.prompts)
         scores = np.empty((self._encoders, len(self._fold), K))
+        rows_of_folds = np.empty((self._folds, K, self._rows.shape[2]), dtype=np.float32)
 
         def compose(parts: slice) -> None:
             for part in range(parts.start, parts.stop):
@@ -176,10 +208,11 @@ class _Parts:
                 originals = stacked(self._shots.originals[aside], self._encoders)
                 found = scores_of(weak, originals, self._pool)
                 scores[:, aside] = found.reshape(self._encoders, -1, K)
+                rows_of_folds[part] = class_rows(weak, self._pool)
 
         a_sweep = self._rows.size * len(self._pool.prompts)
         in_threads(compose, self._folds, a_sweep * settings.sweeps, chunk=1)
-        return scores.reshape(-1, K)
+        return scores.reshape(-1, K), rows_of_folds
 
     def _flat(self, rows: GridRows) -> GridRows:
         return stacked(rows.reshape(-1, rows.shape[2]), self._encoders)
