@@ -76,6 +76,18 @@ def test_there_is_a_head_and_a_figure_for_each(both):
     assert "learnt on too" in (both / "run/README.md").read_text()
 
 
+def test_each_encoder_has_a_residual_of_its_own(both):
+    heads = [LinearHead.load(RunFolder(both / "run").head_path(name)) for name in (A, B)]
+    assert [head.residual.shape[1] for head in heads] == [32, 16]
+    files, _ = images_of(both)
+    for name in (A, B):
+        answers = [
+            load(both / "run", name, cache=False, text_only=alone).predict_proba(files)
+            for alone in (False, True)
+        ]
+        assert np.abs(answers[0] - answers[1]).max() > 0.01
+
+
 def test_it_is_learnt_on_both(both, tmp_path):
     """The text is neither that of the first alone nor that of the second."""
     texts = {
@@ -240,7 +252,8 @@ def test_the_estimator_learns_what_the_command_line_does(both):
     first = load(both / "run", A, cache=False).predict_proba(files)
     by_name = [sorted(ensemble.class_names).index(name) for name in ensemble.class_names]
     np.testing.assert_allclose(estimator.predict_proba(files)[:, by_name], first, atol=1e-6)
-    second = load(both / "run", B, cache=False).predict_proba(files)
+    # The text moves; what it leaves over was learnt beside each encoder of the run.
+    second = load(both / "run", B, cache=False, text_only=True).predict_proba(files)
     moved = estimator.transfer(B)
     np.testing.assert_allclose(moved.predict_proba(files)[:, by_name], second, atol=1e-6)
 
