@@ -95,7 +95,7 @@ def measure(
 ) -> list[Figure]:
     """Fit on each setting with one draw, and measure on all encoders."""
     preset = PRESETS["paper" if composer == "greedy" else "default"]
-    config = FitConfig(shots=shots, seed=seed, **others).merged(preset)
+    config = FitConfig(shots=shots, seed=seed, residual=False, **others).merged(preset)
     if composer == "greedy":
         config = config.merged({"rounds": 10})
     task = load_task(data, config, progress=False)
