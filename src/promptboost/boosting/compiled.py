@@ -26,11 +26,11 @@ def compiled_any_order(function: Function) -> Function:
     return _kept(function, fastmath={"reassoc", "nsz", "nnan"})
 
 
-def _kept(function: Function, **options: object) -> Function:
+def _kept(function: Function, *, fastmath: bool | set[str] = False) -> Function:
     try:
-        return cast(Function, njit(cache=True, nogil=True, **options)(function))
+        return cast(Function, njit(cache=True, nogil=True, fastmath=fastmath)(function))
     except RuntimeError:  # neither this folder nor the user's own can be written to
-        return cast(Function, njit(nogil=True, **options)(function))
+        return cast(Function, njit(nogil=True, fastmath=fastmath)(function))
 
 
 @compiled
