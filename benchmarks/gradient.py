@@ -2,7 +2,9 @@
 
 import time
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,15 +16,18 @@ from promptboost.boosting import (
     GradientTrace,
     GridPool,
     Shots,
+    boost,
 )
+from promptboost.boosting.composition import class_rows
 from promptboost.boosting.gradient.compose import compose_by_gradient
-from promptboost.boosting.gradient.scale import FACTORS, choose_scale
+from promptboost.boosting.gradient.scale import FACTORS
 from promptboost.boosting.grid import GridRows
-from promptboost.training.learner import calibrated_logit_scale
+from promptboost.training.learner import calibrated_logit_scale, learn_residual, settle_scale
+
+Result = TypeVar("Result")
 
 #: Three times the logit scale of CLIP, like the default for an encoder that says 100.
 SETTINGS = GradientSettings(logit_scale=300.0)
-_PROBABILITY_SCALES = ("probability_scale_s", "greedy_probability_scale_s")
 
 
 def measure_gradient(
@@ -43,11 +48,8 @@ def measure_gradient(
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert isinstance(whole.trace, GradientTrace)
-    choices = dict.fromkeys(("choice_of_scale_s", *_PROBABILITY_SCALES), float("nan"))
-    if not large:
-        choices = _choose(task, pool)
     return {
-        **choices,
+        **measure_fit(task, pool),
         "gradient_s": seconds,
         "gradient_error_after": whole.error,
         "gradient_sweeps": whole.trace.sweeps,
@@ -60,26 +62,43 @@ def measure_gradient(
     }
 
 
-def _choose(task: Task, pool: GridPool) -> dict[str, float]:
-    """Time the choice of the composer's logit scale and of that of probabilities, as a fit does both.
+def measure_fit(task: Task, pool: GridPool) -> dict[str, object]:
+    """Fit with the default settings, part by part; seconds, and those of the processor.
 
-    The gradient composer has scores of images set aside from its own choice; for the greedy one a round
-    is composed on each half of the images.
+    One composition is one round at a scale that is known, its templates compared included. The whole fit
+    begins with the choice of that scale and ends with the residual.
     """
     views = 4  # of each image, one after the other, in every task
     rows = task.X.reshape(-1, views, task.X.shape[1])
     shots = Shots(np.ascontiguousarray(rows[:, 0]), task.y[::views], rows)
     encoder_scale = SETTINGS.scale / FACTORS[0]
+    asked = BoostSettings(
+        rounds=1, views_per_round=views, gradient=replace(SETTINGS, logit_scale=None)
+    )
+    times = {"fit_s": 0.0, "fit_cpu_s": 0.0}
+
+    def timed(part: str, work: Callable[[], Result]) -> Result:
+        wall, processor = time.perf_counter(), time.process_time()
+        result = work()
+        spent = {"s": time.perf_counter() - wall, "cpu_s": time.process_time() - processor}
+        for clock, seconds in spent.items():
+            times[f"{part}_{clock}"] = seconds
+            times[f"fit_{clock}"] += seconds
+        return result
+
+    settled, why, held_out = timed(
+        "choice_of_scale", lambda: settle_scale(shots, pool, asked, encoder_scale)
+    )
+    (done,) = timed("composition", lambda: list(boost(shots, pool, settled)))
+    timed(
+        "calibration", lambda: calibrated_logit_scale(shots, pool, settled, encoder_scale, held_out)
+    )
+    text = class_rows(done.composition, pool)
+    timed("residual", lambda: learn_residual(shots, pool, text, settled))
     start = time.perf_counter()
-    choice = choose_scale(shots, pool, SETTINGS, encoder_scale, views=views)
-    times = [time.perf_counter() - start]
-    greedy = BoostSettings(rounds=1, views_per_round=views)
-    gradient = replace(greedy, gradient=SETTINGS)
-    for settings, held_out in ((gradient, choice.held_out), (greedy, None)):
-        start = time.perf_counter()
-        calibrated_logit_scale(shots, pool, settings, encoder_scale, held_out)
-        times.append(time.perf_counter() - start)
-    return dict(zip(("choice_of_scale_s", *_PROBABILITY_SCALES), times, strict=True))
+    calibrated_logit_scale(shots, pool, replace(settled, gradient=None), encoder_scale, None)
+    greedy_s = time.perf_counter() - start
+    return {**times, "scale_choice": why, "greedy_calibration_s": greedy_s}
 
 
 def _until(

@@ -146,6 +146,7 @@ def test_presets_are_about_the_same_settings():
         "rounds": 50,
         "views_per_round": 4,
         "temperature": 1.0,
+        "residual": False,
     }
 
 
@@ -242,7 +243,7 @@ def test_boosting_is_asked_what_the_settings_say():
     fields = {
         item.name for kind in (BoostSettings, GradientSettings) for item in dataclasses.fields(kind)
     }
-    assert fields - {"gradient"} == set(settings_of(BoostConfig)) - {"composer"}
+    assert fields - {"gradient"} == set(settings_of(BoostConfig)) - {"composer", "residual"}
     assert boost_settings(FitConfig(), 8).gradient == GradientSettings()
     assert SETTINGS["copies"].most == MAX_BANK_SIZE
     config = FitConfig(

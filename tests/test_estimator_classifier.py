@@ -52,14 +52,21 @@ def test_it_is_saved_and_read_again(fitted, tmp_path):
 def test_probabilities_are_on_the_scale_of_the_fit(fitted):
     X, y = draw(12, 2)
     probabilities = fitted.predict_proba(X)
-    scale = fitted.ensemble_.logit_scale
-    assert scale is not None
+    assert fitted.ensemble_.logit_scale is not None
+    scale = fitted.head_.text_scale
     rows = fitted.classifier_.encoder.encode_images(X)
     np.testing.assert_allclose(
         probabilities, fitted.head_.predict_proba(rows, scale), rtol=1e-4, atol=1e-9
     )
-    flat = fitted.head_.predict_proba(rows, 1.0)
+    text = fitted.head_.without_residual()
+    flat = text.predict_proba(rows, 1.0)
+    assert log_loss(y, text.predict_proba(rows)) < log_loss(y, flat)
     assert log_loss(y, probabilities) < log_loss(y, flat)
+    words = PromptClassifier(fitted.ensemble_, fitted.encoder, fitted.head_, text_only=True)
+    np.testing.assert_allclose(
+        words.predict_proba(rows),
+        text.predict_proba(rows, fitted.ensemble_.logit_scale),
+    )
 
 
 def test_only_sentences_make_a_classifier():

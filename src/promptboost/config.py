@@ -147,6 +147,11 @@ class BoostConfig:
         least=0,
         only_for="gradient",
     )
+    residual: bool = _setting(
+        True,
+        "Add what the images teach beyond the words, or answer by the text alone.",
+        off="text-only",
+    )
     seed: int = _setting(
         0, "Decides which images are drawn, which crops a round sees, and ties.", least=0
     )
@@ -195,8 +200,8 @@ class FitConfig(BoostConfig, InputConfig):
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_table` gives, or gave when there was no other composer."""
-        return cls(**_known({"composer": "greedy", **table}))
+        """Read what :meth:`to_table` gives, or gave when there was no other composer and no residual."""
+        return cls(**_known({"composer": "greedy", "residual": False, **table}))
 
 
 @dataclass(frozen=True)
@@ -215,6 +220,7 @@ class Setting:
     most: float | None = None
     only_for: str | None = None  # the one composer that has it
     file: bool = False  # whether it names a file
+    off: str = ""  # the option that turns it off, where it has a name of its own
 
     def checked(self, value: Any, called: str | None = None) -> Any:
         """Return the value as a plain Python one, or raise and say what is expected."""
@@ -372,6 +378,7 @@ _PAPER: dict[str, Any] = {
     "rounds": 50,
     "views_per_round": 4,
     "temperature": 1.0,
+    "residual": False,
 }
 
 #: Settings that go together, by name; each says something about the same ones.

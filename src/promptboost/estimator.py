@@ -36,7 +36,8 @@ from promptboost.encoders.embedder import TextSource
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier, load
-from promptboost.model.head import Head
+from promptboost.model.head import Head, LinearHead
+from promptboost.model.residual import Residual
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.training.examples import (
     Cache,
@@ -62,7 +63,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     Each round composes a bank of prompts for every class, whose score is the mean cosine with the image.
     The rounds together are a :class:`~promptboost.PromptEnsemble`: plain text, which :meth:`transfer`
-    moves to another encoder.
+    moves to another encoder. What the words cannot say is added as a residual, a matrix that stays with its
+    encoder; ``residual=False`` answers by the words alone.
 
     **With an encoder**, X holds images, or embeddings that this encoder made of images. The
     prompts come from the class names, which are the labels or `class_names`, and from `pool`.
@@ -158,6 +160,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         spread: float = 2.0,
         caution: float = 0.3,
         tolerance: float = 0.01,
+        residual: bool = True,
         n_views: int = 8,
         view_scale: float = 0.5,
         cache: Cache = True,
@@ -182,6 +185,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.spread = spread
         self.caution = caution
         self.tolerance = tolerance
+        self.residual = residual
         self.n_views = n_views
         self.view_scale = view_scale
         self.cache = cache
@@ -219,11 +223,11 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         examples = self._examples(X, y, sample_weight, views, source, config)
         read = source is not None
         names = names_of_classes(self.classes_.tolist(), self.class_names, in_prompts=read)
-        ensemble, weights, words, self._space = fit_examples(
+        ensemble, weights, words, self._space, residual = fit_examples(
             examples, names, config, source, self.pool, self.templates
         )
         self.sample_weight_ = np.array([weights.get(i, 0.0) for i in examples.ids])
-        self._take(ensemble, words)
+        self._take(ensemble, words, residual)
         return self
 
     def _config(self, *, images: bool) -> FitConfig:
@@ -286,14 +290,16 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             weights = _check_sample_weight(sample_weight, rows, dtype=np.float64)
         return labels.astype(np.int64), weights
 
-    def _take(self, ensemble: PromptEnsemble, words: Source) -> None:
-        """Set all that follows from an ensemble and what embeds its texts."""
+    def _take(
+        self, ensemble: PromptEnsemble, words: Source, residual: Residual | None = None
+    ) -> None:
+        """Set all that follows from an ensemble, what embeds its texts, and a residual."""
         self.ensemble_ = ensemble
         self.n_iter_ = len(ensemble)
         self.round_errors_ = np.array([item.error for item in ensemble.rounds])
         self.logit_scale_ = ensemble.settings.get("logit_scale")
         self.scale_choice_ = ensemble.settings.get("scale_choice")
-        self._embedded = EmbeddedRounds.of(ensemble, words)
+        self._embedded = EmbeddedRounds.of(ensemble, words, residual)
         self.head_ = self._embedded.head
         self._final = self._embedded.final()
 
@@ -322,15 +328,21 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         The class names are the labels. The encoder is that of the fit unless another is given; further
         parameters of the constructor are for a later :meth:`fit`.
         """
+        classifier = None
         if not isinstance(ensemble, PromptEnsemble):
-            ensemble = load(ensemble).ensemble
+            classifier = load(ensemble, encoder)
+            ensemble = classifier.ensemble
         self = cls(ensemble.encoder_id if encoder is None else encoder, **parameters)
         source = embedder_of(self.encoder, self.cache)
         if source is None:
             raise SettingError("the ensemble names no encoder: give one as encoder")
         self.classes_ = np.array(ensemble.class_names)
         self._space = RowSpace()
-        self._take(ensemble, source)
+        head = classifier.head if classifier is not None and self.residual else None
+        residual = None
+        if isinstance(head, LinearHead) and head.residual is not None and head.text_scale:
+            residual = Residual(head.residual, head.text_scale, penalty=0.0)  # which is not kept
+        self._take(ensemble, source, residual)
         self.n_features_in_ = self.head_.dim
         return self
 

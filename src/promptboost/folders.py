@@ -39,7 +39,14 @@ FIRST = "run.toml"
 """The file that is moved first: what a folder is about."""
 
 SET = (
-    *("ensemble.json", "weights.json", "metrics.json", "predictions.csv", "thumbnails.json"),
+    *(
+        "ensemble.json",
+        "weights.json",
+        "residual.json",
+        "metrics.json",
+        "predictions.csv",
+        "thumbnails.json",
+    ),
     *("report.html", "README.md", "partial.json", FIRST),
 )
 """The files of a set by name, :data:`FIRST` last; there are heads too, and :data:`POOL_ROWS`."""

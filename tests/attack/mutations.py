@@ -1,7 +1,8 @@
 """Hostile files: the files of a run and of a comparison, altered at random, given to the real commands.
 
 Whatever a file holds, a command does its work (exit code 0) or says what cannot be used (2), prints no
-NaN, and answers by the text alone: a head that was altered changes no answer.
+NaN, and answers by the text alone: a head that was altered changes no answer,
+or has its residual left out.
 """
 
 import contextlib
@@ -77,7 +78,10 @@ class World:
                 raise RuntimeError(f"{command}: {made.err}")
         for folder in self.kept.iterdir():
             self.restore(folder.name)
-        self.answers = {name: self.call(*_predict(name)).out for name in kinds}
+        self.answers = {
+            name: {self.call(*_predict(name), *option).out for option in ((), ("--text-only",))}
+            for name in kinds
+        }
 
     def restore(self, name: str) -> None:
         """Put a folder back as it was."""
@@ -231,7 +235,7 @@ def _judged(world: World, attack: Case, answer: Answer) -> str:
     if attack.command[0] == "transfer" and not _is_strict(metrics.read_text("utf-8")):
         return "NaN in metrics.json"
     if attack.file.startswith("head-") and attack.command == _predict(attack.folder):
-        same = _same_answers(answer.out, world.answers[attack.folder])
+        same = any(_same_answers(answer.out, kept) for kept in world.answers[attack.folder])
         return "exit 0" if same else "a forged head was believed"
     return "exit 0"
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from promptboost.boosting import BoostSettings, GridPool, Shots, boost
 from promptboost.boosting.boost import BoostState, updated_weights
-from promptboost.boosting.composition import GradientTrace, scores_of
+from promptboost.boosting.composition import GradientTrace, class_rows, scores_of
 from promptboost.boosting.gradient.compose import GradientSettings
-from promptboost.boosting.grid import COSINE_UNIT
+from promptboost.boosting.grid import COSINE_UNIT, from_grid
 from promptboost.errors import SettingError, WeightError
 from promptboost.testing import clip_like
 
@@ -63,6 +63,8 @@ def test_scores_are_means_of_cosines(problem):
                 bank += [pool.prompts[k][step.prompt]] * step.copies
         expected = (X @ np.mean(np.array(bank, dtype=float), axis=0)) / COSINE_UNIT
         assert np.allclose(scores[:, k], expected, atol=1e-12)
+    rows = class_rows(weak, pool)
+    assert np.allclose(from_grid(shots.originals) @ rows.T, scores, atol=1e-6)
 
 
 @pytest.mark.parametrize("algorithm", ["samme.r", "samme"])

@@ -67,10 +67,11 @@ def test_only_what_is_not_the_default_is_spelled() -> None:
     assert spelled(make_method("cupl?templates=false")) == "cupl"
     assert spelled(make_method("cupl+templates")) == "cupl?templates=true"
     assert spelled(make_method("cupl+templates?templates=FALSE")) == "cupl"
-    greedy = "promptboost?composer=greedy&rounds=50&views_per_round=4"
+    greedy = "promptboost?composer=greedy&rounds=50&views_per_round=4&residual=false"
     assert spelled(make_method("tpb")) == greedy
     assert (
-        spelled(make_method("tpb?views_per_round=none&rounds=1")) == "promptboost?composer=greedy"
+        spelled(make_method("tpb?views_per_round=none&rounds=1&residual=on"))
+        == "promptboost?composer=greedy"
     )
 
 

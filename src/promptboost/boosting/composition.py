@@ -6,10 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting.compiled import in_threads, nearest, products
+from promptboost.boosting.compiled import in_threads, multiply, nearest
 from promptboost.boosting.greedy.search import Effort
-from promptboost.boosting.grid import COSINE_UNIT, GridRows
+from promptboost.boosting.grid import COSINE_UNIT, GridRows, from_grid
 from promptboost.boosting.problem import GridPool
+
+# Rows whose numbers stand in memory as floats at once.
+_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -90,16 +93,30 @@ class Composition:
 def scores_of(weak: Composition, X: GridRows, pool: GridPool) -> NDArray[np.float64]:
     """Return the mean cosine with each bank, shape (n, K); sums are exact, the division rounds."""
     K = len(pool.prompts)
-    scores = np.empty((len(X), K), dtype=np.float64)
+    sums = np.empty((K, X.shape[1]))
+    sizes = np.empty(K)
     for k in range(K):
         copies = weak.banks[k]
-        rows = pool.prompts[k][list(copies)]
-        bank = np.concatenate([pool.templates[k, weak.template][None], rows])
         counts = np.array([weak.template_copies[k], *copies.values()], dtype=np.int64)
-        cosines = np.empty((len(X), len(bank)), dtype=np.int32)
-        products(bank, X, cosines)
-        scores[:, k] = (cosines @ counts) / (int(counts.sum()) * COSINE_UNIT)
-    return scores
+        rows = [pool.templates[k, weak.template][None], pool.prompts[k][list(copies)]]
+        sums[k], sizes[k] = counts @ np.concatenate(rows), counts.sum()
+    scores = np.empty((len(X), K))
+    for start in range(0, len(X), _ROWS):
+        # Whole numbers, with no partial sum above 2**45: in double precision none is rounded.
+        scores[start : start + _ROWS] = multiply(
+            sums, X[start : start + _ROWS].astype(np.float64)
+        ).T
+    return scores / (sizes * COSINE_UNIT)
+
+
+def class_rows(weak: Composition, pool: GridPool) -> NDArray[np.float32]:
+    """Return the mean row of each bank, shape (K, D)."""
+    rows = np.empty((len(pool.prompts), pool.templates.shape[2]), dtype=np.float32)
+    for k, copies in enumerate(weak.banks):
+        bank = [pool.templates[k, weak.template][None], pool.prompts[k][list(copies)]]
+        counts = np.array([weak.template_copies[k], *copies.values()], dtype=np.float32)
+        rows[k] = counts @ from_grid(np.concatenate(bank)) / counts.sum()
+    return rows
 
 
 def log_losses(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -13,7 +13,8 @@ _HEADS = {
     "template_mean": "templates",
     "pool_mean": "pool",
     "probe": "probe",
-    "boosted": "boosted",
+    "text": "text",
+    "boosted": "text + residual",
     "target_zero_shot": "{} zero-shot",
     "target_boosted": "{} moved text",
 }

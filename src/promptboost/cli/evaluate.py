@@ -22,6 +22,7 @@ _MOVED = {
 @run_argument
 @click.argument("data")
 @click.option("--encoder", help="See with another encoder than the run was fitted on.")
+@click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
 @allow_download_option
 @embeds
 @speaks
@@ -30,6 +31,7 @@ def evaluate(
     run: Path,
     data: str,
     encoder: str | None,
+    text_only: bool,
     allow_download: bool,
     no_cache: bool,
     device: str | None,
@@ -45,6 +47,7 @@ def evaluate(
         run,
         data,
         encoder=encoder,
+        text_only=text_only,
         cache=not no_cache,
         progress=out.progress,
         device=device,
@@ -120,7 +123,12 @@ def _moved_summary(run: Path, moved: dict[str, Any]) -> str:
     heading = f"encoder {plain(moved['encoder'])}"
     if moved["images"]:
         heading += f", {moved['images']} images, {moved['images_are']}"
-    figures = table(["", "accuracy"], [[_MOVED[name], percent(moved[name])] for name in _MOVED])
+    labels = _MOVED
+    if "text" in moved:
+        others = {name: label for name, label in _MOVED.items() if name != "boosted"}
+        labels = {**others, "text": _MOVED["boosted"], "boosted": "the same with a residual"}
+    rows = [[label, percent(moved[name])] for name, label in labels.items()]
+    figures = table(["", "accuracy"], rows)
     if moved["note"]:
         heading = f"{heading}\n{plain(moved['note'])}"
     ending = f"predict {plain(str(run))} IMAGES --encoder {plain(moved['encoder'])}"

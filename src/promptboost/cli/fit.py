@@ -131,6 +131,7 @@ def _summary(run: Path, results: "Results") -> str:
         *_unseen(results),
         "",
         *_curve([s.accuracy if results.held_out else s.learn_accuracy for s in results.staged]),
+        *_words(results),
         *_composed(results.composed),
         f"report   {run / 'report.html'}",
         f"predict  {command_name()} predict {run} IMAGES",
@@ -156,6 +157,17 @@ def _curve(stages: "list[float | None]") -> list[str]:
         f"  (from {percent(min(values))} to {percent(max(values))})",
         "",
     ]
+
+
+def _words(results: "Results") -> list[str]:
+    residual = results.residual
+    if residual is None:
+        return []
+    if residual.penalty is None:
+        line = "all of an answer: images set aside were answered worse with a residual"
+    else:
+        line = f"{percent(residual.words)} of what decides an answer; the rest is the residual"
+    return [f"{'words':<11}  {line}"]
 
 
 def _composed(composed: "Composed | None") -> list[str]:

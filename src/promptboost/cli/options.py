@@ -67,7 +67,8 @@ def _option(setting: Setting, *, presets: bool) -> Callable[[Any], Any]:
     elif setting.file:
         kind = click.Path()
     if setting.kind is bool:
-        return click.option(f"--{name}/--no-{name}", default=None, help=_help(setting, presets))
+        off = setting.off or f"no-{name}"
+        return click.option(f"--{name}/--{off}", default=None, help=_help(setting, presets))
     return click.option(f"--{name}", type=kind, help=_help(setting, presets))
 
 

@@ -43,6 +43,7 @@ promptboost predict run holiday/ --format csv > answers.csv
     show_default=True,
 )
 @click.option("--encoder", help="See with another encoder than the run was fitted on.")
+@click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
 @allow_download_option
 @embeds
 @speaks
@@ -53,6 +54,7 @@ def predict(
     top_k: int,
     layout: str,
     encoder: str | None,
+    text_only: bool,
     allow_download: bool,
     no_cache: bool,
     device: str | None,
@@ -69,6 +71,7 @@ def predict(
     predictor = Predictor.open(
         run,
         encoder=encoder,
+        text_only=text_only,
         cache=not no_cache,
         progress=progress,
         device=device,

@@ -13,8 +13,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-#: The name of the boosted text among the methods.
-OURS = "promptboost"
+from promptboost.model import LinearHead
+
+#: The name of the fitted classifier among the methods, and of its text alone where it has a residual.
+OURS, TEXT = "promptboost", "text"
 
 Indices = NDArray[np.intp] | NDArray[np.int64]
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -129,6 +131,22 @@ def expected_calibration_error(
     index = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
     gaps = np.bincount(index, weights=sure - right, minlength=bins)
     return float(np.abs(gaps).sum() / len(labels))
+
+
+def word_shares(head: LinearHead, rows: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return how much of each answer is words: 1 if all of it is, 0 if all of it is the residual.
+
+    The answer is ahead of the next class by a part that is the text's and a part that is the residual's.
+    The share is the text's part of both, each taken without its sign.
+    """
+    if head.residual is None or not len(rows):
+        return np.ones(len(rows))
+    text = head.without_residual().scores(rows).astype(np.float64) * (head.text_scale or 1.0)
+    rest = rows.astype(np.float64) @ head.residual.T
+    each = np.arange(len(rows))
+    best, second = np.argsort(-(text + rest), axis=1, kind="stable")[:, :2].T
+    by_text, by_rest = (np.abs(part[each, best] - part[each, second]) for part in (text, rest))
+    return np.asarray(by_text / np.maximum(by_text + by_rest, 1e-12))
 
 
 def per_class(

@@ -29,6 +29,7 @@ _VERSION = 1
 _KINDS: dict[str, str | type[Fitted]] = {
     "text": "promptboost.methods.fitted:TextClassifier",
     "linear": "promptboost.methods.fitted:LinearClassifier",
+    "text+residual": "promptboost.methods.promptboost:ResidualClassifier",
     "votes": "promptboost.methods.promptboost:VotingClassifier",
     "tip-adapter": "promptboost.methods.tip_adapter:CacheClassifier",
     "promptsrc": "promptboost.methods.promptsrc:PromptedClassifier",

@@ -1,16 +1,19 @@
 """Boosting of text prompts as one method among others; its ablations are its settings."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from promptboost.boosting import GridPool, Shots
+from promptboost.boosting import BoostSettings, GridPool, Shots
 from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
-from promptboost.errors import PoolError
+from promptboost.errors import FileFormatError, PoolError
 from promptboost.methods.base import (
+    Arrays,
     FewShotSet,
     Group,
     Images,
@@ -25,6 +28,7 @@ from promptboost.model import LinearHead, PromptEnsemble, VotingHead
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import of_sources
 from promptboost.training import OnRound, PoolTexts, boost_settings, fit_ensemble
+from promptboost.training.learner import head_with_residual
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,26 @@ class Boosting(BoostConfig, Method):
         check_two_classes(shots, "boosting", "weighs the words of a class by its images")
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
-        """Boost."""
-        return self.classifier(self.ensemble(shots, pool, encoder), self.origin(shots, encoder))
+        """Boost, and add what the words leave over."""
+        ensemble, origin = self.ensemble(shots, pool, encoder), self.origin(shots, encoder)
+        text = self.classifier(ensemble, origin)
+        if not self.residual or self.algorithm == "samme":
+            return text
+        head = ensemble.embed(encoder)
+        assert isinstance(head, LinearHead)
+        learnt, settings = self._learnt(shots, encoder)
+        grid = _grid(of_sources(pool, self.sources), encoder)  # type: ignore[arg-type]
+        _, residual = head_with_residual(head, ensemble, learnt, grid, settings)
+        if not np.isfinite(residual.penalty):  # the images say that it does harm
+            return text
+        return ResidualClassifier(
+            origin,
+            text.banks,
+            unit=False,
+            details=text.details,
+            residual=np.asarray(residual.weights, dtype=np.float32),
+            text_scale=residual.text_scale,
+        )
 
     def ensemble(
         self,
@@ -75,21 +97,27 @@ class Boosting(BoostConfig, Method):
         """Boost, and return the text with all its rounds; `on_round` is called after each."""
         self.check(shots, pool, encoder)
         words = of_sources(pool, self.sources)
-        rows = shots.images.views(encoder)
-        views = rows[:, 1:]
-        seen = min(self.views_per_round or 0, views.shape[1])
-        asked = self if self.views_per_round is None else replace(self, views_per_round=seen)
+        learnt, settings = self._learnt(shots, encoder)
         return fit_ensemble(
-            Shots.from_rows(rows[:, 0], shots.labels, views if views.size else None),
+            learnt,
             _grid(words, encoder),  # type: ignore[arg-type]  # protocols do not say they have a hash
             PoolTexts.of(words),
-            boost_settings(asked, views.shape[1]),
-            image_ids=[str(i) for i in range(len(rows))],
+            settings,
+            image_ids=[str(i) for i in range(len(shots.labels))],
             encoder_id=encoder.id,
             encoder_fingerprint=encoder.fingerprint,
             encoder_scale=encoder.logit_scale,
             on_round=on_round,
         )
+
+    def _learnt(self, shots: FewShotSet, encoder: Encoder) -> tuple[Shots, BoostSettings]:
+        """Return the images to learn from, and what boosting is asked."""
+        rows = shots.images.views(encoder)
+        views = rows[:, 1:]
+        seen = min(self.views_per_round or 0, views.shape[1])
+        asked = self if self.views_per_round is None else replace(self, views_per_round=seen)
+        learnt = Shots.from_rows(rows[:, 0], shots.labels, views if views.size else None)
+        return learnt, boost_settings(asked, views.shape[1])
 
     def classifier(self, ensemble: PromptEnsemble, origin: Origin) -> TextClassifier:
         """Return the classifier that an ensemble of this method is."""
@@ -97,6 +125,43 @@ class Boosting(BoostConfig, Method):
         details = {"ensemble": ensemble.to_json()}
         kind = VotingClassifier if self.algorithm == "samme" else TextClassifier
         return kind(origin, banks, unit=False, details=details)
+
+
+@dataclass(frozen=True)
+class ResidualClassifier(TextClassifier):
+    """A text and what the images taught beside it, which stays behind when the text moves."""
+
+    kind: ClassVar[str] = "text+residual"
+    residual: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    text_scale: float = 1.0
+
+    def logits(self, images: Images) -> Logits:
+        """Add both."""
+        rows = images.rows(self.origin.encoder)
+        return np.asarray(rows @ (self.rows * self.text_scale + self.residual).T, dtype=np.float32)
+
+    def transfer(self, encoder: Encoder) -> TextClassifier:
+        """Have the text read by another encoder."""
+        origin = replace(self.origin, encoder=encoder)
+        return TextClassifier(origin, self.banks, self.unit, self.details)
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        """Return the text and the residual."""
+        fields, arrays = super().state()
+        return {**fields, "text_scale": self.text_scale}, {**arrays, "residual": self.residual}
+
+    @classmethod
+    def from_state(cls, origin: Origin, fields: Mapping[str, Any], arrays: Arrays) -> Self:
+        """Make it again from the text and the residual."""
+        text = TextClassifier.from_state(origin, fields, {})
+        residual, scale = arrays.get("residual"), fields.get("text_scale")
+        shape = (len(origin.class_names), origin.encoder.dim)
+        sound = residual is not None and residual.shape == shape and np.isfinite(residual).all()
+        if not sound or not isinstance(scale, float) or not 0 < scale < np.inf:
+            raise FileFormatError("the file's residual cannot be read")
+        assert residual is not None
+        rows = residual.astype(np.float32)
+        return cls(origin, text.banks, text.unit, text.details, rows, scale)
 
 
 @dataclass(frozen=True)

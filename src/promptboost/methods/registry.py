@@ -84,7 +84,7 @@ _BUILT_IN: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
         "tpb",
         "text prompt boosting with the paper's settings, re-implemented",
         "promptboost:Boosting",
-        {"composer": "greedy", "rounds": 50, "views_per_round": 4},
+        {"composer": "greedy", "rounds": 50, "views_per_round": 4, "residual": False},
     ),
 )
 
@@ -294,8 +294,8 @@ def _value(method: str, key: str, text: str, hint: Any) -> Any:
         return None
     kind = next(kind for kind in kinds if kind is not type(None))
     if kind is bool:
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
+        if text.lower() in ("true", "false", "on", "off"):
+            return text.lower() in ("true", "on")
         raise SettingError(f"{method}: {key} is {text!r}, but must be true or false")
     if kind in (int, float):
         try:

@@ -28,7 +28,7 @@ from promptboost.errors import (
     StoreError,
     count,
 )
-from promptboost.files import write_text
+from promptboost.files import load_json, read_text, write_json, write_text
 from promptboost.folders import writing
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import LinearHead
@@ -41,6 +41,8 @@ AnyHead = LinearHead | VotingHead
 # hundredth of what tells classes apart.
 _SAME = 1e-4
 _log = logging.getLogger(__name__)
+#: What says which residual belongs to which head of a folder.
+RESIDUAL_FILE = "residual.json"
 _NAME_LENGTH, _PATH_LENGTH = 255, 4096  # of most file systems, in bytes
 
 
@@ -100,11 +102,16 @@ def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:
     return head_of(ensemble, rows.reshape(shape), embedder.encoder)
 
 
-def settled_head(folder: Path, ensemble: PromptEnsemble, made: AnyHead) -> AnyHead:
+def settled_head(
+    folder: Path, ensemble: PromptEnsemble, made: AnyHead, *, text_only: bool = False
+) -> AnyHead:
     """Return the head beside a text if it is that which was made of the text, else the one made.
 
     The text is the truth. Nothing that the file says of itself is believed: anybody can write it. So it
     saves no work, and is there for other programs, and for the last digits to stay as they were.
+
+    Only the residual is in no other file. It is taken along if it is the one that the fit recorded in
+    ``residual.json``, unless `text_only`.
     """
     path = folder / head_file(made.encoder_id)
     try:
@@ -115,16 +122,67 @@ def settled_head(folder: Path, ensemble: PromptEnsemble, made: AnyHead) -> AnyHe
         # As Python writes it: a terminal obeys nothing that a damaged or forged file holds.
         _log.warning("A head is not used, but made again from the text: %r", str(error))
         return made
-    of_text = ensemble.has_fingerprint(stored.ensemble_fingerprint)
-    if not of_text or stored.encoder_fingerprint != made.encoder_fingerprint:
-        return made  # the text was edited, or the encoder is another
+    if stored.encoder_fingerprint != made.encoder_fingerprint:
+        return made
+    if ensemble.has_fingerprint(stored.ensemble_fingerprint):  # else the text was edited
+        made = _with_rows_of(stored, made, path, len(ensemble))
+    if text_only or not isinstance(made, LinearHead) or not isinstance(stored, LinearHead):
+        return made
+    return _with_residual_of(stored, made, path)
+
+
+def _with_rows_of(stored: AnyHead, made: AnyHead, path: Path, rounds: int) -> AnyHead:
+    """Take the rows of a stored head if they are those that were made of the text."""
     if stored.weights.shape == made.weights.shape:
         # In double precision, in which no square of a float32 overflows.
         distances = np.linalg.norm(np.subtract(stored.weights, made.weights, dtype=float), axis=-1)
-        if distances.max() <= _SAME * len(ensemble):
+        if distances.max() <= _SAME * rounds:
             return replace(made, weights=stored.weights)
     _log.warning("%r does not belong to the text beside it: made again from the text", str(path))
     return made
+
+
+def _with_residual_of(stored: LinearHead, made: LinearHead, path: Path) -> LinearHead:
+    """Take the residual of a stored head if it was recorded; a class that is new to it has none."""
+    if stored.residual is None:
+        return made
+    digests = read_residual_digests(path.parent)
+    if digests.get(path.name) != stored.residual_digest or stored.dim != made.dim:
+        _log.warning(
+            "The residual in %r is not the one that %s records: left out", str(path), RESIDUAL_FILE
+        )
+        return made
+    if stored.ensemble_fingerprint != made.ensemble_fingerprint:
+        _log.warning("The residual in %r was fitted beside other words", str(path))
+    rows = np.zeros_like(made.weights)
+    places = {name: k for k, name in enumerate(stored.class_names)}
+    for k, name in enumerate(made.class_names):
+        if name in places:
+            rows[k] = stored.residual[places[name]]
+    return replace(made, residual=rows, text_scale=stored.text_scale)
+
+
+def read_residual_digests(folder: Path) -> dict[str, str]:
+    """Read which residual belongs to which head of a folder; none where no record is sound."""
+    path = folder / RESIDUAL_FILE
+    try:
+        record = load_json(read_text(path, error=FileFormatError), str(path))
+    except FileFormatError:
+        return {}
+    return {str(k): str(v) for k, v in record.items()} if isinstance(record, dict) else {}
+
+
+def write_head(folder: Path, head: AnyHead) -> None:
+    """Write a head into a folder, and which residual it has, for :func:`settled_head`."""
+    name = head_file(head.encoder_id)
+    digests = read_residual_digests(folder)
+    digests.pop(name, None)
+    if isinstance(head, LinearHead) and head.residual is not None:
+        digests[name] = head.residual_digest
+    # The record first: a residual that it does not name is left out, and never another taken for it.
+    if digests or (folder / RESIDUAL_FILE).exists():
+        write_json(folder / RESIDUAL_FILE, digests, follow=False)
+    head.save(folder / name)
 
 
 def _unknown_head(folder: Path, ensemble: PromptEnsemble) -> AnyHead | None:
@@ -144,6 +202,7 @@ def load(
     encoder: "str | Encoder | TextSource | None" = None,
     *,
     cache: bool = True,
+    text_only: bool = False,
     device: str | None = None,
     progress: bool = False,
     allow_download: bool = False,
@@ -158,6 +217,8 @@ def load(
         What to see and read with, if not the encoder of the fit.
     cache : bool, default=True
         Find embeddings in the store, and keep new ones there.
+    text_only : bool, default=False
+        Answer by the words alone, without the residual.
     device : str, optional
         Where an encoder given by name runs, as torch spells it; by default the fastest there is.
     progress : bool, default=False
@@ -194,6 +255,7 @@ def load(
         ensemble,
         encoder,
         cache=cache,
+        text_only=text_only,
         device=device,
         progress=progress,
         allow_download=allow_download,
@@ -219,6 +281,8 @@ class PromptClassifier:
         The text, embedded by that encoder, where it is known already.
     cache : bool, default=True
         Find embeddings in the store, and keep new ones there.
+    text_only : bool, default=False
+        Answer by the words alone, without the residual.
     device : str, optional
         Where an encoder given by name runs.
     progress : bool, default=False
@@ -249,6 +313,7 @@ class PromptClassifier:
         head: AnyHead | None = None,
         *,
         cache: bool = True,
+        text_only: bool = False,
         device: str | None = None,
         progress: bool = False,
         allow_download: bool = False,
@@ -263,7 +328,7 @@ class PromptClassifier:
         self.ensemble = ensemble
         self._source = ensemble.encoder_id if encoder is None else encoder
         self._named_by_file, self._allow_download = encoder is None, allow_download
-        self._given_head = head
+        self._given_head, self._text_only = head, text_only
         self._cache, self._device, self._progress = cache, device, progress
         self._folder: Path | None = None
 
@@ -319,15 +384,22 @@ class PromptClassifier:
         Only a text that names no encoder has no vectors but those in the file beside it.
         """
         if self._given_head is not None:
-            return self._given_head
+            head = self._given_head
+            return (
+                head.without_residual()
+                if self._text_only and isinstance(head, LinearHead)
+                else head
+            )
         embedder, folder = self._embedder, self._folder
         if embedder is not None:
             made = embed_ensemble(self.ensemble, embedder)
-            return made if folder is None else settled_head(folder, self.ensemble, made)
+            if folder is None:
+                return made
+            return settled_head(folder, self.ensemble, made, text_only=self._text_only)
         if self._source is None and folder is not None:
-            head = _unknown_head(folder, self.ensemble)
-            if head is not None:
-                return head
+            unknown = _unknown_head(folder, self.ensemble)
+            if unknown is not None:
+                return unknown
         source: Any = self.encoder  # a mapping or a function; an error where there is nothing
         return self.ensemble.embed_texts(source)
 
@@ -393,11 +465,14 @@ class PromptClassifier:
         place = Path(folder)
         head = self.head
         with writing(place, "save"):
-            head.save(place / head_file(head.encoder_id))
+            write_head(place, head)
             write_text(place / ENSEMBLE_FILE, self.ensemble.to_json(), follow=False)
 
     def transfer(self, encoder: str | Encoder | TextSource) -> "PromptClassifier":
-        """Return the same text on another encoder; this classifier stays as it is."""
+        """Return the same text on another encoder; this classifier stays as it is.
+
+        A residual is of its encoder and stays behind: what moves are the words.
+        """
         return PromptClassifier(
             self.ensemble,
             encoder,

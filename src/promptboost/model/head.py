@@ -1,19 +1,24 @@
 """LinearHead: an ensemble of prompts, embedded by one encoder, as one matrix."""
 
+import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from numbers import Real
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.errors import EmbeddingError, FileFormatError, InputError, LabelError, SettingError
 from promptboost.files import load_json, open_regular, write_bytes
+
+if TYPE_CHECKING:
+    from promptboost.model.residual import Residual
 
 SCHEMA_VERSION = 1
 
@@ -108,6 +113,11 @@ class Head(ABC):
     def _log_odds(self) -> float:
         """What a total is multiplied by to become an unnormalised log-probability."""
 
+    @property
+    def _scale(self) -> float | None:
+        """Factor on the mean scores, where one is known."""
+        return self.logit_scale
+
     def scores(self, X: ArrayLike) -> NDArray[np.floating]:
         """Average the rounds for embeddings (n, D): one number per class, (n, K)."""
         totals = self._totals(X)
@@ -136,7 +146,7 @@ class Head(ABC):
         The factor on the scores is `logit_scale`, or the head's own, which the fit chose; if it has none,
         the one that boosting implies (see the class).
         """
-        scale = self.logit_scale if logit_scale is None else logit_scale
+        scale = self._scale if logit_scale is None else logit_scale
         if scale is None:
             scale = self._log_odds * self._largest_total
         check_positive("logit_scale", scale)
@@ -209,6 +219,7 @@ class SavedHead(Head):
 
     form: ClassVar[str]
     arrays: ClassVar[tuple[str, ...]]
+    optional: ClassVar[tuple[str, ...]] = ()
     weights: NDArray[np.float32]
     encoder_id: str | None
     encoder_fingerprint: str | None
@@ -236,18 +247,21 @@ class SavedHead(Head):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the head as a safetensors file, whole or not at all."""
         facts = {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
-        tensors = {name: facts.pop(name) for name in self.arrays}
-        for name in ("temperature", "logit_scale"):  # numpy's numbers are not JSON
-            if facts.get(name) is not None:
-                facts[name] = float(facts[name])
-        if facts["logit_scale"] is None:
-            del facts["logit_scale"]
+        arrays = {name: facts.pop(name) for name in (*self.arrays, *self.optional)}
+        tensors = {name: array for name, array in arrays.items() if array is not None}
+        for name in ("temperature", "logit_scale", "text_scale"):
+            if name in facts and facts[name] is not None:
+                facts[name] = float(facts[name])  # numpy's numbers are not JSON
+            elif name in facts:
+                del facts[name]
         write_tensors(path, self.form, tensors, facts)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a head that :meth:`save` wrote; a FileFormatError says why it cannot be."""
-        tensors, facts = read_tensors(path, cls.form, frozenset(cls.arrays))
+        tensors, facts = read_tensors(
+            path, cls.form, frozenset(cls.arrays), frozenset(cls.optional)
+        )
         try:
             return cls(**tensors, **facts)
         except (InputError, TypeError, ValueError) as error:
@@ -283,6 +297,11 @@ class LinearHead(SavedHead):
         The text that was embedded.
     logit_scale : float, optional
         Factor on the mean scores that :meth:`predict_proba` takes.
+    residual : array of shape (K, D), optional
+        :math:`V`, what the images taught that the words did not say: logits are then
+        :math:`a\, x \cdot W_k / M + x \cdot V_k`, still one product with a K × D matrix.
+    text_scale : float, optional
+        :math:`a`, the factor on the mean scores beside a residual, in the place of `logit_scale`.
 
     Notes
     -----
@@ -308,6 +327,7 @@ class LinearHead(SavedHead):
 
     form = "promptboost-linear-head"
     arrays = ("weights",)
+    optional = ("residual",)
 
     class_names: tuple[str, ...]
     weights: NDArray[np.float32] = field(repr=False)
@@ -317,6 +337,8 @@ class LinearHead(SavedHead):
     encoder_fingerprint: str | None = None
     ensemble_fingerprint: str | None = None
     logit_scale: float | None = None
+    residual: NDArray[np.float32] | None = field(default=None, repr=False)
+    text_scale: float | None = None
 
     def __post_init__(self) -> None:
         weights = np.array(self.weights, dtype=np.float32, order="C")
@@ -325,13 +347,53 @@ class LinearHead(SavedHead):
                 f"The weights must be a finite K × D matrix; got shape {weights.shape}"
                 f"{'' if np.isfinite(weights).all() else ' with values that are not finite'}."
             )
-        self._settle(weights=weights)
+        arrays = {"weights": weights}
+        if (self.residual is None) != (self.text_scale is None):
+            raise SettingError("residual and text_scale go together: give both or none.")
+        if self.residual is not None:
+            check_positive("text_scale", self.text_scale)
+            residual = np.array(self.residual, dtype=np.float32, order="C")
+            if residual.shape != weights.shape or not np.isfinite(residual).all():
+                raise EmbeddingError(
+                    f"The residual must be finite and of the shape of the weights, {weights.shape}; "
+                    f"got {residual.shape}."
+                )
+            arrays["residual"] = residual
+        self._settle(**arrays)
         if type(self.rounds) is not int or self.rounds < 1:
             raise SettingError(f"rounds is {self.rounds!r}: give a whole number from 1 up.")
         check_positive("temperature", self.temperature)
 
+    @cached_property
+    def matrix(self) -> NDArray[np.float32]:
+        """Class rows of text and residual together, in units of the text's."""
+        if self.residual is None or self.text_scale is None:
+            return self.weights
+        return self.weights + self.residual * np.float32(self.rounds / self.text_scale)
+
+    @property
+    def residual_digest(self) -> str:
+        """Changes with the residual, the factor on the text beside it, and the classes."""
+        facts = json.dumps([list(self.class_names), self.text_scale]).encode()
+        content = b"" if self.residual is None else self.residual.tobytes()
+        return hashlib.sha256(facts + b"\0" + content).hexdigest()
+
+    def with_residual(self, residual: "Residual") -> "LinearHead":
+        """Return the head with a residual; the same if that is zero."""
+        if not np.isfinite(residual.penalty):
+            return self
+        return replace(self, residual=residual.weights, text_scale=residual.text_scale)
+
+    def without_residual(self) -> "LinearHead":
+        """Return the head of the text alone."""
+        return replace(self, residual=None, text_scale=None)
+
     def _totals(self, X: ArrayLike) -> NDArray[np.floating]:
-        return class_totals(as_rows(X, self.dim), self.weights)
+        return class_totals(as_rows(X, self.dim), self.matrix)
+
+    @property
+    def _scale(self) -> float | None:
+        return self.logit_scale if self.residual is None else self.text_scale
 
     @property
     def _largest_total(self) -> float:

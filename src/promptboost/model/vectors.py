@@ -13,6 +13,7 @@ from promptboost.encoders.embedder import TextSource, embed_texts
 from promptboost.errors import EmbeddingError, InputError
 from promptboost.model.ensemble import PromptEnsemble, Round
 from promptboost.model.head import Head, LinearHead
+from promptboost.model.residual import Residual
 from promptboost.model.votes import VotingHead
 
 TextVectors = Mapping[str, ArrayLike] | Callable[[Sequence[str]], ArrayLike]
@@ -179,11 +180,15 @@ class EmbeddedRounds:
     votes: tuple[float, ...] | None  # of each round in SAMME; None in SAMME.R
 
     @classmethod
-    def of(cls, ensemble: PromptEnsemble, source: TextSource) -> "EmbeddedRounds":
-        """Embed each distinct text once."""
+    def of(
+        cls, ensemble: PromptEnsemble, source: TextSource, residual: Residual | None = None
+    ) -> "EmbeddedRounds":
+        """Embed each distinct text once; a residual is added after the last round."""
         texts = ensemble.texts()
         vectors = dict(zip(texts, embed_texts(source, texts), strict=True))
         head = embed(ensemble, vectors, source if isinstance(source, Encoder) else None)
+        if residual is not None and isinstance(head, LinearHead):
+            head = head.with_residual(residual)
         samme = ensemble.algorithm == "samme"
         votes = tuple(item.vote for item in ensemble.rounds) if samme else None
         return cls(head, tuple(ensemble.weak_heads(vectors)), votes)
@@ -201,10 +206,16 @@ class EmbeddedRounds:
         if self.votes is not None:
             yield from self._voting_stages(np.array(self.votes))
             return
+        assert isinstance(self.head, LinearHead)
         names, temperature = self.head.class_names, self.weak[0].temperature
+        residual, text_scale = self.head.residual, self.head.text_scale
         sums = accumulate((weak.weights.astype(np.float64) for weak in self.weak), np.add)
         for number, weights in enumerate(sums, start=1):
-            yield DoubleHead(names, weights, number, temperature, self.head.logit_scale)
+            scale = self.head.logit_scale
+            if number == len(self.weak) and residual is not None and text_scale is not None:
+                weights = weights + residual * (number / text_scale)
+                scale = text_scale
+            yield DoubleHead(names, weights, number, temperature, scale)
 
     def _voting_stages(self, votes: NDArray[np.float64]) -> Iterator[Head]:
         weights = np.stack([weak.weights for weak in self.weak])

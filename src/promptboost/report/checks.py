@@ -23,6 +23,8 @@ _MOST_DETAILS = 12
 _LABEL_FACTOR = 3.0
 # Where more than this share of the learning images is not recognised, the labels are not the reason.
 _MOST_SUSPECTED = 0.25
+# Below this share of the answers, the residual is the classifier, and the text an ornament.
+_LEAST_WORDS = 0.25
 _NOTHING = "Nothing was held out."
 _FIT = "promptboost fit DATA -o NEW_RUN"
 
@@ -255,6 +257,27 @@ def _pair(results: Results, other: str) -> tuple[float, float] | None:
     """Return held-out accuracies of another method and of the boosted ensemble."""
     first, second = results.measured(other), results.measured()
     return None if first is None or second is None or not results.held_out else (first, second)
+
+
+@_tip(
+    "PB009",
+    "The words carry little",
+    "The pool does not say what tells these classes apart: most of an answer is what the images taught. "
+    "Add sentences, or rely on the images; on another encoder the text alone will do far worse.",
+)
+def _words_carry_little(run: Run) -> Answer:
+    residual = run.results.residual
+    if residual is None or residual.penalty is None:
+        return _skipped("There is no residual: the words carry everything.")
+    text = f"{percent(residual.words)} of what decides an answer is words."
+    if residual.words >= _LEAST_WORDS:
+        return _fine(text)
+    least = sorted(residual.class_words.items(), key=lambda pair: pair[1])
+    return _found(
+        text,
+        details=[f"{name}: {percent(share)}" for name, share in least],
+        type_next=f"{_FIT} --prompts SENTENCES",
+    )
 
 
 @_issue(

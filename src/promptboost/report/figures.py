@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from promptboost.evaluation.measures import OURS, MethodResult
+from promptboost.evaluation.measures import OURS, TEXT, MethodResult
 from promptboost.model import PromptEnsemble
 from promptboost.report.drawings import Line, Reference, staged_curve, wilson
 from promptboost.report.phrases import among, number, percent
@@ -101,6 +101,7 @@ class ClassRow:
     count: int
     zero_shot: float | None
     boosted: float | None
+    words: float | None = None  # share of its answers that is words, where there is a residual
 
 
 @dataclass(frozen=True)
@@ -178,9 +179,14 @@ def _curve_title(results: Results, levels: list[Reference]) -> str:
 
 def class_rows(results: Results) -> list[ClassRow]:
     """Return the classes, those recognised least first: they are what one looks for."""
+    words = {} if results.residual is None else results.residual.class_words
     rows = [
         ClassRow(
-            item.class_name, item.count, item.accuracy.get("zero-shot"), item.accuracy.get(OURS)
+            item.class_name,
+            item.count,
+            item.accuracy.get("zero-shot"),
+            item.accuracy.get(OURS),
+            words.get(item.class_name),
         )
         for item in results.per_class
     ]
@@ -203,7 +209,9 @@ def hard_rows(results: Results) -> list[tuple[str, HardImage]]:
 
 def transfer_rows(results: Results) -> list[TransferRow]:
     """Compare the gain on each other encoder with the gain on the encoder of the fit."""
-    zero, boosted = results.measured("zero-shot"), results.measured()
+    # What moves is the text, so its gain is compared, with or without a residual on either side.
+    text = TEXT if results.method(TEXT) else OURS
+    zero, boosted = results.measured("zero-shot"), results.measured(text)
     gain = None if zero is None or boosted is None or not results.held_out else boosted - zero
     return [
         TransferRow(
@@ -219,7 +227,7 @@ def transfer_rows(results: Results) -> list[TransferRow]:
 
 
 def _kept(item: TransferResult, gain: float | None) -> float | None:
-    zero, boosted = item.of("zero-shot"), item.of(OURS)
+    zero, boosted = item.of("zero-shot"), item.accuracy.get(TEXT, item.of(OURS))
     if gain is None or gain <= 0 or boosted is None or zero is None:
         return None
     return (boosted - zero) / gain

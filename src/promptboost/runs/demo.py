@@ -27,6 +27,7 @@ _COLUMNS = {
     "template_mean": ("zero-shot-80", False),
     "pool_mean": ("pool-mean", False),
     "probe": ("logistic", False),
+    "text": ("promptboost?residual=false", False),
     "boosted": ("promptboost", False),
     "target_zero_shot": ("zero-shot", True),
     "target_boosted": ("promptboost", True),
@@ -91,7 +92,9 @@ def _rows(
 ) -> list[dict[str, float]]:
     """Compare all methods on both encoders; what needs images of its own stays on the first."""
     ours = _spelled(settings)
-    names = {method: ours if method == "promptboost" else method for method, _ in _COLUMNS.values()}
+    names = {method: method for method, _ in _COLUMNS.values()}
+    names["promptboost"] = ours
+    names["promptboost?residual=false"] = _spelled(settings.merged({"residual": False}))
     say(f"{', '.join(map(str, shots))} shots of each class, {len(seeds)} draws of each …")
     with tempfile.TemporaryDirectory(prefix="promptboost-") as place:
         done = compare(
@@ -133,8 +136,8 @@ def _spelled(settings: FitConfig) -> str:
     fields = ("composer", "rounds", "views_per_round", "max_copies", "logit_scale", "temperature")
     usual = FitConfig()
     changed = [
-        f"{name}={value}"
-        for name in fields
+        f"{name}={str(value).lower()}"
+        for name in (*fields, "residual")
         if (value := getattr(settings, name)) != getattr(usual, name)
     ]
     return "promptboost" + "?" * bool(changed) + "&".join(changed)

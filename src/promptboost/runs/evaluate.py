@@ -8,16 +8,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from promptboost.config import FitConfig
 from promptboost.data import Dataset, load_data
 from promptboost.data.shots import Task, divide, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, PromptBoostError, RunError, without_place
 from promptboost.evaluation.baselines import TEXT_BASELINES, pool_heads, zero_shot_head
-from promptboost.evaluation.measures import OURS, Guesses, accuracy, confusions, per_class
+from promptboost.evaluation.measures import OURS, TEXT, Guesses, accuracy, confusions, per_class
 from promptboost.evaluation.overlap import Inspection, inspect, inspect_known
 from promptboost.evaluation.world import pool_for
-from promptboost.model import PromptEnsemble
-from promptboost.model.classifier import AnyHead, check_head_file, embed_ensemble
+from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model.classifier import AnyHead, check_head_file, embed_ensemble, write_head
+from promptboost.model.residual import fit_residual
 from promptboost.pool import PromptPool
 from promptboost.runs.predict import Predictor
 from promptboost.runs.results import TransferResult, flat_answer, method_answer, old_names
@@ -29,6 +31,7 @@ def evaluate_run(
     source: str,
     *,
     encoder: str | None = None,
+    text_only: bool = False,
     cache: bool = True,
     progress: bool = True,
     device: str | None = None,
@@ -41,6 +44,7 @@ def evaluate_run(
         opened = Predictor.open(
             run,
             encoder=encoder,
+            text_only=text_only,
             cache=cache,
             progress=progress,
             device=device,
@@ -125,6 +129,7 @@ class _Measured:
     are: str = "held out"
     note: str = ""
     left_out: int = 0
+    learn: Dataset | None = None  # those the run learnt from, where they are the same still
 
 
 def transfer_run(
@@ -142,6 +147,9 @@ def transfer_run(
     `source` is where the run's images are now. Other images can be given too: all of them, or their
     split ``test``, are measured on, but for those the run learnt from.
 
+    Where the images that the run learnt from are still the same, a residual is learnt from them anew;
+    else the text answers alone, and the note says so.
+
     Writes the new head beside the text, and the figures into ``metrics.json``, replacing those of
     an earlier transfer to the same encoder; if nothing can be measured now, those are kept. `finish`
     is called with the folder then: what writes the report and the card.
@@ -152,16 +160,21 @@ def transfer_run(
     check_head_file(encoder, run)
     embedder = Embedder.open(encoder, cache=cache, progress=progress, device=device)
     measured = _held_out(folder, ensemble, source, progress)
-    head = embed_ensemble(ensemble, embedder)
+    pool, head = _pool(folder, ensemble), embed_ensemble(ensemble, embedder)
+    if folder.settings.residual and isinstance(head, LinearHead):
+        head = _with_residual(head, pool, measured.learn, folder.settings, embedder)
     head_path = folder.head_path(embedder.encoder.id)
-    figures = _measure(head, _pool(folder, ensemble), measured.data, embedder)
-    moved = TransferResult(embedder.encoder.id, figures, measured.note)
+    figures = _measure(head, pool, measured.data, embedder)
+    note = measured.note
+    if folder.settings.residual and measured.learn is None:
+        note += "; " * bool(note) + "without a residual, which is learnt from the images of the fit"
+    moved = TransferResult(embedder.encoder.id, figures, note)
     with folder.writing("transfer"):
         # Others may have written since: what is added to is what is there now.
         if _read(folder).fingerprint != ensemble.fingerprint:
             raise RunError(f"the text in {run} was changed meanwhile; type the same again")
-        head.save(head_path)
-        note = measured.note + _add_transfer(folder, moved)
+        write_head(folder.path, head)
+        note += _add_transfer(folder, moved)
         for write in finish:
             write(folder.path)
     record = {
@@ -173,6 +186,24 @@ def transfer_run(
         "note": note,
     }
     return old_names(record)
+
+
+def _with_residual(
+    head: LinearHead,
+    pool: PromptPool | None,
+    learn: Dataset | None,
+    settings: FitConfig,
+    embedder: Embedder,
+) -> LinearHead:
+    """Learn the residual anew from the images of the fit, where they are at hand: it cannot move."""
+    if learn is None:
+        return head
+    unseen = zero_shot_head(head.class_names, embedder)
+    if pool is not None:
+        unseen = pool_heads(pool, embedder)["zero-shot-80"]
+    rows = embedder.images(learn, views=settings.views, view_scale=settings.view_scale)
+    text = head.weights / np.float32(head.rounds)
+    return head.with_residual(fit_residual(rows, learn.labels, text, unseen.weights))
 
 
 def _read(folder: RunFolder) -> PromptEnsemble:
@@ -205,6 +236,8 @@ def _measure(
         heads: dict[str, AnyHead] = {"zero-shot": zero_shot_head(names, embedder)}
     else:
         heads = {**pool_heads(pool, embedder)}
+    if isinstance(head, LinearHead) and head.residual is not None:
+        heads[TEXT] = head.without_residual()
     for name, one in {**heads, OURS: head}.items():
         figures[name] = accuracy(one.predict_index(rows), held_out.labels)
     return figures
@@ -227,7 +260,8 @@ def _held_out(
         )
     if task.learn.fingerprint == folder.tables.get("data", {}).get("learn_fingerprint"):
         kept = with_classes(task.held_out, ensemble.class_names)
-        return _Measured(kept, note="" if len(kept) else "not measured: no image was held out")
+        note = "" if len(kept) else "not measured: no image was held out"
+        return _Measured(kept, note=note, learn=with_classes(task.learn, ensemble.class_names))
     if source is None:
         shown = without_place(str(folder.source))
         return _Measured(empty, note=f"not measured: the images in {shown} have changed")

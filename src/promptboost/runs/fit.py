@@ -24,7 +24,7 @@ from promptboost.evaluation.world import pool_for
 from promptboost.files import json_text
 from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
-from promptboost.model.classifier import check_head_file
+from promptboost.model.classifier import check_head_file, write_head
 from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
 from promptboost.runs.preflight import (
     START_AGAIN,
@@ -267,7 +267,7 @@ def write_run(
 ) -> None:
     """Write everything, and only then let the run count as finished."""
     run.write_ensemble(learned.ensemble)
-    learned.head.save(run.head_path(results.encoder.id))
+    write_head(run.path, learned.head)
     run.write(run.predictions_path, _predictions(task, embeddings, learned))
     write_thumbnails(run, images_shown(results), (task.measured, task.learn))
     results.write(run.metrics_path)

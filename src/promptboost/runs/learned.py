@@ -15,11 +15,13 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.evaluation.baselines import guess_baselines, pool_heads
 from promptboost.evaluation.measures import (
     OURS,
+    TEXT,
     Guesses,
     Indices,
     accuracy,
     confusions,
     per_class,
+    word_shares,
 )
 from promptboost.evaluation.overlap import Inspection
 from promptboost.methods import FewShotSet
@@ -27,6 +29,7 @@ from promptboost.methods.base import RowImages
 from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.model.classifier import AnyHead, embed_ensemble
 from promptboost.model.provenance import Composed
+from promptboost.model.residual import Residual
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool
 from promptboost.runs.results import (
@@ -34,11 +37,13 @@ from promptboost.runs.results import (
     HardImage,
     LeftOut,
     PoolFacts,
+    ResidualResult,
     Results,
     StageResult,
     TaskFacts,
 )
 from promptboost.training import PoolTexts, boost_settings, fit_ensemble
+from promptboost.training.learner import head_with_residual
 from promptboost.training.pool_rows import PoolRows
 
 _HARDEST = 24
@@ -60,8 +65,11 @@ class Learned:
     """A finished fit in memory."""
 
     ensemble: PromptEnsemble
-    head: AnyHead  # that text embedded again: what is measured is what is shipped
+    head: (
+        AnyHead  # that text embedded again, with its residual: what is measured is what is shipped
+    )
     boost_seconds: float
+    residual: Residual | None = None  # as it was fitted; None if none was asked for
 
 
 def embed_task(
@@ -94,11 +102,15 @@ def learn(
     start = time.perf_counter()
     views = embeddings.learn[:, 1:]
     encoder = embedder.encoder
+    shots = Shots.from_rows(
+        embeddings.learn[:, 0], task.learn.labels, views if views.size else None
+    )
+    grid, asked = embeddings.pool_rows.grid, boost_settings(settings, settings.views)
     ensemble = fit_ensemble(
-        Shots.from_rows(embeddings.learn[:, 0], task.learn.labels, views if views.size else None),
-        embeddings.pool_rows.grid,
+        shots,
+        grid,
         embeddings.pool_rows.texts,
-        boost_settings(settings, settings.views),
+        asked,
         image_ids=image_ids(task.learn),
         encoder_id=encoder.id,
         encoder_fingerprint=encoder.fingerprint,
@@ -107,9 +119,12 @@ def learn(
         resume=resume,
         on_round=None if on_round is None else (lambda so_far, _: on_round(so_far)),
     )
+    head, residual = embed_ensemble(ensemble, embedder), None
+    if settings.residual and isinstance(head, LinearHead):
+        head, residual = head_with_residual(head, ensemble, shots, grid, asked)
     seconds = time.perf_counter() - start
     embeddings.pool_rows.release()
-    return Learned(ensemble, embed_ensemble(ensemble, embedder), seconds)
+    return Learned(ensemble, head, seconds, residual)
 
 
 def measure(
@@ -123,19 +138,29 @@ def measure(
     """Compare what was learnt with the baselines, and gather all figures but the times."""
     encoder, ensemble, pool = embedder.encoder, learned.ensemble, embeddings.pool
     head, held_out = learned.head, embeddings.held_out
-    ours = Guesses(
-        OURS,
-        Composed.of(ensemble).label,
-        head.predict_index(held_out),
-        head.predict_index(embeddings.learn[:, 0]),
-        head.predict_proba(held_out) if len(held_out) else None,
+    label = Composed.of(ensemble).label
+    heads = {OURS: (label, head)}
+    if isinstance(head, LinearHead) and head.residual is not None:
+        heads = {
+            TEXT: (f"text alone: {label}", head.without_residual()),
+            OURS: ("text + residual", head),
+        }
+    *text, ours = (
+        Guesses(
+            name,
+            label,
+            one.predict_index(held_out),
+            one.predict_index(embeddings.learn[:, 0]),
+            one.predict_proba(held_out) if len(held_out) else None,
+        )
+        for name, (label, one) in heads.items()
     )
     images = RowImages({encoder.id: embeddings.learn})
     shots = FewShotSet(images, task.learn.labels, task.class_names)
     baselines = guess_baselines(
         shots, held_out, embeddings.text_heads, pool, encoder, seed=settings.seed
     )
-    guesses = [*baselines, ours]
+    guesses = [*baselines, *text, ours]
     labels, learn_labels = task.held_out.labels, task.learn.labels
     shown = {
         guess.name: guess.held_out if task.kind is not None else guess.learn
@@ -159,11 +184,36 @@ def measure(
             unused=tuple(pool.unused),
             chosen=chosen_sources(pool, ensemble),
         ),
+        residual=_residual_result(learned, task, embeddings),
         methods=tuple(guess.result(labels, learn_labels, inspection.leaked) for guess in guesses),
         staged=tuple(_stages(task, embeddings, ensemble, embedder)),
         per_class=per_class(names, measured.labels, shown),
         confusions=confusions(names, measured.labels, shown[OURS], image_ids(measured)),
         hardest=_hardest(task, ensemble, ours.learn),
+    )
+
+
+def _residual_result(
+    learned: Learned, task: Task, embeddings: TaskEmbeddings
+) -> ResidualResult | None:
+    """Measure how much of the answers is words."""
+    residual, head = learned.residual, learned.head
+    if residual is None or not isinstance(head, LinearHead):
+        return None
+    rows = embeddings.learn[:, 0] if task.kind is None else embeddings.held_out
+    shares, labels = word_shares(head, rows), task.measured.labels
+    text_loss, loss = residual.losses or (None, None)
+    return ResidualResult(
+        penalty=residual.penalty if np.isfinite(residual.penalty) else None,
+        text_scale=residual.text_scale,
+        text_loss=text_loss,
+        loss=loss,
+        words=float(shares.mean()) if len(shares) else 1.0,
+        class_words={
+            name: float(shares[labels == k].mean())
+            for k, name in enumerate(task.class_names)
+            if (labels == k).any()
+        },
     )
 
 

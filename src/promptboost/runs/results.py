@@ -94,6 +94,17 @@ class HardImage(msgspec.Struct, frozen=True):
     weight: Positive
 
 
+class ResidualResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What the images taught beside the words, and how much of the answers is words."""
+
+    penalty: Positive | None  # None if the images said that it does harm: there is none then
+    text_scale: Positive  # the factor on the text beside it
+    text_loss: Positive | None = None  # log loss on images set aside of the fit, by the text alone,
+    loss: Positive | None = None  # and with the residual
+    words: Share = 1.0  # share of the answers that is words, on the images measured, and
+    class_words: dict[str, Share] = {}  # by class
+
+
 class TransferResult(msgspec.Struct, frozen=True):
     """The same text on another encoder: accuracy by method, None where nothing was measured."""
 
@@ -117,6 +128,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     encoder: EncoderFacts
     pool: PoolFacts = PoolFacts()
     methods: tuple[MethodResult, ...]
+    residual: ResidualResult | None = None  # None if none was asked for
     staged: tuple[StageResult, ...] = ()
     per_class: tuple[ClassResult, ...] = ()
     confusions: tuple[Confusion, ...] = ()

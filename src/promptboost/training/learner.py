@@ -10,10 +10,18 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridPool, Shots, boost
 from promptboost.boosting.composition import Composition, log_losses, scores_of
 from promptboost.boosting.gradient.compose import GradientSettings
-from promptboost.boosting.gradient.scale import calibrated_scale, choose_scale, dealt
+from promptboost.boosting.gradient.scale import (
+    calibrated_scale,
+    choose_scale,
+    dealt,
+    fold_texts,
+    lowest,
+)
+from promptboost.boosting.grid import from_grid
 from promptboost.config import BoostConfig
 from promptboost.errors import LabelError
-from promptboost.model import PromptEnsemble, Round
+from promptboost.model import LinearHead, PromptEnsemble, Round
+from promptboost.model.residual import Residual, fit_residual
 from promptboost.model.schema import Scalar
 from promptboost.training.pool_rows import PoolTexts
 from promptboost.training.record import FitRecord, recorded_settings
@@ -83,15 +91,16 @@ def calibrated_logit_scale(
         return calibrated_scale(shots, pool) if encoder_scale is None else encoder_scale
     if held_out is None:
         held_out = _scores_of_halves(shots, pool, replace(settings, rounds=1, patience=None))
-    n = len(shots.labels)
-    losses = []
-    for scale in _SCALES:
-        logits = scale * held_out
+    n, scores = len(shots.labels), held_out
+
+    def loss(scale: float) -> float:
+        logits = scale * scores
         losses_of_label = log_losses(logits, shots.labels)
         # The mean over classes of the loss is the loss of the own class plus how far the others lie.
         others = logits[np.arange(n), shots.labels] - logits.mean(axis=1)
-        losses.append(float((losses_of_label + others / (2 * n + 1)).mean()))
-    return float(f"{_SCALES[int(np.argmin(losses))]:.4g}")
+        return float((losses_of_label + others / (2 * n + 1)).mean())
+
+    return float(f"{lowest(loss, _SCALES):.4g}")
 
 
 def _scores_of_halves(shots: Shots, pool: GridPool, settings: BoostSettings) -> Scores:
@@ -113,9 +122,58 @@ def boost_settings(config: BoostConfig, views: int) -> BoostSettings:
         **{item.name: asked.pop(item.name) for item in fields(GradientSettings)}
     )
     gradient = steps if asked.pop("composer") == "gradient" else None
+    del asked["residual"]  # comes after boosting
     if config.views_per_round is None:
         asked["views_per_round"] = views
     return BoostSettings(**asked, gradient=gradient)
+
+
+def learn_residual(
+    shots: Shots,
+    pool: GridPool,
+    text_rows: NDArray[np.floating],
+    settings: BoostSettings,
+    weights: ArrayLike | None = None,
+) -> Residual:
+    """Learn what the images teach beside a text that was composed on them; see :mod:`.model.residual`.
+
+    `text_rows`, (K, D), are the mean rows of its banks, and `settings` have the logit scale it was
+    composed at. Texts composed on parts of the images say how far it can be trusted, where the gradient
+    composer made the text and there are images enough. They depend on nothing but the arguments, so a
+    fit that was interrupted ends with the same residual.
+    """
+    originals = shots.originals[:, None]
+    rows = originals if shots.views is None else np.concatenate([originals, shots.views], axis=1)
+    templates = from_grid(pool.templates).mean(axis=1)
+    folds = None
+    if settings.gradient is not None and settings.gradient.logit_scale is not None:
+        folds = fold_texts(shots, pool, settings.gradient, views=settings.views_per_round)
+    return fit_residual(
+        from_grid(rows),
+        shots.labels,
+        text_rows,
+        templates / np.linalg.norm(templates, axis=1, keepdims=True),
+        folds=None if folds is None else folds.fold,
+        fold_rows=None if folds is None else folds.rows,
+        weights=weights,
+    )
+
+
+def head_with_residual(
+    head: LinearHead,
+    ensemble: PromptEnsemble,
+    shots: Shots,
+    pool: GridPool,
+    settings: BoostSettings,
+    weights: ArrayLike | None = None,
+) -> tuple[LinearHead, Residual]:
+    """Learn the residual of a fitted text, and return its head with it."""
+    scale = ensemble.settings.get("logit_scale")
+    if settings.gradient is not None and isinstance(scale, int | float):
+        settings = replace(settings, gradient=replace(settings.gradient, logit_scale=float(scale)))
+    rows = head.weights / np.float32(head.rounds)
+    residual = learn_residual(shots, pool, rows, settings, weights)
+    return head.with_residual(residual), residual
 
 
 OnRound = Callable[[PromptEnsemble, BoostRound], bool | None]

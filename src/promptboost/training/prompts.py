@@ -14,10 +14,12 @@ from promptboost.config import FitConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
 from promptboost.errors import LabelError, SettingError, a_type, few
-from promptboost.model import PromptEnsemble
+from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model.residual import Residual
+from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
 from promptboost.training.examples import Examples, Rows, RowSpace
-from promptboost.training.learner import boost_settings, fit_ensemble
+from promptboost.training.learner import boost_settings, fit_ensemble, head_with_residual
 from promptboost.training.pool_rows import PoolRows, PoolTexts
 
 # What embeds texts, and images where it is an embedder.
@@ -100,11 +102,11 @@ def fit_examples(
     source: Source | None,
     pool: PoolLike | None,
     templates: Sequence[str] | None,
-) -> tuple[PromptEnsemble, Mapping[str, float], Source, RowSpace]:
+) -> tuple[PromptEnsemble, Mapping[str, float], Source, RowSpace, Residual | None]:
     """Boost on examples, with prototypes where there is nothing to embed sentences with.
 
-    Returned are the ensemble, the weights of the examples at the end, what embeds the prompts, and the
-    space in which they meet the examples.
+    Returned are the ensemble, the weights of the examples at the end, what embeds the prompts, the
+    space in which they meet the examples, and the residual of sentences, where one is asked for.
     """
     examples, parts = examples.weighted(class_names), None
     words: Source
@@ -121,11 +123,13 @@ def fit_examples(
         rows = _embedded_pool(class_names, source, pool, templates, config.concatenate)
     encoder = source if isinstance(source, Encoder) else None
     seen = 0 if examples.views is None else examples.views.shape[1]
+    shots = examples.shots(space)
+    settings = boost_settings(config if seen else replace(config, views_per_round=0), seen)
     ensemble = fit_ensemble(
-        examples.shots(space),
+        shots,
         rows.grid,
         rows.texts,
-        boost_settings(config if seen else replace(config, views_per_round=0), seen),
+        settings,
         image_ids=examples.ids,
         weights=examples.weights,
         encoder_id=encoder.id if encoder else None,
@@ -135,7 +139,14 @@ def fit_examples(
     weights = ensemble.sample_weights
     if parts is not None:
         weights = {name: share * weights[merged] for name, (merged, share) in parts.items()}
-    return ensemble, weights, words, space
+    residual = None
+    if config.residual and source is not None:  # prototypes are images already
+        head = EmbeddedRounds.of(ensemble, words).head
+        if isinstance(head, LinearHead):
+            _, residual = head_with_residual(
+                head, ensemble, shots, rows.grid, settings, examples.weights
+            )
+    return ensemble, weights, words, space, residual
 
 
 def _embedded_pool(

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from promptboost.boosting import GridPool, Shots
+from promptboost.boosting import GridPool, Shots, compiled
 from promptboost.boosting.composition import scores_of, template_hits
 from promptboost.boosting.gradient import scale as scale_module
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
@@ -201,3 +201,59 @@ def test_views_that_were_not_made_are_not_missed():
     assert choose_scale(plain, pool, ASKED, 10.0) == on_originals
     assert choose_scale(plain, pool, ASKED, 10.0, views=2) == on_originals
     assert choose_scale(shots, pool, ASKED, 10.0, views=2) != on_originals
+
+
+# --- large tasks: a dozen compositions work on less ----------------------------------------------
+
+
+def test_many_views_are_stood_for_by_their_images(monkeypatch):
+    shots, pool = task_of(3)
+    on_views = choose_scale(shots, pool, ASKED, 10.0, views=2)
+    monkeypatch.setattr(scale_module, "_MOST_ROWS", 9 * 2)
+    assert choose_scale(shots, pool, ASKED, 10.0, views=2) == on_views
+    monkeypatch.setattr(scale_module, "_MOST_ROWS", 9 * 2 - 1)
+    on_images = choose_scale(shots, pool, ASKED, 10.0, views=2)
+    assert on_images == choose_scale(shots, pool, ASKED, 10.0)
+    assert on_images != on_views
+
+
+def test_of_a_large_pool_some_prompts_are_drawn_whatever_the_labels(monkeypatch):
+    shots, pool = task_of(4, prompts=50)
+    monkeypatch.setattr(scale_module, "_MOST_PROMPTS", 10)
+    seen = []
+    real = compose_by_gradient
+
+    def compose(X, y, weights, pool, *rest, **others):
+        seen.append([{row.tobytes() for row in rows} for rows in pool.prompts])
+        return real(X, y, weights, pool, *rest, **others)
+
+    monkeypatch.setattr(scale_module, "compose_by_gradient", compose)
+    first = choose_scale(shots, pool, ASKED, 10.0)
+    assert choose_scale(shots, pool, ASKED, 10.0) == first, "the same ones every time"
+    other = Shots(shots.originals, np.roll(shots.labels, 1))
+    choose_scale(other, pool, ASKED, 10.0)
+    assert all(drawn == seen[0] for drawn in seen)
+    for drawn, rows in zip(seen[0], pool.prompts, strict=True):
+        assert len(drawn) == 10
+        assert drawn < {row.tobytes() for row in rows}
+
+
+def test_folds_in_threads_give_the_same_choice(monkeypatch):
+    shots, pool = task_of(5)
+    alone = choose_scale(shots, pool, ASKED, 10.0)
+    monkeypatch.setattr(compiled, "WORTH_A_THREAD", 0)
+    together = choose_scale(shots, pool, ASKED, 10.0)
+    assert together == alone
+    assert (together.held_out == alone.held_out).all()
+
+
+@pytest.mark.parametrize("least", [0, 1, 7, 40])
+def test_the_lowest_of_convex_values_is_found_in_few_steps(least):
+    asked = []
+
+    def value(scale):
+        asked.append(scale)
+        return (scale - least) ** 2
+
+    assert scale_module.lowest(value, np.arange(41.0)) == least
+    assert len(asked) <= 12

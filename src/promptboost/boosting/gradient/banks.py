@@ -1,15 +1,18 @@
 """The banks of the gradient composer, and which of their prompts should gain or lose copies."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting.compiled import column, in_threads
+from promptboost.boosting.compiled import column, compiled, compiled_any_order, in_threads
 from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, GridRows, from_grid
 from promptboost.boosting.problem import GridPool
 
 Floats = NDArray[np.float32]
+Values = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 #: Stands for the template among the prompts of a bank.
 TEMPLATE = -1
@@ -18,6 +21,8 @@ TEMPLATE = -1
 CANDIDATES = 64
 # The pool is read again when the candidates' own gap has shrunk to this share of the last full one.
 REREAD = 0.3
+
+_UNIT = np.float32(1 / ROW_UNIT)
 
 
 @dataclass(frozen=True)
@@ -28,57 +33,242 @@ class Move:
     target: int
 
 
-class _Class:
-    """What one class has in its bank, and what else it is considering."""
+class Held(NamedTuple):
+    """What the bank of each class holds, in slots, and what may change there next."""
 
-    def __init__(self, prompts: GridRows, template: Floats) -> None:
-        self.prompts = prompts
-        self.rows = {TEMPLATE: template}
-        self.candidates = np.empty(0, dtype=np.int64)
-        self.candidate_rows = np.empty((0, prompts.shape[1]), dtype=np.float32)
+    sizes: Integers  # (K,): slots in use
+    prompts: Integers  # (K, slots): which prompt, −1 for the template
+    copies: Integers  # (K, slots)
+    rows: Floats  # (K, slots, D)
+    sources: Integers  # (K,): the slot that should lose copies, or −1 if nothing should move
+    targets: Integers  # (K,): the prompt that should gain them
+    target_rows: Floats  # (K, D)
+    directions: Floats  # (K, D): the target's row minus the source's
+    means: Floats  # (K, D): the mean row of each bank
 
-    def row(self, prompt: int) -> Floats:
-        if prompt not in self.rows:
-            self.rows[prompt] = from_grid(self.prompts[prompt])
-        return self.rows[prompt]
 
-    def read(self, gradient: Floats) -> NDArray[np.float64]:
-        """Multiply the whole pool with a gradient, and keep the prompts that come first."""
-        length = float(np.linalg.norm(gradient))
-        direction = np.rint(gradient * (ROW_UNIT / (length or 1.0))).astype(np.int16)
-        products = np.empty(len(self.prompts), dtype=np.int32)
-        column(self.prompts, direction, products)
-        if len(products) > CANDIDATES:
-            self.candidates = np.sort(np.argpartition(products, CANDIDATES)[:CANDIDATES])
-        elif not len(self.candidates):
-            self.candidates = np.arange(len(products))
-        self.candidate_rows = from_grid(self.prompts[self.candidates])
-        return np.asarray(products * (length / COSINE_UNIT))
+class Candidates(NamedTuple):
+    """The prompts of each class that are looked at most of the time."""
+
+    sizes: Integers  # (K,)
+    prompts: Integers  # (K, most): in ascending order
+    rows: Floats  # (K, most, D)
+
+
+@compiled_any_order
+def slope_of(row: Floats, gradient: Floats) -> float:
+    """Return the product of a row with a gradient."""
+    total = np.float32(0.0)
+    for j in range(len(row)):
+        total += row[j] * gradient[j]
+    return float(total)
+
+
+@compiled
+def choose_exchange(
+    held: Held,
+    k: int,
+    gradient: Floats,
+    prompts: Integers,
+    slopes: Values,
+    rate: float,
+    copies: int,
+) -> tuple[float, int]:
+    """Choose the source and the target of a class; return its gap, and where the target is listed.
+
+    ``prompts`` are those that may be the target, in ascending order, and ``slopes`` how the loss
+    changes with their shares. To those the bank holds, what the penalty adds is added here.
+    """
+    mean, highest, source = 0.0, -np.inf, 0
+    for slot in range(held.sizes[k]):
+        share = held.copies[k, slot] / copies
+        slope = slope_of(held.rows[k, slot], gradient) + rate * share
+        mean += share * slope
+        if slope > highest:
+            highest, source = slope, slot
+        at = np.searchsorted(prompts, held.prompts[k, slot])
+        if at < len(prompts) and prompts[at] == held.prompts[k, slot]:
+            slopes[at] = slope
+    best = int(np.argmin(slopes))
+    held.targets[k] = prompts[best]
+    held.sources[k] = -1 if prompts[best] == held.prompts[k, source] else source
+    # Where the template beats all prompts there is nothing to gain, and nothing to take off the gap
+    # of the other classes.
+    return max(mean - slopes[best], 0.0), best
+
+
+@compiled
+def set_direction(held: Held, k: int, row: Floats) -> None:
+    """Note the row of the target that was chosen."""
+    held.target_rows[k] = row
+    if held.sources[k] < 0:
+        held.directions[k] = 0.0
+    else:
+        held.directions[k] = row - held.rows[k, held.sources[k]]
+
+
+@compiled
+def choose_candidates(
+    held: Held, found: Candidates, gradient: Floats, rate: float, copies: int
+) -> float:
+    """Choose the exchange of every class among its candidates; return the sum of their gaps."""
+    total = 0.0
+    for k in range(len(gradient)):
+        size = found.sizes[k]
+        slopes = np.empty(size)
+        for p in range(size):
+            slopes[p] = slope_of(found.rows[k, p], gradient[k])
+        gap, best = choose_exchange(
+            held, k, gradient[k], found.prompts[k, :size], slopes, rate, copies
+        )
+        set_direction(held, k, found.rows[k, best])
+        total += gap
+    return total
+
+
+@compiled
+def as_floats(row: GridRows, out: Floats) -> None:
+    """Fill ``out`` with a row on the grid."""
+    for j in range(len(row)):
+        out[j] = np.float32(row[j]) * _UNIT
+
+
+@compiled
+def keep(prompts: GridRows, k: int, numbers: Integers, found: Candidates) -> None:
+    """Make some prompts the candidates of a class."""
+    found.sizes[k] = len(numbers)
+    for at in range(len(numbers)):
+        found.prompts[k, at] = numbers[at]
+        as_floats(prompts[numbers[at]], found.rows[k, at])
+
+
+@compiled
+def read_class(
+    prompts: GridRows,
+    k: int,
+    gradient: Floats,
+    held: Held,
+    found: Candidates,
+    rate: float,
+    copies: int,
+) -> float:
+    """Choose the exchange of a class among all its prompts, and its candidates; return its gap."""
+    length = np.sqrt(np.sum(gradient.astype(np.float64) ** 2))
+    unit = ROW_UNIT / length if length > 0 else 1.0
+    products = np.empty(len(prompts), np.int32)
+    column(prompts, np.rint(gradient * unit).astype(np.int16), products)
+    numbers = np.arange(len(prompts))
+    most = found.prompts.shape[1]
+    if len(prompts) > most:
+        keep(prompts, k, np.sort(np.argpartition(products, most)[:most]), found)
+    elif found.sizes[k] == 0:
+        keep(prompts, k, numbers, found)
+    slopes = products * (length / COSINE_UNIT)
+    gap, best = choose_exchange(held, k, gradient, numbers, slopes, rate, copies)
+    row = np.empty_like(gradient)
+    as_floats(prompts[best], row)
+    set_direction(held, k, row)
+    return gap
+
+
+@compiled
+def move(held: Held, k: int, number: int, copies: int) -> None:
+    """Move a number of copies in a class, from its source to its target."""
+    source, size = held.sources[k], held.sizes[k]
+    slot = 0
+    while slot < size and held.prompts[k, slot] != held.targets[k]:
+        slot += 1
+    if slot == size:
+        held.sizes[k] = size = size + 1
+        held.prompts[k, slot], held.copies[k, slot] = held.targets[k], 0
+        held.rows[k, slot] = held.target_rows[k]
+    held.copies[k, slot] += number
+    held.copies[k, source] -= number
+    if held.copies[k, source] == 0:
+        for later in range(source, size - 1):
+            held.prompts[k, later] = held.prompts[k, later + 1]
+            held.copies[k, later] = held.copies[k, later + 1]
+            held.rows[k, later] = held.rows[k, later + 1]
+        held.sizes[k] = size - 1
+    held.means[k] += np.float32(number / copies) * held.directions[k]
+
+
+@compiled
+def penalty_of(held: Held, k: int, rate: float, copies: int) -> tuple[float, float]:
+    """Return how the penalty changes with the share γ moved in a class: by γ and by γ²."""
+    there = 0
+    for slot in range(held.sizes[k]):
+        if held.prompts[k, slot] == held.targets[k]:
+            there = held.copies[k, slot]
+    return rate * ((there - held.copies[k, held.sources[k]]) / copies), rate
 
 
 class Banks:
     """One bank a class, of a fixed number of copies.
 
-    `members` are prompt → copies for each class, the template being prompt −1; `means` the mean row of
-    each bank, (K, D). `moves` is what :meth:`find_moves` chose last, and `directions` the target row minus
-    the source row of each, (K, D). `pool_reads` counts how often the whole pool was looked at.
+    `held` is what they hold, with what :meth:`find_moves` chose last. `pool_reads` counts how often the
+    whole pool was looked at.
     """
 
     def __init__(self, pool: GridPool, template: int, copies: int, penalty: float) -> None:
-        self.copies = copies
-        self.means = from_grid(pool.templates[:, template])
-        self.members: list[dict[int, int]] = [{TEMPLATE: copies} for _ in pool.prompts]
-        self.moves: list[Move | None] = [None] * len(pool.prompts)
-        self.directions = np.zeros_like(self.means)
+        K, dim, start = len(pool.prompts), pool.templates.shape[2], 4
+        self.copies, self.rate = copies, penalty
+        means = from_grid(pool.templates[:, template])
+        self.held = Held(
+            np.ones(K, dtype=np.int64),
+            np.full((K, start), TEMPLATE, dtype=np.int64),
+            np.full((K, start), copies, dtype=np.int64),
+            np.repeat(means[:, None], start, axis=1),
+            np.full(K, -1, dtype=np.int64),
+            np.full(K, TEMPLATE, dtype=np.int64),
+            means.copy(),
+            np.zeros_like(means),
+            means,
+        )
         self.pool_reads = 0
-        self._rate = penalty
-        self._classes = [
-            _Class(P, row) for P, row in zip(pool.prompts, self.means.copy(), strict=True)
-        ]
+        self._pool = pool.prompts
         self._size = sum(P.size for P in pool.prompts)
-        self._small = all(len(P) <= CANDIDATES for P in pool.prompts)
+        most = max(len(P) for P in pool.prompts)
+        self._small = most <= CANDIDATES
+        most = min(most, CANDIDATES)
+        self._candidates = Candidates(
+            np.zeros(K, dtype=np.int64),
+            np.zeros((K, most), dtype=np.int64),
+            np.zeros((K, most, dim), dtype=np.float32),
+        )
+        if self._small:
+            for k, P in enumerate(pool.prompts):
+                keep(P, k, np.arange(len(P)), self._candidates)
         self._full_gap = 0.0
         self._read_last = False
+
+    @property
+    def members(self) -> list[dict[int, int]]:
+        """Prompt → copies for each class, the template being prompt −1."""
+        held, slots = self.held, [slice(size) for size in self.held.sizes]
+        return [
+            dict(zip(held.prompts[k, s].tolist(), held.copies[k, s].tolist(), strict=True))
+            for k, s in enumerate(slots)
+        ]
+
+    @property
+    def moves(self) -> list[Move | None]:
+        """What was chosen last."""
+        held = self.held
+        return [
+            None if slot < 0 else Move(int(held.prompts[k, slot]), int(held.targets[k]))
+            for k, slot in enumerate(held.sources)
+        ]
+
+    @property
+    def means(self) -> Floats:
+        """The mean row of each bank, (K, D)."""
+        return self.held.means
+
+    @property
+    def directions(self) -> Floats:
+        """The target's row minus the source's, (K, D)."""
+        return self.held.directions
 
     def find_moves(self, gradient: Floats, *, whole_pool: bool = False) -> float:
         """Choose for every class which prompt should lose copies and which should gain them.
@@ -86,12 +276,13 @@ class Banks:
         `gradient` is the loss's, by the means. Unless `whole_pool`, it may look only at the prompts that
         came first when all were looked at. Returns the Frank-Wolfe gap; infinite where it did so.
         """
+        self._make_room()
         if not whole_pool and self.pool_reads and not self._small:
-            gap = self._choose(gradient, read=False)
+            gap = self._choose(gradient)
             if gap > REREAD * self._full_gap:
                 self._read_last = False
                 return np.inf
-        self._full_gap = self._choose(gradient, read=True)
+        self._full_gap = self._choose(gradient) if self._small else self._read(gradient)
         self.pool_reads += 1
         self._read_last = True
         return self._full_gap
@@ -101,60 +292,51 @@ class Banks:
         self._full_gap = np.inf
         return not self._read_last
 
-    def _choose(self, gradient: Floats, *, read: bool) -> float:
-        gaps = np.zeros(len(self.members))
+    def _make_room(self) -> None:
+        """See that every bank has a free slot."""
+        held = self.held
+        slots = held.prompts.shape[1]
+        if held.sizes.max() == slots:
+            self.held = held._replace(
+                prompts=np.concatenate([held.prompts, held.prompts], axis=1),
+                copies=np.concatenate([held.copies, held.copies], axis=1),
+                rows=np.concatenate([held.rows, held.rows], axis=1),
+            )
+
+    def _choose(self, gradient: Floats) -> float:
+        return choose_candidates(self.held, self._candidates, gradient, self.rate, self.copies)
+
+    def _read(self, gradient: Floats) -> float:
+        """Multiply the whole pool with the gradient, choose, and keep the prompts that come first."""
+        gaps = np.zeros(len(gradient))
 
         def work(part: slice) -> None:
             for k in range(part.start, part.stop):
-                gaps[k] = self._choose_for(k, gradient[k], read=read)
+                gaps[k] = read_class(
+                    self._pool[k],
+                    k,
+                    gradient[k],
+                    self.held,
+                    self._candidates,
+                    self.rate,
+                    self.copies,
+                )
 
-        in_threads(work, len(gaps), self._size if read else 0)
+        in_threads(work, len(gaps), self._size)
         return float(gaps.sum())
-
-    def _choose_for(self, k: int, gradient: Floats, *, read: bool) -> float:
-        one, bank = self._classes[k], self.members[k]
-        prompts = list(bank)
-        shares = np.fromiter(bank.values(), dtype=np.float64) / self.copies
-        held = np.stack([one.row(j) for j in prompts]) @ gradient + self._rate * shares
-        if read:
-            values, names = one.read(gradient), None
-        else:
-            values = (one.candidate_rows @ gradient).astype(np.float64)
-            names = one.candidates
-        for j, value in zip(prompts, held, strict=True):
-            at = j if names is None else int(np.searchsorted(names, j))
-            if j != TEMPLATE and at < len(values) and (names is None or names[at] == j):
-                values[at] = value
-        best = int(values.argmin())
-        target = best if names is None else int(names[best])
-        source = prompts[int(held.argmax())]
-        self.moves[k] = None if target == source else Move(source, target)
-        self.directions[k] = one.row(target) - one.row(source)
-        # Where the template beats all prompts there is nothing to gain, and nothing to take off the gap
-        # of the other classes.
-        return max(float(shares @ held - values[best]), 0.0)
 
     def penalty(self) -> float:
         """Return what unequal shares cost."""
-        squares = sum(c * c for bank in self.members for c in bank.values())
-        return self._rate / 2 * squares / self.copies**2
+        used = np.arange(self.held.copies.shape[1]) < self.held.sizes[:, None]
+        return float(self.rate / 2 * (self.held.copies**2).sum(where=used) / self.copies**2)
 
     def penalty_of(self, k: int) -> tuple[float, float]:
         """Return how the penalty changes with the share γ moved in a class: by γ and by γ²."""
-        move, bank = self.moves[k], self.members[k]
-        assert move is not None
-        apart = (bank.get(move.target, 0) - bank[move.source]) / self.copies
-        return self._rate * apart, self._rate
+        return penalty_of(self.held, k, self.rate, self.copies)
 
     def apply(self, k: int, copies: int) -> None:
         """Move copies in a class."""
-        move, bank = self.moves[k], self.members[k]
-        assert move is not None
-        bank[move.target] = bank.get(move.target, 0) + copies
-        bank[move.source] -= copies
-        if not bank[move.source]:
-            del bank[move.source]
-        self.means[k] += np.float32(copies / self.copies) * self.directions[k]
+        move(self.held, k, copies, self.copies)
 
     def template_copies(self) -> tuple[int, ...]:
         """Return the copies of the template in each bank."""

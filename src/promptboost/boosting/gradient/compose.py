@@ -20,22 +20,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from promptboost.boosting.compiled import (
+    compiled_any_order,
+    in_threads,
+    multiply,
+)
 from promptboost.boosting.composition import (
     Composition,
     GradientTrace,
     pick_template,
     template_hits,
 )
-from promptboost.boosting.gradient.banks import Banks
-from promptboost.boosting.gradient.linesearch import move_copies
+from promptboost.boosting.gradient.banks import Banks, Held, move, penalty_of
+from promptboost.boosting.gradient.linesearch import add_gradient, move_copies, sum_up
 from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows, from_grid, weights_to_grid
 from promptboost.boosting.problem import GridPool
 from promptboost.errors import SettingError
 
 Floats = NDArray[np.float32]
 
-# Rows whose probabilities stand in memory at once, and classes whose changes do.
-_ROWS = 8192
+# Rows that are gone through at once, and classes whose changes stand in memory.
+_ROWS = 256
 _CLASSES = 64
 
 
@@ -178,7 +183,7 @@ class _Rows:
     ) -> None:
         self.X = from_grid(X)
         self.scale = np.float32(settings.scale)
-        self.logits = np.asarray((means * self.scale) @ self.X.T, dtype=np.float32)
+        self.logits = multiply(means * self.scale, self.X)
         self.loss = np.nan
         self.counted = share
         self.totals = np.empty(len(y))
@@ -187,24 +192,29 @@ class _Rows:
     def gradient(self) -> Floats:
         """Return the loss's gradient by the class rows, shape (K, D); weigh the images anew.
 
-        A block of rows at a time, so that the probabilities of all never stand in memory.
+        A block of rows at a time, so that they stay in cache.
         """
-        log_chances = np.empty(len(self.y))
-        for rows in _blocks(len(self.y), _ROWS):
-            part = self.logits[:, rows].astype(np.float64)
-            highest = part.max(axis=0)
-            self.totals[rows] = highest + np.log(np.exp(part - highest).sum(axis=0))
-            true = part[self.y[rows], np.arange(part.shape[1])]
-            log_chances[rows] = true - self.totals[rows]
+        n = len(self.y)
+        in_threads(
+            lambda rows: sum_up(self.logits, rows.start, rows.stop, self.totals),
+            n,
+            self.logits.size,
+            chunk=_ROWS,
+        )
+        log_chances = self.logits[self.y, np.arange(n)] - self.totals
         counted = self._share * np.exp(self._caution * log_chances)
         self.counted = counted / counted.sum()
         self.loss = -float(self.counted @ log_chances)
         gradient = np.zeros((len(self.logits), self.X.shape[1]), dtype=np.float32)
-        for rows in _blocks(len(self.y), _ROWS):
-            missing = np.exp(self.logits[:, rows] - self.totals[rows].astype(np.float32))
-            missing[self.y[rows], np.arange(missing.shape[1])] -= 1
-            missing *= self.counted[rows].astype(np.float32)
-            gradient += missing @ self.X[rows]
+        state = self.logits, self.totals, self.counted, self.y, self.X
+
+        def add(classes: slice) -> None:
+            for rows in _blocks(n, _ROWS):
+                add_gradient(
+                    *state, (classes.start, classes.stop), (rows.start, rows.stop), gradient
+                )
+
+        in_threads(add, len(gradient), self.logits.size)
         return np.asarray(gradient * self.scale)
 
     def error(self) -> float:
@@ -214,19 +224,40 @@ class _Rows:
 
 def _sweep(rows: _Rows, banks: Banks) -> bool:
     """Move copies in every class; return whether any were moved."""
-    moved = False
-    for block in _blocks(len(banks.moves), _CLASSES):
-        changes = (banks.directions[block] * rows.scale) @ rows.X.T
-        for k, change in zip(range(block.start, block.stop), changes, strict=True):
-            move = banks.moves[k]
-            if move is None:
-                continue
-            state = rows.totals, rows.counted, rows.y == k
-            limits = banks.penalty_of(k), banks.copies, banks.members[k][move.source]
-            d = move_copies(rows.logits, k, change, *state, *limits)
-            if d:
-                banks.apply(k, d)
-                moved = True
+    moved = 0
+    for block in _blocks(len(banks.means), _CLASSES):
+        changes = multiply(banks.directions[block] * rows.scale, rows.X)
+        state = rows.logits, rows.totals, rows.counted, rows.y
+        moved += _sweep_classes(*state, block.start, changes, banks.held, banks.rate, banks.copies)
+    return moved > 0
+
+
+@compiled_any_order
+def _sweep_classes(
+    logits: Floats,
+    totals: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    first: int,
+    changes: Floats,
+    held: Held,
+    rate: float,
+    copies: int,
+) -> int:
+    """Move copies in some classes, one after the other; return in how many."""
+    moved = 0
+    for k in range(first, first + len(changes)):
+        source = held.sources[k]
+        if source < 0:
+            continue
+        penalty = penalty_of(held, k, rate, copies)
+        limit = held.copies[k, source]
+        d = move_copies(
+            logits, k, changes[k - first], totals, weights, labels == k, penalty, copies, limit
+        )
+        if d > 0:
+            move(held, k, d, copies)
+            moved += 1
     return moved
 
 

@@ -14,11 +14,16 @@ Column = NDArray[np.float32]
 Logits = NDArray[np.float32]
 Values = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Labels = NDArray[np.int64]
 
 # After this many of Newton's steps, bisection finds what is left in fifteen at most.
 _NEWTON = 8
 # Where a class leaves the others less than this share of a row, theirs is summed up anew.
 _SMALLEST_REST = 1e-6
+# A class so far below the sum of all on a logarithmic scale has nothing of a row: 1e-13.
+NOTHING = 30.0
+# And has nothing that a gradient in single precision would show: 1e-8.
+_FAINT = 18.0
 
 
 @compiled_any_order
@@ -106,26 +111,36 @@ def best_copies(
 
 
 @compiled_any_order
-def others_of(logits: Logits, k: int, total: Values) -> Values:
-    """Return for every row the logarithm of the summed exponentials of the other classes' logits."""
-    K, n = logits.shape
-    other = np.empty(n, np.float64)
-    for i in range(n):
-        rest = -np.expm1(logits[k, i] - total[i])
-        if rest > _SMALLEST_REST:
-            other[i] = total[i] + np.log(rest)
-            continue
-        # So little is left that it is lost in the rounding of the total. A row has one such class.
-        highest = -np.inf
-        for j in range(K):
-            if j != k:
-                highest = max(highest, logits[j, i])
-        rest = 0.0
-        for j in range(K):
-            if j != k:
-                rest += np.exp(logits[j, i] - highest)
-        other[i] = highest + np.log(rest)
-    return other
+def rest_of(logits: Logits, i: int, k: int, total: float) -> float:
+    """Return the logarithm of the summed exponentials of the other classes' logits, of one row."""
+    rest = -np.expm1(logits[k, i] - total)
+    if rest > _SMALLEST_REST:
+        return float(total + np.log(rest))
+    # So little is left that it is lost in the rounding of the total. A row has one such class.
+    highest = -np.inf
+    for j in range(logits.shape[0]):
+        if j != k:
+            highest = max(highest, logits[j, i])
+    rest = 0.0
+    for j in range(logits.shape[0]):
+        if j != k:
+            rest += np.exp(logits[j, i] - highest)
+    return float(highest + np.log(rest))
+
+
+@compiled_any_order
+def open_rows(
+    z: Column, delta: Column, total: Values, in_class: Flags, most: float, nothing: float
+) -> NDArray[np.int64]:
+    """Return the rows of a class, and those of which it has anything, or would after the longest move."""
+    rows = np.empty(len(z), np.int64)
+    count = 0
+    longest = np.float32(most)
+    for i in range(len(z)):
+        rows[count] = i
+        reached = z[i] + max(longest * delta[i], np.float32(0.0)) - total[i]
+        count += 1 if reached > -nothing or in_class[i] else 0
+    return rows[:count]
 
 
 @compiled_any_order
@@ -144,13 +159,71 @@ def move_copies(
 
     ``logits`` has one row a class; ``total`` is the logarithm of their summed exponentials. Both are
     changed in place. See :func:`best_copies` for the rest.
+
+    Most classes have nothing of most rows. Those have no say, unless the others leave the slope so near
+    zero that next to nothing decides.
     """
-    z, other = logits[k], others_of(logits, k, total)
-    d = best_copies(z, delta, other, weights, in_class, penalty, copies, limit)
+    z, nothing = logits[k], NOTHING
+    while True:
+        rows = open_rows(z, delta, total, in_class, limit / copies, nothing)
+        logit, change, weight, own = z[rows], delta[rows], weights[rows], in_class[rows]
+        other = np.empty(len(rows))
+        for at in range(len(rows)):
+            other[at] = rest_of(logits, rows[at], k, total[rows[at]])
+        slope = slopes(logit, change, other, weight, own, 0.0)[0] + penalty[0]
+        if len(rows) == len(z) or abs(slope) > np.exp(-nothing) * np.abs(delta).max():
+            break
+        nothing = np.inf
+    d = best_copies(logit, change, other, weight, own, penalty, copies, limit)
     if d > 0:
         share = np.float32(d / copies)
         for i in range(len(z)):
             z[i] += share * delta[i]
-            high, low = max(z[i], other[i]), min(z[i], other[i])
+        for at in range(len(rows)):
+            i = rows[at]
+            high, low = max(z[i], other[at]), min(z[i], other[at])
             total[i] = high + np.log1p(np.exp(low - high))
     return d
+
+
+@compiled_any_order
+def sum_up(logits: Logits, start: int, stop: int, total: Values) -> None:
+    """Fill ``total`` of some rows with the logarithm of their logits' summed exponentials."""
+    highest = logits[0, start:stop].copy()
+    for k in range(1, logits.shape[0]):
+        z = logits[k, start:stop]
+        for i in range(len(highest)):
+            highest[i] = max(highest[i], z[i])
+    sums = np.zeros(len(highest))
+    for k in range(logits.shape[0]):
+        z = logits[k, start:stop]
+        for i in range(len(highest)):
+            if z[i] > highest[i] - NOTHING:
+                sums[i] += np.exp(float(z[i]) - float(highest[i]))
+    for i in range(len(highest)):
+        total[start + i] = highest[i] + np.log(sums[i])
+
+
+@compiled_any_order
+def add_gradient(
+    logits: Logits,
+    total: Values,
+    weights: Values,
+    labels: Labels,
+    X: Logits,
+    classes: tuple[int, int],
+    rows: tuple[int, int],
+    out: Logits,
+) -> None:
+    """Add what some rows say of some classes to the gradient by the class rows.
+
+    Rows of which a class has next to nothing are passed over, so the product is a thin one.
+    """
+    for k in range(classes[0], classes[1]):
+        z, into = logits[k], out[k]
+        for i in range(rows[0], rows[1]):
+            own = labels[i] == k
+            if z[i] > total[i] - _FAINT or own:
+                missing = np.float32(weights[i] * (np.exp(z[i] - total[i]) - (1.0 if own else 0.0)))
+                for j in range(X.shape[1]):
+                    into[j] += missing * X[i, j]

@@ -1,12 +1,13 @@
 """The scales that are chosen by the images: the composer's logit scale, and that of probabilities."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting.composition import log_losses, scores_of, template_hits
+from promptboost.boosting.compiled import in_threads
+from promptboost.boosting.composition import class_rows, log_losses, scores_of, template_hits
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
 from promptboost.boosting.grid import COSINE_UNIT, GridRows
 from promptboost.boosting.problem import GridPool, Shots
@@ -16,7 +17,10 @@ FACTORS = (3.0, 2.0, 4.0, 6.0, 1.0)
 
 _MOST_FOLDS = 4
 # Enough to tell scales apart; the last sweeps of a fit are about the last copies.
-_SWEEPS = 12
+_SWEEPS = 10
+# More rows or prompts a class than these make a fit better, but no choice of a scale: see `_Parts`.
+_MOST_ROWS = 1024
+_MOST_PROMPTS = 256
 _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 
 
@@ -58,19 +62,20 @@ def choose_scale(
     """Choose the logit scale of the gradient composer by cross-validation over images.
 
     Views of an image never stand on both sides. The same input gives the same choice. It composes on so
-    many `views` of each image, 0 for the images themselves. What is tried are `factors` of the encoder's
-    own scale, the preferred one first; those far from the best are left out.
+    many `views` of each image, 0 for the images themselves, which also stand for their views where these
+    are more than 1,024; and on 256 prompts of each class, drawn from all. What is tried are `factors`
+    of the encoder's own scale, the preferred one first; those far from the best are left out.
     """
     folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
     if folds < 2:
         return ScaleChoice(encoder_scale * factors[0], 0, {})
     parts = _Parts(shots, pool, folds, views)
-    asked = replace(settings, sweeps=min(settings.sweeps, _SWEEPS))
+    asked = _few_sweeps(settings)
     tried: dict[float, NDArray[np.float64]] = {}
     scores: dict[float, NDArray[np.float64]] = {}
     while (factor := _next(tried, factors)) is not None:
         scale = encoder_scale * factor
-        scores[factor] = parts.held_out(replace(asked, logit_scale=scale))
+        scores[factor], _ = parts.held_out(replace(asked, logit_scale=scale))
         tried[factor] = _losses(scale * scores[factor], shots.labels)
     losses = np.stack(list(tried.values()))
     means = losses.mean(axis=1)
@@ -82,10 +87,52 @@ def choose_scale(
     return ScaleChoice(encoder_scale * chosen, folds, table, scores[chosen])
 
 
+@dataclass(frozen=True)
+class FoldTexts:
+    """Texts composed without some of the images: number f without those of fold f, `rows` (F, K, D)."""
+
+    fold: NDArray[np.int64]
+    rows: NDArray[np.float32]
+
+
+def fold_texts(
+    shots: Shots, pool: GridPool, settings: GradientSettings, *, views: int = 0
+) -> FoldTexts | None:
+    """Compose texts on parts of the images, as :func:`choose_scale` does; None if there are too few."""
+    folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
+    if folds < 2:
+        return None
+    _, rows = _Parts(shots, pool, folds, views).held_out(_few_sweeps(settings))
+    return FoldTexts(dealt(shots.labels, folds), rows)
+
+
+def _few_sweeps(settings: GradientSettings) -> GradientSettings:
+    return replace(settings, sweeps=min(settings.sweeps, _SWEEPS))
+
+
 def _losses(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return each image's log loss, at the loudness that suits all best."""
-    tried = np.stack([log_losses(logits * loud, labels) for loud in _LOUDNESS])
-    return np.asarray(tried[tried.mean(axis=1).argmin()])
+    best = lowest(lambda loud: float(log_losses(logits * loud, labels).mean()), _LOUDNESS)
+    return log_losses(logits * best, labels)
+
+
+def lowest(value: Callable[[float], float], scales: NDArray[np.float64]) -> float:
+    """Return the scale of least value, which is convex: as a log loss is in a scale of its logits."""
+    known: dict[int, float] = {}
+
+    def at(place: int) -> float:
+        if place not in known:
+            known[place] = value(float(scales[place]))
+        return known[place]
+
+    low, high = 0, len(scales) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if at(middle) <= at(middle + 1):
+            high = middle
+        else:
+            low = middle + 1
+    return float(scales[low])
 
 
 def _next(tried: Mapping[float, NDArray[np.float64]], factors: Sequence[float]) -> float | None:
@@ -100,41 +147,69 @@ def _next(tried: Mapping[float, NDArray[np.float64]], factors: Sequence[float]) 
 
 
 class _Parts:
-    """The images, dealt to folds."""
+    """The images, dealt to folds, and what is composed on: a dozen compositions, so as little as will do.
+
+    Images are fewer than their views, and prompts drawn from the pool fewer than all. Both are chosen
+    without a look at any label, so nothing is learnt of the images set aside.
+    """
 
     def __init__(self, shots: Shots, pool: GridPool, folds: int, views: int) -> None:
-        self._shots, self._pool, self._folds = shots, pool, folds
+        self._shots, self._folds = shots, folds
         self._fold = dealt(shots.labels, folds)
-        bank = shots.originals[:, None] if views == 0 or shots.views is None else shots.views
+        few = len(shots.labels) * views <= _MOST_ROWS
+        bank = (
+            shots.views if views and few and shots.views is not None else shots.originals[:, None]
+        )
         # The first views: which ones hardly matters here, and it keeps the choice free of seeds.
         self._rows = bank[:, : max(views, 1)]
+        self._pool = GridPool(pool.templates, tuple(_drawn(P) for P in pool.prompts))
         self._hits = template_hits(
             self._flat(self._rows), shots.labels.repeat(self._rows.shape[1]), pool.templates
         ).reshape(*self._rows.shape[:2], -1)
 
-    def held_out(self, settings: GradientSettings) -> NDArray[np.float64]:
-        """Return the scores of each image when it is set aside."""
+    def held_out(
+        self, settings: GradientSettings
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Return the scores of each image when it is set aside, and the class rows of each fold."""
         labels = self._shots.labels
         scores = np.empty((len(labels), len(self._pool.prompts)))
-        for part in range(self._folds):
-            kept, aside = self._fold != part, self._fold == part
-            rows = self._rows[kept]
-            y = labels[kept].repeat(rows.shape[1])
-            weak = compose_by_gradient(
-                self._flat(rows),
-                y,
-                np.ones(len(y)),
-                self._pool,
-                settings,
-                rng=np.random.default_rng(0),
-                hits=self._hits[kept].reshape(len(y), -1),
-            )
-            scores[aside] = scores_of(weak, self._shots.originals[aside], self._pool)
-        return scores
+        rows_of_folds = np.empty(
+            (self._folds, len(self._pool.prompts), self._rows.shape[2]), dtype=np.float32
+        )
+
+        def compose(parts: slice) -> None:
+            for part in range(parts.start, parts.stop):
+                kept, aside = self._fold != part, self._fold == part
+                rows = self._rows[kept]
+                y = labels[kept].repeat(rows.shape[1])
+                weak = compose_by_gradient(
+                    self._flat(rows),
+                    y,
+                    np.ones(len(y)),
+                    self._pool,
+                    settings,
+                    rng=np.random.default_rng(0),
+                    hits=self._hits[kept].reshape(len(y), -1),
+                )
+                scores[aside] = scores_of(weak, self._shots.originals[aside], self._pool)
+                rows_of_folds[part] = class_rows(weak, self._pool)
+
+        a_sweep = self._rows.size * len(self._pool.prompts)
+        in_threads(compose, self._folds, a_sweep * settings.sweeps, chunk=1)
+        return scores, rows_of_folds
 
     @staticmethod
     def _flat(rows: GridRows) -> GridRows:
         return np.ascontiguousarray(rows.reshape(-1, rows.shape[2]))
+
+
+def _drawn(prompts: GridRows) -> GridRows:
+    """Return the prompts of a class that are composed from: all, or as many as will do."""
+    if len(prompts) <= _MOST_PROMPTS:
+        return prompts
+    # At random, as a pool may repeat its templates in turn; and always the same ones.
+    rng = np.random.default_rng(0)
+    return prompts[np.sort(rng.permutation(len(prompts))[:_MOST_PROMPTS])]
 
 
 def dealt(

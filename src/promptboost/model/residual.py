@@ -1,0 +1,366 @@
+r"""The residual: what the images teach that the words did not say.
+
+Text and residual together have the logits :math:`x \cdot (a W + V)^T`: W are the class rows of the text, a
+is one factor on its cosines, and V a matrix fitted by the logistic loss under a penalty. V = 0 is the text
+alone; where the text says nothing, a falls to zero and V is a logistic regression.
+
+Three things make one setting do for all data and any number of images:
+
+* **The words are taken at their worth.** A text that was composed on some images is nearly always right
+  about them, and would leave nothing over for V to explain. So the factor a is the one that suits words
+  which have seen no image, such as the mean of the templates: the less the words alone can tell, the less
+  the text counts, and the more is left to the images.
+* **Crops say what does not matter.** What differs between crops of one image says nothing of its class.
+  V pays for how much its logits differ between crops, and less for everything else.
+* **V is held back as far as the images allow.** The penalty is the strongest at which nearly all images to
+  learn from are answered rightly, and falls with their number. It is not chosen by setting images
+  aside: of two images of a class one would be left, which says little about two, and of one none.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from promptboost.boosting.composition import log_losses
+from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
+
+Floats = NDArray[np.floating]
+Indices = NDArray[np.int64]
+
+#: The strongest penalty, where every class has one image; with N images it is an N-th of that. It is what
+#: the spread of the residual's logits costs, and the loss is a sum over images.
+PENALTY = 0.8
+#: Share of the images to learn from that may be answered wrongly; one may in any case. If there are more,
+#: the penalty is halved,
+UNEXPLAINED = 0.03
+#: but not more often than this.
+HALVINGS = 5
+#: Share of the penalty that is the same in all directions, whether crops differ in them or not.
+EVENNESS = 0.1
+
+# Factors on cosines that are tried for the text, and on all logits in the end.
+_SCALES = np.geomspace(0.1, 1000.0, 81)
+_LOUDNESS = np.geomspace(0.1, 10.0, 41)
+# Rows whose probabilities stand in memory at once.
+_ROWS = 8192
+# Steps that the solver remembers, and takes at most.
+_MEMORY, _STEPS = 8, 100
+# Factor on all logits where no image can be set aside. Where some can, 1.5 to 2.4 suits few images best: a
+# penalty that is right for who wins leaves the logits low.
+_LOUD = 1.75
+# How sure it must be that the residual does harm: in standard errors of the loss on images set aside.
+_SURE = 2.0
+# Multiplications of one pass over the images beyond which one fold alone is set aside.
+_MANY = 5 * 10**9
+
+
+@dataclass(frozen=True)
+class Residual:
+    """What is added to the class rows of a text.
+
+    Attributes
+    ----------
+    weights : array of shape (K, D)
+        V: the logits of embeddings X are ``X @ (text_scale * W + weights).T``.
+    text_scale : float
+        a: the factor on the text's class rows beside it.
+    penalty : float
+        What it was fitted with; infinite if the images say that it does harm: V is zero then.
+    losses : tuple of float or None
+        Mean log loss of images set aside, by the text alone and with the residual; None if no image
+        could be set aside.
+
+    Examples
+    --------
+    >>> residual = Residual(np.array([[0.0, 2.0], [0.0, 0.0]]), text_scale=10.0, penalty=1.0)
+    >>> residual.class_rows(np.array([[1.0, 0.0], [0.0, 1.0]]))
+    array([[10.,  2.],
+           [ 0., 10.]])
+    """
+
+    weights: Floats = field(repr=False)
+    text_scale: float
+    penalty: float
+    losses: tuple[float, float] | None = None
+
+    def class_rows(self, text_rows: ArrayLike) -> Floats:
+        """Add the residual to the class rows of its text, (K, D): rows whose products are logits."""
+        return np.asarray(np.asarray(text_rows) * self.text_scale + self.weights)
+
+
+def fit_residual(
+    embeddings: ArrayLike,
+    labels: ArrayLike,
+    text_rows: ArrayLike,
+    unseen_rows: ArrayLike,
+    *,
+    folds: ArrayLike | None = None,
+    fold_rows: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    penalty: float = PENALTY,
+) -> Residual:
+    """Fit the residual of a text, and the factor on the text beside it.
+
+    Parameters
+    ----------
+    embeddings : array of shape (n, 1 + V, D)
+        Each image and its crops. The crops of an image share the weight of one.
+    labels : array of shape (n,)
+        Class numbers.
+    text_rows : array of shape (K, D)
+        Class rows of the text, composed on these images.
+    unseen_rows : array of shape (K, D)
+        Class rows of words that have seen no image, such as the mean of the pool's templates.
+    folds : array of shape (n,), optional
+        The fold of each image, from 0 to F − 1, if images can be set aside.
+    fold_rows : array of shape (F, K, D), optional
+        Class rows of F texts: number f is composed without the images of fold f.
+    weights : array of shape (n,), optional
+        How much each image counts beside the others; alike by default.
+    penalty : float, default=0.8
+        The strongest that is tried, times the images of a class.
+
+    Returns
+    -------
+    Residual
+        Zero where images set aside say that it does harm. With folds, its logits are as loud as suits
+        images set aside; without, as suited other data.
+
+    Examples
+    --------
+    The text takes up for down; the images know better.
+
+    >>> images = np.array([[[0.6, 0.8]], [[0.8, 0.6]], [[0.6, -0.8]], [[0.8, -0.6]]])
+    >>> labels, text = [0, 0, 1, 1], np.array([[0.0, -1.0], [0.0, 1.0]])
+    >>> residual = fit_residual(images, labels, text, text)
+    >>> (images[:, 0] @ residual.class_rows(text).T).argmax(axis=1)
+    array([0, 0, 1, 1])
+    """
+    X, y = _checked_images(embeddings, labels)
+    text, unseen = (_checked_rows(rows, X, y, 2) for rows in (text_rows, unseen_rows))
+    if not (np.isfinite(penalty) and penalty > 0):
+        raise SettingError(f"penalty is {penalty!r}, but must be a positive number")
+    counted = _checked_weights(weights, len(y))
+    words = X[:, 0] @ unseen.T
+    scale = _suited(words, y, counted, _SCALES)
+    problem = _Problem(X, y, counted, text * X.dtype.type(scale), spread_metric(X, y))
+    learnt, rate = _explained(problem, penalty * len(text) / len(y))
+    if folds is None or fold_rows is None:
+        return Residual(learnt * X.dtype.type(_LOUD), scale * _LOUD, rate)
+    fold, texts = np.asarray(folds), _checked_rows(fold_rows, X, y, 3)
+    if fold.shape != y.shape or not np.isin(fold, np.arange(len(texts))).all():
+        raise SettingError(f"folds must be {len(X)} numbers from 0 to {len(texts) - 1}")
+    aside = fold == fold[0] if X.size * len(text) > _MANY else np.ones(len(y), dtype=bool)
+    scores, logits = np.zeros((2, *words.shape), dtype=X.dtype)
+    for part in np.unique(fold[aside]):
+        kept, out = fold != part, fold == part
+        words_of_part = texts[part] * X.dtype.type(scale)
+        fewer = _Problem(X[kept], y[kept], counted[kept], words_of_part, problem.metric)
+        # Not begun at what was learnt from all images: it would still know those set aside.
+        rest = fewer.solve(rate, tolerance=0.05)
+        scores[out] = X[out, 0] @ texts[part].T
+        logits[out] = X[out, 0] @ (fewer.text + rest).T
+    scores, logits, y, counted = scores[aside], logits[aside], y[aside], counted[aside]
+    alone, loud = _suited(scores, y, counted, _SCALES), _suited(logits, y, counted, _LOUDNESS)
+    by_text, by_both = log_losses(scores * alone, y), log_losses(logits * loud, y)
+    means = [float(np.average(values, weights=counted)) for values in (by_text, by_both)]
+    losses = means[0], means[1]
+    if losses[1] - losses[0] > _SURE * (by_both - by_text).std() / np.sqrt(len(y)):
+        return Residual(np.zeros_like(learnt), alone, np.inf, losses)
+    return Residual(learnt * X.dtype.type(loud), scale * loud, rate, losses)
+
+
+def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNESS) -> Floats:
+    """Return M, (D, D): a residual v pays v·M·v, its spread over crops and, a little, over anything.
+
+    Where there are no crops it is the spread over images of a class; where there are not two of those,
+    all directions cost the same. On average they cost the variance of all embeddings: it does not matter
+    how near to each other an encoder puts everything.
+    """
+    dim = embeddings.shape[2]
+    rows = embeddings.reshape(-1, dim)
+    total = float(rows.var(axis=0, dtype=np.float64).sum()) or 1.0
+    centres = embeddings.mean(axis=1, keepdims=True)
+    if embeddings.shape[1] == 1:
+        sums = np.zeros((labels.max() + 1, dim), dtype=rows.dtype)
+        np.add.at(sums, labels, rows)
+        centres = (sums[labels] / np.bincount(labels)[labels, None])[:, None]
+    apart = (embeddings - centres).reshape(-1, dim)
+    spread = apart.T @ apart
+    shape = np.eye(dim)
+    trace = float(np.trace(spread))
+    # Rounding leaves a little where all crops are the same.
+    if trace > 1e-10 * total * len(rows):
+        shape = (1 - evenness) * dim / trace * spread + evenness * shape
+    return np.asarray(total * shape, dtype=embeddings.dtype)
+
+
+def _explained(problem: "_Problem", strongest: float) -> tuple[Floats, float]:
+    """Return the residual of the strongest penalty that explains the images, and that penalty."""
+    penalty, weights = strongest, problem.solve(strongest)
+    for _ in range(HALVINGS):
+        logits = problem.X[:, 0] @ (problem.text + weights).T
+        wrong = problem.counted[logits.argmax(axis=1) != problem.y].sum()
+        if wrong <= max(1, UNEXPLAINED * len(logits)):
+            break
+        penalty /= 2
+        weights = problem.solve(penalty, start=weights)
+    return weights, penalty
+
+
+def _suited(
+    scores: Floats, labels: Indices, counted: Floats, factors: NDArray[np.float64]
+) -> float:
+    """Return the factor of least log loss.
+
+    Few images may all be right by luck, and then the loss falls for ever: as Platt does, it is taken as
+    if, beside the n images, half an image were of any class.
+    """
+    n = len(labels)
+    further = scores[np.arange(n), labels] - scores.mean(axis=1)
+    losses = [
+        counted @ (log_losses(scores * factor, labels) + further * factor / (2 * n + 1))
+        for factor in factors
+    ]
+    return float(f"{factors[int(np.argmin(losses))]:.4g}")
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Images beside the logits of a text, and the penalty: all that V depends on."""
+
+    X: Floats  # (n, 1 + V, D)
+    y: Indices
+    counted: Floats  # (n,), one on average
+    text: Floats  # (K, D), with the factor in it
+    metric: Floats  # (D, D)
+
+    def _blocks(self) -> Iterator[tuple[Floats, Indices, Floats]]:
+        """Yield the rows, few enough at a time, their labels, and how much each counts."""
+        views = self.X.shape[1]
+        size = max(_ROWS // views, 1)
+        for start in range(0, len(self.X), size):
+            part = slice(start, start + size)
+            shares = (self.counted[part] / views).repeat(views)
+            rows = self.X[part].reshape(-1, self.X.shape[2])
+            yield rows, self.y[part].repeat(views), shares.astype(self.X.dtype)
+
+    def objective(self, V: Floats, penalty: float) -> tuple[float, Floats]:
+        """Return the loss with the penalty, and its gradient (K, D)."""
+        pull = V @ self.metric * V.dtype.type(penalty)
+        class_rows = (self.text + V).T
+        loss, gradient = float(np.vdot(V, pull)) / 2, pull
+        for rows, labels, shares in self._blocks():
+            logits = rows @ class_rows
+            logits -= logits.max(axis=1, keepdims=True)
+            at = np.arange(len(labels)), labels
+            true = logits[at].astype(np.float64)
+            np.exp(logits, out=logits)
+            totals = logits.sum(axis=1, keepdims=True)
+            loss += float(shares @ (np.log(totals[:, 0].astype(np.float64)) - true))
+            logits /= totals
+            logits[at] -= 1
+            logits *= shares[:, None]
+            gradient += logits.T @ rows
+        return loss, gradient
+
+    def solve(
+        self, penalty: float, *, start: Floats | None = None, tolerance: float = 3e-3
+    ) -> Floats:
+        """Return the V of least objective, by L-BFGS; the gradient falls to a share of its first length.
+
+        Distances are measured with the penalty and the covariance of the rows at equal probabilities,
+        so that the first steps are about as long as they should be whatever the penalty.
+        """
+        rows = self.X.reshape(-1, self.X.shape[2])
+        K = len(self.text)
+        curvature = rows.T @ rows * self.X.dtype.type((K - 1) / K**2 / self.X.shape[1])
+        inverse = np.linalg.inv(curvature.astype(np.float64) + self.metric * penalty).astype(
+            self.X.dtype
+        )
+        V = np.zeros_like(self.text)
+        loss, gradient = self.objective(V, penalty)
+        enough = tolerance * _length(gradient, inverse)
+        if start is not None:
+            V = start
+            loss, gradient = self.objective(V, penalty)
+        moves: list[tuple[Floats, Floats]] = []
+        for _ in range(_STEPS):
+            if _length(gradient, inverse) <= enough:
+                break
+            step = -_times_inverse_hessian(gradient, moves, inverse)
+            slope, size = float(np.vdot(step, gradient)), 1.0
+            while True:
+                tried = V + step * V.dtype.type(size)
+                new_loss, new_gradient = self.objective(tried, penalty)
+                # The last term: losses are equal to rounding before gradients are.
+                if new_loss <= loss + 1e-4 * size * slope + 1e-7 * abs(loss) or size < 1e-4:
+                    break
+                size /= 2
+            moves = [*moves[1 - _MEMORY :], (tried - V, new_gradient - gradient)]
+            V, loss, gradient = tried, new_loss, new_gradient
+        return V
+
+
+def _length(gradient: Floats, inverse: Floats) -> float:
+    return float(np.sqrt(max(float(np.vdot(gradient, gradient @ inverse)), 0.0)))
+
+
+def _times_inverse_hessian(
+    gradient: Floats, moves: list[tuple[Floats, Floats]], inverse: Floats
+) -> Floats:
+    """Multiply by what is known of the inverse Hessian: the two loops of L-BFGS."""
+    direction = gradient.copy()
+    taken: list[tuple[float, float]] = []
+    moves = [(move, change) for move, change in moves if np.vdot(move, change) > 0]
+    for move, change in reversed(moves):
+        rate = 1 / float(np.vdot(move, change))
+        taken.append((rate, rate * float(np.vdot(move, direction))))
+        direction -= change * direction.dtype.type(taken[-1][1])
+    direction = direction @ inverse
+    if moves:
+        move, change = moves[-1]
+        direction *= direction.dtype.type(np.vdot(move, change) / np.vdot(change, change @ inverse))
+    for (move, change), (rate, part) in zip(moves, reversed(taken), strict=True):
+        direction += move * direction.dtype.type(part - rate * float(np.vdot(change, direction)))
+    return np.asarray(direction)
+
+
+def _checked_images(embeddings: ArrayLike, labels: ArrayLike) -> tuple[Floats, Indices]:
+    """Check images and labels; numbers are in single precision if they were given so."""
+    X, y = np.asarray(embeddings), np.asarray(labels, dtype=np.int64)
+    if X.ndim != 3 or 0 in X.shape:
+        raise EmbeddingError(f"embeddings must be of shape (n, 1 + V, D), got {X.shape}")
+    X = X.astype(np.float32 if X.dtype == np.float32 else np.float64, copy=False)
+    if not np.isfinite(X).all():
+        raise EmbeddingError("there are embeddings that are not finite")
+    if y.shape != X.shape[:1] or y.min() < 0:
+        raise LabelError(f"labels must be {len(X)} class numbers, from 0")
+    return X, y
+
+
+def _checked_weights(weights: ArrayLike | None, n: int) -> Floats:
+    """Check how much images count, and make it one on average."""
+    counted = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
+    if counted.shape != (n,) or not np.isfinite(counted).all() or (counted < 0).any():
+        raise WeightError(f"weights must be {n} numbers of 0 or more")
+    if not counted.any():
+        raise WeightError("all weights are zero: no image counts")
+    return np.asarray(counted / counted.mean())
+
+
+def _checked_rows(rows: ArrayLike, X: Floats, y: Indices, dimensions: int) -> Floats:
+    """Check class rows: one for every label."""
+    checked = np.asarray(rows, dtype=X.dtype)
+    shape = ("F", "K", str(X.shape[2]))[-dimensions:]
+    if checked.ndim != dimensions or checked.shape[-1] != X.shape[2]:
+        raise EmbeddingError(
+            f"class rows must be of shape ({', '.join(shape)}), got {checked.shape}"
+        )
+    if checked.shape[-2] <= y.max():
+        raise LabelError(f"there is a label {y.max()}, and {checked.shape[-2]} class rows")
+    if not np.isfinite(checked).all():
+        raise EmbeddingError("there are class rows that are not finite")
+    return checked

@@ -1,0 +1,84 @@
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptboost.boosting import compiled
+from promptboost.boosting.compiled import in_threads, multiply, set_threads
+from promptboost.errors import SettingError
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """Make every piece of work worth a thread; two threads again in the end."""
+    monkeypatch.setattr(compiled, "WORTH_A_THREAD", 0)
+    yield set_threads
+    set_threads(2)
+
+
+@given(st.integers(1, 9), st.integers(1, 140), st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_a_product_is_that_of_numpy(m, n, dim, seed):
+    rng = np.random.default_rng(seed)
+    A = rng.standard_normal((m, dim)).astype(np.float32)
+    X = rng.standard_normal((n, dim)).astype(np.float32)
+    expected = A.astype(np.float64) @ X.T.astype(np.float64)
+    assert np.allclose(multiply(A, X), expected, atol=1e-5 * dim)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_no_result_depends_on_the_number_of_threads(threads, count):
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((5, 16)).astype(np.float32)
+    X = rng.standard_normal((3000, 16)).astype(np.float32)
+    threads(1)
+    alone = multiply(A, X)
+    threads(count)
+    assert (multiply(A, X) == alone).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("chunk", [None, 1, 4])
+def test_all_work_is_done_once(threads, count, chunk):
+    threads(count)
+    seen, busy = np.zeros(10, dtype=int), set()
+
+    def work(part):
+        busy.add(threading.get_ident())
+        seen[part] += 1
+
+    in_threads(work, 10, 1, chunk)
+    assert (seen == 1).all()
+    assert len(busy) <= count
+
+
+def test_work_within_work_does_not_wait_for_a_thread(threads):
+    threads(2)
+    seen = np.zeros((4, 6), dtype=int)
+
+    def outer(parts):
+        for part in range(parts.start, parts.stop):
+
+            def inner(some, part=part):
+                seen[part, some] += 1
+
+            in_threads(inner, 6, 1, chunk=1)
+
+    in_threads(outer, 4, 1, chunk=1)
+    assert (seen == 1).all()
+
+
+def test_an_error_in_a_thread_is_raised(threads):
+    threads(2)
+
+    def work(part):
+        raise ValueError(f"part {part.start}")
+
+    with pytest.raises(ValueError, match="part 0"):
+        in_threads(work, 4, 1, chunk=1)
+
+
+def test_there_is_at_least_one_thread():
+    with pytest.raises(SettingError, match="threads must be at least 1, got 0"):
+        set_threads(0)
