@@ -1,9 +1,11 @@
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.errors import PoolError
-from promptboost.pool.text import clean, control_character, name_key, text_key
+from promptboost.pool.text import clean, control_character, name_key, singular, text_key
 
 
 @given(st.text())
@@ -62,3 +64,10 @@ def test_keys_ignore_case_and_space(text):
 def test_keys_join_the_two_ways_to_write_an_accent():
     assert text_key("caf\u00e9") == text_key("cafe\u0301")
     assert text_key("an owl") != text_key("a nowl")
+
+
+@pytest.mark.parametrize("part", ["k", "k ", "k (", "(k"])
+def test_the_key_of_a_very_long_name_takes_no_time(part):
+    start = time.perf_counter()
+    singular(part * 100_000)
+    assert time.perf_counter() - start < 5

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -30,11 +30,11 @@ def compiled_any_order(function: Function) -> Function:
     return _kept(function, fastmath={"reassoc", "nsz", "nnan", "contract"})
 
 
-def _kept(function: Function, **options: Any) -> Function:
+def _kept(function: Function, *, fastmath: bool | set[str] = False) -> Function:
     try:
-        return cast(Function, njit(cache=True, nogil=True, **options)(function))
+        return cast(Function, njit(cache=True, nogil=True, fastmath=fastmath)(function))
     except RuntimeError:  # neither this folder nor the user's own can be written to
-        return cast(Function, njit(nogil=True, **options)(function))
+        return cast(Function, njit(nogil=True, fastmath=fastmath)(function))
 
 
 @compiled

@@ -69,8 +69,9 @@ def _short(value: object, limit: int = 60) -> str:
 
 # "ApplyLipstick", and the capitals of "BMWCar" stay together.
 _CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_YEAR_LAST = re.compile(r"(?P<rest>.+) (?P<year>(?:19|20)\d\d)")
-_BRACKETS_LAST = re.compile(r"(?P<rest>[^()]+) \((?P<inside>[^()]+)\)")
+# Both begin where nothing before could have: else a long name would be searched anew from each letter.
+_YEAR_LAST = re.compile(r"\A(?P<rest>.+) (?P<year>(?:19|20)\d\d)")
+_BRACKETS_LAST = re.compile(r"(?<![^()])(?P<rest>[^()]+) \((?P<inside>[^()]+)\)")
 _BETWEEN_LETTERS = re.compile(r"[\s_/.'’\-]")
 
 
