@@ -231,7 +231,7 @@ def test_the_estimator_has_the_settings_under_the_names_of_scikit_learn():
 
 def test_the_method_has_the_settings_of_boosting():
     fields = {item.name: item for item in dataclasses.fields(Boosting)}
-    assert list(fields) == [*settings_of(BoostConfig), "sources"]
+    assert list(fields) == [*settings_of(BoostConfig), "sources", "also"]
     hints, wanted = get_type_hints(Boosting), get_type_hints(FitConfig)
     for name, setting in settings_of(BoostConfig).items():
         assert fields[name].default == setting.default == SETTINGS[name].default
