@@ -7,6 +7,7 @@ import numpy as np
 from promptboost import LinearHead, load
 from promptboost.data import Dataset
 from promptboost.data.memory import as_images
+from promptboost.model.residual import Residual
 from promptboost.model.vectors import EmbeddedRounds
 from tests.cli.cli_tools import call
 
@@ -80,7 +81,8 @@ def test_every_face_says_the_same_probability(capsys, fitted):
     assert head.logit_scale == classifier.ensemble.logit_scale
     assert (head.predict_proba(rows) == answered).all()
     # What the estimator answers with.
-    stages = EmbeddedRounds.of(classifier.ensemble, classifier.encoder)
+    residual = Residual(head.residual, head.text_scale, penalty=1.0)
+    stages = EmbeddedRounds.of(classifier.ensemble, classifier.encoder, residual)
     np.testing.assert_allclose(stages.final().predict_proba(rows), answered, atol=1e-5)
     with (fitted / "run/predictions.csv").open() as file:
         for row in csv.DictReader(file):

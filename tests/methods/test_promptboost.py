@@ -14,6 +14,7 @@ from promptboost.methods import (
     make_method,
     save_fitted,
 )
+from promptboost.methods.promptboost import ResidualClassifier
 from promptboost.model import PromptEnsemble
 from promptboost.pool import build_pool
 from tests.methods.small_task import ENCODER, IMAGES, NAMES, OTHER, POOL, SAID, SHOTS, rows_of
@@ -22,13 +23,13 @@ from tests.methods.small_task import ENCODER, IMAGES, NAMES, OTHER, POOL, SAID, 
 @pytest.mark.parametrize(
     "name",
     [
-        "promptboost",
+        "promptboost?residual=off",
         "tpb?rounds=3",
         "tpb?rounds=3&max_copies=1",
         "tpb?rounds=3&views_per_round=0",
-        "promptboost?logit_scale=50&temperature=2",
+        "promptboost?logit_scale=50&temperature=2&residual=off",
         "tpb?rounds=2&sources=cupl",
-        "promptboost?spread=0.5&caution=0&copies=8&sweeps=5",
+        "promptboost?spread=0.5&caution=0&copies=8&sweeps=5&residual=off",
         "tpb?rounds=2&penalty=false&patience=1",
     ],
 )
@@ -149,3 +150,24 @@ def test_it_learns_on_several_encoders_at_once() -> None:
 def test_an_encoder_is_learnt_on_once(also: str) -> None:
     with pytest.raises(SettingError, match="names an encoder twice"):
         make_method(f"promptboost?also={also}").check(SHOTS, POOL, ENCODER)
+
+
+def test_with_a_residual_it_has_the_same_text_and_moves_it_alone(tmp_path) -> None:
+    views = np.concatenate([IMAGES.views(ENCODER), IMAGES.views(ENCODER)[:, ::-1]], axis=1)
+    shots = FewShotSet(RowImages({ENCODER.id: views}), SHOTS.labels, NAMES)
+    text, both = (
+        make_method(name).fit(shots, POOL, ENCODER)
+        for name in ("promptboost?residual=off", "promptboost")
+    )
+    assert isinstance(both, ResidualClassifier)
+    assert both.words() == text.words()
+    unseen = RowImages({ENCODER.id: rows_of(ENCODER, "pale red", "ice", "fire", "blue dark")})
+    rows = unseen.rows(ENCODER)
+    np.testing.assert_allclose(
+        both.logits(unseen), rows @ (text.rows * both.text_scale + both.residual).T, rtol=1e-5
+    )
+    save_fitted(both, tmp_path / "kept")
+    again = load_fitted(tmp_path / "kept", ENCODER)
+    np.testing.assert_array_equal(again.logits(unseen), both.logits(unseen))
+    moved = both.transfer(ENCODER)
+    np.testing.assert_array_equal(moved.logits(unseen), text.logits(unseen))

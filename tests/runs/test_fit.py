@@ -32,6 +32,7 @@ def test_a_run_folder_holds_what_it_should(fitted):
         "metrics.json",
         "predictions.csv",
         "report.html",
+        "residual.json",
         "run.toml",
         "thumbnails.json",
         "weights.json",
@@ -52,7 +53,8 @@ def test_figures_are_those_of_the_files(fitted):
     right = np.mean([row["label"] == row["predicted"] for row in rows])
     assert len(rows) == 16
     assert accuracies(metrics)["promptboost"] == right
-    assert metrics.staged[-1].accuracy == right
+    # Rounds are of the text; the residual comes after the last.
+    assert metrics.staged[-1].accuracy == accuracies(metrics)["text"]
     assert len(metrics.staged) == 5
     assert sum(item.count for item in metrics.confusions) == 16 - round(16 * right)
     weights = [item.weight for item in metrics.hardest]
@@ -376,7 +378,8 @@ def test_one_round_by_gradient_says_how_it_was_composed(task):
     composed = metrics.composed
     assert composed.scale_choice == ensemble.settings["scale_choice"]
     assert (composed.objective, composed.gap) == (only.objective, only.gap)
-    assert metrics.methods[-1].label == "boosted, by gradient"
+    labels = [method.label for method in metrics.methods[-2:]]
+    assert labels == ["text alone: boosted, by gradient", "text + residual"]
     page = (task / "run" / "report.html").read_text()
     assert "no weighting of the pool" in page
     assert "Round by round" not in page
@@ -392,6 +395,6 @@ def test_greedy_rounds_are_the_other_composer(task):
     metrics = fit_run(request(task, composer="greedy"))
     assert metrics.composed.composer == "greedy"
     assert metrics.composed.logit_scale is None
-    assert metrics.methods[-1].label == "boosted, 5 rounds"
+    assert metrics.methods[-2].label == "text alone: boosted, 5 rounds"
     with pytest.raises(RunError, match=r"composer is gradient, but the run .* with greedy"):
         fit_run(request(task, resume=True))

@@ -9,8 +9,8 @@ from promptboost.model import PromptEnsemble
 from promptboost.runs.predict import Predictor
 
 
-def answers(task, *paths, **options):
-    predictor = Predictor.open(task / "run", progress=False)
+def answers(task, *paths, text_only=False, **options):
+    predictor = Predictor.open(task / "run", progress=False, text_only=text_only)
     return list(predictor.predict([task / path for path in paths], **options))
 
 
@@ -49,7 +49,8 @@ def test_many_images_keep_their_order(fitted):
 
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
 def test_without_the_head_the_text_is_embedded_again(fitted, damage):
-    before = answers(fitted, "images")
+    # All but the residual, which is in no other file.
+    before = answers(fitted, "images", text_only=True)
     head = fitted / "run/head-fake-32-0.safetensors"
     head.unlink() if damage == "missing" else head.write_bytes(b"broken")
     after = answers(fitted, "images")
