@@ -20,7 +20,7 @@ def test_all_families_of_the_paper_are_there():
         "SigLIP2": 3,
         "MetaCLIP2": 2,
         "EVA-02": 3,
-        "ConSE": 3,
+        "ConSE": 4,
     }
 
 

@@ -23,7 +23,7 @@ def test_only_named_images_and_none_that_is_gone(tmp_path):
     red = Image.new("RGB", (8, 8), "red")
     here, gone = LabelledImage("a", "x", red), LabelledImage("b", "y", tmp_path / "gone.png")
     data = Dataset.of([here, gone, LabelledImage("c", "y", red)])
-    write_thumbnails(tmp_path / "thumbnails.json", ["a", "b"], [data])
+    write_thumbnails(RunFolder(tmp_path), ["a", "b"], [data])
     assert list(json.loads((tmp_path / "thumbnails.json").read_text())) == ["a"]
 
 

@@ -68,6 +68,7 @@ def test_the_old_run_is_whole_until_the_new_one_is_finished(fitted, request_seed
         "notes.txt",
         "predictions.csv",
         "report.html",
+        "residual.json",
         "run.toml",
         "thumbnails.json",
         "weights.json",

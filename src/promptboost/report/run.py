@@ -68,7 +68,7 @@ def check_run(folder: Path) -> None:
     """Raise unless the files are there that a report cannot do without."""
     if not folder.is_dir():
         raise RunError(
-            f"{folder} is not a run folder. To make one, type: promptboost fit DATA -o RUN"
+            f"{folder} is not a run folder. To make one, type: promptboost fit DATA -o {folder}"
         )
     for name in ("ensemble.json", "metrics.json"):
         if not (folder / name).is_file():

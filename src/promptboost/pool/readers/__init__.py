@@ -8,12 +8,12 @@ import warnings
 from functools import cache, lru_cache
 from pathlib import Path
 
-from promptboost.errors import FileFormatError, PoolError, SettingError
+from promptboost.errors import FileFormatError, InputError, PoolError, SettingError
 from promptboost.files import Stamp, file_stamp
 from promptboost.plugins import PluginWarning, load_plugins
 from promptboost.pool.readers.fragments import ADAPTCLIP, DCLIP, PROAPO
 from promptboost.pool.readers.plain import PLAIN, SAVED
-from promptboost.pool.readers.sentences import AWT, CLIP_BENCHMARK, CUPL, GPT4VIS
+from promptboost.pool.readers.sentences import AWT, CLIP_BENCHMARK, CUPL, GPT4VIS, json_of
 from promptboost.pool.readers.source import Reader, Refused, Source
 
 __all__ = ["KINDS", "Reader", "Refused", "Source", "kinds", "read_source", "read_sources"]
@@ -23,7 +23,7 @@ _BY_NAME = (PROAPO, ADAPTCLIP, CUPL, DCLIP, GPT4VIS, AWT)
 _BY_SHAPE = (CLIP_BENCHMARK, SAVED, PLAIN)
 KINDS = tuple(reader.kind for reader in (*_BY_NAME, CLIP_BENCHMARK, PLAIN, SAVED))
 """The formats that come with the package, by the name to type."""
-_ENSEMBLE = b'"promptboost-ensemble"'
+_ENSEMBLE = "promptboost-ensemble"
 
 
 def read_sources(
@@ -120,7 +120,7 @@ def _named(kind: str) -> Reader:
 
 
 def _recognised(path: Path) -> Reader:
-    if path.is_file() and _is_ensemble(path):
+    if path.suffix == ".json" and path.is_file() and _is_ensemble(path):
         raise FileFormatError(
             f"{path} is what a fit learnt, not a file of sentences to learn from; to read it, type: "
             f"promptboost show {path.parent}"
@@ -138,12 +138,12 @@ def _recognised(path: Path) -> Reader:
 
 
 def _is_ensemble(path: Path) -> bool:
-    """Tell our own file of learnt sentences by how it begins."""
+    """Tell our own file of learnt sentences by its format; the parse serves the readers too."""
     try:
-        with path.open("rb") as file:
-            return _ENSEMBLE in file.read(200)
-    except OSError:
+        content = json_of(path)
+    except InputError:  # the reader says why
         return False
+    return isinstance(content, dict) and content.get("format") == _ENSEMBLE
 
 
 @cache
