@@ -113,7 +113,7 @@ class RowsFolder:
         if n_bytes != 2 * (self._dim or 0) * sum(self._sizes[: self.done]):
             raise PoolError(
                 f"another process is writing to {self.folder}: wait for it, or stop it and run the "
-                "same again"
+                "same again (promptboost fit with --resume)"
             )
 
     def _check(self, about: dict[str, Any]) -> None:
@@ -153,7 +153,8 @@ def _explained(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise PoolError(
             f"cannot keep the rows of the pool in {folder}: {error.strerror}. What is there is "
-            "sound: make room or correct the permissions, and run the same again"
+            "sound: make room or correct the permissions, and run the same again (promptboost fit with "
+            "--resume)"
         ) from error
 
 
