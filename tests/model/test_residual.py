@@ -167,9 +167,37 @@ def test_logits_are_as_loud_as_suits_images_set_aside():
     X, y, texts, fold = made_up(shots=8, noise=1.5, views=1, folds=4)
     checked = fit(X, y, texts, fold, penalty=1e-5)
     alone = fit_residual(X, y, texts[0], texts[-1], penalty=1e-5)
-    share = checked.text_scale / alone.text_scale
+    share = np.abs(checked.weights).max() / np.abs(alone.weights).max()
     assert share < 0.7
+    assert checked.text_scale < 0.7 * alone.text_scale
     np.testing.assert_allclose(checked.weights, alone.weights * share)
+
+
+def test_it_is_used_in_part_where_text_and_residual_know_different_things():
+    # Half of what tells the classes apart lies where the text looks, half where it does not, in much noise.
+    rng = np.random.default_rng(0)
+    labels, folds = np.arange(240) % 2, np.arange(240) // 2 % 4
+    images = rng.standard_normal((240, 120))
+    images[:, :2] += (2.0 * labels - 1)[:, None]
+    texts = np.zeros((4, 2, 120))
+    texts[:, :, 0] = [-1, 1]
+    images = unit(images)[:, None]
+    part = fit(images, labels, texts, folds, penalty=0.05)
+    whole = fit_residual(images, labels, texts[0], texts[0], penalty=0.05)
+    assert part.losses is not None
+    assert part.losses[1] < part.losses[0]
+    # More of the text than beside the whole residual.
+    used, all_of_it = (item.text_scale / np.abs(item.weights).max() for item in (part, whole))
+    assert used > 1.2 * all_of_it
+
+
+def test_of_several_unseen_texts_the_one_counts_that_suits_the_images():
+    X, y, texts, _ = made_up(shots=4, noise=0.3)
+    good, poor = texts[0], texts[0, [1, 2, 3, 0]]
+    alone = fit_residual(X, y, texts[1], good)
+    both = fit_residual(X, y, texts[1], np.stack([poor, good]))
+    assert both.text_scale == alone.text_scale
+    assert (both.weights == alone.weights).all()
 
 
 def test_many_images_are_set_aside_in_one_fold_only(monkeypatch):
@@ -191,6 +219,19 @@ def test_crops_decide_what_is_cheap():
     metric = spread_metric(X, y)
     assert metric[0, 0] > 10 * metric[1, 1] > 0
     assert np.trace(metric) / 3 == pytest.approx(X.reshape(-1, 3).var(axis=0).sum())
+
+
+def test_few_crops_are_not_trusted_about_directions():
+    # They differ in all directions alike: by chance alone, a few seem to differ most in some.
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((200, 1, 40)) + 0.1 * rng.standard_normal((200, 5, 40))
+    labels = np.arange(200) % 4
+    few, many = (np.linalg.eigvalsh(spread_metric(images[:n], labels[:n])) for n in (8, 200))
+    assert few.max() < 2 * few.min()
+    assert many.max() < 2 * many.min()
+    images[:, :, 0] += 3 * rng.standard_normal((200, 5))  # they differ in one: even a few show it
+    clear = np.linalg.eigvalsh(spread_metric(images[:8], labels[:8]))
+    assert clear.max() > 20 * clear[-2]
 
 
 @pytest.mark.parametrize(("views", "shots"), [(1, 3), (1, 1), (3, 1)])

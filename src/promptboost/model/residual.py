@@ -4,17 +4,21 @@ Text and residual together have the logits :math:`x \cdot (a W + V)^T`: W are th
 is one factor on its cosines, and V a matrix fitted by the logistic loss under a penalty. V = 0 is the text
 alone; where the text says nothing, a falls to zero and V is a logistic regression.
 
-Three things make one setting do for all data and any number of images:
+Four things make one setting do for all data and any number of images:
 
 * **The words are taken at their worth.** A text that was composed on some images is nearly always right
   about them, and would leave nothing over for V to explain. So the factor a is the one that suits words
-  which have seen no image, such as the mean of the templates: the less the words alone can tell, the less
-  the text counts, and the more is left to the images.
+  which have seen no image, such as the mean of the templates or of the pool: the less the words alone can
+  tell, the less the text counts, and the more is left to the images.
 * **Crops say what does not matter.** What differs between crops of one image says nothing of its class.
-  V pays for how much its logits differ between crops, and less for everything else.
+  V pays for how much its logits differ between crops, and less for everything else; the fewer crops there
+  are to know the difference from, the more alike all directions cost.
 * **V is held back as far as the images allow.** The penalty is the strongest at which nearly all images to
   learn from are answered rightly, and falls with their number. It is not chosen by setting images
   aside: of two images of a class one would be left, which says little about two, and of one none.
+* **It is used as far as images set aside speak for it.** Of all mixtures of the text alone and the text
+  with V, it is the one with the most of V that is about as good as the best on images set aside; where
+  that is the text alone, V is zero.
 """
 
 from collections.abc import Iterator
@@ -37,7 +41,8 @@ PENALTY = 0.8
 UNEXPLAINED = 0.03
 #: but not more often than this.
 HALVINGS = 5
-#: Share of the penalty that is the same in all directions, whether crops differ in them or not.
+#: Share of the penalty that is the same in all directions, whether crops differ in them or not; more where
+#: the crops are too few to tell in which they do.
 EVENNESS = 0.1
 
 # Factors on cosines that are tried for the text, and on all logits in the end.
@@ -50,8 +55,10 @@ _MEMORY, _STEPS = 8, 100
 # Factor on all logits where no image can be set aside. Where some can, 1.5 to 2.4 suits few images best: a
 # penalty that is right for who wins leaves the logits low.
 _LOUD = 1.75
-# How sure it must be that the residual does harm: in standard errors of the loss on images set aside.
-_SURE = 2.0
+# Parts of text with residual, beside text alone, that are tried on images set aside, and what is as good as
+# the best, in standard errors of the loss. In doubt more: the residual is of more images than theirs.
+_PARTS = np.linspace(0.0, 1.0, 11)
+_AS_GOOD = 0.5
 # Multiplications of one pass over the images beyond which one fold alone is set aside.
 _MANY = 5 * 10**9
 
@@ -69,8 +76,8 @@ class Residual:
     penalty : float
         What it was fitted with; infinite if the images say that it does harm: V is zero then.
     losses : tuple of float or None
-        Mean log loss of images set aside, by the text alone and with the residual; None if no image
-        could be set aside.
+        Mean log loss of images set aside, by the text alone and with the residual, as far as it is used
+        or all of it where it is not; None if no image could be set aside.
 
     Examples
     --------
@@ -111,8 +118,9 @@ def fit_residual(
         Class numbers.
     text_rows : array of shape (K, D)
         Class rows of the text, composed on these images.
-    unseen_rows : array of shape (K, D)
-        Class rows of words that have seen no image, such as the mean of the pool's templates.
+    unseen_rows : array of shape (K, D) or (U, K, D)
+        Class rows of words that have seen no image, such as the mean of the pool's templates; of several
+        those count that suit the images best.
     folds : array of shape (n,), optional
         The fold of each image, from 0 to F − 1, if images can be set aside.
     fold_rows : array of shape (F, K, D), optional
@@ -125,8 +133,8 @@ def fit_residual(
     Returns
     -------
     Residual
-        Zero where images set aside say that it does harm. With folds, its logits are as loud as suits
-        images set aside; without, as suited other data.
+        With folds, it is used as far as it helps on images set aside, not at all where it does harm, and
+        its logits are as loud as suits them; without, as suited other data.
 
     Examples
     --------
@@ -139,12 +147,12 @@ def fit_residual(
     array([0, 0, 1, 1])
     """
     X, y = _checked_images(embeddings, labels)
-    text, unseen = (_checked_rows(rows, X, y, 2) for rows in (text_rows, unseen_rows))
+    text, unseen = _checked_rows(text_rows, X, y, 2), np.asarray(unseen_rows)
+    unseen = _checked_rows(unseen[None] if unseen.ndim == 2 else unseen, X, y, 3)
     if not (np.isfinite(penalty) and penalty > 0):
         raise SettingError(f"penalty is {penalty!r}, but must be a positive number")
     counted = _checked_weights(weights, len(y))
-    words = X[:, 0] @ unseen.T
-    scale = _suited(words, y, counted, _SCALES)
+    scale = min(_worth(X[:, 0] @ rows.T, y, counted) for rows in unseen)[1]
     problem = _Problem(X, y, counted, text * X.dtype.type(scale), spread_metric(X, y))
     learnt, rate = _explained(problem, penalty * len(text) / len(y))
     if folds is None or fold_rows is None:
@@ -153,7 +161,7 @@ def fit_residual(
     if fold.shape != y.shape or not np.isin(fold, np.arange(len(texts))).all():
         raise SettingError(f"folds must be {len(X)} numbers from 0 to {len(texts) - 1}")
     aside = fold == fold[0] if X.size * len(text) > _MANY else np.ones(len(y), dtype=bool)
-    scores, logits = np.zeros((2, *words.shape), dtype=X.dtype)
+    scores, logits = np.zeros((2, len(y), len(text)), dtype=X.dtype)
     for part in np.unique(fold[aside]):
         kept, out = fold != part, fold == part
         words_of_part = texts[part] * X.dtype.type(scale)
@@ -163,13 +171,10 @@ def fit_residual(
         scores[out] = X[out, 0] @ texts[part].T
         logits[out] = X[out, 0] @ (fewer.text + rest).T
     scores, logits, y, counted = scores[aside], logits[aside], y[aside], counted[aside]
-    alone, loud = _suited(scores, y, counted, _SCALES), _suited(logits, y, counted, _LOUDNESS)
-    by_text, by_both = log_losses(scores * alone, y), log_losses(logits * loud, y)
-    means = [float(np.average(values, weights=counted)) for values in (by_text, by_both)]
-    losses = means[0], means[1]
-    if losses[1] - losses[0] > _SURE * (by_both - by_text).std() / np.sqrt(len(y)):
+    alone, loud, losses = _mixed(scores, logits, y, counted)
+    if not loud:
         return Residual(np.zeros_like(learnt), alone, np.inf, losses)
-    return Residual(learnt * X.dtype.type(loud), scale * loud, rate, losses)
+    return Residual(learnt * X.dtype.type(loud), alone + scale * loud, rate, losses)
 
 
 def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNESS) -> Floats:
@@ -177,24 +182,38 @@ def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNES
 
     Where there are no crops it is the spread over images of a class; where there are not two of those,
     all directions cost the same. On average they cost the variance of all embeddings: it does not matter
-    how near to each other an encoder puts everything.
+    how near to each other an encoder puts everything. Few crops do not tell in which directions they
+    differ most: then the share of what is even is not `evenness` but that of the oracle approximating
+    shrinkage (Chen et al., 2010), which is the larger the more alike the directions are.
     """
-    dim = embeddings.shape[2]
+    n, views, dim = embeddings.shape
     rows = embeddings.reshape(-1, dim)
     total = float(rows.var(axis=0, dtype=np.float64).sum()) or 1.0
-    centres = embeddings.mean(axis=1, keepdims=True)
-    if embeddings.shape[1] == 1:
+    centres, known = embeddings.mean(axis=1, keepdims=True), n * (views - 1)
+    if views == 1:
         sums = np.zeros((labels.max() + 1, dim), dtype=rows.dtype)
         np.add.at(sums, labels, rows)
         centres = (sums[labels] / np.bincount(labels)[labels, None])[:, None]
+        known = n - len(np.unique(labels))
     apart = (embeddings - centres).reshape(-1, dim)
     spread = apart.T @ apart
     shape = np.eye(dim)
     trace = float(np.trace(spread))
     # Rounding leaves a little where all crops are the same.
     if trace > 1e-10 * total * len(rows):
-        shape = (1 - evenness) * dim / trace * spread + evenness * shape
+        spread *= dim / trace
+        evenness = max(evenness, _shrinkage(dim**2 / float(np.vdot(spread, spread)), known, dim))
+        shape = (1 - evenness) * spread + evenness * shape
     return np.asarray(total * shape, dtype=embeddings.dtype)
+
+
+def _shrinkage(directions: float, known: int, dim: int) -> float:
+    """Return how much of a covariance of so many rows is better taken as even: the OAS formula.
+
+    `directions` are those it extends in, as far as the rows tell: its squared trace by that of its square.
+    """
+    left = (known + 1 - 2 / dim) * (1 - directions / dim)
+    return 1.0 if left <= 0 else min((1 - 2 / dim + directions) / left, 1.0)
 
 
 def _explained(problem: "_Problem", strongest: float) -> tuple[Floats, float]:
@@ -208,6 +227,42 @@ def _explained(problem: "_Problem", strongest: float) -> tuple[Floats, float]:
         penalty /= 2
         weights = problem.solve(penalty, start=weights)
     return weights, penalty
+
+
+def _mixed(
+    scores: Floats, logits: Floats, labels: Indices, counted: Floats
+) -> tuple[float, float, tuple[float, float]]:
+    """Return the factors on a text and on text with residual that suit images set aside, and the losses.
+
+    Of mixtures that are about as good as the best, it is the one with the most of the residual; but none of
+    it where the best is the text alone.
+    """
+    alone, loud = (
+        _suited(scores, labels, counted, _SCALES),
+        _suited(logits, labels, counted, _LOUDNESS),
+    )
+    factors, losses = [], []
+    for part in _PARTS:
+        mixture = scores * ((1 - part) * alone) + logits * (part * loud)
+        factors.append(_suited(mixture, labels, counted, _LOUDNESS))
+        losses.append(log_losses(mixture * factors[-1], labels))
+    means = np.average(losses, axis=1, weights=counted)
+    behind = np.stack(losses) - losses[means.argmin()]
+    doubt = behind.std(axis=1) / np.sqrt(len(labels))
+    best = int(means.argmin())
+    most = best and int(np.flatnonzero(means - means[best] <= _AS_GOOD * doubt)[-1])
+    part, factor = _PARTS[most], factors[most]
+    return (
+        float((1 - part) * alone * factor),
+        float(part * loud * factor),
+        (float(means[0]), float(means[most or -1])),
+    )
+
+
+def _worth(scores: Floats, labels: Indices, counted: Floats) -> tuple[float, float]:
+    """Return the log loss of a text's scores, at the factor that suits them, and the factor."""
+    factor = _suited(scores, labels, counted, _SCALES)
+    return float(counted @ log_losses(scores * factor, labels)), factor
 
 
 def _suited(

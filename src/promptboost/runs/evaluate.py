@@ -199,12 +199,15 @@ def _with_residual(
     """Learn the residual anew from the images of the fit, where they are at hand: it cannot move."""
     if learn is None:
         return head
-    unseen = zero_shot_head(head.class_names, embedder)
+    unseen = [zero_shot_head(head.class_names, embedder)]
     if pool is not None:
-        unseen = pool_heads(pool, embedder)["zero-shot-80"]
+        heads = pool_heads(pool, embedder)
+        unseen = [heads["zero-shot-80"], heads["pool-mean"]]
     rows = embedder.images(learn, views=settings.views, view_scale=settings.view_scale)
     text = head.weights / np.float32(head.rounds)
-    return head.with_residual(fit_residual(rows, learn.labels, text, unseen.weights))
+    return head.with_residual(
+        fit_residual(rows, learn.labels, text, [item.weights for item in unseen])
+    )
 
 
 def _read(folder: RunFolder) -> PromptEnsemble:

@@ -155,7 +155,13 @@ def learn_residual(
     block = slice(start, start + text_rows.shape[1])
     originals = shots.originals[:, None]
     rows = originals if shots.views is None else np.concatenate([originals, shots.views], axis=1)
-    templates = from_grid(pool.templates[..., block]).mean(axis=1)
+    # Words that have seen no image: the mean of the templates, and that of the whole pool.
+    unseen = np.stack(
+        [
+            np.stack([np.mean(words[:, block], axis=0, dtype=np.float64) for words in of_classes])
+            for of_classes in (pool.templates, pool.prompts)
+        ]
+    )
     folds = None
     if settings.gradient is not None and settings.gradient.logit_scale is not None:
         folds = fold_texts(shots, pool, settings.gradient, views=settings.views_per_round)
@@ -163,7 +169,7 @@ def learn_residual(
         from_grid(rows[..., block]),
         shots.labels,
         text_rows,
-        templates / np.linalg.norm(templates, axis=1, keepdims=True),
+        unseen / np.linalg.norm(unseen, axis=2, keepdims=True),
         folds=None if folds is None else folds.fold,
         fold_rows=None if folds is None else folds.rows[..., block],
         weights=weights,
