@@ -7,9 +7,16 @@ from hypothesis import strategies as st
 from scipy.optimize import check_grad, minimize
 from scipy.special import logsumexp
 
+from promptboost.boosting import GridPool, Shots, boost
+from promptboost.boosting.composition import class_rows
+from promptboost.config import FitConfig
 from promptboost.errors import EmbeddingError, LabelError, SettingError
+from promptboost.methods.logistic import fit_probe
 from promptboost.model import residual as module
 from promptboost.model.residual import Residual, fit_residual, spread_metric
+from promptboost.testing import clip_like
+from promptboost.training import boost_settings
+from promptboost.training.learner import learn_residual, settle_scale
 
 
 def made_up(seed=0, classes=4, shots=3, views=3, dim=6, folds=2, noise=0.7):
@@ -265,6 +272,64 @@ def test_the_same_input_gives_the_same_residual(seed):
     once, again = (fit(*made_up(seed)) for _ in range(2))
     assert once.text_scale == again.text_scale
     assert (once.weights == again.weights).all()
+
+
+#: Classes, length of the rows, how much images of a class differ, and what the pool is like.
+FAMILY = [
+    (6, 64, 2.5, "good"),
+    (6, 64, 4.0, "good"),
+    (12, 96, 1.5, "templates"),
+    (6, 64, 1.0, "misleading"),
+]
+
+
+def accuracies(classes, dim, confusion, words, shots, seed):
+    """Learn from a few images of a made-up task; held out by text, logistic regression, and both terms."""
+    task = clip_like(
+        classes,
+        shots + 24,
+        views=4,
+        prompts=30,
+        templates=4,
+        dim=dim,
+        confusion=confusion,
+        seed=seed,
+    )
+    templates, prompts = (
+        task.templates,
+        [np.concatenate(both) for both in zip(task.templates, task.prompts, strict=True)],
+    )
+    if words == "templates":
+        prompts = list(templates)
+    if words == "misleading":  # they are those of another class
+        templates, prompts = np.roll(templates, 1, axis=0), prompts[-1:] + prompts[:-1]
+    learnt = np.tile(np.arange(shots + 24) < shots, classes)
+    y = task.labels[learnt]
+    images = Shots.from_rows(task.images[learnt], y, task.views[learnt])
+    pool = GridPool.from_rows(templates, prompts)
+    settled, _, _ = settle_scale(images, pool, boost_settings(FitConfig(), 4), None)
+    (done,) = boost(images, pool, settled)
+    text = class_rows(done.composition, pool)
+    both = learn_residual(images, pool, text, settled).class_rows(text)
+    rows = np.concatenate([task.images[:, None], task.views], axis=1)[learnt]
+    peer, intercepts, _ = fit_probe(rows, y)
+    held_out = task.images[~learnt]
+    return [
+        np.mean(logits.argmax(axis=1) == task.labels[~learnt])
+        for logits in (held_out @ text.T, held_out @ peer.T + intercepts, held_out @ both.T)
+    ]
+
+
+def test_it_is_never_far_below_the_better_of_text_and_logistic_regression():
+    # Whether words or images know more, and though images and crops differ in any direction alike.
+    behind = []
+    for kind in FAMILY:
+        for shots in (1, 2):
+            draws = [accuracies(*kind, shots, seed) for seed in range(4)]
+            text, images, both = np.mean(draws, axis=0)
+            behind.append(max(text, images) - both)
+    assert max(behind) < 0.03
+    assert np.maximum(behind, 0).mean() < 0.01
 
 
 def test_what_is_wrong_is_said():
