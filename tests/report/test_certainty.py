@@ -9,35 +9,25 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from promptboost.evaluation.measures import Guesses
+from promptboost.evaluation.measures import MethodResult
 from promptboost.report import write_card, write_report
 from promptboost.report.drawings import Point, coverage_plot, reliability_plot, wilson
 from tests.report.page_tools import Page
-from tests.report.run_tools import without_held_out, write_run
+from tests.report.run_tools import with_probabilities, without_held_out, write_run
 
 SHARE = st.floats(0, 1)
 
 
-def measured(name, label, seed, images=300):
-    """Return what is measured of probabilities that are about as good as they claim."""
-    rng = np.random.default_rng(seed)
-    chances = rng.dirichlet(np.full(8, 0.3), images)
-    labels = np.array([rng.choice(8, p=row) for row in chances])
-    guesses = Guesses(name, label, chances.argmax(axis=1), probabilities=chances)
-    return guesses.result(labels)
-
-
-@pytest.fixture(scope="module")
-def methods():
-    return measured("promptboost", "text + residual", 1), measured("text", "text alone: one", 2)
+@pytest.fixture
+def metrics(fit):
+    return with_probabilities(fit[1])
 
 
 @pytest.fixture
-def metrics(fit, methods):
-    figures = copy.deepcopy(fit[1])
-    others = [row for row in figures["methods"] if row["name"] != "promptboost"]
-    figures["methods"] = [*others, *msgspec.to_builtins(methods)]
-    return figures
+def methods(metrics):
+    """The figures of what answers, and of the text alone."""
+    found = {row["name"]: msgspec.convert(row, MethodResult) for row in metrics["methods"]}
+    return found["promptboost"], found["text"]
 
 
 @pytest.fixture
@@ -110,11 +100,12 @@ def test_the_card_says_what_is_right_at_some_probabilities(run, methods):
 
 @given(st.lists(st.tuples(SHARE, SHARE, st.integers(1, 50)), max_size=15))
 def test_reliability_stays_inside_its_frame(drawn):
-    bins = [(Point(x, y, wilson(y, n)), float(n)) for x, y, n in drawn]
+    bins = [(Point(x, y, wilson(y, n), few=n < 9), float(n)) for x, y, n in drawn]
     page = Page(reliability_plot(bins, title="<a>", description="&"))
     dots = page.named("circle")
     assert len(dots) == len(drawn)
-    for (x, y, _), dot in zip(drawn, dots, strict=True):
+    for (x, y, n), dot in zip(drawn, dots, strict=True):
+        assert dot["class"] == ("few" if n < 9 else "main")
         assert float(dot["cx"]) == pytest.approx(44 + 302 * x, abs=0.06)
         assert float(dot["cy"]) == pytest.approx(14 + 276 * (1 - y), abs=0.06)
     for column in page.named("rect"):

@@ -265,6 +265,7 @@ class Point:
     y: float
     span: tuple[float, float] | None = None
     name: str = ""
+    few: bool = False  # counted on so few images that it says little
 
 
 def reliability_plot(
@@ -308,7 +309,7 @@ def coverage_plot(
     """Draw accuracy against the share of images that are answered; marks are named points."""
     values = [point.y for _, points in lines for point in points] + [point.y for point in marks]
     low = min(0.9, max(0.0, int(min(values, default=0.0) * 10 - 1e-9) / 10))
-    frame = _Shares(low=low)
+    frame = _Shares(low=low, right=30)  # room for the name of a point at the end
     parts = [*_levels(frame), *_ticks(frame, "share of images answered")]
     for kind, points in lines:
         places = " ".join(f"{frame.x(point.x):.1f},{frame.y(point.y):.1f}" for point in points)
@@ -318,8 +319,8 @@ def coverage_plot(
         x = frame.x(point.x)
         parts.append(_dot(frame, point))
         # A name that would run into the one before it is left out: the table has it.
-        if last is None or x - last >= 26:
-            parts.append(_text(x, frame.y(point.y) - 9, point.name, "name main middle"))
+        if last is None or x - last >= 30:
+            parts.append(_text(x + 4, frame.y(point.y) - 6, point.name, "name main"))
             last = x
     return _plot(frame, parts, title, description)
 
@@ -344,9 +345,8 @@ def _ticks(frame: _Shares, name: str) -> list[Markup]:
 
 
 def _dot(frame: _Shares, point: Point) -> Markup:
-    return _tag(
-        "circle", class_="main", cx=_fixed(frame.x(point.x)), cy=_fixed(frame.y(point.y)), r=3.5
-    )
+    x, y = _fixed(frame.x(point.x)), _fixed(frame.y(point.y))
+    return _tag("circle", class_="few" if point.few else "main", cx=x, cy=y, r=3.5)
 
 
 def _stroke(kind: str, x1: float, y1: float, x2: float, y2: float) -> Markup:

@@ -235,7 +235,15 @@ def certainty(results: Results) -> Certainty | None:
         if a.min_probability
     ]
     bins = [
-        (Point(one.probability, one.accuracy, wilson(one.accuracy, one.count)), float(one.count))
+        (
+            Point(
+                one.probability,
+                one.accuracy,
+                wilson(one.accuracy, one.count),
+                few=one.count < _FEWEST,
+            ),
+            float(one.count),
+        )
         for one in ours.reliability
     ]
     return Certainty(
