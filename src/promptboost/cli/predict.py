@@ -111,7 +111,8 @@ def predict(
             yield answer
 
     if out.json:
-        record = {"run": str(run), "predictions": [_record(answer, asked) for answer in seen()]}
+        records = [_record(answer, asked) for answer in seen()]
+        record: dict[str, Any] = {"run": str(run), "predictions": records}
         if asked:
             record |= {"min_probability": min_probability, "unsure": unsure}
         out.result(record, "")

@@ -55,7 +55,8 @@ def wilson(share: float | None, n: int) -> tuple[float, float] | None:
     z = 1.959964
     centre = share + z * z / (2 * n)
     reach = z * math.sqrt(max(0.0, share * (1 - share) / n + z * z / (4 * n * n)))
-    return (centre - reach) / (1 + z * z / n), (centre + reach) / (1 + z * z / n)
+    low, high = ((centre + sign * reach) / (1 + z * z / n) for sign in (-1, 1))
+    return max(0.0, low), min(1.0, high)  # none or all right: but for rounding
 
 
 def _at(share: float) -> str:

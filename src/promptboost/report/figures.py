@@ -267,7 +267,7 @@ def certainty(results: Results) -> Certainty | None:
 
 
 def said_of(one: Answered) -> str:
-    """Say what is answered at a least probability, and how much of it is right."""
+    """Return a phrase for what is answered at a least probability, and how much of it is right."""
     right = f"{percent(one.accuracy)} right on {percent(one.coverage)} of images"
     return f"at {one.min_probability:g}: {right}"
 
