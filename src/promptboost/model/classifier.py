@@ -333,8 +333,8 @@ class PromptClassifier:
     ['fire', 'ice']
     >>> classifier.transfer("fake:16-1").predict(blue).tolist()
     ['ice']
-    >>> grey = Image.new("RGB", (8, 8), "grey")
-    >>> classifier.predict([red, grey], abstain=0.6).tolist()
+    >>> both = Image.new("RGB", (8, 8), "magenta")
+    >>> classifier.predict([red, both], abstain=0.6).tolist()
     ['fire', None]
     """
 
