@@ -17,7 +17,7 @@ from promptboost.boosting.gradient.scale import (
     fold_texts,
     lowest,
 )
-from promptboost.boosting.grid import from_grid, stacked
+from promptboost.boosting.grid import GridRows, from_grid, stacked
 from promptboost.config import BoostConfig
 from promptboost.errors import EncoderError, LabelError
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble, Round
@@ -155,13 +155,7 @@ def learn_residual(
     block = slice(start, start + text_rows.shape[1])
     originals = shots.originals[:, None]
     rows = originals if shots.views is None else np.concatenate([originals, shots.views], axis=1)
-    # Words that have seen no image: the mean of the templates, and that of the whole pool.
-    unseen = np.stack(
-        [
-            np.stack([np.mean(words[:, block], axis=0, dtype=np.float64) for words in of_classes])
-            for of_classes in (pool.templates, pool.prompts)
-        ]
-    )
+    templates = from_grid(pool.templates[..., block]).mean(axis=1)
     folds = None
     if settings.gradient is not None and settings.gradient.logit_scale is not None:
         folds = fold_texts(shots, pool, settings.gradient, views=settings.views_per_round)
@@ -169,11 +163,20 @@ def learn_residual(
         from_grid(rows[..., block]),
         shots.labels,
         text_rows,
-        unseen / np.linalg.norm(unseen, axis=2, keepdims=True),
+        _unseen_rows(templates, [rows[:, block] for rows in pool.prompts]),
         folds=None if folds is None else folds.fold,
         fold_rows=None if folds is None else folds.rows[..., block],
         weights=weights,
     )
+
+
+def _unseen_rows(
+    templates: NDArray[np.floating], prompts: Sequence[GridRows]
+) -> NDArray[np.floating]:
+    """Return class rows of words that have seen no image, (2, K, D): the means of templates and of prompts."""
+    means = [np.mean(of_class, axis=0, dtype=np.float64) for of_class in prompts]
+    rows = np.stack([templates, np.stack(means)])
+    return np.asarray(rows / np.linalg.norm(rows, axis=2, keepdims=True))
 
 
 def head_with_residual(
