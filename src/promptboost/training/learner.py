@@ -163,7 +163,7 @@ def learn_residual(
         from_grid(rows[..., block]),
         shots.labels,
         text_rows,
-        _unseen_rows(templates, [rows[:, block] for rows in pool.prompts]),
+        _unseen_rows(templates, [prompts[:, block] for prompts in pool.prompts]),
         folds=None if folds is None else folds.fold,
         fold_rows=None if folds is None else folds.rows[..., block],
         weights=weights,
@@ -173,10 +173,11 @@ def learn_residual(
 def _unseen_rows(
     templates: NDArray[np.floating], prompts: Sequence[GridRows]
 ) -> NDArray[np.floating]:
-    """Return class rows of words that have seen no image, (2, K, D): the means of templates and of prompts."""
+    """Return class rows that have seen no image, (2, K, D): the means of templates and of prompts."""
     means = [np.mean(of_class, axis=0, dtype=np.float64) for of_class in prompts]
     rows = np.stack([templates, np.stack(means)])
-    return np.asarray(rows / np.linalg.norm(rows, axis=2, keepdims=True))
+    lengths = np.linalg.norm(rows, axis=2, keepdims=True)
+    return np.asarray(rows / np.where(lengths > 0, lengths, 1))
 
 
 def head_with_residual(
