@@ -18,7 +18,7 @@ Four things make one setting do for all data and any number of images:
   aside: of two images of a class one would be left, which says little about two, and of one none.
 * **It is used as far as images set aside speak for it.** Of all mixtures of the text alone and the text
   with V, it is the one with the most of V that is about as good as the best on images set aside; where
-  that is the text alone, V is zero.
+  that is the text alone, and V surely does harm, it is zero.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,9 @@ _LOUD = 1.75
 # Parts of text with residual, beside text alone, that are tried on images set aside, and what is as good as
 # the best, in standard errors of the loss. In doubt more: the residual is of more images than theirs.
 _PARTS = np.linspace(0.0, 1.0, 11)
-_AS_GOOD = 0.5
+_AS_GOOD = 0.25
+# How sure it must be that all of the residual does harm for none of it to be used, in the same.
+_SURE = 2.0
 # Multiplications of one pass over the images beyond which one fold alone is set aside.
 _MANY = 5 * 10**9
 
@@ -235,7 +237,7 @@ def _mixed(
     """Return the factors on a text and on text with residual that suit images set aside, and the losses.
 
     Of mixtures that are about as good as the best, it is the one with the most of the residual; but none of
-    it where the best is the text alone.
+    it where the best is the text alone, and all of the residual does harm for sure.
     """
     alone, loud = (
         _suited(scores, labels, counted, _SCALES),
@@ -248,9 +250,12 @@ def _mixed(
         losses.append(log_losses(mixture * factors[-1], labels))
     means = np.average(losses, axis=1, weights=counted)
     behind = np.stack(losses) - losses[means.argmin()]
-    doubt = behind.std(axis=1) / np.sqrt(len(labels))
-    best = int(means.argmin())
-    most = best and int(np.flatnonzero(means - means[best] <= _AS_GOOD * doubt)[-1])
+    # As if there were one image more, about which they differ by one: few may agree by luck.
+    doubt = np.sqrt(len(labels) * behind.var(axis=1) + 1) / len(labels)
+    behind_best = means - means.min()
+    most = int(np.flatnonzero(behind_best <= _AS_GOOD * doubt)[-1])
+    if not means.argmin() and behind_best[-1] > _SURE * doubt[-1]:
+        most = 0
     part, factor = _PARTS[most], factors[most]
     return (
         float((1 - part) * alone * factor),
