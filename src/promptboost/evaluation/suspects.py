@@ -1,0 +1,219 @@
+"""Images to look at: labels that are probably wrong, and images that are like no class.
+
+Everything is asked of embeddings and labels. Whether a label is wrong is judged without that label
+(:func:`set_aside_probabilities`) and decided by confident learning (Northcutt et al., 2021): an image is
+suspicious if another class is at least as probable for it as it is, on average, for its own images.
+``python -m benchmarks.label_errors`` measures it on labels that were made wrong.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from promptboost.boosting.gradient.scale import dealt
+from promptboost.errors import EmbeddingError, LabelError
+from promptboost.evaluation.measures import Indices
+from promptboost.model.residual import set_aside_logits, spread_metric
+
+Floats = NDArray[np.float64]
+
+_FOLDS = 5
+# How far out an image is, in deviations of all: the cube root makes squared distances nearly normal.
+_FAR = 3.5
+_NORMAL = 1.4826  # the deviation of normal numbers, in medians of what they are off theirs
+_TINY = np.finfo(np.float64).tiny
+
+
+@dataclass(frozen=True)
+class LabelErrors:
+    """Which labels are probably wrong.
+
+    Attributes
+    ----------
+    order : array of shape (n,)
+        All images, the most suspicious first.
+    count : int
+        How many of them to look at.
+    scores : array of shape (n,)
+        From 0 to 1: 0.5 where the label is as probable as it is for images of its class on average, 1
+        where it is impossible.
+    suggested : array of shape (n,)
+        The most probable of the other classes, each beside its own average.
+    thresholds : array of shape (K,)
+        That average; infinite for a class without images, which is never suggested.
+    joint : array of shape (K, K)
+        How many images with the label i are of class j, as estimated; its sum is n.
+    """
+
+    order: Indices
+    count: int
+    scores: Floats
+    suggested: Indices
+    thresholds: Floats
+    joint: Floats
+
+
+def label_errors(probabilities: ArrayLike, labels: ArrayLike) -> LabelErrors:
+    """Rank images by how suspicious their label is, and estimate how many are wrong.
+
+    Parameters
+    ----------
+    probabilities : array of shape (n, K)
+        Of each image, by a classifier that has not learnt from it.
+    labels : array of shape (n,)
+        Class numbers.
+
+    Examples
+    --------
+    >>> chances = [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.2, 0.8], [0.1, 0.9], [0.9, 0.1]]
+    >>> found = label_errors(chances, [0, 0, 0, 1, 1, 1])
+    >>> found.order[: found.count], found.suggested[5].item()
+    (array([5]), 0)
+    """
+    chances, y = _checked(probabilities, labels)
+    n, K = chances.shape
+    each, sizes = np.arange(n), np.bincount(y, minlength=K)
+    own = chances[each, y]
+    thresholds = np.full(K, np.inf)
+    present = sizes > 0
+    thresholds[present] = np.bincount(y, weights=own, minlength=K)[present] / sizes[present]
+    # A mean may be an ulp above numbers that are all the same.
+    confident = chances >= thresholds - 1e-9
+    guess = np.where(confident, chances, -1.0).argmax(axis=1)
+    sure = confident.any(axis=1)
+    counts = np.zeros((K, K))
+    np.add.at(counts, (y[sure], guess[sure]), 1)
+    none = counts.sum(axis=1) == 0
+    counts[none, none.nonzero()[0]] = 1
+    joint = counts / counts.sum(axis=1, keepdims=True) * sizes[:, None]
+    wrong = sure & (guess != y) & (chances.argmax(axis=1) != y)
+    usual = np.maximum(thresholds[y], _TINY)
+    scores = usual / (usual + own)
+    others = chances / np.maximum(thresholds, _TINY)
+    others[each, y] = -1.0
+    suggested = np.where(wrong, guess, others.argmax(axis=1))
+    order = np.lexsort((each, own, -scores))
+    return LabelErrors(order, int(wrong.sum()), scores, suggested, thresholds, joint)
+
+
+def set_aside_probabilities(
+    embeddings: ArrayLike, labels: ArrayLike, unseen_rows: ArrayLike
+) -> Floats:
+    """Return each image's probabilities by words, and by what other images teach beside them.
+
+    Images are dealt into five folds, and a residual is learnt without each. Then it is done once more:
+    images whose label looks wrong after the first time teach nothing the second time. An image that is
+    the only one of its class is judged by words alone.
+
+    Parameters
+    ----------
+    embeddings : array of shape (n, D)
+        One row of length one for each image.
+    labels : array of shape (n,)
+        Class numbers.
+    unseen_rows : array of shape (K, D)
+        Class rows of words that have seen no image, such as the mean of a pool.
+
+    Examples
+    --------
+    >>> images = np.array([[0.6, 0.8], [0.8, 0.6], [0.6, -0.8], [0.8, -0.6], [0.7, 0.7]])
+    >>> text = np.array([[0.0, 1.0], [0.0, -1.0]])
+    >>> set_aside_probabilities(images, [0, 0, 1, 1, 1], text).argmax(axis=1)
+    array([0, 0, 1, 1, 0])
+    """
+    X, y = np.asarray(embeddings, dtype=np.float32)[:, None], np.asarray(labels, dtype=np.int64)
+    fold = dealt(y, _FOLDS)
+    first = _softmax(set_aside_logits(X, y, unseen_rows, fold))
+    errors = label_errors(first, y)
+    if not errors.count or errors.count == len(y):
+        return first
+    trusted = np.ones(len(y))
+    trusted[errors.order[: errors.count]] = 0
+    return _softmax(set_aside_logits(X, y, unseen_rows, fold, weights=trusted))
+
+
+@dataclass(frozen=True)
+class Outliers:
+    """Images by how far they lie from every class.
+
+    Attributes
+    ----------
+    order : array of shape (n,)
+        All images, the farthest first.
+    count : int
+        How many of them are too far.
+    scores : array of shape (n,)
+        How far, in robust deviations from the median image.
+    nearest : array of shape (n,)
+        The nearest class.
+    """
+
+    order: Indices
+    count: int
+    scores: Floats
+    nearest: Indices
+
+
+def find_outliers(embeddings: ArrayLike, labels: ArrayLike) -> Outliers:
+    """Find images that are far from the mean of every class, beside how far images of a class spread.
+
+    The label of an image does not matter, but for its own part in the mean of its class, which is taken
+    out. One that is the only one of its class is never called an outlier.
+
+    Parameters
+    ----------
+    embeddings : array of shape (n, D)
+        One row for each image.
+    labels : array of shape (n,)
+        Class numbers.
+
+    Examples
+    --------
+    >>> images = np.random.default_rng(0).normal(size=(60, 4)) + np.eye(4)[[0, 1] * 30] * 20
+    >>> images[7] = [0, 0, 0, 30]
+    >>> found = find_outliers(images, [0, 1] * 30)
+    >>> found.order[: found.count]
+    array([7])
+    """
+    X, y = np.asarray(embeddings, dtype=np.float64), np.asarray(labels, dtype=np.int64)
+    if X.ndim != 2 or not X.size or not np.isfinite(X).all():
+        raise EmbeddingError(f"embeddings must be finite and of shape (n, D), got {X.shape}")
+    if y.shape != X.shape[:1] or y.min() < 0:
+        raise LabelError(f"labels must be {len(X)} class numbers, from 0")
+    X = X - X.mean(axis=0)  # squares of small differences of large numbers lose digits
+    classes, place, sizes = np.unique(y, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(classes), X.shape[1]))
+    np.add.at(sums, place, X)
+    means = sums / sizes[:, None]
+    inverse = np.linalg.pinv(np.asarray(spread_metric(X[:, None], place), dtype=np.float64))
+    squares = np.einsum("nd,nd->n", X @ inverse, X)[:, None] - 2 * X @ inverse @ means.T
+    squares += np.einsum("kd,kd->k", means @ inverse, means)
+    squares = np.maximum(squares, 0.0)
+    each, own = np.arange(len(X)), sizes[place]
+    alone = own == 1
+    squares[each, place] *= np.where(alone, np.inf, own / np.maximum(own - 1, 1)) ** 2
+    squares[np.isnan(squares)] = np.inf  # a lone image is its own mean
+    roots = np.cbrt(squares.min(axis=1))
+    known = roots[~alone] if (~alone).any() else np.zeros(1)
+    middle = float(np.median(known))
+    spread = _NORMAL * float(np.median(np.abs(known - middle)))
+    scores = np.where(alone, 0.0, (roots - middle) / max(spread, 1e-12))
+    order = np.lexsort((each, -scores))
+    # Where images hardly differ, a little more is not far.
+    far = (scores > _FAR) & (roots > 1.01 * middle)
+    return Outliers(order, int(far.sum()), scores, classes[squares.argmin(axis=1)])
+
+
+def _softmax(logits: NDArray[np.floating]) -> Floats:
+    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def _checked(probabilities: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.int64]]:
+    chances, y = np.asarray(probabilities, dtype=np.float64), np.asarray(labels, dtype=np.int64)
+    if chances.ndim != 2 or 0 in chances.shape or not np.isfinite(chances).all():
+        raise EmbeddingError(f"probabilities must be finite and (n, K), got {chances.shape}")
+    if y.shape != chances.shape[:1] or y.min() < 0 or y.max() >= chances.shape[1]:
+        raise LabelError(f"labels must be {len(chances)} class numbers below {chances.shape[1]}")
+    return chances, y
