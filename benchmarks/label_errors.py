@@ -105,7 +105,7 @@ def measure_labels(images: Images, share: float, seed: int) -> dict[str, Floats]
 def measure_outliers(images: Images, others: list[Images], seed: int) -> dict[str, Floats]:
     """Mix images of other sources in, two of a hundred, and look for them."""
     rng = np.random.default_rng(seed)
-    few = max(len(images.rows) // 50, 6) // len(others)
+    few = max(len(images.rows) // 50 // len(others), 1)
     mixed = [one.rows[rng.choice(len(one.rows), few, replace=False)] for one in others]
     rows = np.concatenate([images.rows, *mixed])
     foreign = np.arange(len(rows)) >= len(images.rows)
@@ -114,7 +114,7 @@ def measure_outliers(images: Images, others: list[Images], seed: int) -> dict[st
     results = {OURS: figures(found.order[: found.count], found.scores, foreign)}
     if (clean := cleanlab()) is not None:
         typical = clean.outlier.OutOfDistribution().fit_score(features=rows, verbose=False)
-        # Its own way to decide: images less typical than all but a hundredth of what it was fitted on.
+        # As many as were mixed in: it leaves the number open.
         chosen = np.flatnonzero(typical < np.quantile(typical, 0.02))
         results["cleanlab, least typical 2 %"] = figures(chosen, 1 - typical, foreign)
     return results
@@ -155,7 +155,9 @@ def main() -> None:
         for share in asked.shares:
             print_rows(images.name, f"{share:.0%}", asked.seeds, measure_labels, images, share)
     if len(every) > 1:
-        print("\n| outliers | mixed in | way |", " | ".join(heads), "|\n|---|--:|---|--:|--:|--:|--:|")
+        print(
+            "\n| outliers | mixed in | way |", " | ".join(heads), "|\n|---|--:|---|--:|--:|--:|--:|"
+        )
         for images in every:
             others = [one for one in every if one is not images]
             print_rows(images.name, "2%", asked.seeds, measure_outliers, images, others)
@@ -170,7 +172,9 @@ def print_rows(name: str, share: str, seeds: int, measure: Any, *arguments: Any)
     for way, values in results.items():
         ratio, *rest = np.mean(values, axis=0)
         cells = " | ".join(f"{100 * value:.1f}" for value in rest)
-        print(f"| {name.rsplit('/', 1)[-1]} | {share} | {way} | {ratio:.2f} | {cells} |", flush=True)
+        print(
+            f"| {name.rsplit('/', 1)[-1]} | {share} | {way} | {ratio:.2f} | {cells} |", flush=True
+        )
 
 
 if __name__ == "__main__":

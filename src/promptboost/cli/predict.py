@@ -1,7 +1,5 @@
 """``promptboost predict``."""
 
-import csv
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +8,12 @@ import click
 
 from promptboost.cli.options import allow_download_option, embeds, run_argument
 from promptboost.cli.output import (
-    JOINERS,
     UNUSABLE,
     Output,
+    csv_line,
     echo,
     json_line,
     percent,
-    plain,
     speaks,
     table,
 )
@@ -126,17 +123,11 @@ def _record(answer: "Prediction") -> dict[str, Any]:
 def _write_csv(answers: "Iterator[Prediction]", top_k: int) -> None:
     numbers = ["" if k == 0 else f"_{k + 1}" for k in range(top_k)]
     names = [f"{what}{n}" for n in numbers for what in ("predicted", "probability")]
-    _write_line(["picture", *names, "problem"])
+    csv_line(["picture", *names, "problem"])
     for answer in answers:
         cells = [cell for name, chance in answer.best for cell in (name, f"{chance:.6f}")]
         cells += [""] * (2 * top_k - len(cells))
-        _write_line([answer.image, *cells, answer.problem or ""])
-
-
-def _write_line(cells: list[str]) -> None:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(plain(cell, JOINERS) for cell in cells)
-    echo(line.getvalue(), keep=JOINERS)
+        csv_line([answer.image, *cells, answer.problem or ""])
 
 
 def _table(answers: "Iterator[Prediction]") -> str:

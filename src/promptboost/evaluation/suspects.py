@@ -22,6 +22,7 @@ _FOLDS = 5
 # How far out an image is, in deviations of all: the cube root makes squared distances nearly normal.
 _FAR = 3.5
 _NORMAL = 1.4826  # the deviation of normal numbers, in medians of what they are off theirs
+_NEIGHBOURS, _BLOCK = 20, 1024
 _TINY = np.finfo(np.float64).tiny
 
 
@@ -156,10 +157,12 @@ class Outliers:
 
 
 def find_outliers(embeddings: ArrayLike, labels: ArrayLike) -> Outliers:
-    """Find images that are far from the mean of every class, beside how far images of a class spread.
+    """Find images that are far from every class, and from the images nearest to them.
 
-    The label of an image does not matter, but for its own part in the mean of its class, which is taken
-    out. One that is the only one of its class is never called an outlier.
+    Both distances count alike: to the mean of the nearest class, beside how far images of a class
+    spread (Mahalanobis), and to the twenty nearest images (cosine). The label of an image does not matter,
+    but for its own part in the mean of its class, which is taken out. One that is the only one of
+    its class is never called an outlier.
 
     Parameters
     ----------
@@ -170,8 +173,8 @@ def find_outliers(embeddings: ArrayLike, labels: ArrayLike) -> Outliers:
 
     Examples
     --------
-    >>> images = np.random.default_rng(0).normal(size=(60, 4)) + np.eye(4)[[0, 1] * 30] * 20
-    >>> images[7] = [0, 0, 0, 30]
+    >>> images = np.random.default_rng(0).normal(size=(60, 16)) + np.eye(16)[[0, 1] * 30] * 20
+    >>> images[7] = np.eye(16)[5] * 30
     >>> found = find_outliers(images, [0, 1] * 30)
     >>> found.order[: found.count]
     array([7])
@@ -181,28 +184,56 @@ def find_outliers(embeddings: ArrayLike, labels: ArrayLike) -> Outliers:
         raise EmbeddingError(f"embeddings must be finite and of shape (n, D), got {X.shape}")
     if y.shape != X.shape[:1] or y.min() < 0:
         raise LabelError(f"labels must be {len(X)} class numbers, from 0")
-    X = X - X.mean(axis=0)  # squares of small differences of large numbers lose digits
     classes, place, sizes = np.unique(y, return_inverse=True, return_counts=True)
-    sums = np.zeros((len(classes), X.shape[1]))
+    squares, alone = _to_classes(X, place, sizes), sizes[place] == 1
+    scores, each = np.zeros(len(X)), np.arange(len(X))
+    if not alone.all():
+        ways = (np.cbrt(squares.min(axis=1)), np.cbrt(_to_neighbours(X)))
+        both = sum(_deviations(way, ~alone) for way in ways)
+        scores = np.where(alone, 0.0, _deviations(np.asarray(both), ~alone))
+    order = np.lexsort((each, -scores))
+    return Outliers(order, int((scores > _FAR).sum()), scores, classes[squares.argmin(axis=1)])
+
+
+def _to_classes(X: Floats, place: Indices, sizes: Indices) -> Floats:
+    """Return squared distances to the mean of each class, (n, K), without an image's own part in it."""
+    X = X - X.mean(axis=0)  # squares of small differences of large numbers lose digits
+    sums = np.zeros((len(sizes), X.shape[1]))
     np.add.at(sums, place, X)
     means = sums / sizes[:, None]
-    inverse = np.linalg.pinv(np.asarray(spread_metric(X[:, None], place), dtype=np.float64))
+    metric = np.asarray(spread_metric(X[:, None], place.astype(np.int64)), dtype=np.float64)
+    inverse = np.linalg.pinv(metric)
     squares = np.einsum("nd,nd->n", X @ inverse, X)[:, None] - 2 * X @ inverse @ means.T
     squares += np.einsum("kd,kd->k", means @ inverse, means)
     squares = np.maximum(squares, 0.0)
     each, own = np.arange(len(X)), sizes[place]
-    alone = own == 1
-    squares[each, place] *= np.where(alone, np.inf, own / np.maximum(own - 1, 1)) ** 2
-    squares[np.isnan(squares)] = np.inf  # a lone image is its own mean
-    roots = np.cbrt(squares.min(axis=1))
-    known = roots[~alone] if (~alone).any() else np.zeros(1)
-    middle = float(np.median(known))
-    spread = _NORMAL * float(np.median(np.abs(known - middle)))
-    scores = np.where(alone, 0.0, (roots - middle) / max(spread, 1e-12))
-    order = np.lexsort((each, -scores))
-    # Where images hardly differ, a little more is not far.
-    far = (scores > _FAR) & (roots > 1.01 * middle)
-    return Outliers(order, int(far.sum()), scores, classes[squares.argmin(axis=1)])
+    squares[each, place] *= (own / np.maximum(own - 1, 1)) ** 2
+    if len(sizes) > 1:
+        squares[each[own == 1], place[own == 1]] = np.inf  # it is its own mean
+    return squares
+
+
+def _to_neighbours(X: Floats) -> Floats:
+    """Return one minus the mean cosine to the nearest other images, a block at a time."""
+    unit = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), _TINY)
+    few = min(_NEIGHBOURS, max(len(X) // 4, 1), len(X) - 1)
+    if not few:
+        return np.zeros(len(X))
+    near = np.empty(len(X))
+    for start in range(0, len(X), _BLOCK):
+        part = np.arange(start, min(start + _BLOCK, len(X)))
+        cosines = unit[part] @ unit.T
+        cosines[np.arange(len(part)), part] = -2.0
+        near[part] = np.partition(cosines, -few, axis=1)[:, -few:].mean(axis=1)
+    return np.maximum(1 - near, 0.0)
+
+
+def _deviations(values: Floats, counted: NDArray[np.bool_]) -> Floats:
+    """Return how far numbers are above the median, in robust deviations."""
+    middle = np.median(values[counted])
+    spread = _NORMAL * np.median(np.abs(values[counted] - middle))
+    # Where nearly all are the same, what rounding makes of them is no difference.
+    return np.asarray((values - middle) / max(spread, 1e-3 * abs(middle), 1e-9))
 
 
 def _softmax(logits: NDArray[np.floating]) -> Floats:
