@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--encoder", default="conse:lite0")
     parser.add_argument("--shots", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.1, 0.2])
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.02, 0.1, 0.2])
     asked = parser.parse_args()
     if cleanlab() is None:
         print("cleanlab is not installed and left out; to have it beside: pip install cleanlab")

@@ -52,7 +52,17 @@ def test_json_has_the_same_fields_whatever_is_found(capsys, run):
     assert set(answer["to_look_at"]) == {"label", "two-labels", "leak", "outlier", "repeat"}
     for item in answer["findings"]:
         assert set(item) == {
-            *("kind", "image", "split", "label", "suggested", "probability", "score", "other", "why")
+            *(
+                "kind",
+                "image",
+                "split",
+                "label",
+                "suggested",
+                "probability",
+                "score",
+                "other",
+                "why",
+            )
         }
     (wrong,) = [item for item in answer["findings"] if item["kind"] == "label"]
     assert wrong["image"] == WRONG
@@ -85,6 +95,11 @@ def test_a_limit_is_for_each_kind(capsys, run):
     kinds = [item["kind"] for item in answer["findings"]]
     assert len(kinds) == len(set(kinds))
     assert call(capsys, "issues", "run", "--limit", 0).code == 2
+    more = call(capsys, "issues", "run", "--json", "--limit", 5).json
+    assert sum(item["kind"] == "label" for item in more["findings"]) == 5
+    assert more["to_look_at"]["label"] == 1
+    kept = json.loads(Path("run/issues.json").read_text())["findings"]
+    assert sum(item["kind"] == "label" for item in kept) == 1
 
 
 def test_images_that_are_gone_and_what_to_type(capsys, run):

@@ -47,7 +47,7 @@ def test_wrong_labels_and_copies_are_found(mislabelled):
         assert labels[image].suggested == true
         assert labels[image].probability > 0.5
         assert labels[image].label in labels[image].why
-    assert list(labels)[0] in {*WRONG, "night/copy.png"}
+    assert next(iter(labels)) in {*WRONG, "night/copy.png"}
     (pair,) = issues.of_kind("two-labels")
     assert {pair.image, pair.other} == {"sea/0.png", "night/copy.png"}
     assert (pair.suggested, pair.score) == ("sea", 1.0)
@@ -116,9 +116,9 @@ def test_the_report_shows_them(mislabelled):
     assert all(image in shown for image in WRONG)
     titles = {image.get("title") for image in page.named("img")}
     assert set(WRONG) <= titles
-    assert {item["image"] for item in json.loads((run / "metrics.json").read_text())["hardest"]} <= set(
-        json.loads((run / "thumbnails.json").read_text())
-    )
+    assert {
+        item["image"] for item in json.loads((run / "metrics.json").read_text())["hardest"]
+    } <= set(json.loads((run / "thumbnails.json").read_text()))
     fit_run(request(mislabelled, overwrite=True, shots=6))
     assert not (run / "issues.json").exists()
 

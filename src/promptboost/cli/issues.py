@@ -43,7 +43,7 @@ _COLUMNS = ("kind", "image", "split", "label", "suggested", "probability", "scor
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The first N of each kind. Default: all that should be looked at.",
+    help="The first N of each kind, fewer or more than should be looked at. Default: just those.",
 )
 @allow_download_option
 @embeds
@@ -62,7 +62,8 @@ def issues(
 
     Images that the run learnt from and those it held out are judged alike, each without its own label,
     by words and by the other images. Of each kind the most suspicious come first, and only as many as
-    should be looked at. Give DATA if the images were moved. The report of the run shows the first ones.
+    should be looked at, unless --limit asks for more. Give DATA if the images were moved. The report of
+    the run shows the first ones.
     """
     import msgspec
 
@@ -73,6 +74,7 @@ def issues(
     inspected = inspect_issues(
         run,
         data,
+        limit=limit,
         cache=not no_cache,
         progress=out.progress and layout == "table",
         device=device,
@@ -110,7 +112,7 @@ def _text(run: Path, found: "Issues", shown: "tuple[Finding, ...]") -> str:
         if not items:
             continue
         left = found.to_look_at[kind] - len(items)
-        more = f"; {left:,} more without --limit" if left else ""
+        more = f"; {left:,} more without --limit" if left > 0 else ""
         rows = [[item.image, item.split, item.label, *_verdict(item)] for item in items]
         heading = f"{title}: {found.to_look_at[kind]:,} to look at{more}"
         headers = ["image", "split", "label", "suggested", "probability", "why"]

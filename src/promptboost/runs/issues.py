@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from promptboost.data import Dataset
 from promptboost.data.copies import LEAST_COSINE
@@ -19,7 +20,13 @@ from promptboost.errors import DataError, FileFormatError, RunError, command_nam
 from promptboost.evaluation.baselines import pool_heads, zero_shot_head
 from promptboost.evaluation.measures import Count, Share
 from promptboost.evaluation.overlap import Copy, CopyCount, inspect
-from promptboost.evaluation.suspects import find_outliers, label_errors, set_aside_probabilities
+from promptboost.evaluation.suspects import (
+    LabelErrors,
+    Outliers,
+    find_outliers,
+    label_errors,
+    set_aside_probabilities,
+)
 from promptboost.files import load_json, read_text, write_json
 from promptboost.runs.evaluate import run_pool, with_classes
 from promptboost.runs.fit import images_shown, write_thumbnails
@@ -66,8 +73,12 @@ class Issues(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
 
     def first(self, limit: int | None) -> tuple[Finding, ...]:
-        """Return the first findings of each kind, all without a limit."""
-        return tuple(item for kind in KINDS for item in self.of_kind(kind)[:limit])
+        """Return the first findings of each kind; without a limit those that should be looked at."""
+        return tuple(
+            item
+            for kind in KINDS
+            for item in self.of_kind(kind)[: self.to_look_at.get(kind) if limit is None else limit]
+        )
 
     def of_kind(self, kind: str) -> tuple[Finding, ...]:
         """Return the findings of one kind."""
@@ -98,6 +109,7 @@ def find_issues(
     run: str | Path,
     source: str | None = None,
     *,
+    limit: int | None = None,
     cache: bool = True,
     progress: bool = True,
     device: str | None = None,
@@ -111,6 +123,8 @@ def find_issues(
         A run folder. Its images are embedded anew only if the store does not have them.
     source : str, optional
         Where the run's images are now, if they were moved.
+    limit : int, optional
+        Rank so many wrong labels and outliers at least, also beyond those that should be looked at.
     cache, progress, device, allow_download
         As for :func:`promptboost.load`.
 
@@ -127,12 +141,23 @@ def find_issues(
 promptboost fit DATA -o no-such-run
     """
     return inspect_issues(
-        run, source, cache=cache, progress=progress, device=device, allow_download=allow_download
+        run,
+        source,
+        limit=limit,
+        cache=cache,
+        progress=progress,
+        device=device,
+        allow_download=allow_download,
     ).issues
 
 
 def inspect_issues(
-    run: str | Path, source: str | None = None, *, progress: bool = True, **options: Any
+    run: str | Path,
+    source: str | None = None,
+    *,
+    limit: int | None = None,
+    progress: bool = True,
+    **options: Any,
 ) -> Inspected:
     """Find them as :func:`find_issues` does, and return the images too."""
     folder = RunFolder(Path(run))
@@ -153,11 +178,12 @@ def inspect_issues(
     chances = set_aside_probabilities(rows, labels, words.weights)
     images = _Images(learn, held_out, chances)
     overlap = inspect(learn, held_out, most=None).overlap
+    errors, outliers = label_errors(chances, labels), find_outliers(rows, labels)
     findings = (
-        *images.wrong_labels(),
+        *images.wrong_labels(errors, limit or 0),
         *images.copies("two-labels", overlap.contradictions),
         *images.copies("leak", overlap.leaks),
-        *images.outliers(rows),
+        *images.outliers(outliers, limit or 0),
         *images.copies("repeat", overlap.repeats),
     )
     sizes = np.bincount(labels)
@@ -165,7 +191,11 @@ def inspect_issues(
         learnt_images=len(learn),
         held_out_images=len(held_out),
         only_words=int((sizes == 1).sum()),
-        to_look_at={kind: sum(item.kind == kind for item in findings) for kind in KINDS},
+        to_look_at={
+            **{kind: sum(item.kind == kind for item in findings) for kind in KINDS},
+            "label": errors.count,
+            "outlier": outliers.count,
+        },
         findings=findings,
     )
     return Inspected(issues, task)
@@ -176,7 +206,8 @@ def write_issues(
 ) -> None:
     """Write ``issues.json`` into the run, thumbnails of the first findings, and what `finish` writes."""
     folder, issues, task = RunFolder(Path(run)), inspected.issues, inspected.task
-    shown = [item.image for item in issues.first(None)[:SHOWN]]
+    issues = msgspec.structs.replace(issues, findings=issues.first(None))
+    shown = [item.image for item in issues.findings[:SHOWN]]
     with folder.writing("issues"):
         write_json(folder.issues_path, msgspec.to_builtins(issues), follow=False)
         write_thumbnails(folder, [*images_shown(folder.results), *shown], (*_parts(task)[::-1],))
@@ -212,19 +243,16 @@ def _images(folder: RunFolder, source: str | None, progress: bool) -> Task:
 class _Images:
     """The images of a run with what was asked about each."""
 
-    def __init__(
-        self, learn: Dataset, held_out: Dataset, chances: "np.typing.NDArray[np.float64]"
-    ) -> None:
+    def __init__(self, learn: Dataset, held_out: Dataset, chances: NDArray[np.float64]) -> None:
         self._names, self._chances = learn.class_names, chances
         self._ids = [*image_ids(learn), *image_ids(held_out)]
         self._labels = np.concatenate([learn.labels, held_out.labels])
         self._learnt = len(learn)
         self._place = {name: i for i, name in enumerate(self._ids)}
 
-    def wrong_labels(self) -> Iterator[Finding]:
-        """Yield images whose label is probably wrong."""
-        found = label_errors(self._chances, self._labels)
-        for i in found.order[: found.count].tolist():
+    def wrong_labels(self, found: LabelErrors, least: int) -> Iterator[Finding]:
+        """Yield images whose label is probably wrong, and perhaps some more."""
+        for i in found.order[: max(found.count, least)].tolist():
             better, label = int(found.suggested[i]), int(self._labels[i])
             chance = float(self._chances[i, better])
             yield self._finding(
@@ -237,10 +265,9 @@ class _Images:
                 f"{self._names[label]} ({self._chances[i, label]:.0%})",
             )
 
-    def outliers(self, rows: "np.typing.NDArray[np.floating]") -> Iterator[Finding]:
-        """Yield images that are far from every class."""
-        found = find_outliers(rows, self._labels)
-        for i in found.order[: found.count].tolist():
+    def outliers(self, found: Outliers, least: int) -> Iterator[Finding]:
+        """Yield images that are far from every class, and perhaps some more."""
+        for i in found.order[: max(found.count, least)].tolist():
             nearest = int(found.nearest[i])
             yield self._finding(
                 "outlier",
