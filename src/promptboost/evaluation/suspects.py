@@ -269,7 +269,7 @@ def _to_classes(X: Floats, place: Indices, sizes: Indices) -> Floats:
     squares[each, place] *= (own / np.maximum(own - 1, 1)) ** 2
     if len(sizes) > 1:
         squares[each[own == 1], place[own == 1]] = np.inf  # it is its own mean
-    return squares
+    return np.asarray(squares)
 
 
 def _to_neighbours(X: Floats) -> Floats:
