@@ -18,7 +18,7 @@ from promptboost.evaluation.measures import OURS, TEXT, Guesses, accuracy, confu
 from promptboost.evaluation.overlap import Inspection, inspect, inspect_known
 from promptboost.evaluation.world import pool_for
 from promptboost.model import LinearHead, PromptEnsemble
-from promptboost.model.classifier import AnyHead, check_head_file, embed_ensemble, write_head
+from promptboost.model.head_files import AnyHead, check_head_file, embed_ensemble, write_head
 from promptboost.model.residual import fit_residual
 from promptboost.pool import PromptPool
 from promptboost.runs.predict import Predictor

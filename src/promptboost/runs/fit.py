@@ -24,7 +24,7 @@ from promptboost.evaluation.world import pool_for
 from promptboost.files import json_text
 from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
-from promptboost.model.classifier import check_head_file, write_head
+from promptboost.model.head_files import check_head_file, write_head
 from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
 from promptboost.runs.preflight import (
     START_AGAIN,

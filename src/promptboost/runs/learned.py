@@ -28,7 +28,7 @@ from promptboost.evaluation.overlap import Inspection
 from promptboost.methods import FewShotSet
 from promptboost.methods.base import RowImages
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble
-from promptboost.model.classifier import AnyHead, embed_ensemble
+from promptboost.model.head_files import AnyHead, embed_ensemble
 from promptboost.model.provenance import Composed
 from promptboost.model.residual import Residual
 from promptboost.model.vectors import EmbeddedRounds
