@@ -13,11 +13,14 @@ have a residual. So its row is moved along the mean of the images learnt from, :
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from promptboost.model.head import LinearHead
+from promptboost.model.residual import Residual, fit_residual
 
 Floats = NDArray[np.floating]
 
@@ -66,9 +69,9 @@ class Balance:
         cls,
         class_names: tuple[str, ...],
         rows: Floats,
-        labels: NDArray[np.int64],
+        labels: NDArray[np.integer],
         text: Floats,
-        both: Floats | None,
+        both: Floats,
         unseen: Floats,
     ) -> "Balance | None":
         """Measure it on images (n, D), class rows of the text and of text and residual, both (K, D).
@@ -77,13 +80,12 @@ class Balance:
         directions: then a class cannot be moved towards all of them at once.
         """
         centre = rows.mean(axis=0, dtype=np.float64)
-        if centre @ centre < _SCATTERED:
-            return None
         learnt = np.unique(labels)
+        if centre @ centre < _SCATTERED or len(learnt) < 2:
+            return None
         classes = np.searchsorted(learnt, labels)
         lifts = [
-            _lift(rows, classes, matrix[learnt], unseen[learnt], centre)
-            for matrix in (text, text if both is None else both)
+            _lift(rows, classes, matrix[learnt], unseen[learnt], centre) for matrix in (text, both)
         ]
         names = tuple(class_names[k] for k in learnt.tolist())
         return cls(names, np.array([_short(x) for x in centre]), *map(_short, lifts))
@@ -124,8 +126,37 @@ class Balance:
         return cls(tuple(names), mean, *map(float, lifts))  # type: ignore[arg-type]
 
 
+def with_images(
+    head: LinearHead, rows: Floats, labels: NDArray[np.integer], unseen: Floats
+) -> LinearHead:
+    """Learn the residual of a text from images and their crops, (n, 1 + V, D), and its balance.
+
+    `unseen` are class rows of words that have seen no image. Classes without images have no residual.
+    """
+    text, seen = head.weights / np.float32(head.rounds), np.unique(labels)
+    residual = fit_residual(rows, np.searchsorted(seen, labels), text[seen], unseen[seen])
+    head = head.with_residual(of_all_classes(residual, seen, len(text)))
+    return in_balance(head, rows[:, 0], labels, unseen)
+
+
+def of_all_classes(residual: Residual, seen: NDArray[np.integer], count: int) -> Residual:
+    """Return a residual of so many classes, of those that were seen."""
+    weights = np.zeros((count, residual.weights.shape[1]), dtype=residual.weights.dtype)
+    weights[seen] = residual.weights
+    return replace(residual, weights=weights)
+
+
+def in_balance(
+    head: LinearHead, rows: Floats, labels: NDArray[np.integer], unseen: Floats
+) -> LinearHead:
+    """Note what keeps classes without images, of now or later, in balance with the others."""
+    head = replace(head, balance=None)
+    text, both = (one.matrix / np.float32(one.rounds) for one in (head.without_residual(), head))
+    return replace(head, balance=Balance.of(head.class_names, rows, labels, text, both, unseen))
+
+
 def _lift(
-    rows: Floats, labels: NDArray[np.intp], matrix: Floats, unseen: Floats, centre: Floats
+    rows: Floats, labels: NDArray[np.integer], matrix: Floats, unseen: Floats, centre: Floats
 ) -> float:
     """Return the lift that suits classes which pretend to be added, each to all the others."""
     along = rows @ centre / (centre @ centre)
