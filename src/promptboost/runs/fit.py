@@ -25,7 +25,15 @@ from promptboost.files import json_text, write_bytes
 from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
-from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
+from promptboost.runs.learned import (
+    Learned,
+    TaskEmbeddings,
+    embed_task,
+    learn,
+    measure,
+    measured_rows,
+    shares_of_words,
+)
 from promptboost.runs.preflight import (
     START_AGAIN,
     check_inputs,
@@ -286,16 +294,21 @@ def write_run(
 
 def _predictions(task: Task, embeddings: TaskEmbeddings, learned: Learned) -> str:
     """Return the table of ``predictions.csv``."""
-    rows = embeddings.learn[:, 0] if task.kind is None else embeddings.held_out
+    rows = measured_rows(task, embeddings)
     chances = learned.head.predict_proba(rows)
     best = learned.head.predict_index(rows)
+    words = shares_of_words(learned.head, rows)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["picture", "label", "predicted", "probability"])  # read by other programs
+    # Read by other programs, so a column more is the last.
+    table.writerow(
+        ["picture", "label", "predicted", "probability", *(["words"] if words is not None else [])]
+    )
     labels = [image.label for image in task.measured.images]
     for i, (name, label) in enumerate(zip(image_ids(task.measured), labels, strict=True)):
         guess = int(best[i])
-        table.writerow([name, label, task.class_names[guess], f"{chances[i, guess]:.6f}"])
+        share = [] if words is None else [f"{words[i]:.3f}"]
+        table.writerow([name, label, task.class_names[guess], f"{chances[i, guess]:.6f}", *share])
     return text.getvalue()
 
 

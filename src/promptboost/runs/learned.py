@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from promptboost.boosting import BoostSettings, GridPool, Shots
 from promptboost.boosting.grid import GridRows, side_by_side
@@ -242,6 +243,7 @@ def measure(
         if guess.name in ("zero-shot", OURS)
     }
     names, measured = task.class_names, task.measured
+    words = shares_of_words(head, measured_rows(task, embeddings))
     statistics = pool.statistics()
     return Results(
         task=_task_facts(task, settings),
@@ -258,12 +260,12 @@ def measure(
             unused=tuple(pool.unused),
             chosen=chosen_sources(pool, ensemble),
         ),
-        residual=_residual_result(learned, task, embeddings),
+        residual=_residual_result(learned, task, words),
         methods=tuple(guess.result(labels, learn_labels, inspection.leaked) for guess in guesses),
         staged=tuple(_stages(task, embeddings, ensemble, embedder)),
         per_class=per_class(names, measured.labels, shown),
-        confusions=confusions(names, measured.labels, shown[OURS], image_ids(measured)),
-        hardest=_hardest(task, ensemble, ours.learn),
+        confusions=confusions(names, measured.labels, shown[OURS], image_ids(measured), words),
+        hardest=_hardest(task, ensemble, ours.learn, shares_of_words(head, embeddings.learn[:, 0])),
         transfers=_on_further(task, embeddings, learned),
     )
 
@@ -303,15 +305,26 @@ def _on_further(
     )
 
 
-def _residual_result(
-    learned: Learned, task: Task, embeddings: TaskEmbeddings
-) -> ResidualResult | None:
-    """Measure how much of the answers is words."""
-    residual, head = learned.residual, learned.head
-    if residual is None or not isinstance(head, LinearHead):
+def measured_rows(task: Task, embeddings: TaskEmbeddings) -> UnitRows:
+    """Return the embeddings of the images that figures are about."""
+    return embeddings.learn[:, 0] if task.kind is None else embeddings.held_out
+
+
+def shares_of_words(head: AnyHead, rows: UnitRows) -> NDArray[np.float64] | None:
+    """Return how much of each answer is words; None where all of it is, as there is no residual."""
+    if not isinstance(head, LinearHead) or head.residual is None:
         return None
-    rows = embeddings.learn[:, 0] if task.kind is None else embeddings.held_out
-    shares, labels = word_shares(head, rows), task.measured.labels
+    return word_shares(head, rows)
+
+
+def _residual_result(
+    learned: Learned, task: Task, words: NDArray[np.float64] | None
+) -> ResidualResult | None:
+    """Sum up how much of the answers is words."""
+    residual, labels = learned.residual, task.measured.labels
+    if residual is None:
+        return None
+    shares = np.ones(len(labels)) if words is None else words
     text_loss, loss = residual.losses or (None, None)
     return ResidualResult(
         penalty=residual.penalty if np.isfinite(residual.penalty) else None,
@@ -344,7 +357,12 @@ def _stages(
     ]
 
 
-def _hardest(task: Task, ensemble: PromptEnsemble, guesses: Indices) -> tuple[HardImage, ...]:
+def _hardest(
+    task: Task,
+    ensemble: PromptEnsemble,
+    guesses: Indices,
+    words: NDArray[np.float64] | None,
+) -> tuple[HardImage, ...]:
     """List the learning images by their weight at the end of the fit, heaviest first."""
     ids = image_ids(task.learn)
     weights = np.array([ensemble.sample_weights.get(name, 0.0) for name in ids])
@@ -355,6 +373,7 @@ def _hardest(task: Task, ensemble: PromptEnsemble, guesses: Indices) -> tuple[Ha
             task.learn.images[i].label,
             task.class_names[int(guesses[i])],
             float(weights[i]),
+            None if words is None else float(words[i]),
         )
         for i in map(int, order)
     )
