@@ -382,6 +382,14 @@ class LinearHead(SavedHead):
         return np.asarray(balanced, dtype=np.float32)
 
     @property
+    def beside_text(self) -> NDArray[np.float32] | None:
+        """The residual, with what keeps added classes in balance, as logits are made of it."""
+        known = self.class_names if self.balance is None else self.balance.class_names
+        if self.text_scale is None or set(self.class_names) <= set(known):
+            return self.residual
+        return (self.matrix - self.weights) * np.float32(self.text_scale / self.rounds)
+
+    @property
     def residual_digest(self) -> str:
         """Changes with the residual, the factor on the text beside it, and the classes."""
         facts = json.dumps([list(self.class_names), self.text_scale]).encode()
