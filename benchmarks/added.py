@@ -23,6 +23,7 @@ from promptboost.data.shots import Task, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.evaluation.baselines import pool_heads
 from promptboost.evaluation.world import pool_for
+from promptboost.model import LinearHead
 from promptboost.model.head_files import AnyHead, write_head
 from promptboost.pool import PLAIN_TEMPLATE
 from promptboost.runs.learned import embed_task, learn
@@ -88,7 +89,8 @@ def main() -> None:
                 task, settings, asked.source, name, embedder
             ):
                 alone, given = before.predict(rows), after.predict(rows)
-                bare = replace(after, balance=None).predict(rows)  # type: ignore[call-arg]
+                assert isinstance(after, LinearHead)
+                bare = replace(after, balance=None).predict(rows)
                 figures.setdefault((answers, sentences), []).append(
                     [
                         np.mean(alone[old] == truth[old]),

@@ -375,7 +375,7 @@ class PromptClassifier:
             check_known(self.ensemble, label)
         if len(set(given)) < 2:
             raise LabelError("images of two classes or more are needed")
-        text = self.ensemble.embed_texts(self.embedder)
+        text = embed_ensemble(self.ensemble, self.embedder)
         if not isinstance(text, LinearHead):
             raise SettingError("a text whose rounds vote (algorithm samme) has no residual")
         if holds_images(images):

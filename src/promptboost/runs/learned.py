@@ -166,7 +166,7 @@ def learn(
     )
     heads: list[AnyHead] = []
     residuals: list[Residual | None] = []
-    images = (embeddings, *embeddings.further)
+    images: list[TaskEmbeddings | FurtherEmbeddings] = [embeddings, *embeddings.further]
     for number, one in enumerate((embedder, *further)):
         head, residual = embed_ensemble(ensemble, one), None
         if settings.residual and isinstance(head, LinearHead):
