@@ -9,8 +9,8 @@ from promptboost.model import PromptEnsemble
 from promptboost.runs.predict import Predictor
 
 
-def answers(task, *paths, text_only=False, **options):
-    predictor = Predictor.open(task / "run", progress=False, text_only=text_only)
+def answers(task, *paths, text_only=False, cache=True, **options):
+    predictor = Predictor.open(task / "run", progress=False, text_only=text_only, cache=cache)
     return list(predictor.predict([task / path for path in paths], **options))
 
 
