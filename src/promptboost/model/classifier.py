@@ -43,10 +43,12 @@ __all__ = [
     "AnyHead",
     "PromptClassifier",
     "check_head_file",
+    "check_share",
     "embed_ensemble",
     "encoder_slug",
     "head_file",
     "load",
+    "sure_ones",
     "write_head",
 ]
 
