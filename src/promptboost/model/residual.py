@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting.composition import log_losses
+from promptboost.boosting.gradient.scale import lowest
 from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
 
 Floats = NDArray[np.floating]
@@ -338,11 +339,12 @@ def _suited(
     """
     n = len(labels)
     further = scores[np.arange(n), labels] - scores.mean(axis=1)
-    losses = [
-        counted @ (log_losses(scores * factor, labels) + further * factor / (2 * n + 1))
-        for factor in factors
-    ]
-    return float(f"{factors[int(np.argmin(losses))]:.4g}")
+
+    def loss(factor: float) -> float:
+        losses = log_losses(scores * factor, labels) + further * factor / (2 * n + 1)
+        return float(counted @ losses)
+
+    return float(f"{lowest(loss, factors):.4g}")
 
 
 @dataclass(frozen=True)
