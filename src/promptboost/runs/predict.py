@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
-from promptboost.data import ImageError, LabelledImage, check_images, find_images
+import numpy as np
+
+from promptboost.data import LabelledImage, find_images
+from promptboost.encoders.stream import ImageStream
 from promptboost.errors import DataError, RunError
 from promptboost.model.classifier import PromptClassifier, load
 from promptboost.runs.run_folder import RunFolder
-
-_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -64,33 +64,31 @@ class Predictor:
     def predict(self, paths: Sequence[str | Path], top_k: int = 1) -> Iterator[Prediction]:
         """Answer for each image in turn; folders stand for all images below them.
 
-        An image that cannot be read has an answer that says so.
+        An image that cannot be read has an answer that says so. Each is decoded once, while the
+        encoders look at those before it.
         """
         listing = find_images(paths)
         if not listing.images and not listing.bad:
             raise DataError(f"there are no images in {', '.join(map(str, paths))}")
         for bad in listing.bad:
             yield Prediction(bad.path, problem=bad.reason)
-        images = iter(listing.images)
-        while part := list(islice(images, _AT_ONCE)):
-            yield from self._answers(part, top_k)
+        if listing.images:
+            yield from self._answers(listing.images, top_k)
 
-    def _answers(self, images: list[LabelledImage], top_k: int) -> Iterator[Prediction]:
-        bad = {item.path: item.reason for item in check_images(images, progress=False)}
-        answers = iter(self._best(images, top_k, bad))
-        for image in images:
-            if image.name in bad:
-                yield Prediction(image.name, problem=bad[image.name])
-            else:
-                yield Prediction(image.name, tuple(next(answers)))
-
-    def _best(
-        self, images: list[LabelledImage], top_k: int, bad: dict[str, str]
-    ) -> list[list[tuple[str, float]]]:
-        """Answer for the images that can be read; add the others to `bad`."""
-        while sound := [image for image in images if image.name not in bad]:
-            try:
-                return self.classifier.top_k(sound, top_k)
-            except ImageError as error:  # changed since it was checked
-                bad[error.bad.path] = error.bad.reason
-        return []
+    def _answers(self, images: Sequence[LabelledImage], top_k: int) -> Iterator[Prediction]:
+        members = getattr(self.classifier, "members", (self.classifier,))
+        embedders = [member.embedder for member in members]
+        with embedders[0].bar(len(images), "predicting", "images", leave=False) as bar:
+            for block in ImageStream(images, embedders, bar=bar):
+                sound = [index for index in range(len(block.images)) if index not in block.bad]
+                chances = [
+                    member.predict_proba(rows[sound, 0])
+                    for member, rows in zip(members, block.rows, strict=True)
+                    if sound
+                ]
+                answers = iter(self.classifier.best(np.mean(chances, axis=0), top_k) if sound else ())
+                for index, image in enumerate(block.images):
+                    if index in block.bad:
+                        yield Prediction(image.name, problem=block.bad[index].reason)
+                    else:
+                        yield Prediction(image.name, tuple(next(answers)))
