@@ -88,7 +88,12 @@ class DataSource:
         return DataSource(str(path) if self.path.exists() else self.text, path)
 
     def load(
-        self, *, on_bad: OnBad = "skip", check: bool = True, workers: int | None = None, progress: bool = True
+        self,
+        *,
+        on_bad: OnBad = "skip",
+        check: bool = True,
+        workers: int | None = None,
+        progress: bool = True,
     ) -> Dataset:
         """Read the images; see :func:`load_data`."""
         if self.path is None:
@@ -130,8 +135,9 @@ def load_data(
         What to do about files that cannot be used: go on without them (they are listed in the
         dataset's ``bad``), or raise.
     check : bool, default=True
-        Decode every image now, on so many `workers` (by default the threads of this process), to find the bad ones; without, a bad one is an
-        error later. Of a benchmark only both ends of each file are looked at.
+        Decode every image now, on so many `workers` (by default the threads of the process), to find
+        the bad ones; without, a bad one is an error later. Of a benchmark only both ends of each file
+        are looked at.
     progress : bool, default=True
         Show a progress bar on a terminal.
 
@@ -168,7 +174,10 @@ def check_images(
     """
     items = images.images if isinstance(images, Dataset) else images
     bad: list[BadImage] = []
-    with ThreadPoolExecutor(workers or thread_count()) as threads, checking_bar(len(items), progress) as bar:
+    with (
+        ThreadPoolExecutor(workers or thread_count()) as threads,
+        checking_bar(len(items), progress) as bar,
+    ):
         for problem in threads.map(LabelledImage.check, items):
             bar.update()
             if problem is not None:

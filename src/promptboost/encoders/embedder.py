@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from promptboost.encoders.store import EmbeddingStore
 
+
 @dataclass(frozen=True)
 class EmbeddedTexts:
     """Embeddings of texts, found by text; calling it returns those of a list."""
@@ -79,6 +80,8 @@ class Embedder:
     dtype: Literal["float32", "float16"] = "float32"
     #: Time spent on "images" and on "texts".
     seconds: dict[str, float] = field(default_factory=lambda: {"images": 0.0, "texts": 0.0})
+    #: How many views of "images" and how many "texts" were computed, and not found.
+    computed: dict[str, int] = field(default_factory=lambda: {"images": 0, "texts": 0})
     # What makes it an encoder.
     id: str = field(init=False, repr=False)
     fingerprint: str = field(init=False, repr=False)
@@ -178,14 +181,14 @@ class Embedder:
     ) -> UnitRows:
         """Embed texts as unit rows; `progress` is told how many more of them are done."""
         if self.store is None:
-            return np.asarray(self.encoder.encode_texts(texts))
+            return self._computed(texts)
         from promptboost.encoders.store import text_key
 
         try:
             return self.store.get_or_compute(
                 self.fingerprint,
                 [text_key(text) for text in texts],
-                lambda positions: self.encoder.encode_texts([texts[i] for i in positions]),
+                lambda positions: self._computed([texts[i] for i in positions]),
                 dim=self.dim,
                 batch=STORED_AT_ONCE,
                 dtype=self.dtype,
@@ -194,7 +197,11 @@ class Embedder:
             )
         except StoreError as error:
             self.do_without(error)
-            return np.asarray(self.encoder.encode_texts(texts))
+            return self._computed(texts)
+
+    def _computed(self, texts: Sequence[str]) -> UnitRows:
+        self.computed["texts"] += len(texts)
+        return np.asarray(self.encoder.encode_texts(texts))
 
     def do_without(self, error: StoreError) -> None:
         """Keep nothing from now on: a store only saves time, and its faults are no reason to stop."""

@@ -194,6 +194,7 @@ class ImageStream:
             for some in batches(places, ENCODED_AT_ONCE):
                 encoded = embedder.encoder.encode_images([decoded[place] for place in some])
                 rows[tuple(np.transpose(some))] = encoded
+                embedder.computed["images"] += len(some)
                 if self.bar is not None and embedder is self.embedders[-1]:
                     self.bar.update(len(some))
 
@@ -201,7 +202,9 @@ class ImageStream:
         """Store what is new, and give repeated images the embeddings of the first of them."""
         first = _first(block.keys)
         repeated = [first[key] for key in block.keys]
-        for number, (embedder, places) in enumerate(zip(self.embedders, block.missing, strict=True)):
+        for number, (embedder, places) in enumerate(
+            zip(self.embedders, block.missing, strict=True)
+        ):
             rows = block.rows[number].reshape(-1, embedder.dim)
             new = [i * self.views + view for i, view in places if i not in block.bad]
             if new and embedder.store is not None:

@@ -86,7 +86,9 @@ class Predictor:
                     for member, rows in zip(members, block.rows, strict=True)
                     if sound
                 ]
-                answers = iter(self.classifier.best(np.mean(chances, axis=0), top_k) if sound else ())
+                answers = iter(
+                    self.classifier.best(np.mean(chances, axis=0), top_k) if sound else ()
+                )
                 for index, image in enumerate(block.images):
                     if index in block.bad:
                         yield Prediction(image.name, problem=block.bad[index].reason)
