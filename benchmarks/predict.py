@@ -86,7 +86,7 @@ def peak_memory() -> Iterator[list[int]]:
     def watch() -> None:
         while running:
             grown[0] = max(grown[0], anonymous() - before)
-            time.sleep(0.02)
+            time.sleep(0.2)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -111,6 +111,10 @@ def measure(encoder: str, count: int, repeat: int) -> dict[str, Any]:
         list(predictor.predict(files[:8]))
         peak = 0
 
+        def encode_again(decoded: list[Image.Image], passes: int) -> None:
+            for _ in range(passes):
+                network.encode_images(decoded)
+
         def decode_all() -> None:
             with ThreadPoolExecutor(thread_count()) as threads:
                 for _ in threads.map(lambda file: read_image(file).size, files):
@@ -123,8 +127,8 @@ def measure(encoder: str, count: int, repeat: int) -> dict[str, Any]:
             peak = max(peak, grown[0])
             decoding.add(decode_all, count)
             decoded = [read_image(file) for file in files[:DECODED]]
-            for _ in range(max(1, count // DECODED // 2)):
-                tower.add(partial(network.encode_images, decoded), len(decoded))
+            passes = max(1, round(count / len(decoded)))
+            tower.add(partial(encode_again, decoded, passes), passes * len(decoded))
         EmbeddingStore().clear()
     best = 1 / (1 / tower.rate + 1 / decoding.rate)
     work = tower.milliseconds + decoding.milliseconds
