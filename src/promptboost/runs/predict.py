@@ -9,7 +9,7 @@ import numpy as np
 from promptboost.data import LabelledImage, find_images
 from promptboost.encoders.stream import ImageStream
 from promptboost.errors import DataError, RunError
-from promptboost.model.classifier import PromptClassifier, load
+from promptboost.model.classifier import PromptClassifier, check_share, load
 from promptboost.runs.run_folder import RunFolder
 
 
@@ -20,6 +20,7 @@ class Prediction:
     image: str  # its path
     best: tuple[tuple[str, float], ...] = ()  # classes and probabilities, most probable first
     problem: str | None = None  # why it could not be read
+    unsure: bool = False  # whether the best class is less probable than was asked for
 
 
 @dataclass(frozen=True)
@@ -61,21 +62,26 @@ class Predictor:
             raise RunError("the ensemble does not say which encoder it is for; add --encoder NAME")
         return cls(classifier)
 
-    def predict(self, paths: Sequence[str | Path], top_k: int = 1) -> Iterator[Prediction]:
+    def predict(
+        self, paths: Sequence[str | Path], top_k: int = 1, min_probability: float = 0.0
+    ) -> Iterator[Prediction]:
         """Answer for each image in turn; folders stand for all images below them.
 
-        An image that cannot be read has an answer that says so. Each is decoded once, while the
-        encoders look at those before it.
+        An image that cannot be read has an answer that says so, and so has one whose best class is less
+        probable than `min_probability`. Each is decoded once, while the encoders look at those before it.
         """
+        check_share("min_probability", min_probability)
         listing = find_images(paths)
         if not listing.images and not listing.bad:
             raise DataError(f"there are no images in {', '.join(map(str, paths))}")
         for bad in listing.bad:
             yield Prediction(bad.path, problem=bad.reason)
         if listing.images:
-            yield from self._answers(listing.images, top_k)
+            yield from self._answers(listing.images, top_k, min_probability)
 
-    def _answers(self, images: Sequence[LabelledImage], top_k: int) -> Iterator[Prediction]:
+    def _answers(
+        self, images: Sequence[LabelledImage], top_k: int, min_probability: float
+    ) -> Iterator[Prediction]:
         members = getattr(self.classifier, "members", (self.classifier,))
         embedders = [member.embedder for member in members]
         with embedders[0].bar(len(images), "predicting", "images", leave=False) as bar:
@@ -93,4 +99,5 @@ class Predictor:
                     if index in block.bad:
                         yield Prediction(image.name, problem=block.bad[index].reason)
                     else:
-                        yield Prediction(image.name, tuple(next(answers)))
+                        best = tuple(next(answers))
+                        yield Prediction(image.name, best, unsure=best[0][1] < min_probability)
