@@ -103,7 +103,7 @@ class ImageStream:
         for block, index, images in self._decoded(pool):
             if index is not None and isinstance(images, BadImage):
                 block.bad[index] = images
-            elif index is not None:
+            elif index is not None and not isinstance(images, BadImage):
                 decoded.update({(index, view): image for view, image in images.items()})
             if index is None or len(decoded) >= ENCODED_AT_ONCE:
                 self._encode(block, decoded)
