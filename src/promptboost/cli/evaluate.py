@@ -5,7 +5,13 @@ from typing import Any
 
 import click
 
-from promptboost.cli.options import allow_download_option, embeds, run_argument
+from promptboost.cli.options import (
+    allow_download_option,
+    check_seen_with,
+    embeds,
+    run_argument,
+    seen_with_options,
+)
 from promptboost.cli.output import Output, percent, plain, speaks, table
 from promptboost.errors import command_name
 
@@ -21,8 +27,7 @@ _MOVED = {
 @click.command(name="evaluate")
 @run_argument
 @click.argument("data")
-@click.option("--encoder", help="See with another encoder than the run was fitted on.")
-@click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
+@seen_with_options
 @allow_download_option
 @embeds
 @speaks
@@ -30,7 +35,8 @@ def evaluate(
     out: Output,
     run: Path,
     data: str,
-    encoder: str | None,
+    encoders: tuple[str, ...],
+    ensemble: bool,
     text_only: bool,
     allow_download: bool,
     no_cache: bool,
@@ -43,10 +49,12 @@ def evaluate(
     """
     from promptboost.runs.evaluate import evaluate_run
 
+    check_seen_with(encoders, ensemble)
     figures = evaluate_run(
         run,
         data,
-        encoder=encoder,
+        encoder=encoders or None,
+        average=ensemble,
         text_only=text_only,
         cache=not no_cache,
         progress=out.progress,

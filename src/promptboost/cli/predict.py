@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.options import allow_download_option, embeds, run_argument
+from promptboost.cli.options import (
+    allow_download_option,
+    check_seen_with,
+    embeds,
+    run_argument,
+    seen_with_options,
+)
 from promptboost.cli.output import (
     JOINERS,
     UNUSABLE,
@@ -42,17 +48,7 @@ promptboost predict run holiday/ --format csv > answers.csv
     default="table",
     show_default=True,
 )
-@click.option(
-    "--encoder",
-    "encoders",
-    multiple=True,
-    help="See with another encoder than the run was fitted on, or with one of several. Of those that "
-    "are given, the probabilities are averaged.",
-)
-@click.option(
-    "--ensemble", is_flag=True, help="See with all encoders the run was fitted on, averaged."
-)
-@click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
+@seen_with_options
 @allow_download_option
 @embeds
 @speaks
@@ -75,11 +71,9 @@ def predict(
     code is 2 only if none can be read. The scale of probabilities was chosen by the fit, on images
     set aside.
     """
-    from promptboost.errors import SettingError
     from promptboost.runs.predict import Predictor
 
-    if ensemble and encoders:
-        raise SettingError("--ensemble means all encoders of the run: leave --encoder out")
+    check_seen_with(encoders, ensemble)
     progress = out.progress and layout == "table"
     predictor = Predictor.open(
         run,
