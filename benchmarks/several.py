@@ -54,20 +54,20 @@ class TokenTable(ConseEncoder):
 ENCODERS = {
     "conse:lite0": "lite0/L6",
     "conse:lite2": "lite2/L3",
-    "conse:lite2-l6": "lite2/L6",
     "conse:lite0-l3": "lite0/L3",
+    "conse:lite2-l6": "lite2/L6",
     "tokens:lite0": "lite0/T",
     "tokens:lite2-l6": "lite2/T",
 }
 #: No row of the tables is learnt on these.
-UNSEEN = ("conse:lite0-l3", "tokens:lite0", "tokens:lite2-l6")
+UNSEEN = ("conse:lite2-l6", "tokens:lite0", "tokens:lite2-l6")
 #: Learnt on: one, two that share nothing, and three.
 SETTINGS = (
     ("conse:lite0",),
     ("conse:lite2",),
-    ("conse:lite2-l6",),
+    ("conse:lite0-l3",),
     ("conse:lite0", "conse:lite2"),
-    ("conse:lite0", "conse:lite2", "conse:lite2-l6"),
+    ("conse:lite0", "conse:lite2", "conse:lite0-l3"),
 )
 COMPOSERS = {"gradient": "promptboost?residual=off", "greedy": "tpb?rounds={rounds}"}
 
