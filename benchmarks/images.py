@@ -2,8 +2,9 @@
 
     python -m benchmarks.images DATA [--prompts FILE ...] [--shots 1 2 4 8] [--seeds 1 2 3]
 
-Fits on conse:lite0, and on conse:lite2 at once up to 4 shots, moves the text to conse:lite2, and prints mean
-accuracies in per cent. Columns that begin with target are on the second encoder. Embeddings are kept in the store, so it can be stopped and run again.
+Fits on conse:lite0, and up to 4 shots on conse:lite2 at once, moves the text there, and prints mean
+accuracies in per cent; columns that begin with target are on the second encoder. Embeddings are kept in the
+store, so it can be stopped and run again.
 """
 
 import argparse

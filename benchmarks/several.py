@@ -4,9 +4,9 @@
 
 The encoders are the four ConSE combinations of two image nets and two sentence encoders (MiniLM L6 and L3),
 and two that read with the bare token table of MiniLM (T), on which nothing is learnt: encoders of another
-kind. Each row is learnt on those it names, one, two or three, and measured on all, by the words alone. Every
-fit is kept in OUT as soon as it is there, as ``promptboost compare`` does: stop it, and the same command
-goes on. Printed are the means over sets, then those of each set, in per cent.
+kind. Each row is learnt on those it names, one, two or three, and measured on all, by the words alone.
+Every fit is kept in OUT as soon as it is there, as ``promptboost compare`` does: stop it, and the same
+command goes on. Printed are the means over sets, then those of each set, in per cent.
 
 What is *kept* of an encoder is the share of its gain over zero-shot that a text learnt on it alone has.
 """
@@ -163,14 +163,17 @@ def table(found: Means, *, over_sets: bool = False) -> str:
     for group in [sets] if over_sets else [[name] for name in sets]:
         rows = dict.fromkeys(key[1:4] for key in found if key[0] == group[0])
         for composer, shots, names in rows:
-            if any((name, composer, shots, names, e) not in found for name in group for e in ENCODERS):
+            if any(
+                (name, composer, shots, names, e) not in found for name in group for e in ENCODERS
+            ):
                 continue  # a mean over fewer sets would compare unlike things
             mean = {
                 e: float(np.mean([found[name, composer, shots, names, e] for name in group]))
                 for e in ENCODERS
             }
             shown = [
-                f"{mean[e]:.1f}" if e in names or not names else f"({mean[e]:.1f})" for e in ENCODERS
+                f"{mean[e]:.1f}" if e in names or not names else f"({mean[e]:.1f})"
+                for e in ENCODERS
             ]
             unseen = float(np.mean([mean[e] for e in UNSEEN]))
             label = " + ".join(ENCODERS[e] for e in names) or "zero-shot"

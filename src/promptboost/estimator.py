@@ -337,9 +337,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.head_ = self._embedded[0].head
         self._final = AveragedHead(tuple(one.final() for one in self._embedded))
 
-    def transfer(
-        self, encoder: Encoder | str | Sequence[Encoder | str]
-    ) -> "PromptBoostClassifier":
+    def transfer(self, encoder: Encoder | str | Sequence[Encoder | str]) -> "PromptBoostClassifier":
         """Return a fitted classifier with the same text on another encoder; this one stays."""
         check_is_fitted(self)
         if encoder is None:

@@ -45,7 +45,9 @@ def test_on_both_encoders_only_few_shots_are_learnt(task, monkeypatch):
     assert None not in one.values()
     assert [name for name, value in two.items() if value is None] == both
     text = _summary({**quick_demo(task, task / "demo")})
-    learnt_on_both = [line for line in text.splitlines() if "learnt on both" in line and "%" in line]
+    learnt_on_both = [
+        line for line in text.splitlines() if "learnt on both" in line and "%" in line
+    ]
     assert len(learnt_on_both) == 3
     assert all(line.endswith("–") for line in learnt_on_both)
 

@@ -201,9 +201,7 @@ def test_an_evaluation_sees_with_one_or_with_all(capsys, both):
     assert measured("--ensemble") == (f"{A} + {B}", right(A, B))
     assert measured("--encoder", B, "--encoder", A) == (f"{B} + {A}", right(B, A))
     assert measured("--ensemble", "--text-only")[1] == right(A, B, text_only=True)
-    refused = call(
-        capsys, "evaluate", both / "run", both / "images", "--ensemble", "--encoder", A
-    )
+    refused = call(capsys, "evaluate", both / "run", both / "images", "--ensemble", "--encoder", A)
     assert refused.code == 2
     assert "leave --encoder out" in refused.err
 
