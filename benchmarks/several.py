@@ -6,7 +6,7 @@ The encoders are the four ConSE combinations of two image nets and two sentence 
 and two that read with the bare token table of MiniLM (T), on which nothing is learnt: encoders of another
 kind. Each row is learnt on those it names, one, two or three, and measured on all, by the words alone.
 Every fit is kept in OUT as soon as it is there, as ``promptboost compare`` does: stop it, and the same
-command goes on. Printed are the means over sets, then those of each set, in per cent.
+command goes on. Printed are a summary and every figure, means over draws in per cent.
 
 What is *kept* of an encoder is the share of its gain over zero-shot that a text learnt on it alone has.
 """
@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -98,7 +98,7 @@ def measure(
     ours = COMPOSERS[composer].format(rounds=rounds)
     figures = []
     for home in dict.fromkeys(names[0] for names in settings):
-        learnt_on = {"zero-shot": ()} if home == settings[0][0] else {}
+        learnt_on: dict[str, Names] = {"zero-shot": ()} if home == settings[0][0] else {}
         for names in settings:
             if names[0] == home:
                 joined = "&" if "?" in ours else "?"
@@ -149,56 +149,61 @@ def kept(found: Means, data: str, composer: str, shots: int, names: Names, encod
     return (here - zero_shot) / (alone - zero_shot)
 
 
-def table(found: Means, *, over_sets: bool = False) -> str:
-    """Return Markdown: a row for each setting, in brackets encoders that it was not learnt on.
+def summary(found: Means) -> str:
+    """Return Markdown: what is kept on each encoder learnt on, and the mean accuracy on those unseen.
 
-    With `over_sets`, the mean of all sets; what is kept is then the least of any set, which is named.
+    *One* is the mean of the two texts that are each learnt on one encoder of *two*.
     """
-    sets = list(dict.fromkeys(key[0] for key in found))
-    titles = list(ENCODERS.values())
+    *_, two, three = SETTINGS
     lines = [
-        f"| | shots | learnt on | {' | '.join(titles)} | unseen | kept |",
-        f"|---|--:|---|{'--:|' * (len(titles) + 1)}---|",
+        "| | shots | kept by two on lite0/L6, lite2/L3 | by three, and on lite0/L3 | unseen: zero-shot "
+        "| one | two | three |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    for group in [sets] if over_sets else [[name] for name in sets]:
-        rows = dict.fromkeys(key[1:4] for key in found if key[0] == group[0])
-        for composer, shots, names in rows:
-            if any(
-                (name, composer, shots, names, e) not in found for name in group for e in ENCODERS
-            ):
+    groups = dict.fromkeys((key[1], key[2]) for key in found)
+    sets = list(dict.fromkeys(key[0] for key in found))
+    for names in [*([name] for name in sets), *([sets] if len(sets) > 1 else [])]:
+        for composer, shots in groups:
+            if any((name, composer, shots, three, three[-1]) not in found for name in names):
                 continue  # a mean over fewer sets would compare unlike things
-            mean = {
-                e: float(np.mean([found[name, composer, shots, names, e] for name in group]))
-                for e in ENCODERS
-            }
-            shown = [
-                f"{mean[e]:.1f}" if e in names or not names else f"({mean[e]:.1f})"
-                for e in ENCODERS
+            shares = [
+                ", ".join(
+                    f"{100 * np.mean([kept(found, n, composer, shots, many, e) for n in names]):.0f} %"
+                    for e in many
+                )
+                for many in (two, three)
             ]
-            unseen = float(np.mean([mean[e] for e in UNSEEN]))
-            label = " + ".join(ENCODERS[e] for e in names) or "zero-shot"
-            label = f"{composer}, {label}" if names else label
-            shares = {
-                (name, e): kept(found, name, composer, shots, names, e)
-                for name in group
-                for e in (names if len(names) > 1 else ())
+            unseen = {
+                many: float(
+                    np.mean([found[n, composer, shots, many, e] for n in names for e in UNSEEN])
+                )
+                for many in ((), *SETTINGS)
             }
-            share = _least(shares, over_sets)
-            first = "mean" if over_sets else group[0]
-            lines.append(
-                f"| {first} | {shots} | {label} | {' | '.join(shown)} | {unseen:.1f} | {share} |"
-            )
+            one = float(np.mean([unseen[(e,)] for e in two]))
+            label = names[0] if len(names) == 1 else f"mean of {len(names)} sets"
+            cells = [f"{value:.1f}" for value in (unseen[()], one, unseen[two], unseen[three])]
+            label += "" if composer == "gradient" else f", {composer}"
+            lines.append(f"| {label} | {shots} | {' | '.join([*shares, *cells])} |")
     return "\n".join(lines)
 
 
-def _least(shares: Mapping[tuple[str, str], float], over_sets: bool) -> str:
-    """Return the share kept on each encoder of one set; of several, the least of all and where."""
-    if not over_sets:
-        return ", ".join(f"{100 * share:.0f} %" for share in shares.values())
-    if not shares:
-        return ""
-    (data, encoder), share = min(shares.items(), key=lambda item: item[1])
-    return f"≥ {100 * share:.0f} % ({data}, {ENCODERS[encoder]})"
+def table(found: Means) -> str:
+    """Return Markdown: a row for each fit, in brackets encoders that it was not learnt on."""
+    lines = [
+        f"| | shots | learnt on | {' | '.join(ENCODERS.values())} |",
+        f"|---|--:|---|{'--:|' * len(ENCODERS)}",
+    ]
+    order = ((), *SETTINGS)
+    rows = dict.fromkeys(sorted((key[:4] for key in found), key=lambda row: order.index(row[3])))
+    for data, composer, shots, names in sorted(rows, key=lambda row: row[:3]):
+        shown = []
+        for e in ENCODERS:
+            mean = f"{found[data, composer, shots, names, e]:.1f}"
+            shown.append(mean if e in names or not names else f"({mean})")
+        label = " + ".join(ENCODERS[e] for e in names) or "zero-shot"
+        label += "" if composer == "gradient" else f", {composer}"
+        lines.append(f"| {data} | {shots} | {label} | {' | '.join(shown)} |")
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -230,8 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if asked.json:
                 asked.json.write_text(json.dumps([vars(one) for one in figures]))
     found = means(figures)
-    if len(asked.data) > 1:
-        print(table(found, over_sets=True), end="\n\n")
+    print(summary(found), end="\n\n")
     print(table(found))
 
 

@@ -96,8 +96,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         By default labels are names themselves, and must be texts where there is an encoder.
     {settings}
     average : bool, default=False
-        On a list of encoders, answer with the mean of their probabilities. It is more accurate, and
-        each image is embedded by all of them.
+        On a list of encoders, answer with the mean of their probabilities. That is a little more
+        accurate, and each image is embedded by all of them.
     cache : bool or path-like, default=True
         Where embeddings are kept: the store that the command line uses, none, or a folder.
     random_state : int, RandomState or None, default=None

@@ -38,10 +38,10 @@ class AveragedHead:
             return self.heads[0].predict_index(rows[0])
         return np.asarray(self.predict_proba(rows).argmax(axis=1))
 
-    def decision_function(self, rows: Sequence[ArrayLike]) -> NDArray[np.floating]:
-        """Return the logarithm of the mean probability, centred over the classes: (n, K)."""
+    def decision_function(self, rows: Sequence[ArrayLike]) -> NDArray[np.float64]:
+        """Return the logarithm of the mean probability, centred over the classes; of one, its vote."""
         if len(self.heads) == 1:
-            return self.heads[0].decision_function(rows[0])
+            return np.asarray(self.heads[0].decision_function(rows[0]))
         return log_odds(self.predict_proba(rows))
 
 
