@@ -9,6 +9,7 @@ from promptboost.cli.options import (
     allow_download_option,
     check_seen_with,
     embeds,
+    min_probability_option,
     run_argument,
     seen_with_options,
 )
@@ -28,6 +29,7 @@ _MOVED = {
 @run_argument
 @click.argument("data")
 @seen_with_options
+@min_probability_option
 @allow_download_option
 @embeds
 @speaks
@@ -38,6 +40,7 @@ def evaluate(
     encoders: tuple[str, ...],
     ensemble: bool,
     text_only: bool,
+    min_probability: float | None,
     allow_download: bool,
     no_cache: bool,
     device: str | None,
@@ -56,6 +59,7 @@ def evaluate(
         encoder=encoders or None,
         average=ensemble,
         text_only=text_only,
+        min_probability=min_probability,
         cache=not no_cache,
         progress=out.progress,
         device=device,
@@ -94,6 +98,10 @@ def _summary(figures: dict[str, Any]) -> str:
         ending = f"without the {figures['learnt_from']} held-out {images} learnt from"
         said = [f"{_LABELS[m['name']]} {percent(m['unseen_accuracy'])} {ending}" for m in unseen]
         methods = "\n".join([methods, *said])
+    if sure := figures.get("sure"):
+        part = f"{percent(sure['accuracy'])} right on {percent(sure['coverage'])} of images"
+        counts = f"answered {sure['answered']}, unsure {figures['images'] - sure['answered']}"
+        methods += f"\n\nboosted at {sure['min_probability']:g}: {part} ({counts})"
     heading = f"{figures['images']} images, encoder {plain(figures['encoder'])}"
     return f"{heading}\n\n{methods}\n\n{classes}"
 
