@@ -53,6 +53,9 @@ def demo(out: Output, folder: Path) -> None:
 
 
 def _summary(figures: dict[str, Any]) -> str:
+    from promptboost.config import FitConfig
+    from promptboost.runs.demo import VIEWS_ON_BOTH
+
     source, target = figures["encoders"]
     name = plain(command_name())
     rows = figures["rows"]
@@ -70,9 +73,9 @@ def _summary(figures: dict[str, Any]) -> str:
             "",
             table(["", *shots], lines),
             "",
-            f"{plain(target)} has another image net and another sentence encoder. Text moves there as it "
-            "is; a",
-            "residual stays with its encoder. Learnt on both, only wording that both understand pays.",
+            f"{plain(target)} has another image net and another sentence encoder. Text moves there as it",
+            "is; a residual stays with its encoder. Learnt on both, only wording that both understand",
+            f"pays; to save time, from {VIEWS_ON_BOTH} crops of an image, not {FitConfig.views}, and few shots.",
             "",
             f"report   {plain(figures['report'])}",
             f"read it  {name} show {plain(figures['run'])}",

@@ -21,8 +21,8 @@ from promptboost.runs.run_folder import RunFolder
 SHOTS = (1, 2, 4, 8)
 SEEDS = (1, 2, 3)
 SOURCE, TARGET = "conse:lite0", "conse:lite2"
-#: Most shots to learn on both encoders: the second one looks at each image and its crops, too.
-MOST_ON_BOTH = 4
+#: Most shots, and crops of each image, to learn on both encoders: the second one looks at all of them, too.
+MOST_ON_BOTH, VIEWS_ON_BOTH = 4, 4
 
 # What a row holds beside ``shots``: the method, and whether it is measured on the second encoder.
 _ON_ONE = {
@@ -63,7 +63,7 @@ def run_demo(
     """Compare at several numbers of shots and seeds, and keep one run with its report.
 
     Kept in `folder`, where one that is there is replaced, is the run of most shots and the first seed.
-    Learnt on both encoders is only up to :data:`MOST_ON_BOTH` shots.
+    Learnt on both encoders is only up to :data:`MOST_ON_BOTH` shots, and from :data:`VIEWS_ON_BOTH` crops.
     """
     base = (settings or FitConfig()).merged({"encoder": encoders[0]})
     run = RunFolder(folder)
@@ -113,7 +113,8 @@ def _rows(request: CompareRequest, say: Callable[[str], None]) -> list[dict[str,
     if few:
         say(f"the same on both encoders at once, up to {max(few)} shots …")
         # By itself, so that the second encoder sees the images of these few shots only.
-        both = replace(request, shots=few)
+        views = min(request.words.views, max(VIEWS_ON_BOTH, request.words.views_per_round or 0))
+        both = replace(request, shots=few, words=request.words.merged({"views": views}))
         figures |= _figures(both, _ON_BOTH, also=request.transfers)
     return [
         {"shots": number, **{column: figures.get((column, number)) for column in COLUMNS}}
