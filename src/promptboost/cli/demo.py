@@ -75,7 +75,8 @@ def _summary(figures: dict[str, Any]) -> str:
             "",
             f"{plain(target)} has another image net and another sentence encoder. Text moves there as it",
             "is; a residual stays with its encoder. Learnt on both, only wording that both understand",
-            f"pays; to save time, from {VIEWS_ON_BOTH} crops of an image, not {FitConfig.views}, and few shots.",
+            f"pays; to save time, with {VIEWS_ON_BOTH} crops of an image, not {FitConfig.views}, and few "
+            "shots.",
             "",
             f"report   {plain(figures['report'])}",
             f"read it  {name} show {plain(figures['run'])}",
