@@ -537,8 +537,8 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
 def _residual_of(head: AnyHead) -> Residual | None:
     """Return the residual of a head that was kept; its penalty was not."""
-    if isinstance(head, LinearHead) and head.residual is not None and head.text_scale:
-        return Residual(head.residual, head.text_scale, penalty=0.0)
+    if isinstance(head, LinearHead) and head.beside_text is not None and head.text_scale:
+        return Residual(head.beside_text, head.text_scale, penalty=0.0)
     return None
 
 

@@ -27,14 +27,15 @@ from promptboost.evaluation.overlap import Inspection, inspect, inspect_known
 from promptboost.evaluation.world import pool_for
 from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.model.average import AveragedClassifier, AveragedHead
-from promptboost.model.classifier import (
+from promptboost.model.balance import with_images
+from promptboost.model.classifier import check_share
+from promptboost.model.head_files import (
     AnyHead,
     check_head_file,
-    check_share,
     embed_ensemble,
+    keep_residual,
     write_head,
 )
-from promptboost.model.residual import fit_residual
 from promptboost.pool import PromptPool
 from promptboost.runs.predict import Predictor
 from promptboost.runs.results import TransferResult, flat_answer, method_answer, old_names
@@ -191,7 +192,7 @@ def transfer_run(
     check_head_file(encoder, run)
     embedder = Embedder.open(encoder, cache=cache, progress=progress, device=device)
     measured = _held_out(folder, ensemble, source, progress)
-    pool, head = _pool(folder, ensemble), embed_ensemble(ensemble, embedder)
+    pool, head = run_pool(folder, ensemble), embed_ensemble(ensemble, embedder)
     if folder.settings.residual and isinstance(head, LinearHead):
         head = _with_residual(head, pool, measured.learn, folder.settings, embedder)
     head_path = folder.head_path(embedder.encoder.id)
@@ -234,8 +235,9 @@ def _with_residual(
     if pool is not None:
         unseen = pool_heads(pool, embedder)["zero-shot-80"]
     rows = embedder.images(learn, views=settings.views, view_scale=settings.view_scale)
-    text = head.weights / np.float32(head.rounds)
-    return head.with_residual(fit_residual(rows, learn.labels, text, unseen.weights))
+    head = with_images(head, rows, learn.labels, unseen.weights)
+    keep_residual(head, embedder)
+    return head
 
 
 def _read(folder: RunFolder) -> PromptEnsemble:
@@ -324,7 +326,7 @@ def _all_or_test(task: Task) -> Dataset:
     return Dataset(images, task.class_names, task.learn.bad)
 
 
-def _pool(folder: RunFolder, ensemble: PromptEnsemble) -> PromptPool | None:
+def run_pool(folder: RunFolder, ensemble: PromptEnsemble) -> PromptPool | None:
     """Make the run's pool again, or None if its sentences are gone or have changed."""
     try:
         pool = pool_for(folder.settings, folder.source, ensemble.class_names)
