@@ -7,9 +7,11 @@ import click
 
 from promptboost.cli.options import (
     allow_download_option,
+    check_seen_with,
     embeds,
     min_probability_option,
     run_argument,
+    seen_with_options,
 )
 from promptboost.cli.output import Output, percent, plain, speaks, table
 from promptboost.errors import command_name
@@ -26,8 +28,7 @@ _MOVED = {
 @click.command(name="evaluate")
 @run_argument
 @click.argument("data")
-@click.option("--encoder", help="See with another encoder than the run was fitted on.")
-@click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
+@seen_with_options
 @min_probability_option
 @allow_download_option
 @embeds
@@ -36,7 +37,8 @@ def evaluate(
     out: Output,
     run: Path,
     data: str,
-    encoder: str | None,
+    encoders: tuple[str, ...],
+    ensemble: bool,
     text_only: bool,
     min_probability: float | None,
     allow_download: bool,
@@ -50,10 +52,12 @@ def evaluate(
     """
     from promptboost.runs.evaluate import evaluate_run
 
+    check_seen_with(encoders, ensemble)
     figures = evaluate_run(
         run,
         data,
-        encoder=encoder,
+        encoder=encoders or None,
+        average=ensemble,
         text_only=text_only,
         min_probability=min_probability,
         cache=not no_cache,
