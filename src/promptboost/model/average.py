@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from promptboost.encoders.embedder import TextSource
 from promptboost.errors import DataError, SettingError, count
 from promptboost.model.classifier import PromptClassifier
 from promptboost.model.ensemble import PromptEnsemble
+
+if TYPE_CHECKING:
+    from promptboost.model.explanation import Explanation
 
 # The smallest probability that is told from zero.
 _TINY = np.finfo(np.float64).tiny
@@ -85,6 +88,15 @@ class AveragedClassifier(PromptClassifier):
         """Return the logarithm of the mean probability, centred over the classes: (n, K)."""
         logits = np.log(np.maximum(self.predict_proba(images), _TINY))
         return np.asarray(logits - logits.mean(axis=1, keepdims=True))
+
+    def explain(
+        self, images: Any, *, answer: str | None = None, against: str | None = None
+    ) -> "list[Explanation]":
+        """Raise: the mean of probabilities has no parts that add up; each of `members` explains itself."""
+        raise SettingError(
+            "the mean of several encoders' probabilities has no parts that add up: explain one encoder at a "
+            "time, with members[0].explain or load(run, encoder=NAME)"
+        )
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the text, and its vectors on every encoder, into a folder."""

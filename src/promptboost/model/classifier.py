@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_embeddings, as_images, holds_images
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import Embedder, TextSource
+from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import (
     DataError,
@@ -34,6 +34,9 @@ from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import LinearHead
 from promptboost.model.vectors import head_of
 from promptboost.model.votes import VotingHead
+
+if TYPE_CHECKING:
+    from promptboost.model.explanation import Explanation
 
 AnyHead = LinearHead | VotingHead
 
@@ -458,6 +461,51 @@ class PromptClassifier:
             [(names[c], float(row[c])) for c in np.argsort(-row, kind="stable")[:k].tolist()]
             for row in self.predict_proba(images)
         ]
+
+    def explain(
+        self, images: Any, *, answer: str | None = None, against: str | None = None
+    ) -> "list[Explanation]":
+        """Return why each image is answered as it is: what each sentence adds, and the residual.
+
+        Parameters
+        ----------
+        images : image, sequence of images, or embeddings
+            As for :meth:`predict`.
+        answer, against : str, optional
+            The classes to compare; by default the answer, and the class that comes next.
+
+        Returns
+        -------
+        list of Explanation
+            One for each image; what is in it adds up to the difference of both classes' logits.
+
+        Examples
+        --------
+        >>> from PIL import Image
+        >>> from promptboost.model import PromptEnsemble, Round
+        >>> banks = {"fire": {"something red": 1}, "ice": {"something blue": 1}}
+        >>> ensemble = PromptEnsemble(("fire", "ice"), (Round("{}", banks, 0.0, 0.1),))
+        >>> classifier = PromptClassifier(ensemble, "fake:32-0", cache=False)
+        >>> (why,) = classifier.explain(Image.new("RGB", (8, 8), "red"))
+        >>> why.answer, why.against
+        ('fire', 'ice')
+        """
+        from promptboost.model.explanation import explain_rows
+
+        if not hasattr(images, "__len__") and hasattr(images, "__next__"):
+            images = list(images)
+        if holds_images(images):
+            images = as_images(images)
+            names = [image.name for image in images]
+        rows = np.asarray(self._rows(images))
+        if not holds_images(images):
+            names = [f"row {number}" for number in range(1, len(rows) + 1)]
+        texts = self.ensemble.texts()
+        source: Any = self.encoder if self._embedder is None else self._embedder
+        vectors = dict(zip(texts, embed_texts(source, texts), strict=True))
+        return explain_rows(
+            self.ensemble, self.head, vectors, rows, names, answer=answer, against=against
+        )
 
     def _rows(self, images: Any) -> ArrayLike:
         if not hasattr(images, "__len__") and hasattr(images, "__next__"):
