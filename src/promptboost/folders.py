@@ -43,9 +43,11 @@ SET = (
         "ensemble.json",
         "weights.json",
         "residual.json",
+        "edits.json",
         "metrics.json",
         "predictions.csv",
         "thumbnails.json",
+        "explanations.json",
     ),
     *("report.html", "README.md", "partial.json", FIRST),
 )

@@ -16,7 +16,12 @@ from tests.model.test_explanation import classifier_of, images, rows_of
 def a_case(ensemble, seed):
     classifier, X = classifier_of(ensemble, seed), images(30, seed)
     labels = np.random.default_rng(seed).integers(0, len(ensemble.class_names), len(X))
-    return classifier, SentenceScores(X, rows_of(ensemble.texts(), seed), classifier.head), X, labels
+    return (
+        classifier,
+        SentenceScores(X, rows_of(ensemble.texts(), seed), classifier.head),
+        X,
+        labels,
+    )
 
 
 @PATIENT

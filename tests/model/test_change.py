@@ -59,7 +59,11 @@ def test_a_share_is_between_zero_and_one(share):
         ("add", "dog=big=large", {"class_name": "dog=big", "sentence": "large"}),
         ("weight", "dog=a dog=0.5", {"class_name": "dog", "sentence": "a dog", "share": 0.5}),
         ("rename-class", "cat=tabby", {"class_name": "cat", "to": "tabby"}),
-        ("add-class", "owl=a bird at night", {"class_name": "owl", "sentences": ("a bird at night",)}),
+        (
+            "add-class",
+            "owl=a bird at night",
+            {"class_name": "owl", "sentences": ("a bird at night",)},
+        ),
         ("drop-class", "cat", {"class_name": "cat"}),
     ],
 )

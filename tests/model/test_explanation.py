@@ -23,7 +23,9 @@ def unit(rows):
 
 def rows_of(texts, seed=0):
     rng = np.random.default_rng(seed)
-    return dict(zip(texts, unit(rng.standard_normal((len(texts), DIM))).astype(np.float32), strict=True))
+    return dict(
+        zip(texts, unit(rng.standard_normal((len(texts), DIM))).astype(np.float32), strict=True)
+    )
 
 
 def images(count=6, seed=1):

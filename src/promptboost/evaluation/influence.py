@@ -148,8 +148,8 @@ def confusion_blame(
 ) -> list[Blame]:
     """Return which sentences are responsible for which confusion, the most frequent first.
 
-    A sentence counts as in an :class:`~promptboost.model.explanation.Explanation` of the wrong answer against
-    the right one, in the mean over the images of that confusion.
+    A sentence counts as in an :class:`~promptboost.model.explanation.Explanation` of the wrong answer
+    against the right one, in the mean over the images of that confusion.
     """
     names = ensemble.class_names
     answers = scores.logits(ensemble).argmax(axis=1)
@@ -162,7 +162,11 @@ def confusion_blame(
 
 
 def _blame(
-    scores: SentenceScores, ensemble: PromptEnsemble, true: str, answered: str, images: Sequence[int]
+    scores: SentenceScores,
+    ensemble: PromptEnsemble,
+    true: str,
+    answered: str,
+    images: Sequence[int],
 ) -> Blame:
     each = list(images)
     shares = {name: ensemble.prompts(name) for name in (answered, true)}

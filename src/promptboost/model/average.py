@@ -94,8 +94,8 @@ class AveragedClassifier(PromptClassifier):
     ) -> "list[Explanation]":
         """Raise: the mean of probabilities has no parts that add up; each of `members` explains itself."""
         raise SettingError(
-            "the mean of several encoders' probabilities has no parts that add up: explain one encoder at a "
-            "time, with members[0].explain or load(run, encoder=NAME)"
+            "the mean of several encoders' probabilities has no parts that add up: explain one encoder at "
+            "a time, with members[0].explain or load(run, encoder=NAME)"
         )
 
     def save(self, folder: str | os.PathLike[str]) -> None:

@@ -95,9 +95,7 @@ def original_names(class_names: Sequence[str], changes: Iterable[Change]) -> dic
     for change in changes:
         if change.kind == "rename-class" and change.class_name in names and change.to is not None:
             names[change.to] = names.pop(change.class_name)
-        elif change.kind == "drop-class" and change.class_name is not None:
-            names.pop(change.class_name, None)
-        elif change.kind == "add-class" and change.class_name is not None:
+        elif change.kind in ("drop-class", "add-class") and change.class_name is not None:
             names.pop(change.class_name, None)
     return names
 

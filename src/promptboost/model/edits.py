@@ -178,7 +178,9 @@ def weigh(
     """
     _classes_with(ensemble, sentence, class_name)
     if not isinstance(share, numbers.Real) or not 0 < share < 1:
-        raise SettingError(f"the share of {sentence!r} is {share!r}: give a number between 0 and 1.")
+        raise SettingError(
+            f"the share of {sentence!r} is {share!r}: give a number between 0 and 1."
+        )
 
     def weighed(bank: Bank) -> Bank:
         if sentence not in bank or len(bank) == 1:

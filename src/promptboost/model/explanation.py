@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from promptboost.errors import SettingError
 from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.head import LinearHead
-from promptboost.model.scores import as_double, check_additive, class_place, logit_factor
+from promptboost.model.scores import as_double, check_additive, class_place, logit_factor, rest_rows
 
 #: Removals that are tried until an answer changes.
 _REMOVALS = 5
 #: Sentences that a figure shows.
-_SHOWN = 12
+SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,13 @@ class Explanation:
     against_probability: float
     removals: tuple[str, ...] = ()
 
-    def record(self) -> dict[str, Any]:
-        """Return it as plain data; the values and the residual add up to the margin."""
+    def record(self, most: int | None = None) -> dict[str, Any]:
+        """Return it as plain data; the values and the residual add up to the margin.
+
+        With `most`, of more sentences than that only the sum is told, as ``others``.
+        """
+        left = () if most is None else self.contributions[most:]
+        others = {"others": sum(item.value for item in left), "left_out": len(left)} if left else {}
         return {
             "image": self.image,
             "answer": self.answer,
@@ -108,8 +113,9 @@ class Explanation:
                     "cosine": item.cosine,
                     "weight": item.weight,
                 }
-                for item in self.contributions
+                for item in self.contributions[:most]
             ],
+            **others,
             "residual": self.residual,
             "probability": self.probability,
             "against_probability": self.against_probability,
@@ -118,6 +124,33 @@ class Explanation:
                 "text_only": self.answer if self.margin - self.residual > 0 else self.against,
             },
         }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Explanation":
+        """Read what :meth:`record` wrote; raise a SettingError if it is something else."""
+        try:
+            parts = [
+                Contribution(
+                    str(item["class"]),
+                    str(item["prompt"]),
+                    float(item["value"]),
+                    float(item["cosine"]),
+                    float(item["weight"]),
+                )
+                for item in record["contributions"]
+            ]
+            if record.get("left_out"):
+                text = f"{int(record['left_out'])} other sentences together"
+                parts.append(Contribution("", text, float(record["others"]), 0.0, 0.0))
+            numbers = ("margin", "residual", "probability", "against_probability")
+            return cls(
+                **{name: str(record[name]) for name in ("image", "answer", "against")},
+                **{name: float(record[name]) for name in numbers},
+                contributions=tuple(parts),
+                removals=tuple(str(text) for text in record["changes"]["removals"]),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise SettingError(f"this is no explanation: {error!r}") from error
 
     def changes(self) -> list[str]:
         """Return what would change the answer, in words."""
@@ -132,33 +165,30 @@ class Explanation:
         return lines
 
     def __str__(self) -> str:
-        chances = f"{self.probability:.0%} against {self.against_probability:.0%}".replace("%", " %")
+        chances = f"{self.probability:.0%} against {self.against_probability:.0%}".replace(
+            "%", " %"
+        )
         lines = [
             f"{self.image}: {self.answer} rather than {self.against}, {chances}, "
             f"ahead by {self.margin:.2f}"
         ]
         width = max(map(len, (self.answer, self.against)))
-        lines += [
-            f"  {item.value:+.2f}  {item.class_name:<{width}}  {item.prompt}"
-            for item in self.contributions[:_SHOWN]
-        ]
-        if len(self.contributions) > _SHOWN:
-            rest = sum(item.value for item in self.contributions[_SHOWN:])
-            count = len(self.contributions) - _SHOWN
-            lines.append(f"  {rest:+.2f}  {'':<{width}}  {count} other sentences together")
-        if self.residual:
-            lines.append(f"  {self.residual:+.2f}  {'':<{width}}  the residual: what words did not say")
+        lines += [f"  {value:+.2f}  {name:<{width}}  {text}" for value, name, text in self._parts()]
         return "\n".join(lines)
+
+    def _parts(self) -> list[tuple[float, str, str]]:
+        """Return what a figure shows: value, class and sentence; of many, the last sums up the rest."""
+        parts = [(item.value, item.class_name, item.prompt) for item in self.contributions]
+        if len(parts) > SHOWN + 1:
+            rest = sum(value for value, _, _ in parts[SHOWN:])
+            parts[SHOWN:] = [(rest, "", f"{len(parts) - SHOWN} other sentences together")]
+        if self.residual:
+            parts.append((self.residual, "", "the residual: what words did not say"))
+        return parts
 
     def _repr_html_(self) -> str:
         """Return a figure: a bar for each sentence, to the right if it speaks for the answer."""
-        shown = list(self.contributions[:_SHOWN])
-        bars = [(item.value, item.class_name, item.prompt) for item in shown]
-        left = self.contributions[_SHOWN:]
-        if left:
-            bars.append((sum(item.value for item in left), "", f"{len(left)} other sentences together"))
-        if self.residual:
-            bars.append((self.residual, "", "the residual: what words did not say"))
+        bars = self._parts()
         widest = max((abs(value) for value, _, _ in bars), default=1.0) or 1.0
         rows = "".join(_bar(value, name, text, widest) for value, name, text in bars)
         changes = "".join(f"<li>{escape(line)}</li>" for line in self.changes())
@@ -166,8 +196,8 @@ class Explanation:
             f'<figure class="pb-explanation" style="{_FIGURE}">'
             f"<figcaption><b>{escape(self.answer)}</b> rather than <b>{escape(self.against)}</b>, "
             f"{self.probability:.0%} against {self.against_probability:.0%}, ahead by {self.margin:.2f}"
-            f'</figcaption><table style="{_TABLE}"><thead><tr><th style="{_CELL};text-align:right">part</th>'
-            f'<th style="{_CELL}">against · for</th><th style="{_CELL}">of</th>'
+            f'</figcaption><table style="{_TABLE}"><thead><tr>'
+            f'<th style="{_CELL};text-align:right">part</th><th style="{_CELL}">against · for</th><th style="{_CELL}">of</th>'
             f'<th style="{_CELL}">sentence</th></tr></thead><tbody>{rows}</tbody></table>'
             f'<ul style="margin:.4em 0;padding-left:1.2em">{changes}</ul></figure>'
         )
@@ -229,13 +259,14 @@ def explain_rows(
     rows = as_double(embeddings)
     shares = {name: ensemble.prompts(name) for name in names}
     sentences = {
-        name: np.stack([as_double(vectors[text]) for text in share]) for name, share in shares.items()
+        name: np.stack([as_double(vectors[text]) for text in share])
+        for name, share in shares.items()
     }
     text_rows = np.stack(
         [np.array(list(shares[name].values())) @ sentences[name] for name in names]
     )
     factor = logit_factor(head)
-    rest = np.zeros_like(text_rows) if head.residual is None else as_double(head.residual)
+    rest = rest_rows(head)
     logits = rows @ (factor * text_rows + rest).T
     chances = np.exp(logits - logits.max(axis=1, keepdims=True))
     chances /= chances.sum(axis=1, keepdims=True)
@@ -245,7 +276,9 @@ def explain_rows(
         scores = text_rows[[first, second]] @ row
         middle = scores.mean()
         parts = [
-            Contribution(names[k], text, float(sign * factor * share * (cosine - middle)), cosine, share)
+            Contribution(
+                names[k], text, float(sign * factor * share * (cosine - middle)), cosine, share
+            )
             for k, sign in ((first, 1.0), (second, -1.0))
             for (text, share), cosine in zip(
                 shares[names[k]].items(), (sentences[names[k]] @ row).tolist(), strict=True
@@ -277,10 +310,7 @@ def _pair(
     """Choose the classes to compare: those asked for, else the most probable."""
     order = np.argsort(-logits, kind="stable").tolist()
     wanted = None if against is None else class_place(names, against)
-    if answer is not None:
-        first = class_place(names, answer)
-    else:
-        first = next(k for k in order if k != wanted)
+    first = next(k for k in order if k != wanted) if answer is None else class_place(names, answer)
     return first, next(k for k in order if k != first) if wanted is None else wanted
 
 

@@ -73,9 +73,7 @@ class SentenceScores:
         if not new:
             return
         rows = embed_texts(self.source, new).astype(np.float32)
-        self._columns.update(
-            zip(new, np.ascontiguousarray(rows @ self.embeddings.T), strict=True)
-        )
+        self._columns.update(zip(new, np.ascontiguousarray(rows @ self.embeddings.T), strict=True))
 
     def column(self, text: str) -> NDArray[np.float32]:
         """Return the cosine of each image with a sentence."""
@@ -100,11 +98,11 @@ class SentenceScores:
     def rest(self, class_name: str) -> NDArray[np.float64]:
         """Return what the residual adds to the logit of a class; zero for a class that is new to it."""
         if class_name not in self._rest:
-            names, residual = self.head.class_names, self.head.residual
+            names = self.head.class_names
             self._rest[class_name] = (
-                np.zeros(len(self.embeddings))
-                if residual is None or class_name not in names
-                else (self.embeddings @ residual[names.index(class_name)]).astype(np.float64)
+                self.embeddings @ rest_rows(self.head)[names.index(class_name)]
+                if class_name in names
+                else np.zeros(len(self.embeddings))
             )
         return self._rest[class_name]
 
@@ -141,6 +139,12 @@ def logit_factor(head: LinearHead) -> float:
     """Return what the mean cosines of a head are multiplied by to become logits."""
     factor = head.logit_scale if head.residual is None else head.text_scale
     return head.rounds / head.temperature if factor is None else factor
+
+
+def rest_rows(head: LinearHead) -> NDArray[np.float64]:
+    """Return what a head adds to the logits beside its words, (K, D)."""
+    beside = as_double(head.matrix) - as_double(head.weights)
+    return beside * (logit_factor(head) / head.rounds)
 
 
 def class_place(class_names: Sequence[str], name: str) -> int:

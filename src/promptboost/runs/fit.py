@@ -25,6 +25,7 @@ from promptboost.files import json_text
 from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import check_head_file, write_head
+from promptboost.runs.explain import shown_explanations, write_explanations
 from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
 from promptboost.runs.preflight import (
     START_AGAIN,
@@ -137,7 +138,7 @@ def _fit(
         measure(task, embeddings, learned, settings, embedder, inspection),
         timing=_timing([embedder, *further], learned, start),
     )
-    write_run(run, task, embeddings, learned, results, request.finish)
+    write_run(run, task, embeddings, learned, results, embedder, request.finish)
     return results
 
 
@@ -265,6 +266,7 @@ def write_run(
     embeddings: TaskEmbeddings,
     learned: Learned,
     results: Results,
+    embedder: Embedder,
     finish: Iterable[Finish] = (),
 ) -> None:
     """Write everything, and only then let the run count as finished."""
@@ -272,7 +274,9 @@ def write_run(
     for head in (learned.head, *learned.further_heads):
         write_head(run.path, head)
     run.write(run.predictions_path, _predictions(task, embeddings, learned))
-    write_thumbnails(run, images_shown(results), (task.measured, task.learn))
+    shown = images_shown(results)
+    write_thumbnails(run, shown, (task.measured, task.learn))
+    write_explanations(run, shown_explanations(task, embeddings, learned, shown, embedder))
     results.write(run.metrics_path)
     for write in finish:
         write(run.path)

@@ -105,6 +105,11 @@ class RunFolder:
         return self.path / "thumbnails.json"
 
     @property
+    def explanations_path(self) -> Path:
+        """Why the images the report shows are answered as they are."""
+        return self.path / "explanations.json"
+
+    @property
     def partial_path(self) -> Path:
         """The rounds so far; there only while a fit is unfinished."""
         return self.path / "partial.json"
