@@ -197,8 +197,9 @@ class Explanation:
             f"<figcaption><b>{escape(self.answer)}</b> rather than <b>{escape(self.against)}</b>, "
             f"{self.probability:.0%} against {self.against_probability:.0%}, ahead by {self.margin:.2f}"
             f'</figcaption><table style="{_TABLE}"><thead><tr>'
-            f'<th style="{_CELL};text-align:right">part</th><th style="{_CELL}">against · for</th><th style="{_CELL}">of</th>'
-            f'<th style="{_CELL}">sentence</th></tr></thead><tbody>{rows}</tbody></table>'
+            f'<th style="{_CELL};text-align:right">part</th><th style="{_CELL}">against · for</th>'
+            f'<th style="{_CELL}">of</th><th style="{_CELL}">sentence</th></tr></thead>'
+            f"<tbody>{rows}</tbody></table>"
             f'<ul style="margin:.4em 0;padding-left:1.2em">{changes}</ul></figure>'
         )
 
