@@ -138,12 +138,16 @@ class Bench:
         for k, name in enumerate(self.class_names):
             of_class = remain & (self.labels == k)
             if count := int(of_class.sum()):
-                shares = (float(np.mean(guess[of_class] == k)) for guess in (before, after))
-                classes.append(ClassChange(name, count, *shares))
-        right = [guess[remain] == self.labels[remain] for guess in (before, after)]
+                first, last = (float(np.mean(guess[of_class] == k)) for guess in (before, after))
+                classes.append(ClassChange(name, count, first, last))
+        shares_right = [
+            float(np.mean(guess[remain] == self.labels[remain])) if remain.any() else None
+            for guess in (before, after)
+        ]
         return Effect(
             int(remain.sum()),
-            *(float(one.mean()) if len(one) else None for one in right),
+            before=shares_right[0],
+            after=shares_right[1],
             flips=tuple(
                 Flip(
                     self.images[i],
