@@ -26,6 +26,7 @@ _COMMANDS = {
     "edit": "Edit the sentences of a run into a new run, and see what that does.",
     "diff": "Compare the sentences of two runs.",
     "evaluate": "Measure a run on other labelled images.",
+    "export": "Write a run for programs without promptboost: a matrix, or one ONNX file.",
     "transfer": "Move a run to another encoder: the same text, other vectors.",
     "compare": "Compare methods on the same images and draws.",
     "pool": "Check, join and read files of sentences about classes.",
