@@ -27,6 +27,8 @@ _COMMANDS = {
     "diff": "Compare the sentences of two runs.",
     "evaluate": "Measure a run on other labelled images.",
     "export": "Write a run for programs without promptboost: a matrix, or one ONNX file.",
+    "push": "Send a run to a model hub.",
+    "pull": "Get a run from a model hub.",
     "transfer": "Move a run to another encoder: the same text, other vectors.",
     "compare": "Compare methods on the same images and draws.",
     "pool": "Check, join and read files of sentences about classes.",
@@ -43,6 +45,7 @@ _HOMES = {
     **dict.fromkeys(("models", "embed", "cache", "doctor"), "encoders"),
     **dict.fromkeys(("diff", "report"), "show"),
     "transfer": "evaluate",
+    **dict.fromkeys(("push", "pull"), "hub"),
 }
 
 _HELP = """A few labelled images in, an image classifier made of plain sentences out.
