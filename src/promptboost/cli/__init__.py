@@ -25,6 +25,7 @@ _COMMANDS = {
     "show": "Read what was learnt.",
     "edit": "Edit the sentences of a run into a new run, and see what that does.",
     "diff": "Compare the sentences of two runs.",
+    "issues": "List images to look at: wrong labels, copies, outliers.",
     "evaluate": "Measure a run on other labelled images.",
     "export": "Write a run for programs without promptboost: a matrix, or one ONNX file.",
     "push": "Send a run to a model hub.",

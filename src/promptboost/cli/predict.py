@@ -1,7 +1,5 @@
 """``promptboost predict``."""
 
-import csv
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +13,12 @@ from promptboost.cli.options import (
     run_argument,
 )
 from promptboost.cli.output import (
-    JOINERS,
     UNUSABLE,
     Output,
+    csv_line,
     echo,
     json_line,
     percent,
-    plain,
     speaks,
     table,
 )
@@ -146,7 +143,7 @@ def _record(answer: "Prediction", asked: bool) -> dict[str, Any]:
 def _write_csv(answers: "Iterator[Prediction]", top_k: int, asked: bool) -> None:
     numbers = ["" if k == 0 else f"_{k + 1}" for k in range(top_k)]
     names = [f"{what}{n}" for n in numbers for what in ("predicted", "probability")]
-    _write_line(["picture", *names, "problem", *(("unsure", "best") if asked else ())])
+    csv_line(["picture", *names, "problem", *(("unsure", "best") if asked else ())])
     for answer in answers:
         cells = [cell for name, chance in answer.best for cell in (name, f"{chance:.6f}")]
         cells += [""] * (2 * top_k - len(cells))
@@ -154,13 +151,7 @@ def _write_csv(answers: "Iterator[Prediction]", top_k: int, asked: bool) -> None
         if answer.unsure:
             cells[0] = ""
         more = (str(answer.unsure).lower(), best) if asked else ()
-        _write_line([answer.image, *cells, answer.problem or "", *more])
-
-
-def _write_line(cells: list[str]) -> None:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(plain(cell, JOINERS) for cell in cells)
-    echo(line.getvalue(), keep=JOINERS)
+        csv_line([answer.image, *cells, answer.problem or "", *more])
 
 
 def _table(answers: "Iterator[Prediction]", asked: bool) -> str:

@@ -209,7 +209,7 @@ def transfer_run(
     check_head_file(encoder, run)
     embedder = Embedder.open(encoder, cache=cache, progress=progress, device=device)
     measured = _held_out(folder, ensemble, source, progress)
-    pool, head = _pool(folder, ensemble), embed_ensemble(ensemble, embedder)
+    pool, head = run_pool(folder, ensemble), embed_ensemble(ensemble, embedder)
     if folder.settings.residual and isinstance(head, LinearHead):
         head = _with_residual(head, pool, measured.learn, folder.settings, embedder)
     head_path = folder.head_path(embedder.encoder.id)
@@ -342,7 +342,7 @@ def _all_or_test(task: Task) -> Dataset:
     return Dataset(images, task.class_names, task.learn.bad)
 
 
-def _pool(folder: RunFolder, ensemble: PromptEnsemble) -> PromptPool | None:
+def run_pool(folder: RunFolder, ensemble: PromptEnsemble) -> PromptPool | None:
     """Make the run's pool again, or None if its sentences are gone or have changed."""
     try:
         pool = pool_for(folder.settings, folder.source, ensemble.class_names)

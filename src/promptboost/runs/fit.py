@@ -42,6 +42,7 @@ from promptboost.runs.preflight import (
 )
 from promptboost.runs.results import Results, old_names
 from promptboost.runs.run_folder import RunFolder
+from promptboost.runs.trackers import Tracker, Tracking
 
 _THUMBNAIL_SIDE = 96
 _PAIRS_SHOWN = 12
@@ -66,6 +67,7 @@ class FitRequest:
     progress: bool = True
     device: str | None = None
     finish: tuple[Finish, ...] = ()
+    trackers: tuple[Tracker, ...] = ()
 
 
 def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) -> Results:
@@ -132,13 +134,20 @@ def _fit(
         run.metrics_path.unlink(missing_ok=True)  # of a run whose text is gone
     else:
         run = run.begin(settings, _about(source, task, embedder))
-    embeddings = embed_task(task, pool, settings, embedder, run.path / POOL_ROWS, further)
-    learned = _learn(run, task, embeddings, settings, embedder, say)
-    results = msgspec.structs.replace(
-        measure(task, embeddings, learned, settings, embedder, inspection),
-        timing=_timing([embedder, *further], learned, start),
-    )
-    write_run(run, task, embeddings, learned, results, embedder, request.finish)
+    tracking = Tracking(request.trackers, say)
+    tracking.begin(home.home.resolve().name, settings.to_table())
+    try:
+        embeddings = embed_task(task, pool, settings, embedder, run.path / POOL_ROWS, further)
+        learned = _learn(run, task, embeddings, settings, embedder, say, tracking)
+        results = msgspec.structs.replace(
+            measure(task, embeddings, learned, settings, embedder, inspection),
+            timing=_timing([embedder, *further], learned, start),
+        )
+        write_run(run, task, embeddings, learned, results, embedder, request.finish)
+    except BaseException:
+        tracking.fail()
+        raise
+    tracking.end(results, home.path)
     return results
 
 
@@ -163,6 +172,7 @@ def _learn(
     settings: FitConfig,
     embedder: Embedder,
     say: Callable[[str], None],
+    tracking: Tracking,
 ) -> Learned:
     """Boost, keeping the rounds so far in a file; the file alone is enough to go on."""
     from tqdm import tqdm
@@ -181,6 +191,7 @@ def _learn(
 
         def keep(so_far: PromptEnsemble) -> None:
             run.write(run.partial_path, so_far.to_json(sample_weights=True))
+            tracking.round(len(so_far), so_far.rounds[-1].error)
             bar.update()
 
         if not run.partial_path.exists():
