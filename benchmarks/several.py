@@ -29,7 +29,7 @@ from promptboost.encoders.runtime import fingerprint
 from promptboost.encoders.store import EmbeddingStore
 from promptboost.evaluation.baselines import zero_shot_head
 from promptboost.evaluation.world import pool_for
-from promptboost.model.classifier import AnyHead, embed_ensemble
+from promptboost.model.head_files import AnyHead, embed_ensemble
 from promptboost.runs.learned import embed_task, learn
 
 

@@ -354,8 +354,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self._space = RowSpace()
         head = classifier.head if classifier is not None and self.residual else None
         residual = None
-        if isinstance(head, LinearHead) and head.residual is not None and head.text_scale:
-            residual = Residual(head.residual, head.text_scale, penalty=0.0)  # which is not kept
+        if isinstance(head, LinearHead) and head.beside_text is not None and head.text_scale:
+            residual = Residual(head.beside_text, head.text_scale, penalty=0.0)  # which is not kept
         self._take(ensemble, source, residual)
         self.n_features_in_ = self.head_.dim
         return self

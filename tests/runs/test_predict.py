@@ -9,8 +9,8 @@ from promptboost.model import PromptEnsemble
 from promptboost.runs.predict import Predictor
 
 
-def answers(task, *paths, text_only=False, **options):
-    predictor = Predictor.open(task / "run", progress=False, text_only=text_only)
+def answers(task, *paths, text_only=False, cache=True, **options):
+    predictor = Predictor.open(task / "run", progress=False, text_only=text_only, cache=cache)
     return list(predictor.predict([task / path for path in paths], **options))
 
 
@@ -49,12 +49,14 @@ def test_many_images_keep_their_order(fitted):
 
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
 def test_without_the_head_the_text_is_embedded_again(fitted, damage):
-    # All but the residual, which is in no other file.
-    before = answers(fitted, "images", text_only=True)
+    before, text = answers(fitted, "images"), answers(fitted, "images", text_only=True)
     head = fitted / "run/head-fake-32-0.safetensors"
     head.unlink() if damage == "missing" else head.write_bytes(b"broken")
     after = answers(fitted, "images")
     assert [a.best[0][0] for a in before] == [a.best[0][0] for a in after]
+    # All but the residual, which is in no other file; only the store has it too.
+    bare = answers(fitted, "images", cache=False)
+    assert [a.best[0][0] for a in text] == [a.best[0][0] for a in bare]
 
 
 def test_edited_text_wins_over_the_head(fitted):

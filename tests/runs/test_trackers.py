@@ -71,7 +71,9 @@ def test_a_fit_that_fails_is_ended(task):
 
 
 def test_mlflow_has_settings_figures_and_files(task, monkeypatch):
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # its store of plain files, which needs no database
+    monkeypatch.setenv(
+        "MLFLOW_ALLOW_FILE_STORE", "true"
+    )  # its store of plain files, which needs no database
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
     address = (task / "mlruns").as_uri()
     results, said = fit(task, MLflowTracker("colours", address), rounds=2)

@@ -31,6 +31,7 @@ _COMMANDS = {
     "push": "Send a run to a model hub.",
     "pull": "Get a run from a model hub.",
     "transfer": "Move a run to another encoder: the same text, other vectors.",
+    "refit": "Learn again what belongs to the text, after it was edited.",
     "compare": "Compare methods on the same images and draws.",
     "pool": "Check, join and read files of sentences about classes.",
     "report": "Write the report and the model card of a run again.",
@@ -45,7 +46,7 @@ _COMMANDS = {
 _HOMES = {
     **dict.fromkeys(("models", "embed", "cache", "doctor"), "encoders"),
     **dict.fromkeys(("diff", "report"), "show"),
-    "transfer": "evaluate",
+    **dict.fromkeys(("transfer", "refit"), "evaluate"),
     **dict.fromkeys(("push", "pull"), "hub"),
 }
 

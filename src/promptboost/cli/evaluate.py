@@ -1,4 +1,4 @@
-"""``promptboost evaluate`` and ``transfer``: a run on other images, or on another encoder."""
+"""``promptboost evaluate``, ``transfer`` and ``refit``: a run on other images, encoders, or other words."""
 
 from pathlib import Path
 from typing import Any
@@ -178,3 +178,48 @@ def _moved_summary(run: Path, moved: dict[str, Any]) -> str:
         heading = f"{heading}\n{plain(moved['note'])}"
     ending = f"predict {plain(str(run))} IMAGES --encoder {plain(moved['encoder'])}"
     return f"{heading}\n\n{figures}\n\npredict  {plain(command_name())} {ending}"
+
+
+@click.command(name="refit")
+@run_argument
+@click.option(
+    "-o",
+    "output",
+    type=click.Path(path_type=Path),
+    metavar="RUN2",
+    help="Folder to write. Default: RUN itself.",
+)
+@click.option("--data", help="Where the images are now, or others. Default: those of the fit.")
+@allow_download_option
+@embeds
+@speaks
+def refit(
+    out: Output,
+    run: Path,
+    output: Path | None,
+    data: str | None,
+    allow_download: bool,
+    no_cache: bool,
+    device: str | None,
+) -> None:
+    """Learn and measure again what belongs to the text, after the text was edited.
+
+    The text of RUN stays byte for byte. From the images of the fit come the residual beside it, the scale
+    of probabilities, the figures and the report.
+    """
+    from promptboost.cli.fit import summary
+    from promptboost.report import write_card, write_report
+    from promptboost.runs.refit import RefitRequest, refit_run
+
+    request = RefitRequest(
+        run,
+        output,
+        data,
+        cache=not no_cache,
+        progress=out.progress,
+        device=device,
+        allow_download=allow_download,
+        finish=(write_report, write_card),
+    )
+    results, place = refit_run(request, out.note), output or run
+    out.result({"run": str(place), **results.answer()}, lambda: summary(place, results))

@@ -107,6 +107,12 @@ class AveragedClassifier(PromptClassifier):
             "a time, with members[0].explain or load(run, encoder=NAME)"
         )
 
+    def refit(self, images: Any, labels: Sequence[str], **options: Any) -> "AveragedClassifier":
+        """Learn the residual again on every encoder; see :meth:`PromptClassifier.refit`."""
+        other = AveragedClassifier(self.ensemble, [one.embedder for one in self.members])
+        other.members = tuple(one.refit(images, labels, **options) for one in self.members)
+        return other
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the text, and its vectors on every encoder, into a folder."""
         for member in self.members:

@@ -57,6 +57,7 @@ class SentenceScores:
         default_factory=OrderedDict, init=False, repr=False
     )
     _rest: dict[str, NDArray[np.float64]] = field(default_factory=dict, init=False, repr=False)
+    _central: dict[str, float] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.embeddings = np.ascontiguousarray(self.embeddings, dtype=np.float32)
@@ -73,6 +74,8 @@ class SentenceScores:
         if not new:
             return
         rows = embed_texts(self.source, new).astype(np.float32)
+        if self.head.balance is not None:
+            self._central.update(zip(new, (rows @ self.head.balance.centre).tolist(), strict=True))
         self._columns.update(zip(new, np.ascontiguousarray(rows @ self.embeddings.T), strict=True))
 
     def column(self, text: str) -> NDArray[np.float32]:
@@ -98,13 +101,17 @@ class SentenceScores:
     def rest(self, class_name: str) -> NDArray[np.float64]:
         """Return what the residual adds to the logit of a class; zero for a class that is new to it."""
         if class_name not in self._rest:
-            names = self.head.class_names
+            row = self._residual(class_name)
             self._rest[class_name] = (
-                self.embeddings @ rest_rows(self.head)[names.index(class_name)]
-                if class_name in names
-                else np.zeros(len(self.embeddings))
+                np.zeros(len(self.embeddings)) if row is None else self.embeddings @ as_double(row)
             )
         return self._rest[class_name]
+
+    def _residual(self, class_name: str) -> NDArray[np.float32] | None:
+        names, residual = self.head.class_names, self.head.residual
+        if residual is None or class_name not in names:
+            return None
+        return np.asarray(residual[names.index(class_name)])
 
     def logits(
         self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None
@@ -123,7 +130,36 @@ class SentenceScores:
             np.multiply(self.class_score(ensemble.prompts(name)), self.factor, out=row)
             if name in known:
                 row += self.rest(known[name])
+        for place, lead in self._missing(ensemble, known).items():
+            logits[place] += (self.factor * lead) * self._towards_centre()
         return logits.T
+
+    def _missing(self, ensemble: PromptEnsemble, known: Mapping[str, str]) -> dict[int, float]:
+        """Return how far classes that were added by words alone are moved: see the balance of a head."""
+        balance, names = self.head.balance, ensemble.class_names
+        if balance is None:
+            return {}
+        learnt = [known.get(name) in balance.class_names for name in names]
+        if all(learnt) or not any(learnt):
+            return {}
+        scores = []
+        for name in names:
+            score = sum(w * self._central[text] for text, w in ensemble.prompts(name).items())
+            row = self._residual(known[name]) if name in known else None
+            if row is not None:
+                score += float(as_double(row) @ balance.centre) / self.factor
+            scores.append(score)
+        others = float(np.mean([score for score, one in zip(scores, learnt, strict=True) if one]))
+        lift = balance.text_lift if self.head.residual is None else balance.lift
+        return {k: others + lift - scores[k] for k, one in enumerate(learnt) if not one}
+
+    def _towards_centre(self) -> NDArray[np.float64]:
+        balance = self.head.balance
+        assert balance is not None
+        if "" not in self._rest:
+            centre = balance.centre / (balance.centre @ balance.centre)
+            self._rest[""] = self.embeddings @ centre
+        return self._rest[""]
 
 
 def check_additive(head: object) -> None:

@@ -26,15 +26,16 @@ from promptboost.evaluation.measures import (
 from promptboost.evaluation.overlap import Inspection, inspect, inspect_known
 from promptboost.evaluation.world import pool_for
 from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model.balance import with_images
 from promptboost.model.change import original_names
-from promptboost.model.classifier import (
+from promptboost.model.classifier import check_share
+from promptboost.model.head_files import (
     AnyHead,
     check_head_file,
-    check_share,
     embed_ensemble,
+    keep_residual,
     write_head,
 )
-from promptboost.model.residual import fit_residual
 from promptboost.pool import PromptPool
 from promptboost.runs.bench import add_looks, held_out_images, shown_part
 from promptboost.runs.lineage import Lineage
@@ -252,8 +253,9 @@ def _with_residual(
     if pool is not None:
         unseen = pool_heads(pool, embedder)["zero-shot-80"]
     rows = embedder.images(learn, views=settings.views, view_scale=settings.view_scale)
-    text = head.weights / np.float32(head.rounds)
-    return head.with_residual(fit_residual(rows, learn.labels, text, unseen.weights))
+    head = with_images(head, rows, learn.labels, unseen.weights)
+    keep_residual(head, embedder)
+    return head
 
 
 def _read(folder: RunFolder) -> PromptEnsemble:
