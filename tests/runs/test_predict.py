@@ -4,6 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import promptboost.encoders.stream as stream_module
+from promptboost.encoders.store import EmbeddingStore
 from promptboost.errors import DataError, RunError
 from promptboost.model import PromptEnsemble
 from promptboost.runs.predict import Predictor
@@ -96,3 +98,32 @@ def test_nothing_to_look_at(fitted):
 def test_no_run(tmp_path):
     with pytest.raises(RunError, match="does not exist"):
         Predictor.open(tmp_path / "run")
+
+
+def test_each_image_is_decoded_once(fitted, monkeypatch):
+    read, names = stream_module.read_image, []
+
+    def counted(source, name, **options):
+        names.append(name)
+        return read(source, name, **options)
+
+    def never(*_):
+        raise AssertionError("decoded before it is embedded")
+
+    shutil.rmtree(EmbeddingStore().root)
+    monkeypatch.setattr(stream_module, "read_image", counted)
+    monkeypatch.setattr("promptboost.data.dataset.read_thumbnail", never)
+    assert len(answers(fitted, "images")) == 32
+    assert len(names) == len(set(names)) == 32
+
+
+def test_one_bar_for_all_images(fitted, monkeypatch, capsys):
+    monkeypatch.setattr(stream_module, "STORED_AT_ONCE", 8)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    capsys.readouterr()
+    predictor = Predictor.open(fitted / "run", progress=True)
+    assert len(list(predictor.predict([fitted / "images"]))) == 32
+    shown = capsys.readouterr().err
+    assert "predicting" in shown
+    assert "/32 " in shown
+    assert "/8 " not in shown

@@ -37,7 +37,7 @@ _COMMANDS = {
     "report": "Write the report and the model card of a run again.",
     "models": "List encoders and the name to type for each.",
     "data": "Check the benchmarks of the papers: what is there, what is missing.",
-    "embed": "Embed images ahead of time.",
+    "embed": "Embed images and texts ahead of time.",
     "cache": "Show, check or clear the embedding store.",
     "doctor": "Look at what is installed and what works.",
 }

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from promptboost.cli.options import threads_option
 from promptboost.cli.output import Output, percent, plain, speaks, table
 from promptboost.errors import command_name
 
@@ -30,6 +31,7 @@ _HEADS = {
     show_default=True,
     help="Folder of the run that is kept; an earlier one is replaced.",
 )
+@threads_option
 @speaks
 def demo(out: Output, folder: Path) -> None:
     """Fit emoji of 20 classes, move the text to another encoder, print a table.

@@ -20,6 +20,27 @@ allow_download_option = click.option(
 )
 
 
+def _use_threads(ctx: click.Context, param: click.Parameter, count: int | None) -> None:
+    # Before numpy is loaded, so that its threads are as many from the start.
+    if ctx.resilient_parsing:
+        return
+    from promptboost.threads import keep_to_limit, set_threads
+
+    if count is None:
+        keep_to_limit()
+    else:
+        set_threads(count)
+
+
+threads_option = click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    callback=_use_threads,
+    expose_value=False,
+    help="Threads to compute in; no result depends on it. Default: the cores there are.",
+)
+
+
 def _number(ctx: Any, param: Any, value: float | None) -> float | None:
     if value is not None and value != value:  # a range lets it pass
         raise click.BadParameter("nan is not in the range 0<=x<=1.", ctx, param)
@@ -46,6 +67,7 @@ embeds = with_options(
     [
         click.option("--no-cache", is_flag=True, help="Compute all embeddings, and keep none."),
         device_option,
+        threads_option,
     ]
 )
 

@@ -1,5 +1,6 @@
 """``promptboost predict``."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,8 @@ def predict(
 
     if ensemble and encoders:
         raise SettingError("--ensemble means all encoders of the run: leave --encoder out")
-    progress = out.progress and layout == "table"
+    # A bar would stand among lines that are shown as they come.
+    progress = out.progress and (layout == "table" or not sys.stdout.isatty())
     predictor = Predictor.open(
         run,
         encoder=encoders or None,

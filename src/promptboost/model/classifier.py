@@ -348,10 +348,14 @@ class PromptClassifier:
         """Return the `k` most probable classes of each image with their probabilities, best first."""
         if type(k) is not int or k < 1:
             raise SettingError(f"k is {k!r}: give a whole number from 1 up")
+        return self.best(self.predict_proba(images), k)
+
+    def best(self, probabilities: NDArray[np.float64], k: int) -> list[list[tuple[str, float]]]:
+        """Return the `k` most probable classes of each row of :meth:`predict_proba`, best first."""
         names = self.class_names
         return [
             [(names[c], float(row[c])) for c in np.argsort(-row, kind="stable")[:k].tolist()]
-            for row in self.predict_proba(images)
+            for row in probabilities
         ]
 
     def explain(

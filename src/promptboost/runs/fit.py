@@ -15,7 +15,7 @@ import numpy as np
 
 import promptboost
 from promptboost.config import FitConfig
-from promptboost.data import Dataset, DataSource, ImageError, LabelledImage, load_data
+from promptboost.data import Dataset, DataSource, ImageError, LabelledImage
 from promptboost.data.shots import Task, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import InputError, RunError
@@ -41,14 +41,13 @@ from promptboost.runs.preflight import (
     check_place,
     check_same_content,
     check_same_request,
-    check_store,
     lasting_settings,
     pool_remarks,
     prompts_remarks,
     task_remarks,
     usable_store,
 )
-from promptboost.runs.results import Results, old_names
+from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
 from promptboost.runs.trackers import Tracker, Tracking
 
@@ -325,26 +324,3 @@ def _predictions(task: Task, embeddings: TaskEmbeddings, learned: Learned) -> st
         share = [] if words is None else [f"{words[i]:.3f}"]
         table.writerow([name, label, task.class_names[guess], f"{chances[i, guess]:.6f}", *share])
     return text.getvalue()
-
-
-def embed_data(
-    source: str,
-    encoder: str,
-    *,
-    views: int = 0,
-    progress: bool = True,
-    device: str | None = None,
-) -> dict[str, Any]:
-    """Embed all images of a source, and some crops of each, into the store."""
-    check_store()
-    embedder = Embedder.open(encoder, progress=progress, device=device)
-    data = load_data(source, progress=progress)
-    rows = embedder.images(data, views=views)
-    record = {
-        "encoder": embedder.encoder.id,
-        "images": len(data),
-        "rows": rows.shape[0] * rows.shape[1],
-        "seconds": round(embedder.seconds["images"], 3),
-        "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
-    }
-    return old_names(record)
