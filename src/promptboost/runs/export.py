@@ -156,8 +156,8 @@ def _made_up() -> "list[Image]":
     for _ in range(CHECKED):
         sides = chance.integers(2, 24, size=2)
         small = chance.integers(0, 256, size=(*sides, 3), dtype=np.uint8)
-        size = tuple(int(side) * 16 for side in sides[::-1])
-        images.append(Image.fromarray(small).resize(size, Image.Resampling.BICUBIC))
+        height, width = (int(side) * 16 for side in sides)
+        images.append(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC))
     return images
 
 

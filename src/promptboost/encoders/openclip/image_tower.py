@@ -43,8 +43,8 @@ def exported_tower(model: Any, preprocess: Any) -> ImageGraph:
         def __init__(self) -> None:
             super().__init__()
             self.model = model
-            self.register_buffer("scale", 1 / (255 * torch.tensor(std)))
-            self.register_buffer("shift", torch.tensor(mean) / torch.tensor(std))
+            self.scale = torch.nn.Buffer(1 / (255 * torch.tensor(std)))
+            self.shift = torch.nn.Buffer(torch.tensor(mean) / torch.tensor(std))
 
         def forward(self, pixels: torch.Tensor) -> torch.Tensor:
             values = pixels.float() * self.scale - self.shift
@@ -53,7 +53,7 @@ def exported_tower(model: Any, preprocess: Any) -> ImageGraph:
 
     tower = Tower().eval()
     example = torch.zeros((2, height, width, 3), dtype=torch.uint8)
-    file = io.BytesIO()
+    file: Any = io.BytesIO()  # which the exporter takes, though its types do not say so
     # The fused attention of torch has no counterpart in ONNX.
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
