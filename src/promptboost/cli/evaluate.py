@@ -7,9 +7,11 @@ import click
 
 from promptboost.cli.options import (
     allow_download_option,
+    check_seen_with,
     embeds,
     min_probability_option,
     run_argument,
+    seen_with_options,
 )
 from promptboost.cli.output import Output, percent, plain, speaks, table
 from promptboost.errors import command_name
@@ -36,8 +38,7 @@ _MOVED = {
     is_flag=True,
     help="With --held-out: on the third that was kept back. Do it once, at the end.",
 )
-@click.option("--encoder", help="See with another encoder than the run was fitted on.")
-@click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
+@seen_with_options
 @min_probability_option
 @allow_download_option
 @embeds
@@ -48,7 +49,8 @@ def evaluate(
     data: str | None,
     held_out: bool,
     final: bool,
-    encoder: str | None,
+    encoders: tuple[str, ...],
+    ensemble: bool,
     text_only: bool,
     min_probability: float | None,
     allow_download: bool,
@@ -69,13 +71,14 @@ def evaluate(
         raise SettingError("give images to measure on, or --held-out for those of the fit")
     if final and not held_out:
         raise SettingError("--final goes with --held-out")
-
+    check_seen_with(encoders, ensemble)
     figures = evaluate_run(
         run,
         data,
         held_out=held_out,
         final=final,
-        encoder=encoder,
+        encoder=encoders or None,
+        average=ensemble,
         text_only=text_only,
         min_probability=min_probability,
         cache=not no_cache,

@@ -9,6 +9,7 @@ import click
 
 from promptboost.cli.output import Command
 from promptboost.config import PRESETS, FitConfig, Setting, settings_of
+from promptboost.errors import SettingError
 
 device_option = click.option(
     "--device", help="Where the encoder runs, such as cpu or cuda:1. Default: the fastest there is."
@@ -70,6 +71,33 @@ embeds = with_options(
         threads_option,
     ]
 )
+
+#: The options about what a run sees with.
+seen_with_options = with_options(
+    [
+        click.option(
+            "--encoder",
+            "encoders",
+            multiple=True,
+            help="See with another encoder than the run was fitted on, or with one of several. Of those "
+            "that are given, the probabilities are averaged.",
+        ),
+        click.option(
+            "--ensemble",
+            is_flag=True,
+            help="See with all encoders the run was fitted on, averaged.",
+        ),
+        click.option(
+            "--text-only", is_flag=True, help="Answer by the words alone, without the residual."
+        ),
+    ]
+)
+
+
+def check_seen_with(encoders: Sequence[str], ensemble: bool) -> None:
+    """Raise if all encoders of the run and some others are asked for at once."""
+    if ensemble and encoders:
+        raise SettingError("--ensemble means all encoders of the run: leave --encoder out")
 
 
 class _NumberOrAll(click.ParamType[Any]):

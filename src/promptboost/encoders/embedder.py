@@ -238,7 +238,7 @@ def _labelled(images: "Dataset | Sequence[Any]") -> tuple[LabelledImage, ...]:
 TextSource = Encoder | Mapping[str, ArrayLike] | Callable[[list[str]], ArrayLike]
 
 # Copies of an estimator, such as a grid search makes, share the model that a name stands for.
-_loaded = lru_cache(maxsize=2)(load_encoder)
+_loaded = lru_cache(maxsize=4)(load_encoder)
 
 
 def text_source(encoder: object) -> TextSource | None:

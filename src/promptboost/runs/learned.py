@@ -29,6 +29,7 @@ from promptboost.evaluation.overlap import Inspection
 from promptboost.methods import FewShotSet
 from promptboost.methods.base import RowImages
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble
+from promptboost.model.average import AveragedHead
 from promptboost.model.balance import in_balance, of_all_classes
 from promptboost.model.head_files import AnyHead, embed_ensemble, keep_residual
 from promptboost.model.provenance import Composed
@@ -274,15 +275,18 @@ def _averaged(embeddings: TaskEmbeddings, learned: Learned, ours: Guesses) -> li
     """Return what all encoders say together, if there are several: the mean of their probabilities."""
     if not learned.further_heads:
         return []
-    heads = (learned.head, *learned.further_heads)
+    head = AveragedHead((learned.head, *learned.further_heads))
     every: list[TaskEmbeddings | FurtherEmbeddings] = [embeddings, *embeddings.further]
-    chances = [
-        np.mean([head.predict_proba(rows) for head, rows in zip(heads, seen, strict=True)], axis=0)
-        for seen in ([one.held_out for one in every], [one.learn[:, 0] for one in every])
+    held_out, learn = [one.held_out for one in every], [one.learn[:, 0] for one in every]
+    return [
+        Guesses(
+            AVERAGED,
+            f"{ours.label}, average of {len(every)} encoders",
+            head.predict_index(held_out),
+            head.predict_index(learn),
+            head.predict_proba(held_out) if len(held_out[0]) else None,
+        )
     ]
-    held_out, learn = (mean.argmax(axis=1) for mean in chances)
-    label = f"{ours.label}, average of {len(heads)} encoders"
-    return [Guesses(AVERAGED, label, held_out, learn, chances[0] if len(held_out) else None)]
 
 
 def _on_further(
