@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,9 @@ from promptboost.errors import DataError, SettingError, count
 from promptboost.model.classifier import AnyHead, PromptClassifier, check_share, sure_ones
 from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.head import Head
+
+if TYPE_CHECKING:
+    from promptboost.model.explanation import Explanation
 
 # The smallest probability that is told from zero.
 _TINY = np.finfo(np.float64).tiny
@@ -132,6 +135,15 @@ class AveragedClassifier(PromptClassifier):
     def decision_function(self, images: Any) -> NDArray[np.float64]:
         """Return the logarithm of the mean probability, centred over the classes: (n, K)."""
         return log_odds(self.predict_proba(images))
+
+    def explain(
+        self, images: Any, *, answer: str | None = None, against: str | None = None
+    ) -> "list[Explanation]":
+        """Raise: the mean of probabilities has no parts that add up; each of `members` explains itself."""
+        raise SettingError(
+            "the mean of several encoders' probabilities has no parts that add up: explain one encoder at "
+            "a time, with members[0].explain or load(run, encoder=NAME)"
+        )
 
     def refit(self, images: Any, labels: Sequence[str], **options: Any) -> "AveragedClassifier":
         """Learn the residual again on every encoder; see :meth:`PromptClassifier.refit`."""

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_embeddings, as_images, holds_images
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import Embedder, TextSource
+from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import (
     DataError,
@@ -37,6 +37,9 @@ from promptboost.model.head_files import (
     unknown_head,
     write_head,
 )
+
+if TYPE_CHECKING:
+    from promptboost.model.explanation import Explanation
 
 __all__ = [
     "RESIDUAL_FILE",
@@ -354,6 +357,51 @@ class PromptClassifier:
             [(names[c], float(row[c])) for c in np.argsort(-row, kind="stable")[:k].tolist()]
             for row in probabilities
         ]
+
+    def explain(
+        self, images: Any, *, answer: str | None = None, against: str | None = None
+    ) -> "list[Explanation]":
+        """Return why each image is answered as it is: what each sentence adds, and the residual.
+
+        Parameters
+        ----------
+        images : image, sequence of images, or embeddings
+            As for :meth:`predict`.
+        answer, against : str, optional
+            The classes to compare; by default the answer, and the class that comes next.
+
+        Returns
+        -------
+        list of Explanation
+            One for each image; what is in it adds up to the difference of both classes' logits.
+
+        Examples
+        --------
+        >>> from PIL import Image
+        >>> from promptboost.model import PromptEnsemble, Round
+        >>> banks = {"fire": {"something red": 1}, "ice": {"something blue": 1}}
+        >>> ensemble = PromptEnsemble(("fire", "ice"), (Round("{}", banks, 0.0, 0.1),))
+        >>> classifier = PromptClassifier(ensemble, "fake:32-0", cache=False)
+        >>> (why,) = classifier.explain(Image.new("RGB", (8, 8), "red"))
+        >>> why.answer, why.against
+        ('fire', 'ice')
+        """
+        from promptboost.model.explanation import explain_rows
+
+        if not hasattr(images, "__len__") and hasattr(images, "__next__"):
+            images = list(images)
+        if holds_images(images):
+            images = as_images(images)
+            names = [image.name for image in images]
+        rows = np.asarray(self._rows(images))
+        if not holds_images(images):
+            names = [f"row {number}" for number in range(1, len(rows) + 1)]
+        texts = self.ensemble.texts()
+        source: Any = self.encoder if self._embedder is None else self._embedder
+        vectors = dict(zip(texts, embed_texts(source, texts), strict=True))
+        return explain_rows(
+            self.ensemble, self.head, vectors, rows, names, answer=answer, against=against
+        )
 
     def _rows(self, images: Any) -> ArrayLike:
         if not hasattr(images, "__len__") and hasattr(images, "__next__"):

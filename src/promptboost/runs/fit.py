@@ -25,6 +25,7 @@ from promptboost.files import json_text, write_bytes
 from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
+from promptboost.runs.explain import shown_explanations, write_explanations
 from promptboost.runs.learned import (
     Learned,
     TaskEmbeddings,
@@ -48,6 +49,7 @@ from promptboost.runs.preflight import (
 )
 from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
+from promptboost.runs.trackers import Tracker, Tracking
 
 _THUMBNAIL_SIDE = 96
 _PAIRS_SHOWN = 12
@@ -72,6 +74,7 @@ class FitRequest:
     progress: bool = True
     device: str | None = None
     finish: tuple[Finish, ...] = ()
+    trackers: tuple[Tracker, ...] = ()
 
 
 def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) -> Results:
@@ -138,13 +141,20 @@ def _fit(
         run.metrics_path.unlink(missing_ok=True)  # of a run whose text is gone
     else:
         run = run.begin(settings, about(source, task, embedder))
-    embeddings = embed_task(task, pool, settings, embedder, run.path / POOL_ROWS, further)
-    learned = _learn(run, task, embeddings, settings, embedder, say)
-    results = msgspec.structs.replace(
-        measure(task, embeddings, learned, settings, embedder, inspection),
-        timing=timing([embedder, *further], learned, start),
-    )
-    write_run(run, task, embeddings, learned, results, request.finish)
+    tracking = Tracking(request.trackers, say)
+    tracking.begin(home.home.resolve().name, settings.to_table())
+    try:
+        embeddings = embed_task(task, pool, settings, embedder, run.path / POOL_ROWS, further)
+        learned = _learn(run, task, embeddings, settings, embedder, say, tracking)
+        results = msgspec.structs.replace(
+            measure(task, embeddings, learned, settings, embedder, inspection),
+            timing=timing([embedder, *further], learned, start),
+        )
+        write_run(run, task, embeddings, learned, results, embedder, request.finish)
+    except BaseException:
+        tracking.fail()
+        raise
+    tracking.end(results, home.path)
     return results
 
 
@@ -169,6 +179,7 @@ def _learn(
     settings: FitConfig,
     embedder: Embedder,
     say: Callable[[str], None],
+    tracking: Tracking,
 ) -> Learned:
     """Boost, keeping the rounds so far in a file; the file alone is enough to go on."""
     from tqdm import tqdm
@@ -187,6 +198,7 @@ def _learn(
 
         def keep(so_far: PromptEnsemble) -> None:
             run.write(run.partial_path, so_far.to_json(sample_weights=True))
+            tracking.round(len(so_far), so_far.rounds[-1].error)
             bar.update()
 
         if not run.partial_path.exists():
@@ -274,6 +286,7 @@ def write_run(
     embeddings: TaskEmbeddings,
     learned: Learned,
     results: Results,
+    embedder: Embedder,
     finish: Iterable[Finish] = (),
     text: bytes | None = None,
 ) -> None:
@@ -284,7 +297,9 @@ def write_run(
     for head in (learned.head, *learned.further_heads):
         write_head(run.path, head)
     run.write(run.predictions_path, _predictions(task, embeddings, learned))
-    write_thumbnails(run, images_shown(results), (task.measured, task.learn))
+    shown = images_shown(results)
+    write_thumbnails(run, shown, (task.measured, task.learn))
+    write_explanations(run, shown_explanations(task, embeddings, learned, shown, embedder))
     results.write(run.metrics_path)
     for write in finish:
         write(run.path)

@@ -1,7 +1,7 @@
 """A run whose text was edited: what belongs to the text is learnt and measured again, the text stays."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,9 +18,11 @@ from promptboost.evaluation.overlap import inspect, inspect_known
 from promptboost.evaluation.world import pool_for
 from promptboost.files import read_bytes
 from promptboost.model import PromptEnsemble
+from promptboost.model.change import original_names
 from promptboost.pool import PromptPool, build_pool
 from promptboost.runs.fit import Finish, about, check_apart, timing, write_run
 from promptboost.runs.learned import embed_task, learn, measure
+from promptboost.runs.lineage import Lineage
 from promptboost.runs.preflight import check_place, task_remarks, usable_store
 from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
@@ -70,7 +72,8 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
         Embedder.open(name, cache=cache, progress=request.progress, device=request.device)
         for name in settings.encoders
     )
-    task = _task(folder, source, ensemble, before, request.progress, say)
+    lineage = Lineage.read(folder.path)
+    task, changed = _task(folder, lineage, source, ensemble, before, request.progress, say)
     pool = _pool(settings, source, ensemble, say)
     inspection = inspect(task.learn, task.held_out)
     for line in (*task_remarks(task, None), *inspection.overlap.lines()):
@@ -89,8 +92,14 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
         # An editor asks nobody: what was learnt must be of the words that are there now.
         if read_bytes(folder.ensemble_path) != text:
             raise RunError(f"the text in {folder.path} was changed meanwhile; type the same again")
-        run = target.begin(settings, about(source, task, embedder))
-        write_run(run, task, embeddings, learned, results, request.finish, text)
+        tables = about(source, task, embedder)
+        if not changed:  # as the images call them, whatever the classes are called since
+            known = folder.tables.get("data", {})
+            tables["data"] |= {k: known[k] for k in ("learn_fingerprint", "classes") if k in known}
+        run = target.begin(settings, tables)
+        if lineage != Lineage():
+            lineage.write(run.path)
+        write_run(run, task, embeddings, learned, results, embedder, request.finish, text)
     return results
 
 
@@ -117,20 +126,25 @@ def _source(folder: RunFolder, given: str | None) -> DataSource:
 
 def _task(
     folder: RunFolder,
+    lineage: Lineage,
     source: DataSource,
     ensemble: PromptEnsemble,
     before: Results,
     progress: bool,
     say: Say,
-) -> Task:
-    """Divide the images as the fit did, without those of classes that the text does not have."""
+) -> tuple[Task, bool]:
+    """Divide the images as the fit did, without those of classes that the text does not have.
+
+    Then also tell whether the images to learn from are others than those of the fit.
+    """
     task = load_task(source, folder.settings, progress=progress)
     changed = task.learn.fingerprint != folder.tables.get("data", {}).get("learn_fingerprint")
     names = set(ensemble.class_names)
-    strange = sorted(set(task.class_names) - names)
+    now = {old: new for new, old in original_names(task.class_names, lineage.changes).items()}
+    strange = sorted(name for name in task.class_names if now.get(name) not in names)
     if strange:
         say(f"left out are images of classes that the text does not have: {few(strange)}")
-    learn, held_out = (_of_classes(part, ensemble) for part in (task.learn, task.held_out))
+    learn, held_out = (_of_classes(part, ensemble, now) for part in (task.learn, task.held_out))
     if len({image.label for image in learn.images}) < 2:
         raise DataError(
             f"{source} has images of fewer than two classes of the text; --data DIR names others"
@@ -143,11 +157,16 @@ def _task(
         known = inspect_known([bytes.fromhex(d) for d in before.task.learn_digests or ()], held_out)
         held_out = held_out.subset(np.flatnonzero(~known.leaked))
     kind = task.kind if len(held_out) else None
-    return replace(task, learn=learn, held_out=held_out, kind=kind)
+    return replace(task, learn=learn, held_out=held_out, kind=kind), changed
 
 
-def _of_classes(data: Dataset, ensemble: PromptEnsemble) -> Dataset:
-    kept = tuple(image for image in data.images if image.label in ensemble.class_names)
+def _of_classes(data: Dataset, ensemble: PromptEnsemble, now: Mapping[str, str]) -> Dataset:
+    """Return the images of a text's classes, by the names that these have now."""
+    kept = tuple(
+        replace(image, label=now[image.label])
+        for image in data.images
+        if now.get(image.label) in ensemble.class_names
+    )
     return Dataset(kept, ensemble.class_names, data.bad)
 
 

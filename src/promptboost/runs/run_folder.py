@@ -105,6 +105,11 @@ class RunFolder:
         return self.path / "thumbnails.json"
 
     @property
+    def explanations_path(self) -> Path:
+        """Why the images the report shows are answered as they are."""
+        return self.path / "explanations.json"
+
+    @property
     def issues_path(self) -> Path:
         """The images that somebody should look at; there once they were looked for."""
         return self.path / "issues.json"
