@@ -104,8 +104,8 @@ def nearest(X: GridRows, T: GridRows, out: Cosines) -> None:
 
 # Below this many multiplications a second thread costs more than it brings.
 WORTH_A_THREAD = 20_000_000
-# Rows that one thread multiplies at a time: not a share of all, so that no sum depends on their number.
-_ROWS_AT_ONCE = 1024
+# Rows that are multiplied while they are in cache.
+_BLOCK = 64
 
 
 class _Threads:
@@ -195,8 +195,8 @@ def _fill_block(
 
 @compiled
 def _fill(A: NDArray[Float], X: NDArray[Float], start: int, stop: int, out: NDArray[Float]) -> None:
-    for first in range(start, stop, 64):
-        _fill_block(A, X, first, min(first + 64, stop), out)
+    for first in range(start, stop, _BLOCK):
+        _fill_block(A, X, first, min(first + _BLOCK, stop), out)
 
 
 def multiply(A: NDArray[Float], X: NDArray[Float]) -> NDArray[Float]:
@@ -210,5 +210,7 @@ def multiply(A: NDArray[Float], X: NDArray[Float]) -> NDArray[Float]:
     def fill(rows: slice) -> None:
         _fill(A, X, rows.start, rows.stop, out)
 
-    in_threads(fill, len(X), A.size * len(X), chunk=_ROWS_AT_ONCE)
+    # Eight parts or so of whole blocks, whatever the number of threads: no sum depends on it.
+    blocks = -(-len(X) // (8 * _BLOCK))
+    in_threads(fill, len(X), A.size * len(X), chunk=blocks * _BLOCK)
     return out

@@ -19,11 +19,14 @@ Three things make one setting do for all data and any number of images:
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from promptboost.boosting.compiled import in_threads, multiply
 from promptboost.boosting.composition import log_losses
+from promptboost.boosting.gradient.scale import lowest
 from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
 
 Floats = NDArray[np.floating]
@@ -45,6 +48,8 @@ _SCALES = np.geomspace(0.1, 1000.0, 81)
 _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 # Rows whose probabilities stand in memory at once.
 _ROWS = 8192
+# Rows that stand in memory by columns too: without that each pass turns them anew.
+_KEPT_BYTES = 2**26
 # Steps that the solver remembers, and takes at most.
 _MEMORY, _STEPS = 8, 100
 # Factor on all logits where no image can be set aside. Where some can, 1.5 to 2.4 suits few images best: a
@@ -159,7 +164,7 @@ def fit_residual(
         words_of_part = texts[part] * X.dtype.type(scale)
         fewer = _Problem(X[kept], y[kept], counted[kept], words_of_part, problem.metric)
         # Not begun at what was learnt from all images: it would still know those set aside.
-        rest = fewer.solve(rate, tolerance=0.05)
+        rest = fewer.solve(rate, tolerance=0.05, alike=problem)
         scores[out] = X[out, 0] @ texts[part].T
         logits[out] = X[out, 0] @ (fewer.text + rest).T
     scores, logits, y, counted = scores[aside], logits[aside], y[aside], counted[aside]
@@ -220,11 +225,12 @@ def _suited(
     """
     n = len(labels)
     further = scores[np.arange(n), labels] - scores.mean(axis=1)
-    losses = [
-        counted @ (log_losses(scores * factor, labels) + further * factor / (2 * n + 1))
-        for factor in factors
-    ]
-    return float(f"{factors[int(np.argmin(losses))]:.4g}")
+
+    def loss(factor: float) -> float:
+        losses = log_losses(scores * factor, labels) + further * factor / (2 * n + 1)
+        return float(counted @ losses)
+
+    return float(f"{lowest(loss, factors):.4g}")
 
 
 @dataclass(frozen=True)
@@ -236,50 +242,75 @@ class _Problem:
     counted: Floats  # (n,), one on average
     text: Floats  # (K, D), with the factor in it
     metric: Floats  # (D, D)
+    _inverses: dict[float, Floats] = field(default_factory=dict)  # of the penalty asked for last
 
-    def _blocks(self) -> Iterator[tuple[Floats, Indices, Floats]]:
-        """Yield the rows, few enough at a time, their labels, and how much each counts."""
-        views = self.X.shape[1]
-        size = max(_ROWS // views, 1)
-        for start in range(0, len(self.X), size):
+    def _blocks(self) -> Iterator[tuple[Floats, Floats, Indices, Floats]]:
+        """Yield the rows, few enough at a time, their columns, their labels, and how much each counts."""
+        views, size = self.X.shape[1], self._images_at_once
+        for number, start in enumerate(range(0, len(self.X), size)):
             part = slice(start, start + size)
             shares = (self.counted[part] / views).repeat(views)
             rows = self.X[part].reshape(-1, self.X.shape[2])
-            yield rows, self.y[part].repeat(views), shares.astype(self.X.dtype)
+            columns = self._columns[number] if self._columns else np.ascontiguousarray(rows.T)
+            yield rows, columns, self.y[part].repeat(views), shares.astype(self.X.dtype)
+
+    @property
+    def _images_at_once(self) -> int:
+        return max(_ROWS // self.X.shape[1], 1)
+
+    @cached_property
+    def _columns(self) -> list[Floats]:
+        """The columns of all rows, block by block; none where they are many, and made when they are used."""
+        if self.X.nbytes > _KEPT_BYTES:
+            return []
+        parts = range(0, len(self.X), self._images_at_once)
+        blocks = (self.X[start : start + self._images_at_once] for start in parts)
+        return [np.ascontiguousarray(rows.reshape(-1, rows.shape[2]).T) for rows in blocks]
 
     def objective(self, V: Floats, penalty: float) -> tuple[float, Floats]:
         """Return the loss with the penalty, and its gradient (K, D)."""
         pull = V @ self.metric * V.dtype.type(penalty)
-        class_rows = (self.text + V).T
+        class_rows = self.text + V
         loss, gradient = float(np.vdot(V, pull)) / 2, pull
-        for rows, labels, shares in self._blocks():
-            logits = rows @ class_rows
-            logits -= logits.max(axis=1, keepdims=True)
-            at = np.arange(len(labels)), labels
-            true = logits[at].astype(np.float64)
-            np.exp(logits, out=logits)
-            totals = logits.sum(axis=1, keepdims=True)
-            loss += float(shares @ (np.log(totals[:, 0].astype(np.float64)) - true))
-            logits /= totals
-            logits[at] -= 1
-            logits *= shares[:, None]
-            gradient += logits.T @ rows
+        for rows, columns, labels, shares in self._blocks():
+            missing = multiply(class_rows, rows)
+            loss += float(shares @ _softened(missing, labels))
+            missing *= shares
+            gradient += multiply(missing, columns)
         return loss, gradient
 
+    @cached_property
+    def _curvature(self) -> NDArray[np.float64]:
+        """The covariance of the rows where all classes are as probable, (D, D)."""
+        rows = self.X.reshape(-1, self.X.shape[2])
+        K = len(self.text)
+        return np.asarray(rows.T @ rows * ((K - 1) / K**2 / self.X.shape[1]), dtype=np.float64)
+
+    def inverse_curvature(self, penalty: float) -> Floats:
+        """Return the inverse, (D, D), of the curvature with the penalty.
+
+        Distances are measured with it, so that the first steps are about as long as they should be whatever
+        the penalty.
+        """
+        if penalty not in self._inverses:
+            self._inverses.clear()
+            inverse = np.linalg.inv(self._curvature + self.metric * penalty)
+            self._inverses[penalty] = inverse.astype(self.X.dtype)
+        return self._inverses[penalty]
+
     def solve(
-        self, penalty: float, *, start: Floats | None = None, tolerance: float = 3e-3
+        self,
+        penalty: float,
+        *,
+        start: Floats | None = None,
+        tolerance: float = 3e-3,
+        alike: "_Problem | None" = None,
     ) -> Floats:
         """Return the V of least objective, by L-BFGS; the gradient falls to a share of its first length.
 
-        Distances are measured with the penalty and the covariance of the rows at equal probabilities,
-        so that the first steps are about as long as they should be whatever the penalty.
+        Lengths are measured with the inverse curvature: that of a problem that is much alike, if one is given.
         """
-        rows = self.X.reshape(-1, self.X.shape[2])
-        K = len(self.text)
-        curvature = rows.T @ rows * self.X.dtype.type((K - 1) / K**2 / self.X.shape[1])
-        inverse = np.linalg.inv(curvature.astype(np.float64) + self.metric * penalty).astype(
-            self.X.dtype
-        )
+        inverse = (alike or self).inverse_curvature(penalty)
         V = np.zeros_like(self.text)
         loss, gradient = self.objective(V, penalty)
         enough = tolerance * _length(gradient, inverse)
@@ -302,6 +333,28 @@ class _Problem:
             moves = [*moves[1 - _MEMORY :], (tried - V, new_gradient - gradient)]
             V, loss, gradient = tried, new_loss, new_gradient
         return V
+
+
+def _softened(logits: Floats, labels: Indices) -> NDArray[np.float64]:
+    """Turn logits, (K, n), into probabilities minus what they should be; return the log losses.
+
+    In place, a few rows at a time, so that they stay in cache.
+    """
+    losses = np.empty(len(labels))
+
+    def work(rows: slice) -> None:
+        some, label = logits[:, rows], labels[rows]
+        own = label, np.arange(len(label))
+        some -= some.max(axis=0)
+        true = some[own].astype(np.float64)
+        np.exp(some, out=some)
+        totals = some.sum(axis=0)
+        losses[rows] = np.log(totals.astype(np.float64)) - true
+        some /= totals
+        some[own] -= 1
+
+    in_threads(work, len(labels), 10 * logits.size, chunk=512)
+    return losses
 
 
 def _length(gradient: Floats, inverse: Floats) -> float:
