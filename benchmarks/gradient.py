@@ -20,7 +20,7 @@ from promptboost.boosting import (
 )
 from promptboost.boosting.composition import class_rows
 from promptboost.boosting.gradient.compose import compose_by_gradient
-from promptboost.boosting.gradient.scale import FACTORS
+from promptboost.boosting.gradient.scale import FACTORS, FoldTexts
 from promptboost.boosting.grid import GridRows
 from promptboost.training.learner import calibrated_logit_scale, learn_residual, settle_scale
 
@@ -86,15 +86,17 @@ def measure_fit(task: Task, pool: GridPool) -> dict[str, object]:
             times[f"fit_{clock}"] += seconds
         return result
 
+    folds: list[FoldTexts] = []
     settled, why, held_out = timed(
-        "choice_of_scale", lambda: settle_scale(shots, pool, asked, encoder_scale)
+        "choice_of_scale",
+        lambda: settle_scale(shots, pool, asked, encoder_scale, on_folds=folds.append),
     )
     (done,) = timed("composition", lambda: list(boost(shots, pool, settled)))
     timed(
         "calibration", lambda: calibrated_logit_scale(shots, pool, settled, encoder_scale, held_out)
     )
     text = class_rows(done.composition, pool)
-    timed("residual", lambda: learn_residual(shots, pool, text, settled))
+    timed("residual", lambda: learn_residual(shots, pool, text, settled, folds=folds[0]))
     start = time.perf_counter()
     calibrated_logit_scale(shots, pool, replace(settled, gradient=None), encoder_scale, None)
     greedy_s = time.perf_counter() - start

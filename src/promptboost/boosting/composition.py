@@ -131,9 +131,13 @@ def class_rows(weak: Composition, pool: GridPool) -> NDArray[np.float32]:
 
 def log_losses(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return each row's log loss: minus the logarithm of the probability of its label."""
-    highest = logits.max(axis=1)
-    total = highest + np.log(np.exp(logits - highest[:, None]).sum(axis=1))
-    return np.asarray(total - logits[np.arange(len(labels)), labels], dtype=np.float64)
+    losses = np.empty(len(labels))
+    for start in range(0, len(labels), _ROWS):
+        some, own = logits[start : start + _ROWS], labels[start : start + _ROWS]
+        highest = some.max(axis=1)
+        total = highest + np.log(np.exp(some - highest[:, None]).sum(axis=1))
+        losses[start : start + _ROWS] = total - some[np.arange(len(own)), own]
+    return losses
 
 
 def template_hits(X: GridRows, y: NDArray[np.int64], templates: GridRows) -> NDArray[np.bool_]:

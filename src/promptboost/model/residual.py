@@ -260,7 +260,7 @@ class _Problem:
 
     @cached_property
     def _columns(self) -> list[Floats]:
-        """The columns of all rows, block by block; none where they are many, and made when they are used."""
+        """The columns of all rows, block by block; none where they are many, and made when used."""
         if self.X.nbytes > _KEPT_BYTES:
             return []
         parts = range(0, len(self.X), self._images_at_once)
@@ -308,7 +308,7 @@ class _Problem:
     ) -> Floats:
         """Return the V of least objective, by L-BFGS; the gradient falls to a share of its first length.
 
-        Lengths are measured with the inverse curvature: that of a problem that is much alike, if one is given.
+        Lengths are measured with the inverse curvature, that of a problem much alike if one is given.
         """
         inverse = (alike or self).inverse_curvature(penalty)
         V = np.zeros_like(self.text)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from promptboost.boosting import Shots
+from promptboost.boosting.gradient.scale import FoldTexts
 from promptboost.boosting.grid import GridRows, side_by_side
 from promptboost.config import FitConfig
 from promptboost.data.shots import Task, image_ids
@@ -144,6 +145,7 @@ def learn(
         embeddings.side_by_side(0), task.learn.labels, views if views.size else None
     )
     grid, asked = embeddings.pool_rows.grid, boost_settings(settings, settings.views)
+    folds: list[FoldTexts] = []
     ensemble = fit_ensemble(
         shots,
         grid,
@@ -160,13 +162,17 @@ def learn(
         notes={"view_scale": settings.view_scale, "shots": settings.shots},
         resume=resume,
         on_round=None if on_round is None else (lambda so_far, _: on_round(so_far)),
+        on_folds=folds.append,
     )
+    texts = folds[0] if folds else None
     heads: list[AnyHead] = []
     residuals: list[Residual | None] = []
     for number, one in enumerate((embedder, *further)):
         head, residual = embed_ensemble(ensemble, one), None
         if settings.residual and isinstance(head, LinearHead):
-            head, residual = head_with_residual(head, ensemble, shots, grid, asked, encoder=number)
+            head, residual = head_with_residual(
+                head, ensemble, shots, grid, asked, encoder=number, folds=texts
+            )
         heads.append(head)
         residuals.append(residual)
     seconds = time.perf_counter() - start
