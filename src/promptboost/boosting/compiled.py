@@ -9,12 +9,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from promptboost.boosting.grid import GridRows
+from promptboost.boosting.grid import COSINE_UNIT, GridRows
 from promptboost.errors import SettingError
 
 Integers = NDArray[np.int64]
 Cosines = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Flags = NDArray[np.bool_]
 
 Float = TypeVar("Float", np.float32, np.float64)
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -85,21 +86,6 @@ def some_cosines(X: GridRows, t: GridRows, start: int, stop: int, out: Cosines) 
 def column(X: GridRows, t: GridRows, out: Cosines) -> None:
     """Fill ``out[i] = X[i] · t``."""
     some_cosines(X, t, 0, X.shape[0], out)
-
-
-@compiled
-def nearest(X: GridRows, T: GridRows, out: Cosines) -> None:
-    """Fill ``out[i]`` with the class whose single prompt ``T[k]`` is nearest to row i (ties: lowest k)."""
-    best = np.empty(64, np.int64)
-    for start in range(0, X.shape[0], 64):
-        stop = min(start + 64, X.shape[0])
-        best[:] = -(2**40)
-        for k in range(T.shape[0]):
-            for i in range(start, stop):
-                c = dot(X[i], T[k])
-                if c > best[i - start]:
-                    best[i - start] = c
-                    out[i] = k
 
 
 # Below this many multiplications a second thread costs more than it brings.
@@ -214,3 +200,48 @@ def multiply(A: NDArray[Float], X: NDArray[Float]) -> NDArray[Float]:
     blocks = -(-len(X) // (8 * _BLOCK))
     in_threads(fill, len(X), A.size * len(X), chunk=blocks * _BLOCK)
     return out
+
+
+@compiled
+def is_nearest(X: GridRows, T: GridRows, i: int, k: int) -> bool:
+    """Return whether of all prompts ``T`` it is number k that is nearest to row i (ties: the lowest)."""
+    mine = dot(X[i], T[k])
+    for other in range(T.shape[0]):
+        c = dot(X[i], T[other])
+        if c > mine or (c == mine and other < k):
+            return False
+    return True
+
+
+@compiled
+def fill_hits(X: GridRows, T: GridRows, y: Integers, out: Flags) -> None:
+    """Fill ``out[t, i]`` with whether of the prompts ``T[t]`` that of its class is the nearest to row i.
+
+    Most rows are decided by products in single precision, which are faster. Those that differ by no more
+    than their rounding are made again as whole numbers.
+    """
+    number, K, dim = T.shape
+    prompts = T.astype(np.float32).reshape(number * K, dim)
+    rows, best = np.empty((_BLOCK, dim), np.float32), np.empty(_BLOCK, np.float32)
+    cosines = np.empty((number * K, _BLOCK), np.float32)
+    # A sum of D products is off by D roundings at most, each of 2**-24 of all; two sums are compared.
+    doubt = np.float32(2 * (dim + 2) * 2.0**-24 * COSINE_UNIT)
+    for start in range(0, X.shape[0], _BLOCK):
+        count = min(_BLOCK, X.shape[0] - start)
+        for j in range(count):
+            for d in range(dim):
+                rows[j, d] = np.float32(X[start + j, d])
+        _fill_block(prompts, rows, 0, count, cosines)
+        for t in range(number):
+            some = cosines[t * K : (t + 1) * K]
+            best[:] = -np.inf
+            for k in range(K):
+                for j in range(count):
+                    others = some[k, j] if y[start + j] != k else -np.inf
+                    best[j] = max(best[j], others)
+            for j in range(count):
+                ahead = some[y[start + j], j] - best[j]
+                if abs(ahead) > doubt:
+                    out[t, start + j] = ahead > 0
+                else:
+                    out[t, start + j] = is_nearest(X, T[t], start + j, y[start + j])

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting.compiled import in_threads, multiply, nearest
+from promptboost.boosting.compiled import fill_hits, in_threads, multiply
 from promptboost.boosting.greedy.search import Effort
 from promptboost.boosting.grid import COSINE_UNIT, GridRows, block_of, from_grid
 from promptboost.boosting.problem import GridPool
 
 # Rows whose numbers stand in memory as floats at once.
 _ROWS = 4096
+# Templates that one thread looks at, so that they share the work of reading rows.
+_TEMPLATES = 4
 
 
 @dataclass(frozen=True)
@@ -148,16 +150,15 @@ def template_hits(X: GridRows, y: NDArray[np.int64], templates: GridRows) -> NDA
     """
     number, dim = templates.shape[1], X.shape[1]
     parts = parts_of(len(X), templates.shape[2] // dim)
-    winners = np.empty((number, len(X)), dtype=np.int32)
+    hits = np.empty((number, len(X)), dtype=np.bool_)
 
     def fill(part: slice) -> None:
-        for j in range(part.start, part.stop):
-            filled = np.ascontiguousarray(templates[:, j])
-            for e, rows in enumerate(parts):
-                nearest(X[rows], block_of(filled, e, dim), winners[j, rows])
+        filled = np.ascontiguousarray(templates[:, part].transpose(1, 0, 2))
+        for e, rows in enumerate(parts):
+            fill_hits(X[rows], block_of(filled, e, dim), y[rows], hits[part, rows])
 
-    in_threads(fill, number, X.size * len(templates) * number)
-    return np.ascontiguousarray((winners == y).T)
+    in_threads(fill, number, X.size * len(templates) * number, chunk=_TEMPLATES)
+    return np.ascontiguousarray(hits.T)
 
 
 def pick_template(
