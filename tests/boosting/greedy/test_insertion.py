@@ -87,7 +87,9 @@ def test_template_hits_are_exact_where_products_are_next_to_equal(seed):
     dim = int(rng.choice([3, 64, 512]))
     one = rng.standard_normal((1, 5, dim))
     one *= 2**15 / np.linalg.norm(one, axis=2, keepdims=True) / 1.01
-    templates = np.rint(one + rng.integers(-1, 2, (6, 5, dim)) * (rng.random((6, 5, dim)) < 4 / dim))
+    templates = np.rint(
+        one + rng.integers(-1, 2, (6, 5, dim)) * (rng.random((6, 5, dim)) < 4 / dim)
+    )
     X = np.rint(one[0, rng.integers(5, size=150)] + rng.integers(-40, 41, (150, dim)))
     X, templates = X.astype(np.int16), templates.astype(np.int16)
     y = rng.integers(6, size=150)

@@ -95,8 +95,7 @@ def choose_scale(
     kept: dict[float, NDArray[np.float32]] = {}  # in half the memory
     while (factor := _next(tried, factors)) is not None:
         scale = encoder_scale * factor
-        composed[factor] = parts.compose(replace(asked, logit_scale=scale))
-        scores = parts.held_out(composed[factor])
+        composed[factor], scores = parts.compose(replace(asked, logit_scale=scale))
         kept[factor] = scores.astype(np.float32)
         tried[factor] = np.mean(
             [
@@ -126,7 +125,7 @@ def fold_texts(
     if folds < 2:
         return None
     parts = _Parts(shots, pool, folds, views)
-    return parts.texts(parts.compose(_few_sweeps(settings)))
+    return parts.texts(parts.compose(_few_sweeps(settings))[0])
 
 
 def _few_sweeps(settings: GradientSettings) -> GradientSettings:
@@ -190,13 +189,15 @@ class _Parts:
             self._flat(self._rows), self._labels(np.arange(len(shots.labels))), pool.templates
         ).reshape(self._encoders, *self._rows.shape[:2], -1)
 
-    def compose(self, settings: GradientSettings) -> list[Composition]:
-        """Compose without the images of each fold in turn."""
+    def compose(self, settings: GradientSettings) -> tuple[list[Composition], NDArray[np.float64]]:
+        """Compose without the images of each fold in turn, and score each image where it is set aside."""
+        K = len(self._pool.prompts)
+        scores = np.empty((self._encoders, len(self._fold), K))
         composed: dict[int, Composition] = {}
 
         def work(parts: slice) -> None:
             for part in range(parts.start, parts.stop):
-                kept = self._fold != part
+                kept, aside = self._fold != part, self._fold == part
                 y = self._labels(kept)
                 composed[part] = compose_by_gradient(
                     self._flat(self._rows[kept]),
@@ -207,21 +208,13 @@ class _Parts:
                     rng=np.random.default_rng(0),
                     hits=self._hits[:, kept].reshape(len(y), -1),
                 )
+                originals = stacked(self._shots.originals[aside], self._encoders)
+                found = scores_of(composed[part], originals, self._pool)
+                scores[:, aside] = found.reshape(self._encoders, -1, K)
 
-        a_sweep = self._rows.size * len(self._pool.prompts)
+        a_sweep = self._rows.size * K
         in_threads(work, self._folds, a_sweep * settings.sweeps, chunk=1)
-        return [composed[part] for part in range(self._folds)]
-
-    def held_out(self, composed: Sequence[Composition]) -> NDArray[np.float64]:
-        """Return the scores of each image where it is set aside."""
-        K = len(self._pool.prompts)
-        scores = np.empty((self._encoders, len(self._fold), K))
-        for part, weak in enumerate(composed):
-            aside = self._fold == part
-            originals = stacked(self._shots.originals[aside], self._encoders)
-            found = scores_of(weak, originals, self._pool)
-            scores[:, aside] = found.reshape(self._encoders, -1, K)
-        return scores.reshape(-1, K)
+        return [composed[part] for part in range(self._folds)], scores.reshape(-1, K)
 
     def texts(self, composed: Sequence[Composition]) -> FoldTexts:
         """Return the class rows of the texts of all folds."""
