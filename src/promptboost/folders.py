@@ -46,6 +46,7 @@ SET = (
         "metrics.json",
         "predictions.csv",
         "thumbnails.json",
+        "issues.json",
     ),
     *("report.html", "README.md", "partial.json", FIRST),
 )

@@ -23,6 +23,7 @@ _COMMANDS = {
     "predict": "Tell what images show.",
     "show": "Read what was learnt.",
     "diff": "Compare the sentences of two runs.",
+    "issues": "List images to look at: wrong labels, copies, outliers.",
     "evaluate": "Measure a run on other labelled images.",
     "transfer": "Move a run to another encoder: the same text, other vectors.",
     "compare": "Compare methods on the same images and draws.",

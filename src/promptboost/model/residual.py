@@ -43,6 +43,9 @@ HALVINGS = 5
 #: Share of the penalty that is the same in all directions, whether crops differ in them or not.
 EVENNESS = 0.1
 
+#: The same for :func:`set_aside_logits`, where some labels may be wrong: those are not to be explained.
+CAUTIOUS_PENALTY = 8 * PENALTY
+
 # Factors on cosines that are tried for the text, and on all logits in the end.
 _SCALES = np.geomspace(0.1, 1000.0, 81)
 _LOUDNESS = np.geomspace(0.1, 10.0, 41)
@@ -175,6 +178,61 @@ def fit_residual(
     if losses[1] - losses[0] > _SURE * (by_both - by_text).std() / np.sqrt(len(y)):
         return Residual(np.zeros_like(learnt), alone, np.inf, losses)
     return Residual(learnt * X.dtype.type(loud), scale * loud, rate, losses)
+
+
+def set_aside_logits(
+    embeddings: ArrayLike,
+    labels: ArrayLike,
+    unseen_rows: ArrayLike,
+    folds: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    penalty: float = CAUTIOUS_PENALTY,
+) -> Floats:
+    """Return each image's logits by words and by the images of other folds: its label excuses nothing.
+
+    Parameters
+    ----------
+    embeddings, labels, unseen_rows, weights, penalty
+        As for :func:`fit_residual`. An image that weighs nothing has logits, and teaches nothing.
+    folds : array of shape (n,)
+        The fold of each image. One whose class has no image in another fold is judged by words alone.
+
+    Returns
+    -------
+    array of shape (n, K)
+        As loud as suits the labels best.
+
+    Examples
+    --------
+    The last image has a label that the words, and the images of other folds, do not believe.
+
+    >>> heights = np.array([0.8, 0.6, 0.9, -0.8, -0.6, 0.7])
+    >>> images = np.stack([np.sqrt(1 - heights**2), heights], axis=1)[:, None]
+    >>> text = np.array([[0.0, 1.0], [0.0, -1.0]])
+    >>> set_aside_logits(images, [0, 0, 0, 1, 1, 1], text, [0, 1, 2, 0, 1, 2]).argmax(axis=1)
+    array([0, 0, 0, 1, 1, 0])
+    """
+    X, y = _checked_images(embeddings, labels)
+    words = _checked_rows(unseen_rows, X, y, 2)
+    counted, fold = _checked_weights(weights, len(y)), np.asarray(folds)
+    if fold.shape != y.shape:
+        raise SettingError(f"folds must be {len(y)} numbers, one for each image")
+    scores = X[:, 0] @ words.T
+    scale = _suited(scores, y, counted, _SCALES)
+    text, by_words = words * X.dtype.type(scale), scores * X.dtype.type(scale)
+    metric = spread_metric(X[counted > 0], y[counted > 0])
+    logits, lonely = by_words.copy(), np.ones(len(y), dtype=bool)
+    for part in np.unique(fold):
+        out, kept = fold == part, (fold != part) & (counted > 0)
+        if not kept.any():
+            continue
+        fewer = _Problem(X[kept], y[kept], counted[kept], text, metric)
+        rest = fewer.solve(penalty * len(words) / len(y), tolerance=0.05)
+        logits[out] = X[out, 0] @ (text + rest).T
+        lonely[out] = ~np.isin(y[out], y[kept])
+    loud = _suited(logits, y, counted, _LOUDNESS)
+    return np.where(lonely[:, None], by_words, logits * X.dtype.type(loud))
 
 
 def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNESS) -> Floats:

@@ -14,6 +14,7 @@ import msgspec
 from promptboost.errors import FileFormatError, RunError, without_place
 from promptboost.files import load_json, read_text
 from promptboost.model import PromptEnsemble
+from promptboost.runs.issues import Issues
 from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
 
@@ -30,6 +31,7 @@ class Run:
     results: Results
     settings: Mapping[str, Any]
     thumbnails: Mapping[str, str]
+    issues: Issues | None = None  # None if nobody asked for them
 
     @property
     def name(self) -> str:
@@ -93,6 +95,7 @@ def _read_run(files: RunFolder) -> Run:
             else {"settings": dict(ensemble.settings), "versions": dict(ensemble.versions)}
         ),
         thumbnails=_read_thumbnails(files.thumbnails_path),
+        issues=Issues.read(files.issues_path) if files.issues_path.is_file() else None,
     )
 
 

@@ -105,6 +105,11 @@ class RunFolder:
         return self.path / "thumbnails.json"
 
     @property
+    def issues_path(self) -> Path:
+        """The images that somebody should look at; there once they were looked for."""
+        return self.path / "issues.json"
+
+    @property
     def partial_path(self) -> Path:
         """The rounds so far; there only while a fit is unfinished."""
         return self.path / "partial.json"
