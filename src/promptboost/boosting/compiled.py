@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -17,7 +17,7 @@ Cosines = NDArray[np.int32]
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 
-Float = TypeVar("Float", np.float32, np.float64)
+Float = TypeVar("Float", bound=np.floating[Any])
 Function = TypeVar("Function", bound=Callable[..., object])
 
 

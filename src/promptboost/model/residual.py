@@ -314,7 +314,7 @@ class _Problem:
 
     @property
     def _images_at_once(self) -> int:
-        return max(_ROWS // self.X.shape[1], 1)
+        return max(_ROWS // int(self.X.shape[1]), 1)
 
     @cached_property
     def _columns(self) -> list[Floats]:
