@@ -327,9 +327,9 @@ class _Problem:
 
     def objective(self, V: Floats, penalty: float) -> tuple[float, Floats]:
         """Return the loss with the penalty, and its gradient (K, D)."""
-        pull = V @ self.metric * V.dtype.type(penalty)
+        pull = multiply(V, self.metric) * V.dtype.type(penalty)
         class_rows = self.text + V
-        loss, gradient = float(np.vdot(V, pull)) / 2, pull
+        loss, gradient = _inner(V, pull) / 2, pull
         for rows, columns, labels, shares in self._blocks():
             missing = multiply(class_rows, rows)
             loss += float(shares @ _softened(missing, labels))
@@ -380,7 +380,7 @@ class _Problem:
             if _length(gradient, inverse) <= enough:
                 break
             step = -_times_inverse_hessian(gradient, moves, inverse)
-            slope, size = float(np.vdot(step, gradient)), 1.0
+            slope, size = _inner(step, gradient), 1.0
             while True:
                 tried = V + step * V.dtype.type(size)
                 new_loss, new_gradient = self.objective(tried, penalty)
@@ -415,8 +415,13 @@ def _softened(logits: Floats, labels: Indices) -> NDArray[np.float64]:
     return losses
 
 
+def _inner(a: Floats, b: Floats) -> float:
+    """Return the sum of products, without BLAS: its threads spin while other processes hold the cores."""
+    return float(np.multiply(a, b).sum(dtype=np.float64))
+
+
 def _length(gradient: Floats, inverse: Floats) -> float:
-    return float(np.sqrt(max(float(np.vdot(gradient, gradient @ inverse)), 0.0)))
+    return float(np.sqrt(max(_inner(gradient, multiply(gradient, inverse)), 0.0)))
 
 
 def _times_inverse_hessian(
@@ -425,17 +430,19 @@ def _times_inverse_hessian(
     """Multiply by what is known of the inverse Hessian: the two loops of L-BFGS."""
     direction = gradient.copy()
     taken: list[tuple[float, float]] = []
-    moves = [(move, change) for move, change in moves if np.vdot(move, change) > 0]
+    moves = [(move, change) for move, change in moves if _inner(move, change) > 0]
     for move, change in reversed(moves):
-        rate = 1 / float(np.vdot(move, change))
-        taken.append((rate, rate * float(np.vdot(move, direction))))
+        rate = 1 / _inner(move, change)
+        taken.append((rate, rate * _inner(move, direction)))
         direction -= change * direction.dtype.type(taken[-1][1])
-    direction = direction @ inverse
+    direction = multiply(direction, inverse)  # which is symmetric
     if moves:
         move, change = moves[-1]
-        direction *= direction.dtype.type(np.vdot(move, change) / np.vdot(change, change @ inverse))
+        direction *= direction.dtype.type(
+            _inner(move, change) / _inner(change, multiply(change, inverse))
+        )
     for (move, change), (rate, part) in zip(moves, reversed(taken), strict=True):
-        direction += move * direction.dtype.type(part - rate * float(np.vdot(change, direction)))
+        direction += move * direction.dtype.type(part - rate * _inner(change, direction))
     return np.asarray(direction)
 
 
