@@ -10,7 +10,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from promptboost.boosting.grid import COSINE_UNIT, GridRows
-from promptboost.errors import SettingError
+from promptboost.threads import set_threads as set_threads  # it was here first
+from promptboost.threads import thread_count
 
 Integers = NDArray[np.int64]
 Cosines = NDArray[np.int32]
@@ -95,29 +96,16 @@ _BLOCK = 64
 
 
 class _Threads:
-    """The threads of this process: how many, and those that wait for work."""
+    """The threads of this process that wait for work."""
 
     def __init__(self) -> None:
-        self.count = 2
+        self.count = 0
         self.workers: ThreadPoolExecutor | None = None
         self.lock = threading.Lock()
         self.here = threading.local()
 
 
 _threads = _Threads()
-
-
-def set_threads(count: int) -> None:
-    """Set how many threads large products run in; two if it is never called. No result depends on it.
-
-    Examples
-    --------
-    >>> set_threads(2)
-    """
-    if count < 1:
-        raise SettingError(f"threads must be at least 1, got {count}")
-    with _threads.lock:
-        _threads.count, _threads.workers = count, None
 
 
 def in_threads(
@@ -128,7 +116,7 @@ def in_threads(
     Work that is already in one of the threads is done there.
     """
     alone = multiplications < WORTH_A_THREAD or getattr(_threads.here, "busy", False)
-    number = 1 if alone else _threads.count
+    number = 1 if alone else thread_count()
     step = max(1, chunk or -(-count // number))
     slices = [slice(start, min(start + step, count)) for start in range(0, count, step)]
     if number == 1 or len(slices) == 1:
@@ -136,8 +124,9 @@ def in_threads(
             work(part)
         return
     with _threads.lock:
-        if _threads.workers is None:
-            _threads.workers = ThreadPoolExecutor(_threads.count, initializer=_mark_busy)
+        if _threads.workers is None or _threads.count != number:
+            _threads.workers = ThreadPoolExecutor(number, initializer=_mark_busy)
+            _threads.count = number
         workers = _threads.workers
     for _ in workers.map(work, slices):
         pass

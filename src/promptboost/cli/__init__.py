@@ -26,12 +26,13 @@ _COMMANDS = {
     "issues": "List images to look at: wrong labels, copies, outliers.",
     "evaluate": "Measure a run on other labelled images.",
     "transfer": "Move a run to another encoder: the same text, other vectors.",
+    "refit": "Learn again what belongs to the text, after it was edited.",
     "compare": "Compare methods on the same images and draws.",
     "pool": "Check, join and read files of sentences about classes.",
     "report": "Write the report and the model card of a run again.",
     "models": "List encoders and the name to type for each.",
     "data": "Check the benchmarks of the papers: what is there, what is missing.",
-    "embed": "Embed images ahead of time.",
+    "embed": "Embed images and texts ahead of time.",
     "cache": "Show, check or clear the embedding store.",
     "doctor": "Look at what is installed and what works.",
 }
@@ -40,7 +41,7 @@ _COMMANDS = {
 _HOMES = {
     **dict.fromkeys(("models", "embed", "cache", "doctor"), "encoders"),
     **dict.fromkeys(("diff", "report"), "show"),
-    "transfer": "evaluate",
+    **dict.fromkeys(("transfer", "refit"), "evaluate"),
 }
 
 _HELP = """A few labelled images in, an image classifier made of plain sentences out.

@@ -108,7 +108,7 @@ def fit(
                 f"{place}{error.strerror}; put that right, then type: {begun.resume_hint}"
             ) from error
         raise
-    out.result({"run": str(run), **results.answer()}, lambda: _summary(run, results))
+    out.result({"run": str(run), **results.answer()}, lambda: summary(run, results))
 
 
 def _before(folder: "RunFolder") -> "RunFolder | None":
@@ -116,7 +116,8 @@ def _before(folder: "RunFolder") -> "RunFolder | None":
     return folder.unfinished or (folder if folder.state == "finished" else None)
 
 
-def _summary(run: Path, results: "Results") -> str:
+def summary(run: Path, results: "Results") -> str:
+    """Return what a fit prints of its figures."""
     task = results.task
     lines = [
         f"{task.classes} classes, {task.learn_images} images to learn from, "

@@ -1,5 +1,6 @@
 """``promptboost predict``."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,9 +9,11 @@ import click
 
 from promptboost.cli.options import (
     allow_download_option,
+    check_seen_with,
     embeds,
     min_probability_option,
     run_argument,
+    seen_with_options,
 )
 from promptboost.cli.output import (
     UNUSABLE,
@@ -46,17 +49,7 @@ promptboost predict run holiday/ --min-probability 0.6
     default="table",
     show_default=True,
 )
-@click.option(
-    "--encoder",
-    "encoders",
-    multiple=True,
-    help="See with another encoder than the run was fitted on, or with one of several. Of those that "
-    "are given, the probabilities are averaged.",
-)
-@click.option(
-    "--ensemble", is_flag=True, help="See with all encoders the run was fitted on, averaged."
-)
-@click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
+@seen_with_options
 @allow_download_option
 @embeds
 @speaks
@@ -81,12 +74,12 @@ def predict(
     set aside. With --min-probability, images below it are "unsure": programs read `predicted` as
     null (empty in CSV), and `best` is what it would have been.
     """
-    from promptboost.errors import SettingError, count
+    from promptboost.errors import count
     from promptboost.runs.predict import Predictor
 
-    if ensemble and encoders:
-        raise SettingError("--ensemble means all encoders of the run: leave --encoder out")
-    progress = out.progress and layout == "table"
+    check_seen_with(encoders, ensemble)
+    # A bar would stand among lines that are shown as they come.
+    progress = out.progress and (layout == "table" or not sys.stdout.isatty())
     predictor = Predictor.open(
         run,
         encoder=encoders or None,

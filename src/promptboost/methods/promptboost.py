@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from promptboost.boosting.gradient.scale import FoldTexts
 from promptboost.boosting.grid import side_by_side
 from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import text_source
+from promptboost.encoders.embedder import Embedder, text_source
 from promptboost.errors import FileFormatError, PoolError, SettingError
 from promptboost.methods.base import (
     Arrays,
@@ -32,6 +32,9 @@ from promptboost.pool import PromptPool
 from promptboost.pool.combination import of_sources
 from promptboost.training import OnRound, PoolTexts, boost_settings, fit_ensemble
 from promptboost.training.learner import OnFolds, head_with_residual
+
+if TYPE_CHECKING:
+    from promptboost.encoders.store import EmbeddingStore
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,9 @@ class Boosting(BoostConfig, Method):
         self.further(encoder)
 
     def further(self, encoder: Encoder) -> list[Encoder]:
-        """Return the encoders to learn on beside one."""
-        found: list[Any] = [text_source(name) for name in filter(None, self.also.split("+"))]
+        """Return the encoders to learn on beside one, with its store."""
+        store = encoder.store if isinstance(encoder, Embedder) else None
+        found: list[Encoder] = [_beside(name, store) for name in self.also.split("+") if name]
         prints = [encoder.fingerprint, *(one.fingerprint for one in found)]
         if len(set(prints)) < len(prints):
             raise SettingError(
@@ -218,7 +222,14 @@ def _joined(pool: PromptPool, encoders: Sequence[Encoder]) -> GridPool:
     return GridPool.joined([_grid(pool, one) for one in encoders])  # type: ignore[arg-type]  # has a hash
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)
+def _beside(name: str, store: "EmbeddingStore | None") -> Embedder:
+    """Open a further encoder; the same one again, so that its pool is known again."""
+    encoder: Any = text_source(name)
+    return Embedder(encoder, store, progress=False)
+
+
+@lru_cache(maxsize=4)  # one pool, as a few encoders read it
 def _grid(pool: PromptPool, encoder: Encoder) -> GridPool:
     """Embed a pool; a comparison asks for the same one again and again."""
     return PoolTexts.of(pool).embed(encoder.encode_texts)

@@ -1,6 +1,6 @@
 """How good a run is on other labelled images, and its text on another encoder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,16 @@ from promptboost.evaluation.measures import (
 from promptboost.evaluation.overlap import Inspection, inspect, inspect_known
 from promptboost.evaluation.world import pool_for
 from promptboost.model import LinearHead, PromptEnsemble
-from promptboost.model.classifier import (
+from promptboost.model.average import AveragedClassifier, AveragedHead
+from promptboost.model.balance import with_images
+from promptboost.model.classifier import check_share
+from promptboost.model.head_files import (
     AnyHead,
     check_head_file,
-    check_share,
     embed_ensemble,
+    keep_residual,
     write_head,
 )
-from promptboost.model.residual import fit_residual
 from promptboost.pool import PromptPool
 from promptboost.runs.predict import Predictor
 from promptboost.runs.results import TransferResult, flat_answer, method_answer, old_names
@@ -44,7 +46,8 @@ def evaluate_run(
     run: Path,
     source: str,
     *,
-    encoder: str | None = None,
+    encoder: str | Sequence[str] | None = None,
+    average: bool = False,
     text_only: bool = False,
     min_probability: float | None = None,
     cache: bool = True,
@@ -54,7 +57,9 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Measure a run on labelled images: the split ``test`` if there is one, else all.
 
-    With `min_probability`, measure also what is left if less probable answers are not given.
+    It sees with the encoders that :meth:`Predictor.open` is told; the probabilities of several are
+    averaged, those of zero-shot too. With `min_probability`, measure also what is left if less probable
+    answers are not given.
     """
     if min_probability is not None:
         check_share("min_probability", min_probability)
@@ -64,6 +69,7 @@ def evaluate_run(
         opened = Predictor.open(
             run,
             encoder=encoder,
+            average=average,
             text_only=text_only,
             cache=cache,
             progress=progress,
@@ -74,23 +80,26 @@ def evaluate_run(
         return opened
 
     classifier = folder.steady(read).classifier
-    names, embedder, head = classifier.class_names, classifier.embedder, classifier.head
+    names = classifier.class_names
+    members = classifier.members if isinstance(classifier, AveragedClassifier) else (classifier,)
     data = load_data(source, progress=progress)
     if "test" in data.splits:
         data = data.of_split("test")
     data = with_classes(data, names)
     inspection = inspect_run(folder, data)
     leaked = None if inspection is None else inspection.leaked
-    rows, labels = embedder.originals(data), data.labels
-    chances = head.predict_proba(rows)
+    labels, rows = data.labels, [one.embedder.originals(data) for one in members]
+    zero_shot = AveragedHead(tuple(zero_shot_head(names, one.embedder) for one in members))
+    ours = AveragedHead(tuple(one.head for one in members))
+    chances = ours.predict_proba(rows)
     guesses = [
-        Guesses("zero-shot", "zero-shot", zero_shot_head(names, embedder).predict_index(rows)),
-        Guesses(OURS, "boosted", head.predict_index(rows), probabilities=chances),
+        Guesses("zero-shot", "zero-shot", zero_shot.predict_index(rows)),
+        Guesses(OURS, "boosted", ours.predict_index(rows), probabilities=chances),
     ]
     mixed = confusions(names, labels, guesses[-1].held_out, image_ids(data))
     by_class = per_class(names, labels, {guess.name: guess.held_out for guess in guesses})
     record = {
-        "encoder": embedder.encoder.id,
+        "encoder": " + ".join(one.embedder.id for one in members),
         "images": len(data),
         "learnt_from": None if leaked is None else int(leaked.sum()),
         "overlap": None if inspection is None else msgspec.to_builtins(inspection.overlap),
@@ -226,8 +235,9 @@ def _with_residual(
     if pool is not None:
         unseen = pool_heads(pool, embedder)["zero-shot-80"]
     rows = embedder.images(learn, views=settings.views, view_scale=settings.view_scale)
-    text = head.weights / np.float32(head.rounds)
-    return head.with_residual(fit_residual(rows, learn.labels, text, unseen.weights))
+    head = with_images(head, rows, learn.labels, unseen.weights)
+    keep_residual(head, embedder)
+    return head
 
 
 def _read(folder: RunFolder) -> PromptEnsemble:

@@ -33,8 +33,8 @@ from promptboost.folders import (
     writing,
 )
 from promptboost.model import PromptEnsemble
-from promptboost.model.classifier import head_file
 from promptboost.model.ensemble import ENSEMBLE_FILE, WEIGHTS_FILE
+from promptboost.model.head_files import head_file
 from promptboost.runs.results import Results
 
 T = TypeVar("T")
