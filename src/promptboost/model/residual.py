@@ -58,6 +58,9 @@ _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 _ROWS = 8192
 # Rows that stand in memory by columns too: without that each pass turns them anew.
 _KEPT_BYTES = 2**26
+# Rows of images set to learn from, where others are set aside, beyond which the mean of its crops stands for
+# an image: who judges a mixture needs no more, and the penalty knows how crops differ.
+_MOST_ROWS = 1024
 # Steps that the solver remembers, and takes at most.
 _MEMORY, _STEPS = 8, 100
 # Factor on all logits where no image can be set aside. Where some can, 1.5 to 2.4 suits few images best: a
@@ -132,7 +135,7 @@ def fit_residual(
         Class rows of words that have seen no image, such as the mean of the pool's templates; of several
         those count that suit the images best.
     folds : array of shape (n,), optional
-        The fold of each image, from 0 to F − 1, if images can be set aside.
+        The fold of each image, from 0 to F − 1, if images can be set aside; −1 for one that is in none.
     fold_rows : array of shape (F, K, D), optional
         Class rows of F texts: number f is composed without the images of fold f.
     weights : array of shape (n,), optional
@@ -168,16 +171,20 @@ def fit_residual(
     if folds is None or fold_rows is None:
         return Residual(learnt * X.dtype.type(_LOUD), scale * _LOUD, rate)
     fold, texts = np.asarray(folds), _checked_rows(fold_rows, X, y, 3)
-    if fold.shape != y.shape or not np.isin(fold, np.arange(len(texts))).all():
-        raise SettingError(f"folds must be {len(X)} numbers from 0 to {len(texts) - 1}")
-    aside = fold == fold[0] if X.size * len(text) > _MANY else np.ones(len(y), dtype=bool)
+    if fold.shape != y.shape or not np.isin(fold, np.arange(-1, len(texts))).all() or fold.max() < 0:
+        raise SettingError(
+            f"folds must be {len(X)} numbers from 0 to {len(texts) - 1}, or −1 for images in none"
+        )
+    aside = fold == fold.max() if X.size * len(text) > _MANY else fold >= 0
     scores, logits = np.zeros((2, len(y), len(text)), dtype=X.dtype)
     for part in np.unique(fold[aside]):
         kept, out = fold != part, fold == part
         words_of_part = texts[part] * X.dtype.type(scale)
-        fewer = _Problem(X[kept], y[kept], counted[kept], words_of_part, problem.metric)
-        # Not begun at what was learnt from all images: it would still know those set aside.
-        rest = fewer.solve(rate, tolerance=0.05, alike=problem)
+        rows = X[kept].mean(axis=1, keepdims=True) if X[..., 0].size > _MOST_ROWS else X[kept]
+        fewer = _Problem(rows, y[kept], counted[kept], words_of_part, problem.metric)
+        # Neither begun at what was learnt from all images nor measured with their curvature: both would
+        # still know those set aside, as few steps are taken.
+        rest = fewer.solve(rate, tolerance=0.05)
         scores[out] = X[out, 0] @ texts[part].T
         logits[out] = X[out, 0] @ (fewer.text + rest).T
     scores, logits, y, counted = scores[aside], logits[aside], y[aside], counted[aside]
@@ -422,24 +429,25 @@ class _Problem:
         *,
         start: Floats | None = None,
         tolerance: float = 3e-3,
-        alike: "_Problem | None" = None,
     ) -> Floats:
         """Return the V of least objective, by L-BFGS; the gradient falls to a share of its first length.
 
-        Lengths are measured with the inverse curvature, that of a problem much alike if one is given.
+        Lengths are measured with the inverse curvature.
         """
-        inverse = (alike or self).inverse_curvature(penalty)
+        inverse = self.inverse_curvature(penalty)
         V = np.zeros_like(self.text)
         loss, gradient = self.objective(V, penalty)
-        enough = tolerance * _length(gradient, inverse)
+        newton = multiply(gradient, inverse)  # which is symmetric
+        enough = tolerance**2 * _inner(gradient, newton)
         if start is not None:
             V = start
             loss, gradient = self.objective(V, penalty)
-        moves: list[tuple[Floats, Floats]] = []
+            newton = multiply(gradient, inverse)
+        moves = _Moves(inverse)
         for _ in range(_STEPS):
-            if _length(gradient, inverse) <= enough:
+            if _inner(gradient, newton) <= enough:
                 break
-            step = -_times_inverse_hessian(gradient, moves, inverse)
+            step = -moves.times_inverse_hessian(gradient)
             slope, size = _inner(step, gradient), 1.0
             while True:
                 tried = V + step * V.dtype.type(size)
@@ -448,8 +456,9 @@ class _Problem:
                 if new_loss <= loss + 1e-4 * size * slope + 1e-7 * abs(loss) or size < 1e-4:
                     break
                 size /= 2
-            moves = [*moves[1 - _MEMORY :], (tried - V, new_gradient - gradient)]
-            V, loss, gradient = tried, new_loss, new_gradient
+            new_newton = multiply(new_gradient, inverse)
+            moves.add(tried - V, new_gradient - gradient, new_newton - newton)
+            V, loss, gradient, newton = tried, new_loss, new_gradient, new_newton
         return V
 
 
@@ -480,30 +489,33 @@ def _inner(a: Floats, b: Floats) -> float:
     return float(np.multiply(a, b).sum(dtype=np.float64))
 
 
-def _length(gradient: Floats, inverse: Floats) -> float:
-    return float(np.sqrt(max(_inner(gradient, multiply(gradient, inverse)), 0.0)))
+class _Moves:
+    """The solver's last moves, and what is known of the inverse Hessian by them."""
 
+    def __init__(self, inverse: Floats) -> None:
+        self._inverse = inverse
+        self._last: list[tuple[Floats, Floats, float]] = []
+        self._scale = 1.0
 
-def _times_inverse_hessian(
-    gradient: Floats, moves: list[tuple[Floats, Floats]], inverse: Floats
-) -> Floats:
-    """Multiply by what is known of the inverse Hessian: the two loops of L-BFGS."""
-    direction = gradient.copy()
-    taken: list[tuple[float, float]] = []
-    moves = [(move, change) for move, change in moves if _inner(move, change) > 0]
-    for move, change in reversed(moves):
-        rate = 1 / _inner(move, change)
-        taken.append((rate, rate * _inner(move, direction)))
-        direction -= change * direction.dtype.type(taken[-1][1])
-    direction = multiply(direction, inverse)  # which is symmetric
-    if moves:
-        move, change = moves[-1]
-        direction *= direction.dtype.type(
-            _inner(move, change) / _inner(change, multiply(change, inverse))
-        )
-    for (move, change), (rate, part) in zip(moves, reversed(taken), strict=True):
-        direction += move * direction.dtype.type(part - rate * _inner(change, direction))
-    return np.asarray(direction)
+    def add(self, move: Floats, change: Floats, newton_change: Floats) -> None:
+        """Remember a move, how it changed the gradient, and that times the inverse curvature."""
+        along = _inner(move, change)
+        if along > 0:
+            self._last = [*self._last[1 - _MEMORY :], (move, change, 1 / along)]
+            self._scale = along / _inner(change, newton_change)
+
+    def times_inverse_hessian(self, gradient: Floats) -> Floats:
+        """Multiply a gradient by the inverse Hessian: the two loops of L-BFGS."""
+        direction = gradient.copy()
+        taken = []
+        for move, change, rate in reversed(self._last):
+            taken.append(rate * _inner(move, direction))
+            direction -= change * direction.dtype.type(taken[-1])
+        direction = multiply(direction, self._inverse)
+        direction *= direction.dtype.type(self._scale)
+        for (move, change, rate), part in zip(self._last, reversed(taken), strict=True):
+            direction += move * direction.dtype.type(part - rate * _inner(change, direction))
+        return direction
 
 
 def _checked_images(embeddings: ArrayLike, labels: ArrayLike) -> tuple[Floats, Indices]:

@@ -15,6 +15,7 @@ from promptboost.boosting.gradient.scale import (
     calibrated_scale,
     choose_scale,
     dealt,
+    drawn,
     fold_texts,
     lowest,
 )
@@ -100,14 +101,15 @@ def calibrated_logit_scale(
         return calibrated_scale(shots, pool, encoder) if encoder_scale is None else encoder_scale
     if held_out is None:
         held_out = scores_of_halves(shots, pool, settings)
-    n = len(shots.labels)
     scores = held_out[parts_of(len(held_out), pool.encoders)[encoder]]
+    judged = np.isfinite(scores).all(axis=1)  # the others were never set aside
+    scores, labels, n = scores[judged], shots.labels[judged], int(judged.sum())
 
     def loss(scale: float) -> float:
         logits = scale * scores
-        losses_of_label = log_losses(logits, shots.labels)
+        losses_of_label = log_losses(logits, labels)
         # The mean over classes of the loss is the loss of the own class plus how far the others lie.
-        others = logits[np.arange(n), shots.labels] - logits.mean(axis=1)
+        others = logits[np.arange(n), labels] - logits.mean(axis=1)
         return float((losses_of_label + others / (2 * n + 1)).mean())
 
     return float(f"{lowest(loss, _SCALES):.4g}")
@@ -182,7 +184,7 @@ def _unseen_rows(
     templates: NDArray[np.floating], prompts: Sequence[GridRows]
 ) -> NDArray[np.floating]:
     """Return class rows that have seen no image, (2, K, D): the means of templates and of prompts."""
-    means = [np.mean(of_class, axis=0, dtype=np.float64) for of_class in prompts]
+    means = [np.mean(drawn(of_class), axis=0, dtype=np.float64) for of_class in prompts]
     rows = np.stack([templates, np.stack(means)])
     lengths = np.linalg.norm(rows, axis=2, keepdims=True)
     return np.asarray(rows / np.where(lengths > 0, lengths, 1))

@@ -24,6 +24,8 @@ from promptboost.boosting.problem import GridPool, Shots
 FACTORS = (3.0, 2.0, 4.0, 6.0, 1.0)
 
 _MOST_FOLDS = 4
+# Folds are set aside one after the other until there are so many images to judge by.
+_ENOUGH = 128
 # Enough to tell scales apart; the last sweeps of a fit are about the last copies.
 _SWEEPS = 10
 # More rows or prompts a class than these make a fit better, but no choice of a scale: see `_Parts`.
@@ -34,7 +36,10 @@ _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 
 @dataclass(frozen=True)
 class FoldTexts:
-    """Texts composed without some of the images: number f without those of fold f, `rows` (F, K, D)."""
+    """Texts composed without some of the images: number f without those of fold f, `rows` (F, K, D).
+
+    The fold of an image is −1 if no text was composed without it.
+    """
 
     fold: NDArray[np.int64]
     rows: NDArray[np.float32]
@@ -44,14 +49,16 @@ class FoldTexts:
 class ScaleChoice:
     """A logit scale, and why: scale → log loss on the images set aside, dealt into so many folds.
 
-    There are none if there were too few images. `held_out` are the scores, (n, K), of each image when it
-    was set aside, composed at the scale chosen; with several encoders those of the first, then those of
-    the next: (E·n, K). `texts` are those of the folds, at that scale.
+    There are none if there were too few images. Of many images only those of the folds `aside` were set
+    aside. `held_out` are the scores, (n, K), of each image when it was set aside, NaN if it never was,
+    composed at the scale chosen; with several encoders those of the first, then those of the next:
+    (E·n, K). `texts` are those of the folds, at that scale.
     """
 
     logit_scale: float
     folds: int
     losses: dict[float, float]
+    aside: int = 0
     held_out: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
     texts: FoldTexts | None = field(default=None, repr=False, compare=False)
 
@@ -62,9 +69,10 @@ class ScaleChoice:
                 "a class has one image only, so none can be set aside to choose by"
             )
         tried = ", ".join(f"{scale:g}: {loss:.3f}" for scale, loss in sorted(self.losses.items()))
+        some = f"{self.aside} of " if self.aside < self.folds else ""
         return (
             f"logit scale {self.logit_scale:g}, by the log loss on images set aside "
-            f"({self.folds} folds; {tried})"
+            f"({some}{self.folds} folds; {tried})"
         )
 
 
@@ -81,7 +89,8 @@ def choose_scale(
 
     Views of an image never stand on both sides. The same input gives the same choice. It composes on so
     many `views` of each image, 0 for the images themselves, which also stand for their views where these
-    are more than 1,024; and on 256 prompts of each class, drawn from all. What is tried are `factors`
+    are more than 1,024; and on 256 prompts of each class, drawn from all. A quarter of the images is set
+    aside at a time, and no further one where that makes 128 images. What is tried are `factors`
     of the encoder's own scale, the preferred one first; those far from the best are left out. Several
     encoders have one factor, each of its own scale, and the loss of an image is the mean of theirs.
     """
@@ -90,6 +99,8 @@ def choose_scale(
         return ScaleChoice(encoder_scale * factors[0], 0, {})
     parts = _Parts(shots, pool, folds, views)
     asked = _few_sweeps(settings)
+    judged = parts.fold >= 0
+    labels = shots.labels[judged]
     tried: dict[float, NDArray[np.float64]] = {}
     composed: dict[float, list[Composition]] = {}
     kept: dict[float, NDArray[np.float32]] = {}  # in half the memory
@@ -99,7 +110,7 @@ def choose_scale(
         kept[factor] = scores.astype(np.float32)
         tried[factor] = np.mean(
             [
-                _losses(scale * relative * scores[part], shots.labels)
+                _losses(scale * relative * scores[part][judged], labels)
                 for relative, part in zip(
                     pool.scales, parts_of(len(scores), pool.encoders), strict=True
                 )
@@ -109,12 +120,13 @@ def choose_scale(
     losses = np.stack(list(tried.values()))
     means = losses.mean(axis=1)
     behind = losses - losses[means.argmin()]
-    doubt = behind.std(axis=1, ddof=1) / np.sqrt(len(shots.labels))
+    doubt = behind.std(axis=1, ddof=1) / np.sqrt(len(labels))
     as_good = behind.mean(axis=1) <= doubt
     chosen = next(f for f in factors if f in tried and as_good[list(tried).index(f)])
     table = {encoder_scale * f: float(mean) for f, mean in zip(tried, means, strict=True)}
     held_out, texts = kept[chosen].astype(np.float64), parts.texts(composed[chosen])
-    return ScaleChoice(encoder_scale * chosen, folds, table, held_out, texts)
+    aside = len(composed[chosen])
+    return ScaleChoice(encoder_scale * chosen, folds, table, aside, held_out, texts)
 
 
 def fold_texts(
@@ -176,15 +188,19 @@ class _Parts:
     """
 
     def __init__(self, shots: Shots, pool: GridPool, folds: int, views: int) -> None:
-        self._shots, self._folds, self._encoders = shots, folds, pool.encoders
-        self._fold = dealt(shots.labels, folds)
+        self._shots, self._encoders = shots, pool.encoders
+        fold = dealt(shots.labels, folds)
+        set_aside = np.bincount(fold).cumsum()
+        self._aside = 1 + int(np.searchsorted(set_aside[:-1], _ENOUGH))
+        #: That of each image, −1 if it is never set aside.
+        self.fold = np.where(fold < self._aside, fold, -1)
         few = len(shots.labels) * views <= _MOST_ROWS
         bank = (
             shots.views if views and few and shots.views is not None else shots.originals[:, None]
         )
         # The first views: which ones hardly matters here, and it keeps the choice free of seeds.
         self._rows = bank[:, : max(views, 1)]
-        self._pool = replace(pool, prompts=tuple(_drawn(P) for P in pool.prompts))
+        self._pool = replace(pool, prompts=tuple(drawn(P) for P in pool.prompts))
         self._hits = template_hits(
             self._flat(self._rows), self._labels(np.arange(len(shots.labels))), pool.templates
         ).reshape(self._encoders, *self._rows.shape[:2], -1)
@@ -192,12 +208,12 @@ class _Parts:
     def compose(self, settings: GradientSettings) -> tuple[list[Composition], NDArray[np.float64]]:
         """Compose without the images of each fold in turn, and score each image where it is set aside."""
         K = len(self._pool.prompts)
-        scores = np.empty((self._encoders, len(self._fold), K))
+        scores = np.full((self._encoders, len(self.fold), K), np.nan)
         composed: dict[int, Composition] = {}
 
         def work(parts: slice) -> None:
             for part in range(parts.start, parts.stop):
-                kept, aside = self._fold != part, self._fold == part
+                kept, aside = self.fold != part, self.fold == part
                 y = self._labels(kept)
                 composed[part] = compose_by_gradient(
                     self._flat(self._rows[kept]),
@@ -213,12 +229,12 @@ class _Parts:
                 scores[:, aside] = found.reshape(self._encoders, -1, K)
 
         a_sweep = self._rows.size * K
-        in_threads(work, self._folds, a_sweep * settings.sweeps, chunk=1)
-        return [composed[part] for part in range(self._folds)], scores.reshape(-1, K)
+        in_threads(work, self._aside, a_sweep * settings.sweeps, chunk=1)
+        return [composed[part] for part in range(self._aside)], scores.reshape(-1, K)
 
     def texts(self, composed: Sequence[Composition]) -> FoldTexts:
         """Return the class rows of the texts of all folds."""
-        return FoldTexts(self._fold, np.stack([class_rows(weak, self._pool) for weak in composed]))
+        return FoldTexts(self.fold, np.stack([class_rows(weak, self._pool) for weak in composed]))
 
     def _flat(self, rows: GridRows) -> GridRows:
         return stacked(rows.reshape(-1, rows.shape[2]), self._encoders)
@@ -228,8 +244,8 @@ class _Parts:
         return np.tile(self._shots.labels[images].repeat(self._rows.shape[1]), self._encoders)
 
 
-def _drawn(prompts: GridRows) -> GridRows:
-    """Return the prompts of a class that are composed from: all, or as many as will do."""
+def drawn(prompts: GridRows) -> GridRows:
+    """Return the prompts of a class that stand for all: all, or as many as will do."""
     if len(prompts) <= _MOST_PROMPTS:
         return prompts
     # At random, as a pool may repeat its templates in turn; and always the same ones.
