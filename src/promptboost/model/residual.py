@@ -63,6 +63,8 @@ _KEPT_BYTES = 2**26
 _MOST_ROWS = 1024
 # Steps that the solver remembers, and takes at most.
 _MEMORY, _STEPS = 8, 100
+# Less than this no text is taken to be unsure: the first steps would be too long.
+_LEAST_UNSURE = 0.05
 # Factor on all logits where no image can be set aside. Where some can, 1.5 to 2.4 suits few images best: a
 # penalty that is right for who wins leaves the logits low.
 _LOUD = 1.75
@@ -406,10 +408,14 @@ class _Problem:
 
     @cached_property
     def _curvature(self) -> NDArray[np.float64]:
-        """The covariance of the rows where all classes are as probable, (D, D)."""
+        """The covariance of the rows, (D, D), where all are as unsure as the text is of the images."""
         rows = self.X.reshape(-1, self.X.shape[2])
         K = len(self.text)
-        return np.asarray(rows.T @ rows * ((K - 1) / K**2 / self.X.shape[1]), dtype=np.float64)
+        chances = multiply(self.text, np.ascontiguousarray(self.X[:, 0]))
+        _softened(chances, self.y)
+        chances[self.y, np.arange(len(self.y))] += 1
+        unsure = max(1 - float((chances**2).sum()) / len(self.y), _LEAST_UNSURE)
+        return np.asarray(rows.T @ rows * (unsure / K / self.X.shape[1]), dtype=np.float64)
 
     def inverse_curvature(self, penalty: float) -> Floats:
         """Return the inverse, (D, D), of the curvature with the penalty.
