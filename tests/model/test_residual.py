@@ -218,6 +218,52 @@ def test_many_images_are_set_aside_in_one_fold_only(monkeypatch):
     )
 
 
+def test_images_in_no_fold_are_learnt_from_and_not_judged_by(monkeypatch):
+    X, y, texts, fold = made_up(shots=4)
+    mixed, judged = module._mixed, []
+    monkeypatch.setattr(module, "_mixed", lambda *seen: judged.append(seen) or mixed(*seen))
+    fit(X, y, texts, fold)
+    some = np.where(fold == 0, 0, -1)
+    fit_residual(X, y, texts[0], texts[-1], folds=some, fold_rows=texts[:1])
+    every, one = judged
+    for of_every, of_one in zip(every, one, strict=True):
+        assert np.array_equal(of_every[fold == 0], of_one)
+    with pytest.raises(SettingError, match="−1 for images in none"):
+        fit_residual(X, y, texts[0], texts[-1], folds=0 * fold - 1, fold_rows=texts)
+
+
+def test_folds_know_nothing_of_the_images_set_aside(monkeypatch):
+    """What is fitted without some images is the same whatever they look like."""
+    X, y, texts, fold = made_up(shots=6, dim=20)
+    metric = spread_metric(X, y)
+    monkeypatch.setattr(module, "spread_metric", lambda *_: metric)
+    monkeypatch.setattr(module, "_explained", lambda problem, rate: (problem.text * 0, rate))
+    real, fitted = module._Problem.solve, []
+
+    def solve(*problem, **options):
+        fitted.append(real(*problem, **options))
+        return fitted[-1]
+
+    monkeypatch.setattr(module._Problem, "solve", solve)
+    monkeypatch.setattr(module, "_worth", lambda *_: (0.0, 5.0))
+    fit(X, y, texts, fold)
+    other = np.where((fold == 0)[:, None, None], X[::-1], X)
+    fit(other, y, texts, fold)
+    assert len(fitted) == 4
+    assert np.array_equal(fitted[0], fitted[2])
+    assert not np.array_equal(fitted[1], fitted[3])
+
+
+def test_where_rows_are_many_the_mean_of_its_crops_stands_for_an_image(monkeypatch):
+    X, y, texts, fold = made_up(shots=8)
+    crops = fit(X, y, texts, fold)
+    monkeypatch.setattr(module, "_MOST_ROWS", X.shape[0] * X.shape[1] - 1)
+    means = fit(X, y, texts, fold)
+    assert means.losses[0] == crops.losses[0], "the text alone is judged as before"
+    assert means.losses[1] != crops.losses[1]
+    assert means.losses[1] == pytest.approx(crops.losses[1], rel=0.05)
+
+
 def test_crops_decide_what_is_cheap():
     X, y, _, _ = made_up(dim=3)
     X = np.zeros_like(X) + np.eye(3)[2]

@@ -312,6 +312,18 @@ def test_texts_of_folds_are_the_same_whether_composed_to_choose_the_scale_or_lat
     assert len(folds) == 1, "nothing is chosen, so nothing is composed"
 
 
+def test_images_that_were_never_set_aside_have_no_say_in_the_scale_of_probabilities(problem):
+    shots, pool = problem.shots, problem.pool
+    asked = BoostSettings(views_per_round=3, gradient=OPEN["gradient"])
+    settled, _, held_out = settle_scale(shots, pool, asked, 20.0)
+    some = np.arange(len(shots.labels)) % 2 == 0
+    known = np.where(some[:, None], held_out, np.nan)
+    fewer = Shots(np.ascontiguousarray(shots.originals[some]), shots.labels[some])
+    assert calibrated_logit_scale(shots, pool, settled, 20.0, known) == calibrated_logit_scale(
+        fewer, pool, settled, 20.0, held_out[some]
+    )
+
+
 def test_greedy_settings_and_given_scales_are_left_alone(problem):
     for asked in (BoostSettings(), BoostSettings(gradient=GradientSettings(9.0))):
         assert settle_scale(problem.shots, problem.pool, asked, 20.0) == (asked, None, None)

@@ -58,8 +58,8 @@ _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 _ROWS = 8192
 # Rows that stand in memory by columns too: without that each pass turns them anew.
 _KEPT_BYTES = 2**26
-# Rows of images set to learn from, where others are set aside, beyond which the mean of its crops stands for
-# an image: who judges a mixture needs no more, and the penalty knows how crops differ.
+# Where some images are set aside and there are more rows than these, the mean of its crops stands for an image:
+# a mixture can be judged as well, and the penalty knows how crops differ.
 _MOST_ROWS = 1024
 # Steps that the solver remembers, and takes at most.
 _MEMORY, _STEPS = 8, 100
@@ -173,17 +173,21 @@ def fit_residual(
     if folds is None or fold_rows is None:
         return Residual(learnt * X.dtype.type(_LOUD), scale * _LOUD, rate)
     fold, texts = np.asarray(folds), _checked_rows(fold_rows, X, y, 3)
-    if fold.shape != y.shape or not np.isin(fold, np.arange(-1, len(texts))).all() or fold.max() < 0:
+    if (
+        fold.shape != y.shape
+        or not np.isin(fold, np.arange(-1, len(texts))).all()
+        or fold.max() < 0
+    ):
         raise SettingError(
             f"folds must be {len(X)} numbers from 0 to {len(texts) - 1}, or −1 for images in none"
         )
     aside = fold == fold.max() if X.size * len(text) > _MANY else fold >= 0
     scores, logits = np.zeros((2, len(y), len(text)), dtype=X.dtype)
+    rows = X.mean(axis=1, keepdims=True) if len(y) * X.shape[1] > _MOST_ROWS else X
     for part in np.unique(fold[aside]):
         kept, out = fold != part, fold == part
         words_of_part = texts[part] * X.dtype.type(scale)
-        rows = X[kept].mean(axis=1, keepdims=True) if X[..., 0].size > _MOST_ROWS else X[kept]
-        fewer = _Problem(rows, y[kept], counted[kept], words_of_part, problem.metric)
+        fewer = _Problem(rows[kept], y[kept], counted[kept], words_of_part, problem.metric)
         # Neither begun at what was learnt from all images nor measured with their curvature: both would
         # still know those set aside, as few steps are taken.
         rest = fewer.solve(rate, tolerance=0.05)
@@ -505,10 +509,10 @@ class _Moves:
 
     def add(self, move: Floats, change: Floats, newton_change: Floats) -> None:
         """Remember a move, how it changed the gradient, and that times the inverse curvature."""
-        along = _inner(move, change)
-        if along > 0:
+        along, length = _inner(move, change), _inner(change, newton_change)
+        if along > 0 and length > 0:  # as both are but for rounding
             self._last = [*self._last[1 - _MEMORY :], (move, change, 1 / along)]
-            self._scale = along / _inner(change, newton_change)
+            self._scale = along / length
 
     def times_inverse_hessian(self, gradient: Floats) -> Floats:
         """Multiply a gradient by the inverse Hessian: the two loops of L-BFGS."""

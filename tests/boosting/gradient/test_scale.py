@@ -5,7 +5,7 @@ from promptboost.boosting import GridPool, Shots, compiled
 from promptboost.boosting.composition import scores_of, template_hits
 from promptboost.boosting.gradient import scale as scale_module
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
-from promptboost.boosting.gradient.scale import FACTORS, choose_scale
+from promptboost.boosting.gradient.scale import FACTORS, choose_scale, fold_texts
 from promptboost.testing import clip_like
 
 ASKED = GradientSettings(logit_scale=1.0, sweeps=5, copies=16)
@@ -215,6 +215,30 @@ def test_many_views_are_stood_for_by_their_images(monkeypatch):
     on_images = choose_scale(shots, pool, ASKED, 10.0, views=2)
     assert on_images == choose_scale(shots, pool, ASKED, 10.0)
     assert on_images != on_views
+
+
+@pytest.mark.parametrize(
+    ("enough", "aside"), [(1, 1), (15, 1), (16, 2), (44, 3), (46, 4), (999, 4)]
+)
+def test_of_many_images_no_more_are_set_aside_than_are_enough(monkeypatch, enough, aside):
+    shots, pool = task_of(20)  # 15 images in each of four folds
+    every = choose_scale(shots, pool, ASKED, 10.0, factors=(3.0,))
+    monkeypatch.setattr(scale_module, "_ENOUGH", enough)
+    some = choose_scale(shots, pool, ASKED, 10.0, factors=(3.0,))
+    assert (some.folds, some.aside) == (4, aside)
+    assert ("4 folds" in str(some), f"{aside} of 4 folds" in str(some)) == (True, aside < 4)
+    judged = np.isfinite(some.held_out).all(axis=1)
+    assert judged.sum() == 15 * aside
+    assert np.array_equal(judged, some.texts.fold >= 0)
+    assert np.array_equal(judged, every.texts.fold < aside)
+    assert np.array_equal(some.held_out[judged], every.held_out[judged]), "composed as before"
+    assert np.array_equal(some.texts.rows, every.texts.rows[:aside])
+    logits = 30.0 * every.held_out[judged]
+    loss = scale_module._losses(logits, shots.labels[judged]).mean()
+    assert some.losses == {30.0: pytest.approx(loss, rel=1e-5)}
+    later = fold_texts(shots, pool, GradientSettings(**{**vars(ASKED), "logit_scale": 30.0}))
+    assert np.array_equal(later.fold, some.texts.fold)
+    assert np.array_equal(later.rows, some.texts.rows)
 
 
 def test_of_a_large_pool_some_prompts_are_drawn_whatever_the_labels(monkeypatch):

@@ -49,18 +49,21 @@ class FoldTexts:
 class ScaleChoice:
     """A logit scale, and why: scale → log loss on the images set aside, dealt into so many folds.
 
-    There are none if there were too few images. Of many images only those of the folds `aside` were set
-    aside. `held_out` are the scores, (n, K), of each image when it was set aside, NaN if it never was,
-    composed at the scale chosen; with several encoders those of the first, then those of the next:
-    (E·n, K). `texts` are those of the folds, at that scale.
+    There are none if there were too few images. `held_out` are the scores, (n, K), of each image when it
+    was set aside, NaN if it never was, composed at the scale chosen; with several encoders those of the
+    first, then those of the next: (E·n, K). `texts` are those of the folds, at that scale.
     """
 
     logit_scale: float
     folds: int
     losses: dict[float, float]
-    aside: int = 0
     held_out: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
     texts: FoldTexts | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def aside(self) -> int:
+        """How many of the folds were set aside: fewer than all where there are many images."""
+        return self.folds if self.texts is None else len(self.texts.rows)
 
     def __str__(self) -> str:
         if not self.losses:
@@ -125,8 +128,7 @@ def choose_scale(
     chosen = next(f for f in factors if f in tried and as_good[list(tried).index(f)])
     table = {encoder_scale * f: float(mean) for f, mean in zip(tried, means, strict=True)}
     held_out, texts = kept[chosen].astype(np.float64), parts.texts(composed[chosen])
-    aside = len(composed[chosen])
-    return ScaleChoice(encoder_scale * chosen, folds, table, aside, held_out, texts)
+    return ScaleChoice(encoder_scale * chosen, folds, table, held_out, texts)
 
 
 def fold_texts(
