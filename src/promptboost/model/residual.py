@@ -58,8 +58,8 @@ _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 _ROWS = 8192
 # Rows that stand in memory by columns too: without that each pass turns them anew.
 _KEPT_BYTES = 2**26
-# Where some images are set aside and there are more rows than these, the mean of its crops stands for an image:
-# a mixture can be judged as well, and the penalty knows how crops differ.
+# Where some images are set aside and there are more rows than these, the mean of its crops stands for an
+# image: a mixture can be judged as well, and the penalty knows how crops differ.
 _MOST_ROWS = 1024
 # Steps that the solver remembers, and takes at most.
 _MEMORY, _STEPS = 8, 100

@@ -86,7 +86,7 @@ def calibrated_logit_scale(
     On the images it was composed on, an ensemble is nearly always right, and any scale would look too
     low: with made-up CLIP-like rows, the scale that suits those is up to 70 times the one that suits
     new images. So only images that were set aside count. The gradient composer sets them aside to choose
-    its own scale, in up to four folds, and their scores are used again. For the greedy composer, and where a
+    its own scale, in up to four folds; their scores are used again. For the greedy composer, and where a
     scale is given, one round is composed on each half of the images and scored on the other. A mean of
     many rounds is a little surer than one round, and the scale on the low side for it.
 

@@ -218,23 +218,26 @@ def test_many_views_are_stood_for_by_their_images(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("enough", "aside"), [(1, 1), (15, 1), (16, 2), (44, 3), (46, 4), (999, 4)]
+    ("enough", "compared", "aside"),
+    [(1, 1, 1), (8, 1, 2), (15, 1, 2), (16, 2, 3), (44, 3, 4), (46, 4, 4), (999, 4, 4)],
 )
-def test_of_many_images_no_more_are_set_aside_than_are_enough(monkeypatch, enough, aside):
+def test_of_many_images_no_more_are_set_aside_than_are_enough(monkeypatch, enough, compared, aside):
     shots, pool = task_of(20)  # 15 images in each of four folds
     every = choose_scale(shots, pool, ASKED, 10.0, factors=(3.0,))
-    monkeypatch.setattr(scale_module, "_ENOUGH", enough)
+    monkeypatch.setattr(scale_module, "_TO_COMPARE", enough)
+    monkeypatch.setattr(scale_module, "_TO_JUDGE", 2 * enough)
     some = choose_scale(shots, pool, ASKED, 10.0, factors=(3.0,))
-    assert (some.folds, some.aside) == (4, aside)
-    assert ("4 folds" in str(some), f"{aside} of 4 folds" in str(some)) == (True, aside < 4)
+    assert (some.folds, some.compared) == (4, compared)
+    assert "4 folds" in str(some)
+    assert (f"{compared} of 4 folds" in str(some)) == (compared < 4)
     judged = np.isfinite(some.held_out).all(axis=1)
     assert judged.sum() == 15 * aside
     assert np.array_equal(judged, some.texts.fold >= 0)
     assert np.array_equal(judged, every.texts.fold < aside)
     assert np.array_equal(some.held_out[judged], every.held_out[judged]), "composed as before"
     assert np.array_equal(some.texts.rows, every.texts.rows[:aside])
-    logits = 30.0 * every.held_out[judged]
-    loss = scale_module._losses(logits, shots.labels[judged]).mean()
+    by = every.texts.fold < compared
+    loss = scale_module._losses(30.0 * every.held_out[by], shots.labels[by]).mean()
     assert some.losses == {30.0: pytest.approx(loss, rel=1e-5)}
     later = fold_texts(shots, pool, GradientSettings(**{**vars(ASKED), "logit_scale": 30.0}))
     assert np.array_equal(later.fold, some.texts.fold)

@@ -24,8 +24,10 @@ from promptboost.boosting.problem import GridPool, Shots
 FACTORS = (3.0, 2.0, 4.0, 6.0, 1.0)
 
 _MOST_FOLDS = 4
-# Folds are set aside one after the other until there are so many images to judge by.
-_ENOUGH = 128
+# Folds are set aside one after the other until there are so many images to compare scales by, and at the
+# scale chosen some more: they also tell how sure the text may be of images it has not seen.
+_TO_COMPARE = 128
+_TO_JUDGE = 256
 # Enough to tell scales apart; the last sweeps of a fit are about the last copies.
 _SWEEPS = 10
 # More rows or prompts a class than these make a fit better, but no choice of a scale: see `_Parts`.
@@ -51,7 +53,8 @@ class ScaleChoice:
 
     There are none if there were too few images. `held_out` are the scores, (n, K), of each image when it
     was set aside, NaN if it never was, composed at the scale chosen; with several encoders those of the
-    first, then those of the next: (E·n, K). `texts` are those of the folds, at that scale.
+    first, then those of the next: (E·n, K). `texts` are those of the folds, at that scale. Scales were
+    `compared` on so many of the folds: fewer than all where there are many images.
     """
 
     logit_scale: float
@@ -59,11 +62,7 @@ class ScaleChoice:
     losses: dict[float, float]
     held_out: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
     texts: FoldTexts | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def aside(self) -> int:
-        """How many of the folds were set aside: fewer than all where there are many images."""
-        return self.folds if self.texts is None else len(self.texts.rows)
+    compared: int = 0
 
     def __str__(self) -> str:
         if not self.losses:
@@ -72,7 +71,7 @@ class ScaleChoice:
                 "a class has one image only, so none can be set aside to choose by"
             )
         tried = ", ".join(f"{scale:g}: {loss:.3f}" for scale, loss in sorted(self.losses.items()))
-        some = f"{self.aside} of " if self.aside < self.folds else ""
+        some = f"{self.compared} of " if self.compared < self.folds else ""
         return (
             f"logit scale {self.logit_scale:g}, by the log loss on images set aside "
             f"({some}{self.folds} folds; {tried})"
@@ -93,27 +92,29 @@ def choose_scale(
     Views of an image never stand on both sides. The same input gives the same choice. It composes on so
     many `views` of each image, 0 for the images themselves, which also stand for their views where these
     are more than 1,024; and on 256 prompts of each class, drawn from all. A quarter of the images is set
-    aside at a time, and no further one where that makes 128 images. What is tried are `factors`
-    of the encoder's own scale, the preferred one first; those far from the best are left out. Several
-    encoders have one factor, each of its own scale, and the loss of an image is the mean of theirs.
+    aside at a time, and no further one where that makes 128 images, or 256 at the scale chosen. What is
+    tried are `factors` of the encoder's own scale, the preferred one first; those far from the best are
+    left out. Several encoders have one factor, each of its own scale, and the loss of an image is the mean
+    of theirs.
     """
     folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
     if folds < 2:
         return ScaleChoice(encoder_scale * factors[0], 0, {})
     parts = _Parts(shots, pool, folds, views)
     asked = _few_sweeps(settings)
-    judged = parts.fold >= 0
-    labels = shots.labels[judged]
+    compared = (parts.fold >= 0) & (parts.fold < parts.compared)
+    labels = shots.labels[compared]
     tried: dict[float, NDArray[np.float64]] = {}
     composed: dict[float, list[Composition]] = {}
     kept: dict[float, NDArray[np.float32]] = {}  # in half the memory
     while (factor := _next(tried, factors)) is not None:
         scale = encoder_scale * factor
-        composed[factor], scores = parts.compose(replace(asked, logit_scale=scale))
+        settings = replace(asked, logit_scale=scale)
+        composed[factor], scores = parts.compose(settings, range(parts.compared))
         kept[factor] = scores.astype(np.float32)
         tried[factor] = np.mean(
             [
-                _losses(scale * relative * scores[part][judged], labels)
+                _losses(scale * relative * scores[part][compared], labels)
                 for relative, part in zip(
                     pool.scales, parts_of(len(scores), pool.encoders), strict=True
                 )
@@ -127,8 +128,13 @@ def choose_scale(
     as_good = behind.mean(axis=1) <= doubt
     chosen = next(f for f in factors if f in tried and as_good[list(tried).index(f)])
     table = {encoder_scale * f: float(mean) for f, mean in zip(tried, means, strict=True)}
-    held_out, texts = kept[chosen].astype(np.float64), parts.texts(composed[chosen])
-    return ScaleChoice(encoder_scale * chosen, folds, table, held_out, texts)
+    scale = encoder_scale * chosen
+    further, scores = parts.compose(
+        replace(asked, logit_scale=scale), range(parts.compared, parts.judged)
+    )
+    held_out = np.where(np.isnan(scores), kept[chosen], scores.astype(np.float32))
+    texts = parts.texts([*composed[chosen], *further])
+    return ScaleChoice(scale, folds, table, held_out.astype(np.float64), texts, parts.compared)
 
 
 def fold_texts(
@@ -139,7 +145,7 @@ def fold_texts(
     if folds < 2:
         return None
     parts = _Parts(shots, pool, folds, views)
-    return parts.texts(parts.compose(_few_sweeps(settings))[0])
+    return parts.texts(parts.compose(_few_sweeps(settings), range(parts.judged))[0])
 
 
 def _few_sweeps(settings: GradientSettings) -> GradientSettings:
@@ -192,10 +198,11 @@ class _Parts:
     def __init__(self, shots: Shots, pool: GridPool, folds: int, views: int) -> None:
         self._shots, self._encoders = shots, pool.encoders
         fold = dealt(shots.labels, folds)
-        set_aside = np.bincount(fold).cumsum()
-        self._aside = 1 + int(np.searchsorted(set_aside[:-1], _ENOUGH))
-        #: That of each image, −1 if it is never set aside.
-        self.fold = np.where(fold < self._aside, fold, -1)
+        set_aside = np.bincount(fold).cumsum()[:-1]
+        # Folds by which scales are compared, and by which the one chosen is judged.
+        self.compared = 1 + int(np.searchsorted(set_aside, _TO_COMPARE))
+        self.judged = 1 + int(np.searchsorted(set_aside, _TO_JUDGE))
+        self.fold = np.where(fold < self.judged, fold, -1)
         few = len(shots.labels) * views <= _MOST_ROWS
         bank = (
             shots.views if views and few and shots.views is not None else shots.originals[:, None]
@@ -207,14 +214,16 @@ class _Parts:
             self._flat(self._rows), self._labels(np.arange(len(shots.labels))), pool.templates
         ).reshape(self._encoders, *self._rows.shape[:2], -1)
 
-    def compose(self, settings: GradientSettings) -> tuple[list[Composition], NDArray[np.float64]]:
-        """Compose without the images of each fold in turn, and score each image where it is set aside."""
+    def compose(
+        self, settings: GradientSettings, folds: range
+    ) -> tuple[list[Composition], NDArray[np.float64]]:
+        """Compose without the images of some folds in turn, and score each image where it is set aside."""
         K = len(self._pool.prompts)
         scores = np.full((self._encoders, len(self.fold), K), np.nan)
         composed: dict[int, Composition] = {}
 
         def work(parts: slice) -> None:
-            for part in range(parts.start, parts.stop):
+            for part in folds[parts]:
                 kept, aside = self.fold != part, self.fold == part
                 y = self._labels(kept)
                 composed[part] = compose_by_gradient(
@@ -231,8 +240,8 @@ class _Parts:
                 scores[:, aside] = found.reshape(self._encoders, -1, K)
 
         a_sweep = self._rows.size * K
-        in_threads(work, self._aside, a_sweep * settings.sweeps, chunk=1)
-        return [composed[part] for part in range(self._aside)], scores.reshape(-1, K)
+        in_threads(work, len(folds), a_sweep * settings.sweeps, chunk=1)
+        return [composed[part] for part in folds], scores.reshape(-1, K)
 
     def texts(self, composed: Sequence[Composition]) -> FoldTexts:
         """Return the class rows of the texts of all folds."""
