@@ -137,11 +137,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def allowed(self, number: PublishedNumber) -> float:
         """Return how far, in points, another value may be from a number and still agree with it.
 
-        One point, or the printed deviation where that is more. The mean of three seeds moves by about
-        0.6 deviations from one draw to the next and the difference of two such means by 0.8, so that
-        a deviation is what chance alone explains. One point is more than nearly all deviations that the
-        paper prints for averages of text methods, and leaves room for what differs between two
-        machines and for data sets where three seeds happened to agree.
+        One point, or the deviation over seeds where that is more. Two means of three seeds each differ
+        by 0.8 deviations as a rule, by chance alone, so that less than one says nothing. One point is
+        more than nearly all deviations that the paper prints for averages of ``proapo`` and ``tpb``,
+        and stands in where it prints none.
         """
         return max(self.tolerance, number.deviation or 0.0)
 
