@@ -19,7 +19,11 @@ PROMPTBOOST_TOKEN=... promptboost serve run --host 0.0.0.0
 @click.argument("runs", nargs=-1, required=True, metavar="[NAME=]RUN...")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="0 takes a free one.",
 )
 @click.option(
     "--token-file",

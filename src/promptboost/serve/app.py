@@ -4,7 +4,7 @@ import asyncio
 import html
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import promptboost
 from promptboost.serve import inference, messages
 from promptboost.serve.batcher import Answered
 from promptboost.serve.gate import LOOPBACK_NAMES, Gate
-from promptboost.serve.limits import Limits, RefusedError
+from promptboost.serve.limits import Limits, RequestError
 from promptboost.serve.messages import (
     ErrorAnswer,
     ImageAnswer,
@@ -105,7 +105,7 @@ def create_app(
         if isinstance(runs, Mapping):
             named = {name: Path(path) for name, path in runs.items()}
         else:
-            named = named_runs(map(fspath, runs))
+            named = named_runs(str(path) for path in runs)
         service = Service(named, limits=limits, **options)
 
     @asynccontextmanager
@@ -141,13 +141,13 @@ def create_app(
     _add_predict(app, service)
     app.include_router(inference.router(service))
     _describe(app, token is not None)
-    app.add_middleware(Gate, service=service, token=token, hosts=hosts)  # type: ignore[arg-type]
+    app.add_middleware(Gate, service=service, token=token, hosts=hosts)
     return app
 
 
 def _add_errors(app: FastAPI, service: Service) -> None:
-    @app.exception_handler(RefusedError)
-    async def refused(_: Request, error: RefusedError) -> Response:
+    @app.exception_handler(RequestError)
+    async def refused(_: Request, error: RequestError) -> Response:
         service.metrics.rejected(error.reason)
         return json_response(ErrorAnswer(str(error)), error.status, error.headers)
 
@@ -166,21 +166,33 @@ def _told(name: str) -> dict[int | str, dict[str, Any]]:
     return {200: {"description": "The answer.", "content": json_content(name)}}
 
 
+def _written(*kinds: str) -> dict[int | str, dict[str, Any]]:
+    content = {kind: {"schema": {"type": "string"}} for kind in kinds}
+    return {200: {"description": "The answer.", "content": content}}
+
+
 def _add_health(app: FastAPI, service: Service) -> None:
-    @app.get("/healthz", responses=_told("StateAnswer"), tags=["health"], summary="Whether it lives")
+    @app.get(
+        "/healthz", responses=_told("StateAnswer"), tags=["health"], summary="Whether it lives"
+    )
     async def health() -> Response:
         return json_response(StateAnswer("alive"))
 
-    @app.get("/readyz", responses=_told("StateAnswer"), tags=["health"], summary="Whether it is ready")
+    @app.get(
+        "/readyz", responses=_told("StateAnswer"), tags=["health"], summary="Whether it is ready"
+    )
     async def ready() -> Response:
         if service.ready:
             return json_response(StateAnswer("ready"))
         state = "stopping" if service.stopping else "loading"
         return json_response(StateAnswer(state), 503)
 
-    text = {200: {"description": "Counters.", "content": {"text/plain": {"schema": {"type": "string"}}}}}
-
-    @app.get("/metrics", responses=text, tags=["health"], summary="Counters, for Prometheus")
+    @app.get(
+        "/metrics",
+        responses=_written("text/plain"),
+        tags=["health"],
+        summary="Counters, for Prometheus",
+    )
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
@@ -204,19 +216,20 @@ def _add_runs(app: FastAPI, service: Service) -> None:
         version = service.run(name).current
         ensemble = version.classifier.ensemble
         classes = {
-            one: [{"prompt": text, "weight": weight} for text, weight in ensemble.prompts(one).items()]
+            one: [
+                {"prompt": text, "weight": weight} for text, weight in ensemble.prompts(one).items()
+            ]
             for one in ensemble.class_names
         }
         return json_response({"run": name, "version": version.number, "classes": classes})
 
-    written = {"schema": {"type": "string"}}
-    card_told = {200: {"description": "The card.", "content": {"text/markdown": written, "text/html": written}}}
+    card_told = _written("text/markdown", "text/html")
 
     @app.get("/runs/{name}/card", responses=card_told, tags=["runs"], summary="The model card")
     async def card(request: Request, name: str) -> Response:
         text = service.run(name).current.card
         if text is None:
-            raise RefusedError(404, "no card", "this run was never measured, so it has no card")
+            raise RequestError(404, "no card", "this run was never measured, so it has no card")
         if "text/html" in request.headers.get("accept", ""):
             page = _CARD.format(name=html.escape(name), card=html.escape(text))
             return Response(page, media_type="text/html")
@@ -293,8 +306,8 @@ async def _predicted(
     seen = [outcome for outcome in outcomes if isinstance(outcome, Answered)]
     if not seen:
         first = outcomes[0]
-        status = first.status if isinstance(first, RefusedError) else 422
-        raise RefusedError(status, "image", f"{images[0][0]}: {first}")
+        status = first.status if isinstance(first, RequestError) else 422
+        raise RequestError(status, "image", f"{images[0][0]}: {first}")
     names = version.head.class_names
     answers = [
         image_answer(name, names, outcome.probabilities, options)

@@ -18,7 +18,7 @@ from promptboost.data.decode import ImageError, read_image
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import WORKING_SIDE
 from promptboost.errors import PromptBoostError
-from promptboost.serve.limits import MIB, Limits, RefusedError
+from promptboost.serve.limits import MIB, Limits, RequestError
 from promptboost.serve.metrics import ServerMetrics
 
 if TYPE_CHECKING:
@@ -145,9 +145,7 @@ class Batcher:
         with self._changed:
             self._check_room(number)
             self._waiting += number
-            self._coming.extend(
-                _Item(request, place, *image) for place, image in enumerate(images)
-            )
+            self._coming.extend(_Item(request, place, *image) for place, image in enumerate(images))
             self._changed.notify_all()
         try:
             return await request.done
@@ -156,10 +154,10 @@ class Batcher:
 
     def _check_room(self, number: int) -> None:
         if self._closed or not self.ready:
-            raise RefusedError(503, "not ready", "the server is not ready yet", retry_after=1)
+            raise RequestError(503, "not ready", "the server is not ready yet", retry_after=1)
         if self._waiting + number > self.limits.max_queue:
             seconds = math.ceil(self._waiting * self._seconds)
-            raise RefusedError(
+            raise RequestError(
                 429,
                 "queue",
                 f"{self._waiting} images wait already, and {self.limits.max_queue} may: try again later",
@@ -207,12 +205,12 @@ class Batcher:
             item.bytes = 3 * item.image.width * item.image.height
         except ImageError as error:
             status, reason = (413, "pixels") if error.bad.too_large else (422, "image")
-            return RefusedError(status, reason, error.bad.reason)
-        except RefusedError as error:
+            return RequestError(status, reason, error.bad.reason)
+        except RequestError as error:
             return error
         except (Exception, MemoryError):
             _log.exception("an image could not be decoded")
-            return RefusedError(422, "image", "cannot be decoded")
+            return RequestError(422, "image", "cannot be decoded")
         return None
 
     def _encode_all(self) -> None:
@@ -248,27 +246,21 @@ class Batcher:
         """Embed a batch and show each row to the head of its run; None where nobody waits."""
         outcomes: list[Outcome | None] = [None] * len(batch)
         wanted = [place for place, item in enumerate(batch) if not item.request.left]
-        rows = self._embed([batch[place].image for place in wanted])  # type: ignore[misc]
-        heads: dict[int, list[int]] = {}
-        for number, place in enumerate(wanted):
-            if rows[number] is None:
-                outcomes[place] = RefusedError(422, "encoder", "the encoder cannot embed it")
-            else:
-                heads.setdefault(id(batch[place].request.head), []).append(number)
-        for numbers in heads.values():
-            embeddings = np.stack([rows[number] for number in numbers])
-            head = batch[wanted[numbers[0]]].request.head
+        rows = self._embed([image for place in wanted if (image := batch[place].image)])
+        of_head: dict[int, list[tuple[int, NDArray[np.float32]]]] = {}
+        for place, row in zip(wanted, rows, strict=True):
+            outcomes[place] = RequestError(422, "encoder", "the encoder cannot embed it")
+            if row is not None:
+                of_head.setdefault(id(batch[place].request.head), []).append((place, row))
+        for pairs in of_head.values():
+            head = batch[pairs[0][0]].request.head
             try:
-                probabilities = head.predict_proba(embeddings)
-            except PromptBoostError as error:
+                probabilities = head.predict_proba(np.stack([row for _, row in pairs]))
+            except PromptBoostError as error:  # such as rows that are not finite
                 _log.error("the encoder %s: %s", self.name, error)
-                probabilities = [None] * len(numbers)
-            for number, row, chances in zip(numbers, embeddings, probabilities, strict=True):
-                outcomes[wanted[number]] = (
-                    RefusedError(422, "encoder", "the encoder cannot embed it")
-                    if chances is None
-                    else Answered(row, chances)
-                )
+                continue
+            for (place, row), chances in zip(pairs, probabilities, strict=True):
+                outcomes[place] = Answered(row, chances)
         return outcomes
 
     def _embed(self, images: "list[Image]") -> list[NDArray[np.float32] | None]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from promptboost.serve.limits import Limits, RefusedError, size
+from promptboost.serve.limits import Limits, RequestError, size
 from promptboost.serve.messages import ErrorAnswer
 from promptboost.serve.service import Service
 
@@ -74,13 +74,13 @@ class Gate:
         self.in_hand += 1
         try:
             await self._answer(exchange)
-        except RefusedError as refusal:
+        except RequestError as refusal:
             await self._refuse(exchange, refusal)
         except _GoneError:
             self.service.metrics.rejected("gone")
         except Exception:
             _log.exception("a request failed")
-            fault = RefusedError(500, "fault", "a fault in the server; its log says more")
+            fault = RequestError(500, "fault", "a fault in the server; its log says more")
             await self._refuse(exchange, fault)
         finally:
             self.in_hand -= 1
@@ -114,24 +114,24 @@ class Gate:
         path, header = exchange.scope["path"], exchange.header
         host = header(b"host").lower()
         if self.hosts is not None and re.sub(r":\d+$", "", host) not in self.hosts:
-            raise RefusedError(421, "host", "the server is not called by this name")
+            raise RequestError(421, "host", "the server is not called by this name")
         # Browsers send the origin: a page of another site could ask, although it could not read the answer.
         origin = header(b"origin").lower()
         if origin and origin.partition("://")[2] != host:
-            raise RefusedError(403, "origin", "pages of other sites may not ask this server")
+            raise RequestError(403, "origin", "pages of other sites may not ask this server")
         if path in OPEN:
             return
         if self._token is not None:
             kind, _, shown = header(b"authorization").partition(" ")
             right = hmac.compare_digest(shown.strip().encode(), self._token)
             if kind.lower() != "bearer" or not right:
-                raise RefusedError(
+                raise RequestError(
                     401, "token", "show the token of the server: Authorization: Bearer TOKEN"
                 )
         elif path == "/reload":
-            raise RefusedError(403, "token", "a server without a token is not told to reload")
+            raise RequestError(403, "token", "a server without a token is not told to reload")
         if self.service.stopping:
-            raise RefusedError(503, "stopping", "the server stops", retry_after=5)
+            raise RequestError(503, "stopping", "the server stops", retry_after=5)
 
     async def _body(self, exchange: "_Exchange") -> bytes:
         """Read the body, within the limits on bytes and time."""
@@ -147,7 +147,7 @@ class Gate:
                 async with asyncio.timeout_at(start + allowed):
                     message = await exchange.receive()
             except TimeoutError:
-                raise RefusedError(408, "slow", "the request came too slowly") from None
+                raise RequestError(408, "slow", "the request came too slowly") from None
             if message["type"] == "http.disconnect":
                 raise _GoneError
             part = message.get("body", b"")
@@ -158,13 +158,13 @@ class Gate:
             if exchange.received > limits.max_bytes:
                 raise _too_many_bytes(limits)
             if self._held > limits.max_held:
-                raise RefusedError(
+                raise RequestError(
                     429, "memory", "other requests take all the memory there is", retry_after=1
                 )
         exchange.whole = True
         return b"".join(parts)
 
-    async def _refuse(self, exchange: "_Exchange", refusal: RefusedError) -> None:
+    async def _refuse(self, exchange: "_Exchange", refusal: RequestError) -> None:
         self.service.metrics.rejected(refusal.reason)
         if exchange.status:  # too late for another answer
             return
@@ -210,7 +210,7 @@ class _Exchange:
         self.status = 0
         self.received = 0
         self.whole = False
-        self._headers = {name: value for name, value in reversed(scope["headers"])}
+        self._headers = dict(reversed(scope["headers"]))
 
     def header(self, name: bytes) -> str:
         """Return the first header of a name, or an empty text."""
@@ -229,9 +229,9 @@ class _Exchange:
             raise _GoneError from None
 
 
-def _too_many_bytes(limits: Limits) -> RefusedError:
+def _too_many_bytes(limits: Limits) -> RequestError:
     most = size(limits.max_bytes)
-    return RefusedError(413, "bytes", f"the request is too large; send no more than {most}")
+    return RequestError(413, "bytes", f"the request is too large; send no more than {most}")
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -1,6 +1,7 @@
 """The Open Inference Protocol, version 2: health, metadata and inference, as other servers speak it."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Annotated, Any
 
 import msgspec
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 import promptboost
 from promptboost.errors import PromptBoostError
 from promptboost.serve.batcher import Answered, Outcome
-from promptboost.serve.limits import RefusedError
+from promptboost.serve.limits import RequestError
 from promptboost.serve.messages import (
     base64_bytes,
     check_number,
@@ -188,7 +189,7 @@ def router(service: Service) -> APIRouter:
 def _of(service: Service, name: str, version: str | None) -> ServedRun:
     run = service.run(name)
     if version is not None and version != str(run.current.number):
-        raise RefusedError(404, "unknown run", f"only version {run.current.number} answers")
+        raise RequestError(404, "unknown run", f"only version {run.current.number} answers")
     return run
 
 
@@ -210,12 +211,12 @@ def _metadata(run: ServedRun) -> ModelAnswer:
 async def _inferred(service: Service, run: ServedRun, message: InferMessage) -> InferAnswer:
     wanted = [output.name for output in message.outputs or ()] or [LABEL, PROBABILITIES]
     if unknown := set(wanted) - {LABEL, PROBABILITIES, EXPLANATION}:
-        raise RefusedError(
+        raise RequestError(
             422, "request", f"{len(unknown)} of the outputs that are wanted are not known"
         )
     tensor = message.inputs[0]
     if "binary_data_size" in (tensor.parameters or {}):
-        raise RefusedError(422, "request", "tensors are taken as JSON, not as binary data")
+        raise RequestError(422, "request", "tensors are taken as JSON, not as binary data")
     if (tensor.name, tensor.datatype) == (IMAGE, "BYTES"):
         version, outcomes = await service.answer(run, _images(service, tensor))
     elif (tensor.name, tensor.datatype) == (EMBEDDING, "FP32"):
@@ -223,9 +224,9 @@ async def _inferred(service: Service, run: ServedRun, message: InferMessage) -> 
         try:
             version, outcomes = await service.answer_rows(run, rows)
         except PromptBoostError as error:
-            raise RefusedError(422, "request", f"the embeddings cannot be used: {error}") from None
+            raise RequestError(422, "request", f"the embeddings cannot be used: {error}") from None
     else:
-        raise RefusedError(
+        raise RequestError(
             422, "request", f"send one tensor: {IMAGE} of BYTES, or {EMBEDDING} of FP32"
         )
     answered = _all_answered(outcomes)
@@ -235,10 +236,10 @@ async def _inferred(service: Service, run: ServedRun, message: InferMessage) -> 
 
 def _images(service: Service, tensor: Tensor) -> list[Any]:
     if len(tensor.shape) > 2 or int(np.prod(tensor.shape)) != len(tensor.data):
-        raise RefusedError(422, "request", "the shape of the tensor is not that of its data")
+        raise RequestError(422, "request", "the shape of the tensor is not that of its data")
     check_number(len(tensor.data), service.limits)
     if not all(isinstance(item, str) for item in tensor.data):
-        raise RefusedError(422, "request", "an image is its file in base64, as a text")
+        raise RequestError(422, "request", "an image is its file in base64, as a text")
     return [
         (f"image {number}", lambda item=item: base64_bytes(item))
         for number, item in enumerate(tensor.data, start=1)
@@ -249,26 +250,25 @@ def _rows(service: Service, tensor: Tensor, dim: int) -> NDArray[np.float32]:
     """Return a tensor of embeddings as a matrix; its data may be nested or flat."""
     shape = tensor.shape if len(tensor.shape) > 1 else [1, *tensor.shape]
     if len(shape) != 2 or shape[1] != dim:
-        raise RefusedError(
+        raise RequestError(
             422, "request", f"embeddings have the shape [n, {dim}] with the encoder of this run"
         )
     check_number(shape[0], service.limits)
-    nested = tensor.data and isinstance(tensor.data[0], list)
-    flat: list[Any] = sum(tensor.data, []) if nested and _lists(tensor.data) else tensor.data
+    flat = list(chain(*tensor.data)) if _is_nested(tensor.data) else tensor.data
     if len(flat) != shape[0] * dim or any(type(item) not in (int, float) for item in flat):
-        raise RefusedError(422, "request", "the data of the tensor are not numbers of its shape")
+        raise RequestError(422, "request", "the data of the tensor are not numbers of its shape")
     try:
         with np.errstate(over="ignore"):  # what is too large is found below
             rows = np.array(flat, dtype=np.float64).astype(np.float32).reshape(shape)
     except OverflowError:
         rows = np.full(shape, np.inf, dtype=np.float32)
     if not np.isfinite(rows).all():
-        raise RefusedError(422, "request", "some numbers of the tensor are too large")
+        raise RequestError(422, "request", "some numbers of the tensor are too large")
     return rows
 
 
-def _lists(data: Sequence[Any]) -> bool:
-    return all(isinstance(item, list) for item in data)
+def _is_nested(data: Sequence[Any]) -> bool:
+    return bool(data) and all(isinstance(item, list) for item in data)
 
 
 def _all_answered(outcomes: Sequence[Outcome]) -> list[Answered]:
@@ -276,8 +276,8 @@ def _all_answered(outcomes: Sequence[Outcome]) -> list[Answered]:
     answered: list[Answered] = []
     for number, outcome in enumerate(outcomes, start=1):
         if not isinstance(outcome, Answered):
-            status = outcome.status if isinstance(outcome, RefusedError) else 422
-            raise RefusedError(status, "image", f"image {number}: {outcome}")
+            status = outcome.status if isinstance(outcome, RequestError) else 422
+            raise RequestError(status, "image", f"image {number}: {outcome}")
         answered.append(outcome)
     return answered
 

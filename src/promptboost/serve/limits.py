@@ -68,7 +68,7 @@ class Limits:
         return min(self.max_images, self.max_queue)
 
 
-class RefusedError(PromptBoostError):
+class RequestError(PromptBoostError):
     """A request that is not answered: with what status, why in one word, and when to come back."""
 
     def __init__(

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers, QueryParams, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.responses import Response
 
-from promptboost.serve.limits import Limits, RefusedError
+from promptboost.serve.limits import Limits, RequestError
 
 _LONGEST_NAME = 200
 _FIELDS = 64  # of a form, beside its files
@@ -49,7 +49,7 @@ class PredictMessage(PredictOptions, kw_only=True):
     images: Annotated[list[Base64 | ImageMessage], Meta(min_length=1)]
 
 
-class Choice(Struct):
+class ClassProbability(Struct):
     """A class and its probability."""
 
     class_: str = msgspec.field(name="class")
@@ -63,7 +63,7 @@ class ImageAnswer(Struct):
     predicted: str | None = None
     probability: float | None = None
     unsure: bool = False
-    top: list[Choice] = []
+    top: list[ClassProbability] = []
     error: str | None = None
     explanation: dict[str, Any] | None = None
 
@@ -151,7 +151,15 @@ class StateAnswer(Struct):
 
 #: What the description of the server says about types.
 DESCRIBED = (
-    *(PredictOptions, PredictMessage, PredictAnswer, ErrorAnswer, RunsAnswer, RunAnswer, SentencesAnswer),
+    *(
+        PredictOptions,
+        PredictMessage,
+        PredictAnswer,
+        ErrorAnswer,
+        RunsAnswer,
+        RunAnswer,
+        SentencesAnswer,
+    ),
     *(ReloadAnswer, StateAnswer),
 )
 
@@ -173,7 +181,7 @@ async def read_request(
     elif kind.startswith("image/") or kind == "application/octet-stream":
         images, fields = [("image", lambda: body)], dict(query)
     else:
-        raise RefusedError(
+        raise RequestError(
             415,
             "content type",
             "send images as multipart/form-data, as application/json, or one as image/*",
@@ -182,15 +190,15 @@ async def read_request(
     try:
         return images, msgspec.convert(fields, PredictOptions, strict=False)
     except msgspec.ValidationError as error:
-        raise RefusedError(422, "request", f"the request cannot be used: {error}") from None
+        raise RequestError(422, "request", f"the request cannot be used: {error}") from None
 
 
 def check_number(number: int, limits: Limits) -> None:
     """Raise unless so many images may come in one request."""
     if number < 1:
-        raise RefusedError(422, "request", "there is no image in the request")
+        raise RequestError(422, "request", "there is no image in the request")
     if number > limits.most_images:
-        raise RefusedError(
+        raise RequestError(
             422, "batch", f"{number} images in one request; send no more than {limits.most_images}"
         )
 
@@ -200,9 +208,9 @@ def decoded_json(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise RefusedError(422, "request", f"the request cannot be used: {error}") from None
+        raise RequestError(422, "request", f"the request cannot be used: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise RefusedError(400, "request", "the body is not JSON") from None
+        raise RequestError(400, "request", "the body is not JSON") from None
 
 
 def base64_bytes(text: str) -> bytes:
@@ -212,7 +220,7 @@ def base64_bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise RefusedError(422, "base64", "not base64") from None
+        raise RequestError(422, "base64", "not base64") from None
 
 
 def _json_image(number: int, image: str | ImageMessage) -> NamedImage:
@@ -245,9 +253,9 @@ async def _read_form(
     except MultiPartException as error:
         if "Too many files" in error.message:
             check_number(most + 1, limits)
-        raise RefusedError(400, "request", f"the form cannot be read: {error.message}") from None
+        raise RequestError(400, "request", f"the form cannot be read: {error.message}") from None
     except (KeyError, ValueError, LookupError, AttributeError):
-        raise RefusedError(400, "request", "the form cannot be read") from None
+        raise RequestError(400, "request", "the form cannot be read") from None
     images: list[NamedImage] = []
     fields: dict[str, str] = {}
     for name, value in parts:
@@ -281,7 +289,7 @@ def image_answer(
         predicted=None if unsure else class_names[order[0]],
         probability=best,
         unsure=unsure,
-        top=[Choice(class_names[k], float(probabilities[k])) for k in order],
+        top=[ClassProbability(class_names[k], float(probabilities[k])) for k in order],
     )
 
 

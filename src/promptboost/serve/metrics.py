@@ -61,7 +61,10 @@ class ServerMetrics:
             registry=registry,
         )
         self._tower_seconds = Counter(
-            "promptboost_encoder_seconds", "Time spent by an encoder.", ["encoder"], registry=registry
+            "promptboost_encoder_seconds",
+            "Time spent by an encoder.",
+            ["encoder"],
+            registry=registry,
         )
         self._queue = Gauge(
             "promptboost_queue_images",
@@ -73,7 +76,10 @@ class ServerMetrics:
             "promptboost_requests_in_hand", "Requests being answered.", registry=registry
         )
         self._reloads = Counter(
-            "promptboost_reloads", "Attempts to load a version.", ["run", "outcome"], registry=registry
+            "promptboost_reloads",
+            "Attempts to load a version.",
+            ["run", "outcome"],
+            registry=registry,
         )
         self._version = Gauge(
             "promptboost_version", "Number of the version that answers.", ["run"], registry=registry

@@ -7,7 +7,6 @@ import signal
 import socket
 import threading
 import time
-from asyncio import TimerHandle, Transport
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,23 +14,16 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from promptboost.errors import SettingError, place
 from promptboost.files import read_text
 from promptboost.serve.app import create_app
+from promptboost.serve.connection import Connection
 from promptboost.serve.gate import LOOPBACK_NAMES
-from promptboost.serve.limits import Limits
 from promptboost.serve.service import Service
 
 TOKEN_VARIABLE = "PROMPTBOOST_TOKEN"
 _SHORTEST_TOKEN = 16
-_HEAD_BYTES = 64 * 2**10  # of the first line and the headers of a request
-_HEADERS = 100
-_CHUNK = 2**18  # bytes that a connection hands over at once, at most
-_PHRASES = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Headers Too Large", 503: b"Busy"}
-
-_log = logging.getLogger(__name__)
 
 
 def read_token(file: str | os.PathLike[str] | None = None) -> str | None:
@@ -42,7 +34,12 @@ def read_token(file: str | os.PathLike[str] | None = None) -> str | None:
         where, token = TOKEN_VARIABLE, os.environ[TOKEN_VARIABLE].strip()
     else:
         return None
-    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+    if (
+        len(token) < _SHORTEST_TOKEN
+        or not token.isascii()
+        or not token.isprintable()
+        or " " in token
+    ):
         raise SettingError(
             f"{where} holds no token: it must be {_SHORTEST_TOKEN} letters and digits or more. To make "
             "one, type: python -c 'import secrets; print(secrets.token_urlsafe())'"
@@ -104,8 +101,8 @@ def serve(
     with listen(host, port) as listening:
         bound, number = listening.getsockname()[:2]
         bound = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)
-        started(f"http://{f'[{bound}]' if ':' in bound else bound}:{number}")
-        Server(app, service).run(sockets=[listening])
+        address = f"http://{f'[{bound}]' if ':' in bound else bound}:{number}"
+        Server(app, service, lambda: started(address)).run(sockets=[listening])
 
 
 def greeting(service: Service, address: str, has_token: bool) -> str:
@@ -114,7 +111,9 @@ def greeting(service: Service, address: str, has_token: bool) -> str:
     first, *others = service.runs
     lines = [f"serving {', '.join(service.runs)} on {address}", "", "Ask it:"]
     lines.append(f"  curl{header} -F image=@photo.jpg {address}/predict")
-    lines += [f"  curl{header} -F image=@photo.jpg {address}/runs/{one}/predict" for one in others[:3]]
+    lines += [
+        f"  curl{header} -F image=@photo.jpg {address}/runs/{one}/predict" for one in others[:3]
+    ]
     lines.append(f"  curl{header} {address}/runs/{first}/sentences")
     return "\n".join([*lines, "", "Ctrl-C stops it, after the requests in hand."])
 
@@ -128,13 +127,17 @@ class Server(uvicorn.Server):
         What :func:`~promptboost.serve.create_app` made.
     service : Service
         What it answers from.
+    begun : callable, optional
+        What is called as soon as requests are taken and signals heeded.
     """
 
-    def __init__(self, app: FastAPI, service: Service) -> None:
+    def __init__(
+        self, app: FastAPI, service: Service, begun: Callable[[], None] = lambda: None
+    ) -> None:
         limits = service.limits
         config = uvicorn.Config(
             app,
-            http=connection_class(limits),
+            http=type("LimitedConnection", (Connection,), {"limits": limits}),
             ws="none",
             log_config=None,
             access_log=False,
@@ -145,8 +148,13 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        self._service = service
+        self._service, self._begun = service, begun
         self._stop_by = 0.0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to take requests."""
+        await super().startup(sockets)
+        self._begun()
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -156,7 +164,9 @@ class Server(uvicorn.Server):
             return
         handlers: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self.handle_exit)
         if hasattr(signal, "SIGHUP"):
-            handlers[signal.SIGHUP] = lambda *_: threading.Thread(target=self._service.reload).start()
+            handlers[signal.SIGHUP] = lambda *_: threading.Thread(
+                target=self._service.reload
+            ).start()
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
@@ -165,7 +175,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Refuse new requests from now on; the second signal does not wait for those in hand."""
+        """Turn new requests away from now on; the second signal does not wait for those in hand."""
         if self._service.stopping:
             self.force_exit = self.should_exit = True
         self._service.stopping = True
@@ -177,89 +187,3 @@ class Server(uvicorn.Server):
             idle = not self.server_state.tasks
             self.should_exit = idle or time.monotonic() > self._stop_by
         return await super().on_tick(counter)
-
-
-def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
-    """Return uvicorn's connection with limits on the head of a request, and errors in JSON."""
-
-    class Connection(HttpToolsProtocol):
-        _timer: TimerHandle | None = None
-        _head_bytes: int | None = 0  # received since the last body; None within one
-        _head_size = 0
-
-        def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            if len(self.connections) > limits.max_connections:
-                self._end(503, "too many connections")
-            else:
-                self._wait_for_head()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._unset_timer()
-            super().connection_lost(exc)
-
-        def data_received(self, data: bytes) -> None:
-            if self.transport.is_closing():
-                return
-            if self._head_bytes is not None:
-                self._head_bytes += len(data)
-                # The body may come along with the head; the parser is asked before it is refused.
-                if self._head_bytes > _HEAD_BYTES + _CHUNK:
-                    self._end(431, "the headers are too large")
-                    return
-            super().data_received(data)
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self._head_size = 0
-            if self._timer is None:
-                self._wait_for_head()
-
-        def on_url(self, url: bytes) -> None:
-            super().on_url(url)
-            self._check_head(len(url))
-
-        def on_header(self, name: bytes, value: bytes) -> None:
-            super().on_header(name, value)
-            self._check_head(len(name) + len(value))
-
-        def on_headers_complete(self) -> None:
-            self._unset_timer()
-            self._head_bytes = None
-            if not self.transport.is_closing():
-                super().on_headers_complete()
-
-        def on_message_complete(self) -> None:
-            super().on_message_complete()
-            self._head_bytes = 0
-
-        def send_400_response(self, msg: str) -> None:
-            self._end(400, "this is not HTTP")
-
-        def _check_head(self, length: int) -> None:
-            self._head_size += length
-            if self._head_size > _HEAD_BYTES or len(self.headers) > _HEADERS:
-                self._end(431, "the headers are too large")
-
-        def _wait_for_head(self) -> None:
-            self._timer = self.loop.call_later(
-                limits.patience, self._end, 408, "the request came too slowly"
-            )
-
-        def _unset_timer(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-        def _end(self, status: int, error: str) -> None:
-            """Answer without the application, and close."""
-            self._unset_timer()
-            if self.transport.is_closing():
-                return
-            content = f'{{"error":"{error}"}}'.encode()
-            head = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-            head %= (status, _PHRASES[status], len(content))
-            self.transport.write(head + b"connection: close\r\n\r\n" + content)
-            self.transport.close()
-
-    return Connection

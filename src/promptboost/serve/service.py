@@ -31,7 +31,7 @@ from promptboost.report.page import card_markdown
 from promptboost.report.run import read_run
 from promptboost.runs.run_folder import RunFolder
 from promptboost.serve.batcher import Answered, Batcher, Outcome
-from promptboost.serve.limits import Limits, RefusedError
+from promptboost.serve.limits import Limits, RequestError
 from promptboost.serve.metrics import ServerMetrics
 
 _log = logging.getLogger(__name__)
@@ -185,7 +185,9 @@ class Service:
             return next(iter(self.runs.values()))
         if name not in self.runs:
             known = few(list(self.runs), 10)
-            raise RefusedError(404, "unknown run", f"there is no run of that name here, only {known}")
+            raise RequestError(
+                404, "unknown run", f"there is no run of that name here, only {known}"
+            )
         return self.runs[name]
 
     async def answer(
@@ -197,12 +199,12 @@ class Service:
             try:
                 outcomes = await version.batcher.answer(images, version.head)
                 break
-            except RefusedError:
+            except RequestError:
                 # Another thread has just exchanged the version, and closed the encoder of the old one.
                 if version is run.current:
                     raise
         for outcome in outcomes:
-            if isinstance(outcome, RefusedError):
+            if isinstance(outcome, RequestError):
                 self.metrics.rejected(outcome.reason)
         self.metrics.images(run.name, sum(isinstance(one, Answered) for one in outcomes))
         return version, outcomes
@@ -329,13 +331,11 @@ class Service:
                 await asyncio.to_thread(self.reload, name)
 
 
-def explanations(
-    version: RunVersion, embeddings: NDArray[np.float32]
-) -> list[dict[str, Any]]:
+def explanations(version: RunVersion, embeddings: NDArray[np.float32]) -> list[dict[str, Any]]:
     """Return why each image is answered as it is, as JSON has it."""
     explain = getattr(version.classifier, "explain", None)
     if explain is None:
-        raise RefusedError(501, "explain", "this version of promptboost cannot explain its answers")
+        raise RequestError(501, "explain", "this version of promptboost cannot explain its answers")
     return [explanation.record() for explanation in explain(embeddings)]
 
 
