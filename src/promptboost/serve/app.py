@@ -138,6 +138,7 @@ def create_app(
     _add_errors(app, service)
     _add_health(app, service)
     _add_runs(app, service)
+    _add_reload(app, service, token is not None)
     _add_predict(app, service)
     app.include_router(inference.router(service))
     _describe(app, token is not None)
@@ -235,6 +236,8 @@ def _add_runs(app: FastAPI, service: Service) -> None:
             return Response(page, media_type="text/html")
         return Response(text, media_type="text/markdown")
 
+
+def _add_reload(app: FastAPI, service: Service, has_token: bool) -> None:
     @app.post(
         "/reload",
         responses={
@@ -245,6 +248,8 @@ def _add_runs(app: FastAPI, service: Service) -> None:
         summary="Load runs again whose files have changed",
     )
     async def reload() -> Response:
+        if not has_token:
+            raise RequestError(403, "token", "a server without a token is not told to reload")
         outcomes = await asyncio.to_thread(service.reload)
         answer: dict[str, Any] = {"runs": outcomes, "error": None}
         broken = [outcome["name"] for outcome in outcomes if outcome["outcome"] == "broken"]
