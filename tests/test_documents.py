@@ -21,9 +21,9 @@ FAKE, OTHER = "fake:32-0", "fake:32-1"
 COLOURS = {"cat": "red", "dog": "blue"}
 
 
-def blocks(kind: str) -> list[str]:
-    """Return the code of README in one language, with encoders that are at hand."""
-    found = re.findall(rf"^```{kind}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def blocks(kind: str, page: str = README) -> list[str]:
+    """Return the code of a page in one language, with encoders that are at hand."""
+    found = re.findall(rf"^```{kind}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     return [re.sub(r"ViT-L-14/\w+", OTHER, re.sub(r"ViT-B-32/\w+", FAKE, code)) for code in found]
 
 
@@ -82,6 +82,22 @@ def test_commands_in_readme(here, capsys):
             shutil.copytree("run", "other-run")
         answer = call(capsys, *words)
         assert answer.code == 0, f"{line}\n{answer.err}"
+
+
+def test_what_the_page_on_being_sure_shows(here, capsys):
+    page = (ROOT / "docs/how-to/abstain.md").read_text(encoding="utf-8")
+    [commands] = blocks("sh", page)
+    for line in commands.splitlines():
+        words = shlex.split(line)[1:]
+        answer = call(capsys, *words, *(["--encoder", FAKE] if words[0] == "fit" else []))
+        assert answer.code == 0, f"{line}\n{answer.err}"
+    answers = []
+    for code in blocks("python", page):
+        names: dict[str, object] = {}
+        exec(code, names)
+        answers.append(names["answers"].tolist())
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 1
 
 
 def test_targets_in_readme_and_contributing_are_in_the_makefile():

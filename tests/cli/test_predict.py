@@ -7,6 +7,7 @@ import numpy as np
 from promptboost import LinearHead, load
 from promptboost.data import Dataset
 from promptboost.data.memory import as_images
+from promptboost.model import PromptEnsemble
 from promptboost.model.residual import Residual
 from promptboost.model.vectors import EmbeddedRounds
 from tests.cli.cli_tools import call
@@ -88,3 +89,105 @@ def test_every_face_says_the_same_probability(capsys, fitted):
         for row in csv.DictReader(file):
             at = paths.index(fitted / "images" / row["picture"])
             assert abs(float(row["probability"]) - answered[at].max()) < 1e-5
+
+
+def certain(capsys, fitted, *arguments):
+    """Return what is predicted of every image, and a probability that half of them do not have."""
+    records = predict(capsys, fitted, fitted / "images", "--json", *arguments).json["predictions"]
+    return records, sorted(record["probability"] or 0 for record in records)[len(records) // 2]
+
+
+def test_below_the_least_probability_nothing_is_predicted(capsys, fitted):
+    before, least = certain(capsys, fitted)
+    answer = predict(capsys, fitted, fitted / "images", "--json", "--min-probability", least)
+    after = answer.json["predictions"]
+    assert [record["unsure"] for record in after] == [
+        record["probability"] < least for record in before
+    ]
+    assert answer.json["unsure"] == sum(record["unsure"] for record in after) > 0
+    assert answer.json["min_probability"] == least
+    for old, new in zip(before, after, strict=True):
+        assert "unsure" not in old
+        assert new["best"] == old["predicted"]
+        assert new["predicted"] == (None if new["unsure"] else old["predicted"])
+        assert {**new, "predicted": old["predicted"]} == {
+            **old,
+            "unsure": new["unsure"],
+            "best": old["predicted"],
+        }
+
+
+def test_unsure_is_said_by_every_format(capsys, fitted):
+    (fitted / "images/sea/bad.png").write_bytes(b"")
+    records, least = certain(capsys, fitted)
+    asked = (fitted / "images", "--min-probability", least)
+    one = predict(capsys, fitted, *asked, "--json").json
+    lines = predict(capsys, fitted, *asked, "--format", "jsonl")
+    assert [json.loads(line) for line in lines.out.splitlines()] == one["predictions"]
+    made = predict(capsys, fitted, *asked, "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(made.out)))
+    for row, record in zip(rows, one["predictions"], strict=True):
+        assert row["predicted"] == (record["predicted"] or "")
+        assert row["best"] == (record["best"] or "")
+        assert row["unsure"] == str(record["unsure"]).lower()
+    shown = predict(capsys, fitted, *asked)
+    for line, record in zip(shown.out.splitlines()[1:], one["predictions"], strict=True):
+        rest = line.removeprefix(record["picture"]).split()
+        if record["problem"]:
+            assert rest[0] == "!"
+        else:
+            assert (rest[0] == "unsure") == record["unsure"]
+            assert record["best"] in rest
+            assert rest[-1] == "%"
+    for answer in (shown, made, lines):
+        assert answer.err.splitlines()[-1] == f"{one['unsure']} of {len(records) - 1} images unsure"
+    assert "unsure" not in predict(capsys, fitted, *asked, "--quiet").err
+
+
+def test_a_class_called_unsure_is_told_from_being_so(capsys, fitted):
+    path, image = fitted / "run/ensemble.json", fitted / "images/sea/0.png"
+
+    def said(*arguments):
+        return predict(capsys, fitted, image, "--text-only", *arguments)
+
+    (before,) = said("--json").json["predictions"]
+    PromptEnsemble.load(path).rename_class(before["predicted"], "unsure").save(path)
+    (sure,) = said("--json", "--min-probability", 0).json["predictions"]
+    (unsure,) = said("--json", "--min-probability", 1).json["predictions"]
+    assert (sure["predicted"], sure["unsure"]) == ("unsure", False)
+    assert (unsure["predicted"], unsure["unsure"], unsure["best"]) == (None, True, "unsure")
+    for least, words in ((0, ["unsure"]), (1, ["unsure", "unsure"])):
+        header, line = said("--min-probability", least).out.splitlines()
+        assert line.split()[1:-2] == words
+        # The name of the class stands in another column than the mark.
+        assert line.rindex("unsure") == header.index("best guess")
+
+
+def test_a_least_probability_is_from_0_to_1(capsys, fitted):
+    for wrong in ("1.1", "-0.1", "nan", "much"):
+        for command in ("predict", "evaluate"):
+            answer = call(
+                capsys, command, fitted / "run", fitted / "images", "--min-probability", wrong
+            )
+            assert answer.code == 2
+            assert "--min-probability" in answer.err
+    every = predict(capsys, fitted, fitted / "images", "--json", "--min-probability", "0").json
+    assert every["unsure"] == 0
+
+
+def test_evaluate_says_how_many_are_answered_and_how_many_of_them_rightly(capsys, fitted):
+    records, least = certain(capsys, fitted)
+    where = ("evaluate", fitted / "run", fitted / "images")
+    assert "sure" not in call(capsys, *where, "--json").json
+    found = call(capsys, *where, "--min-probability", least, "--json").json["sure"]
+    kept = [r for r in records if r["probability"] >= least]
+    right = sum(f"/{r['predicted']}/" in r["picture"] for r in kept)
+    assert found == {
+        "min_probability": least,
+        "answered": len(kept),
+        "coverage": len(kept) / len(records),
+        "accuracy": right / len(kept),
+    }
+    shown = call(capsys, *where, "--min-probability", 1).out
+    unsure = f"boosted at 1: – right on 0.0 % of images (answered 0, unsure {len(records)})"
+    assert unsure in shown

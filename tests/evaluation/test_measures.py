@@ -5,13 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.evaluation.measures import (
+    MIN_PROBABILITIES,
     Guesses,
     accuracy,
     class_accuracy,
     confusions,
+    coverage,
+    coverage_curve,
     expected_calibration_error,
     log_loss,
     per_class,
+    reliability,
+    thinned,
 )
 
 pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40)
@@ -107,3 +112,87 @@ def test_probabilities_without_images_or_of_zero():
     assert log_loss(sure, np.array([0])) == 0
     assert 700 < log_loss(sure, np.array([1])) < math.inf
     assert expected_calibration_error(sure, np.array([1])) == 1
+
+
+# Few distinct probabilities, so that most of them are shared by several images.
+answers = st.lists(st.tuples(st.integers(5, 10), st.booleans()), min_size=1, max_size=40)
+
+
+def two_classes(drawn):
+    """Return chances whose largest is a tenth of the first number, and labels that make them right."""
+    chances = np.array([[sure / 10, 1 - sure / 10] for sure, _ in drawn])
+    return chances, np.array([0 if right else 1 for _, right in drawn])
+
+
+@given(answers, st.integers(0, 11))
+def test_coverage_is_that_of_plain_loops(drawn, tenths):
+    chances, labels = two_classes(drawn)
+    least = min(1.0, tenths / 10)
+    kept = [right for sure, right in drawn if sure / 10 >= least]
+    found = coverage(chances, labels, least)
+    assert (found.min_probability, found.answered) == (least, len(kept))
+    assert found.coverage == len(kept) / len(drawn)
+    assert found.accuracy == (sum(kept) / len(kept) if kept else None)
+
+
+@given(answers, st.randoms())
+def test_the_curve_is_coverage_at_every_probability_there_is(drawn, random):
+    chances, labels = two_classes(drawn)
+    curve = coverage_curve(chances, labels)
+    levels = sorted({sure / 10 for sure, _ in drawn}, reverse=True)
+    assert [one.min_probability for one in curve] == levels
+    assert list(curve) == [coverage(chances, labels, level) for level in levels]
+    assert curve[-1].coverage == 1
+    assert curve[-1].accuracy == accuracy(chances.argmax(axis=1), labels)
+    # Images of the same probability are answered together, so their order says nothing.
+    order = list(range(len(drawn)))
+    random.shuffle(order)
+    assert coverage_curve(chances[order], labels[order]) == curve
+
+
+@given(st.integers(1, 400), st.integers(2, 60))
+def test_a_thinned_curve_has_few_points_of_the_whole_one_and_its_end(images, points):
+    chances = np.linspace(0.6, 0.9, images)
+    labels = np.arange(images) % 2
+    curve = coverage_curve(np.stack([chances, 1 - chances], axis=1), labels)
+    kept = thinned(curve, points)
+    assert set(kept) <= set(curve)
+    assert list(kept) == sorted(kept, key=lambda one: one.answered)
+    assert kept[0] is curve[0]
+    assert kept[-1] is curve[-1]
+    assert len(kept) <= points + 2
+    gaps = np.diff([one.coverage for one in kept])
+    assert (gaps <= 1 / points + 1 / images + 1e-9).all()
+
+
+@given(pairs)
+def test_bins_hold_every_image_once(drawn):
+    chances = chances_of(drawn)
+    labels = np.array([row[0] for row in drawn], dtype=np.int64)
+    bins = reliability(chances, labels)
+    assert sum(one.count for one in bins) == len(drawn)
+    assert all(one.low - 1e-9 <= one.probability <= one.high + 1e-9 for one in bins)
+    right = sum(one.accuracy * one.count for one in bins)
+    assert math.isclose(right, (chances.argmax(axis=1) == labels).sum(), abs_tol=1e-9)
+    error = sum(one.count * abs(one.probability - one.accuracy) for one in bins) / len(drawn)
+    assert math.isclose(error, expected_calibration_error(chances, labels), abs_tol=1e-12)
+
+
+def test_a_result_has_coverage_only_where_there_are_probabilities_and_images():
+    chances, labels = two_classes([(6, True), (9, True), (7, False), (9, False)])
+    guesses = chances.argmax(axis=1)
+    found = Guesses("a", "a", guesses, probabilities=chances).result(labels)
+    assert tuple(one.min_probability for one in found.coverage) == MIN_PROBABILITIES
+    assert found.coverage[0].accuracy == found.accuracy
+    assert [(one.answered, one.accuracy) for one in found.coverage_curve] == [
+        (2, 0.5),
+        (3, 1 / 3),
+        (4, 0.5),
+    ]
+    nothing = np.zeros(0, dtype=np.int64)
+    for without in (
+        Guesses("a", "a", guesses).result(labels),
+        Guesses("a", "a", nothing, probabilities=np.zeros((0, 2))).result(nothing),
+    ):
+        assert (without.coverage, without.coverage_curve, without.reliability) == ((), (), ())
+    assert coverage(np.zeros((0, 2)), nothing, 0.5).coverage == 0

@@ -142,6 +142,26 @@ def test_top_k_is_predict_proba_in_order(classifier):
             classifier.top_k(image(), k)
 
 
+@pytest.mark.parametrize("encoders", ["fake:32-0", ["fake:32-0", "fake:16-1"]])
+def test_what_is_less_probable_than_asked_for_is_none(encoders, tmp_path):
+    ensemble().save(tmp_path / "ensemble.json")
+    classifier = load(tmp_path, encoders, cache=False)
+    images = [image(colour) for colour in ("red", "green", "grey", "white")]
+    names, sure = classifier.predict(images), classifier.predict_proba(images).max(axis=1)
+    least = float(np.sort(sure)[2])  # which two images do not have
+    answers = classifier.predict(images, abstain=least)
+    assert answers.dtype == object
+    assert answers.tolist() == [
+        name if chance >= least else None for name, chance in zip(names.tolist(), sure, strict=True)
+    ]
+    assert answers.tolist().count(None) == 2
+    assert all(type(answer) is str for answer in answers if answer is not None)
+    assert classifier.predict(images, abstain=0).tolist() == names.tolist()
+    for wrong in (1.1, -0.1, float("nan"), "0.5", True):
+        with pytest.raises(SettingError, match=r"abstain is .*: give a number from 0 to 1"):
+            classifier.predict(images, abstain=wrong)
+
+
 def test_the_decision_is_the_heads(classifier):
     rows = FakeEncoder().encode_images([image()])
     assert (classifier.decision_function(image()) == classifier.head.decision_function(rows)).all()

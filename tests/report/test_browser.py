@@ -9,6 +9,7 @@ import pytest
 from promptboost.report import write_report
 from tests.report.odd_runs import hostile_run
 from tests.report.page_tools import Page
+from tests.report.run_tools import with_probabilities, write_run
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
@@ -117,6 +118,23 @@ def test_key_elements_are_visible_and_nothing_is_cut_off(emoji_run, tmp_path, wi
     found = measured(write_report(emoji_run), tmp_path, seen, (width, 900))
     narrow = "true" if width <= 620 else "false"
     assert found == f'{{"hidden":[],"curves":1,"wider":false,"narrow":{narrow}}}'
+
+
+@pytest.mark.parametrize("width", [1200, 600])
+def test_how_sure_it_is_can_be_seen(fit, tmp_path, width):
+    run = write_run(tmp_path / "run", fit[0], with_probabilities(fit[1]))
+    seen = """{
+      plots: [...document.querySelectorAll("#certainty svg.plot")].map(e => e.getBoundingClientRect())
+        .filter(b => b.width > 200 && b.width < 500 && b.height > 200).length,
+      beside: new Set([...document.querySelectorAll("#certainty svg.plot")]
+        .map(e => Math.round(e.getBoundingClientRect().top))).size === 1,
+      colours: ["circle.main", "line.span", "rect.count"]
+        .filter(q => { const s = getComputedStyle(document.querySelector("#certainty " + q));
+                       return s.fill === "rgb(0, 0, 0)" && s.stroke === "none"; }),
+      wider: document.documentElement.scrollWidth > innerWidth }"""
+    found = measured(write_report(run), tmp_path, seen, (width, 900))
+    beside = "true" if width > 620 else "false"
+    assert found == f'{{"plots":2,"beside":{beside},"colours":[],"wider":false}}'
 
 
 def test_light_and_dark(emoji_run, tmp_path):

@@ -77,7 +77,7 @@ def test_runs_hold_the_same_numbers(numbers):
 @pytest.mark.parametrize(("share", "n"), [(0.0, 5), (1.0, 5), (0.5, 1), (0.3, 1000)])
 def test_interval_holds_the_share(share, n):
     low, high = wilson(share, n)
-    assert -1e-9 <= low <= share + 1e-9
-    assert share - 1e-9 <= high <= 1 + 1e-9
+    assert 0 <= low <= share + 1e-9
+    assert share - 1e-9 <= high <= 1
     assert wilson(None, n) is None
     assert wilson(share, 0) is None

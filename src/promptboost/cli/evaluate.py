@@ -5,7 +5,12 @@ from typing import Any
 
 import click
 
-from promptboost.cli.options import allow_download_option, embeds, run_argument
+from promptboost.cli.options import (
+    allow_download_option,
+    embeds,
+    min_probability_option,
+    run_argument,
+)
 from promptboost.cli.output import Output, percent, plain, speaks, table
 from promptboost.errors import command_name
 
@@ -23,6 +28,7 @@ _MOVED = {
 @click.argument("data")
 @click.option("--encoder", help="See with another encoder than the run was fitted on.")
 @click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
+@min_probability_option
 @allow_download_option
 @embeds
 @speaks
@@ -32,6 +38,7 @@ def evaluate(
     data: str,
     encoder: str | None,
     text_only: bool,
+    min_probability: float | None,
     allow_download: bool,
     no_cache: bool,
     device: str | None,
@@ -48,6 +55,7 @@ def evaluate(
         data,
         encoder=encoder,
         text_only=text_only,
+        min_probability=min_probability,
         cache=not no_cache,
         progress=out.progress,
         device=device,
@@ -86,6 +94,10 @@ def _summary(figures: dict[str, Any]) -> str:
         ending = f"without the {figures['learnt_from']} held-out {images} learnt from"
         said = [f"{_LABELS[m['name']]} {percent(m['unseen_accuracy'])} {ending}" for m in unseen]
         methods = "\n".join([methods, *said])
+    if sure := figures.get("sure"):
+        part = f"{percent(sure['accuracy'])} right on {percent(sure['coverage'])} of images"
+        counts = f"answered {sure['answered']}, unsure {figures['images'] - sure['answered']}"
+        methods += f"\n\nboosted at {sure['min_probability']:g}: {part} ({counts})"
     heading = f"{figures['images']} images, encoder {plain(figures['encoder'])}"
     return f"{heading}\n\n{methods}\n\n{classes}"
 

@@ -18,6 +18,21 @@ allow_download_option = click.option(
     is_flag=True,
     help="Get the encoder that the run names from a model hub, if it is not on this machine.",
 )
+
+
+def _number(ctx: Any, param: Any, value: float | None) -> float | None:
+    if value is not None and value != value:  # a range lets it pass
+        raise click.BadParameter("nan is not in the range 0<=x<=1.", ctx, param)
+    return value
+
+
+min_probability_option = click.option(
+    "--min-probability",
+    type=click.FloatRange(0, 1),
+    callback=_number,
+    metavar="P",
+    help="Answer only where the best class is at least this probable; other images are unsure.",
+)
 run_argument = click.argument("run", type=click.Path(path_type=Path))
 
 

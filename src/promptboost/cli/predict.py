@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.options import allow_download_option, embeds, run_argument
+from promptboost.cli.options import (
+    allow_download_option,
+    embeds,
+    min_probability_option,
+    run_argument,
+)
 from promptboost.cli.output import (
     JOINERS,
     UNUSABLE,
@@ -28,6 +33,7 @@ _EXAMPLES = """
 \b
 promptboost predict run holiday/*.jpg --top-k 3
 promptboost predict run holiday/ --format csv > answers.csv
+promptboost predict run holiday/ --min-probability 0.6
 """
 
 
@@ -35,6 +41,7 @@ promptboost predict run holiday/ --format csv > answers.csv
 @run_argument
 @click.argument("images", nargs=-1, required=True)
 @click.option("--top-k", type=click.IntRange(min=1), default=1, help="Answers for each image.")
+@min_probability_option
 @click.option(
     "--format",
     "layout",
@@ -61,6 +68,7 @@ def predict(
     run: Path,
     images: tuple[str, ...],
     top_k: int,
+    min_probability: float | None,
     layout: str,
     encoders: tuple[str, ...],
     ensemble: bool,
@@ -73,9 +81,10 @@ def predict(
 
     IMAGES are files and folders. An image that cannot be read has a line that says why; the exit
     code is 2 only if none can be read. The scale of probabilities was chosen by the fit, on images
-    set aside.
+    set aside. With --min-probability, images below it are "unsure": programs read `predicted` as
+    null (empty in CSV), and `best` is what it would have been.
     """
-    from promptboost.errors import SettingError
+    from promptboost.errors import SettingError, count
     from promptboost.runs.predict import Predictor
 
     if ensemble and encoders:
@@ -91,46 +100,61 @@ def predict(
         device=device,
         allow_download=allow_download,
     )
-    problems: list[str | None] = []
+    read, unsure = 0, 0
+    asked = min_probability is not None
 
     def seen() -> "Iterator[Prediction]":
-        for answer in predictor.predict(images, top_k):
-            problems.append(answer.problem)
+        nonlocal read, unsure
+        for answer in predictor.predict(images, top_k, min_probability or 0.0):
+            read += answer.problem is None
+            unsure += answer.unsure
             yield answer
 
     if out.json:
-        records = [_record(answer) for answer in seen()]
-        out.result({"run": str(run), "predictions": records}, "")
+        records = [_record(answer, asked) for answer in seen()]
+        record: dict[str, Any] = {"run": str(run), "predictions": records}
+        if asked:
+            record |= {"min_probability": min_probability, "unsure": unsure}
+        out.result(record, "")
     elif layout == "jsonl":
         for answer in seen():
-            echo(json_line(_record(answer)))
+            echo(json_line(_record(answer, asked)))
     elif layout == "csv":
-        _write_csv(seen(), min(top_k, len(predictor.classifier.class_names)))
+        _write_csv(seen(), min(top_k, len(predictor.classifier.class_names)), asked)
     else:
-        echo(_table(seen()))
-    return 0 if None in problems else UNUSABLE
+        echo(_table(seen(), asked))
+    if asked and not out.json:
+        # Not among the results, which other programs read line by line.
+        out.note(f"{unsure} of {count(read, 'image')} unsure")
+    return 0 if read else UNUSABLE
 
 
-def _record(answer: "Prediction") -> dict[str, Any]:
-    best = [{"class": name, "probability": chance} for name, chance in answer.best]
-    first = best[0] if best else {"class": None, "probability": None}
-    return {
+def _record(answer: "Prediction", asked: bool) -> dict[str, Any]:
+    """Return what a program reads; with a least probability, nothing is `predicted` below it."""
+    top = [{"class": name, "probability": chance} for name, chance in answer.best]
+    best = top[0] if top else {"class": None, "probability": None}
+    record = {
         "picture": answer.image,
-        "predicted": first["class"],
-        "probability": first["probability"],
-        "top": best,
+        "predicted": None if answer.unsure else best["class"],
+        "probability": best["probability"],
+        "top": top,
         "problem": answer.problem,
     }
+    return record | {"unsure": answer.unsure, "best": best["class"]} if asked else record
 
 
-def _write_csv(answers: "Iterator[Prediction]", top_k: int) -> None:
+def _write_csv(answers: "Iterator[Prediction]", top_k: int, asked: bool) -> None:
     numbers = ["" if k == 0 else f"_{k + 1}" for k in range(top_k)]
     names = [f"{what}{n}" for n in numbers for what in ("predicted", "probability")]
-    _write_line(["picture", *names, "problem"])
+    _write_line(["picture", *names, "problem", *(("unsure", "best") if asked else ())])
     for answer in answers:
         cells = [cell for name, chance in answer.best for cell in (name, f"{chance:.6f}")]
         cells += [""] * (2 * top_k - len(cells))
-        _write_line([answer.image, *cells, answer.problem or ""])
+        best = cells[0]
+        if answer.unsure:
+            cells[0] = ""
+        more = (str(answer.unsure).lower(), best) if asked else ()
+        _write_line([answer.image, *cells, answer.problem or "", *more])
 
 
 def _write_line(cells: list[str]) -> None:
@@ -139,9 +163,13 @@ def _write_line(cells: list[str]) -> None:
     echo(line.getvalue(), keep=JOINERS)
 
 
-def _table(answers: "Iterator[Prediction]") -> str:
+def _table(answers: "Iterator[Prediction]", asked: bool) -> str:
     rows = []
     for answer in answers:
         best = ", ".join(f"{name} {percent(chance)}" for name, chance in answer.best)
-        rows.append([answer.image, best if answer.problem is None else f"! {answer.problem}"])
-    return table(["image", "answer"], rows, left=(0, 1))
+        said = best if answer.problem is None else f"! {answer.problem}"
+        # A column of its own: no name of a class can stand there.
+        mark = ["unsure" if answer.unsure else ""] if asked else []
+        rows.append([answer.image, *mark, said])
+    headers = ["image", "", "best guess"] if asked else ["image", "answer"]
+    return table(headers, rows, left=range(len(headers)))

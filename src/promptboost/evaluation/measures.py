@@ -4,10 +4,11 @@ A column of the results is one field of :class:`MethodResult` and one line in
 :meth:`Guesses.result`; the page shows it in ``report/templates/report.html.j2``.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -23,7 +24,30 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Positive = Annotated[float, msgspec.Meta(ge=0)]
 
+#: The least probabilities of an answer that results have a line for.
+MIN_PROBABILITIES = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+
 _IMAGES_SHOWN = 6
+_CURVE_POINTS = 50
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What is left if images whose best class is less probable than `min_probability` get no answer."""
+
+    min_probability: Share
+    answered: Count
+    coverage: Share  # share of the images that are answered
+    accuracy: Share | None  # among those; None if there are none
+
+
+class ReliabilityBin(msgspec.Struct, frozen=True):
+    """Images whose best class is about as probable: more than `low`, `high` at most."""
+
+    low: Share
+    high: Share
+    count: Count
+    probability: Share  # of the best class, the mean
+    accuracy: Share
 
 
 class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +61,9 @@ class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
     log_loss: Positive | None = None  # of the probabilities, where the method has any
     expected_calibration_error: Share | None = None
     unseen_accuracy: Share | None = None  # without leaked images; None where none is or all are
+    coverage: tuple[Answered, ...] = ()  # at MIN_PROBABILITIES, where the method has probabilities
+    coverage_curve: tuple[Answered, ...] = ()  # points of the whole curve, fewest answers first
+    reliability: tuple[ReliabilityBin, ...] = ()  # bins with images, the least probable first
 
 
 class ClassResult(msgspec.Struct, frozen=True):
@@ -73,21 +100,26 @@ class Guesses:
         leaked: NDArray[np.bool_] | None = None,
     ) -> MethodResult:
         """Measure against the labels; `leaked` are the held-out images that were learnt from."""
-        chances = self.probabilities
         fresh = None if leaked is None or not leaked.any() else ~leaked
+        chances, of_chances = self.probabilities, dict[str, Any]()
+        if chances is not None and len(labels):
+            of_chances = {
+                "log_loss": log_loss(chances, labels),
+                "expected_calibration_error": expected_calibration_error(chances, labels),
+                "coverage": tuple(coverage(chances, labels, least) for least in MIN_PROBABILITIES),
+                "coverage_curve": thinned(coverage_curve(chances, labels)),
+                "reliability": reliability(chances, labels),
+            }
         return MethodResult(
             name=self.name,
             label=self.label,
             accuracy=accuracy(self.held_out, labels),
             class_accuracy=class_accuracy(self.held_out, labels),
             learn_accuracy=None if learn_labels is None else accuracy(self.learn, learn_labels),
-            log_loss=None if chances is None else log_loss(chances, labels),
-            expected_calibration_error=None
-            if chances is None
-            else expected_calibration_error(chances, labels),
             unseen_accuracy=None
             if fresh is None
             else accuracy(self.held_out[fresh], labels[fresh]),
+            **of_chances,
         )
 
 
@@ -114,23 +146,101 @@ def log_loss(probabilities: NDArray[np.floating], labels: Indices) -> float | No
     return float(-np.log(np.maximum(right, np.finfo(np.float64).tiny)).mean())
 
 
+def reliability(
+    probabilities: NDArray[np.floating], labels: Indices, bins: int = 15
+) -> tuple[ReliabilityBin, ...]:
+    """Put images into bins of equal width by the probability of the class they are taken for.
+
+    A bin has its upper edge and not its lower one; those without images are left out.
+    """
+    sure, right = _sure_and_right(probabilities, labels)
+    index = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
+    return tuple(
+        ReliabilityBin(
+            number / bins,
+            (number + 1) / bins,
+            int(np.sum(index == number)),
+            float(sure[index == number].mean()),
+            float(right[index == number].mean()),
+        )
+        for number in np.unique(index).tolist()
+    )
+
+
 def expected_calibration_error(
     probabilities: NDArray[np.floating], labels: Indices, bins: int = 15
 ) -> float | None:
     """Return how far the largest probabilities are from the share that is right; None without images.
 
-    Images go into bins of equal width by the probability of the class they are taken for. The error is
-    the mean over images of the difference, in their bin, between the mean of that probability and the
-    share that is right (Guo et al., 2017, who use 15 bins).
+    The error is the mean over images of the difference, in their bin of :func:`reliability`, between the
+    mean of that probability and the share that is right (Guo et al., 2017, who use 15 bins).
     """
     if not len(labels):
         return None
-    sure = np.asarray(probabilities, dtype=np.float64).max(axis=1)
-    right = np.asarray(probabilities).argmax(axis=1) == labels
-    # A bin has its upper edge and not its lower one.
-    index = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
-    gaps = np.bincount(index, weights=sure - right, minlength=bins)
-    return float(np.abs(gaps).sum() / len(labels))
+    gaps = [
+        one.count * abs(one.probability - one.accuracy)
+        for one in reliability(probabilities, labels, bins)
+    ]
+    return sum(gaps) / len(labels)
+
+
+def coverage(
+    probabilities: NDArray[np.floating], labels: Indices, min_probability: float
+) -> Answered:
+    """Measure the answers that are left if those below a probability are not given.
+
+    Examples
+    --------
+    >>> chances = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])
+    >>> coverage(chances, np.array([0, 1, 1]), 0.7)
+    Answered(min_probability=0.7, answered=2, coverage=0.6666666666666666, accuracy=1.0)
+    """
+    sure, right = _sure_and_right(probabilities, labels)
+    kept = right[sure >= min_probability]
+    share = len(kept) / len(labels) if len(labels) else 0.0
+    return Answered(min_probability, len(kept), share, float(kept.mean()) if len(kept) else None)
+
+
+def coverage_curve(probabilities: NDArray[np.floating], labels: Indices) -> tuple[Answered, ...]:
+    """Return what is answered, and how well, at every probability that makes a difference.
+
+    Fewest answers first. Images of the same probability are answered together, whatever their order.
+
+    Examples
+    --------
+    >>> chances = np.array([[0.9, 0.1], [0.6, 0.4], [0.1, 0.9]])
+    >>> [(one.answered, one.accuracy) for one in coverage_curve(chances, np.array([0, 1, 1]))]
+    [(2, 1.0), (3, 0.6666666666666666)]
+    """
+    sure, right = _sure_and_right(probabilities, labels)
+    levels, index = np.unique(-sure, return_inverse=True)
+    answered = np.cumsum(np.bincount(index, minlength=len(levels)))
+    rights = np.cumsum(np.bincount(index, weights=right, minlength=len(levels)))
+    return tuple(
+        Answered(-level, count, count / len(labels), good / count)
+        for level, count, good in zip(
+            levels.tolist(), answered.tolist(), rights.tolist(), strict=True
+        )
+    )
+
+
+def thinned(curve: Sequence[Answered], points: int = _CURVE_POINTS) -> tuple[Answered, ...]:
+    """Keep some points of a curve, about evenly spaced by coverage, the last among them."""
+    kept = []
+    step = 0
+    for one in curve:
+        if one.coverage * points >= step or one is curve[-1]:
+            kept.append(one)
+            step = math.floor(one.coverage * points) + 1
+    return tuple(kept)
+
+
+def _sure_and_right(
+    probabilities: NDArray[np.floating], labels: Indices
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the largest probability of each image, and whether it is that of the right class."""
+    chances = np.asarray(probabilities, dtype=np.float64)
+    return chances.max(axis=1), chances.argmax(axis=1) == labels
 
 
 def word_shares(head: LinearHead, rows: NDArray[np.floating]) -> NDArray[np.float64]:

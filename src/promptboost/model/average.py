@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from promptboost.data.memory import as_images, holds_images
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import TextSource
 from promptboost.errors import DataError, SettingError, count
-from promptboost.model.classifier import PromptClassifier
+from promptboost.model.classifier import PromptClassifier, check_share, sure_ones
 from promptboost.model.ensemble import PromptEnsemble
 
 # The smallest probability that is told from zero.
@@ -67,10 +67,19 @@ class AveragedClassifier(PromptClassifier):
             member._folder = folder
         return self
 
-    def predict(self, images: Any) -> NDArray[np.str_]:
-        """Return the most probable class name of each image."""
-        names = np.asarray(self.class_names, dtype=np.str_)
-        return np.asarray(names[self.predict_proba(images).argmax(axis=1)])
+    @overload
+    def predict(self, images: Any, abstain: None = None) -> NDArray[np.str_]: ...
+    @overload
+    def predict(self, images: Any, abstain: float) -> NDArray[np.object_]: ...
+    def predict(
+        self, images: Any, abstain: float | None = None
+    ) -> NDArray[np.str_] | NDArray[np.object_]:
+        """Return the most probable class name of each image, or None if it is below `abstain`."""
+        if abstain is not None:
+            check_share("abstain", abstain)
+        probabilities = self.predict_proba(images)
+        names = np.asarray(self.class_names, dtype=np.str_)[probabilities.argmax(axis=1)]
+        return names if abstain is None else sure_ones(names, probabilities, abstain)
 
     def predict_proba(self, images: Any) -> NDArray[np.float64]:
         """Return the mean over encoders of the probability of each class for each image, (n, K)."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -276,6 +276,23 @@ def load(
     return classifier
 
 
+def check_share(name: str, value: object) -> None:
+    """Raise a :class:`SettingError` unless a value is a number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise SettingError(f"{name} is {value!r}: give a number from 0 to 1")
+    if not 0 <= float(value) <= 1:
+        raise SettingError(f"{name} is {value}: give a number from 0 to 1")
+
+
+def sure_ones(
+    names: NDArray[np.str_], probabilities: NDArray[np.float64], abstain: float
+) -> NDArray[np.object_]:
+    """Return the names with None in place of those whose largest probability is below `abstain`."""
+    answers = names.astype(object)
+    answers[probabilities.max(axis=1) < abstain] = None
+    return answers
+
+
 class PromptClassifier:
     """A classifier made of sentences, with an encoder to see and read with.
 
@@ -316,6 +333,9 @@ class PromptClassifier:
     ['fire', 'ice']
     >>> classifier.transfer("fake:16-1").predict(blue).tolist()
     ['ice']
+    >>> both = Image.new("RGB", (8, 8), "magenta")
+    >>> classifier.predict([red, both], abstain=0.6).tolist()
+    ['fire', None]
     """
 
     def __init__(
@@ -417,7 +437,13 @@ class PromptClassifier:
 
     # --- answering -----------------------------------------------------------------------------
 
-    def predict(self, images: Any) -> NDArray[np.str_]:
+    @overload
+    def predict(self, images: Any, abstain: None = None) -> NDArray[np.str_]: ...
+    @overload
+    def predict(self, images: Any, abstain: float) -> NDArray[np.object_]: ...
+    def predict(
+        self, images: Any, abstain: float | None = None
+    ) -> NDArray[np.str_] | NDArray[np.object_]:
         """Return the class name of each image.
 
         Parameters
@@ -427,14 +453,22 @@ class PromptClassifier:
             tensor (C × H × W, uint8 or floats from 0 to 1). Many are a list of them, or an array or
             tensor with one more dimension. Embeddings of the encoder are an array of floats of shape
             (n, D), or (D,) for one.
+        abstain : float, optional
+            From 0 to 1: an image whose best class is less probable than this is not answered.
 
         Returns
         -------
         ndarray of str, shape (n,)
-            Of length one for one image.
+            Of length one for one image. With `abstain`, an array of objects: a str, or None for an image
+            that is not answered.
         """
+        if abstain is not None:
+            check_share("abstain", abstain)
         rows = self._rows(images)
-        return self.head.predict(rows)
+        names = self.head.predict(rows)
+        return (
+            names if abstain is None else sure_ones(names, self.head.predict_proba(rows), abstain)
+        )
 
     def predict_proba(self, images: Any) -> NDArray[np.float64]:
         """Return the probability of each class for each image, shape (n, K).

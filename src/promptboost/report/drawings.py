@@ -1,4 +1,4 @@
-"""Small drawings and the staged curve, as SVG text.
+"""Small drawings, the staged curve, and plots of one share against another, as SVG text.
 
 Ours, because matplotlib takes 3 to 35 times as long with its import, writes 2 to 6 times the bytes, and
 is 75 MB to install: see ``benchmarks/charts.py``.
@@ -55,7 +55,8 @@ def wilson(share: float | None, n: int) -> tuple[float, float] | None:
     z = 1.959964
     centre = share + z * z / (2 * n)
     reach = z * math.sqrt(max(0.0, share * (1 - share) / n + z * z / (4 * n * n)))
-    return (centre - reach) / (1 + z * z / n), (centre + reach) / (1 + z * z / n)
+    low, high = ((centre + sign * reach) / (1 + z * z / n) for sign in (-1, 1))
+    return max(0.0, low), min(1.0, high)  # none or all right: but for rounding
 
 
 def _at(share: float) -> str:
@@ -177,7 +178,7 @@ def _frame(
     return _Frame(width, height, margin, rounds, low, high)
 
 
-def _grid(frame: _Frame) -> list[Markup]:
+def _levels(frame: "_Frame | _Shares") -> list[Markup]:
     tenths = round((frame.high - frame.low) * 10)
     step = 1 if tenths <= 5 else 2
     parts = []
@@ -186,6 +187,11 @@ def _grid(frame: _Frame) -> list[Markup]:
         y = frame.y(share)
         parts.append(_level(frame, y, "grid"))
         parts.append(_text(_LEFT - 8, y + 4, f"{100 * share:.0f}", "tick end"))
+    return parts
+
+
+def _grid(frame: _Frame) -> list[Markup]:
+    parts = _levels(frame)
     foot = frame.height - _BOTTOM + 20
     for number in _round_ticks(frame.rounds):
         parts.append(_text(frame.x(number), foot, str(number), "tick middle"))
@@ -201,7 +207,7 @@ def _round_ticks(rounds: int) -> list[int]:
     return sorted({1, *inner, rounds})
 
 
-def _level(frame: _Frame, y: float, kind: str) -> Markup:
+def _level(frame: "_Frame | _Shares", y: float, kind: str) -> Markup:
     return Markup("<line class='{}' x1='{}' x2='{}' y1='{:.1f}' y2='{:.1f}'/>").format(
         kind, _LEFT, frame.width - frame.right + 4, y, y
     )
@@ -230,3 +236,123 @@ def _labels(frame: _Frame, ends: list[tuple[float, str, str]]) -> list[Markup]:
 
 def _text(x: float, y: float, text: str, kind: str) -> Markup:
     return Markup("<text class='{}' x='{:.1f}' y='{:.1f}'>{}</text>").format(kind, x, y, text)
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """Where two shares lie on a drawing: one from left to right, one upwards from `low`."""
+
+    width: int = 360
+    height: int = 330
+    right: int = 14
+    low: float = 0.0
+    high: float = 1.0
+
+    def x(self, share: float) -> float:
+        """Place a share from left to right."""
+        return _LEFT + (self.width - _LEFT - self.right) * share
+
+    def y(self, share: float) -> float:
+        """Place a share upwards."""
+        room = self.height - _TOP - _BOTTOM
+        return _TOP + room * (self.high - share) / (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class Point:
+    """Two shares, with an interval of the second or a name beside it where there is one."""
+
+    x: float
+    y: float
+    span: tuple[float, float] | None = None
+    name: str = ""
+    few: bool = False  # counted on so few images that it says little
+
+
+def reliability_plot(
+    bins: Sequence[tuple[Point, float]], *, title: str, description: str
+) -> Markup:
+    """Draw the share that is right against the probability, with the bins' shares of images below.
+
+    A dot on the diagonal says what is the case.
+    """
+    frame = _Shares()
+    floor, most = frame.y(0), max((share for _, share in bins), default=1.0)
+    parts = [*_levels(frame), *_ticks(frame, "probability of the answer")]
+    parts.append(_stroke("ideal", frame.x(0), floor, frame.x(1), frame.y(1)))
+    for point, share in bins:
+        x = frame.x(point.x)
+        tall = 40 * share / most
+        parts.append(
+            _tag(
+                "rect",
+                class_="count",
+                x=_fixed(x - 5),
+                y=_fixed(floor - tall),
+                width=10,
+                height=_fixed(tall),
+            )
+        )
+        if point.span is not None:
+            low, high = map(frame.y, point.span)
+            parts.append(_stroke("span", x, low, x, high))
+    parts += [_dot(frame, point) for point, _ in bins]
+    return _plot(frame, parts, title, description)
+
+
+def coverage_plot(
+    lines: Sequence[tuple[str, Sequence[Point]]],
+    marks: Sequence[Point],
+    *,
+    title: str,
+    description: str,
+) -> Markup:
+    """Draw accuracy against the share of images that are answered; marks are named points."""
+    values = [point.y for _, points in lines for point in points] + [point.y for point in marks]
+    low = min(0.9, max(0.0, int(min(values, default=0.0) * 10 - 1e-9) / 10))
+    frame = _Shares(low=low, right=30)  # room for the name of a point at the end
+    parts = [*_levels(frame), *_ticks(frame, "share of images answered")]
+    for kind, points in lines:
+        places = " ".join(f"{frame.x(point.x):.1f},{frame.y(point.y):.1f}" for point in points)
+        parts.append(_tag("polyline", class_=kind, points=places))
+    last: float | None = None
+    for point in sorted(marks, key=lambda point: point.x):
+        x = frame.x(point.x)
+        parts.append(_dot(frame, point))
+        # A name that would run into the one before it is left out: the table has it.
+        if last is None or x - last >= 30:
+            parts.append(_text(x + 4, frame.y(point.y) - 6, point.name, "name main"))
+            last = x
+    return _plot(frame, parts, title, description)
+
+
+def _plot(frame: _Shares, parts: Iterable[Markup], title: str, description: str) -> Markup:
+    return Markup(
+        "<svg class='curve plot' viewBox='0 0 {w} {h}' width='{w}' height='{h}' role='img'>"
+        "<title>{title}</title><desc>{desc}</desc>{parts}</svg>"
+    ).format(
+        w=frame.width,
+        h=frame.height,
+        title=title,
+        desc=description,
+        parts=Markup("").join(parts),
+    )
+
+
+def _ticks(frame: _Shares, name: str) -> list[Markup]:
+    foot = frame.height - _BOTTOM + 20
+    ticks = [_text(frame.x(i / 5), foot, f"{20 * i}", "tick middle") for i in range(6)]
+    return [*ticks, _text(frame.x(0.5), frame.height - 4, f"{name}, per cent", "tick middle")]
+
+
+def _dot(frame: _Shares, point: Point) -> Markup:
+    x, y = _fixed(frame.x(point.x)), _fixed(frame.y(point.y))
+    return _tag("circle", class_="few" if point.few else "main", cx=x, cy=y, r=3.5)
+
+
+def _stroke(kind: str, x1: float, y1: float, x2: float, y2: float) -> Markup:
+    return _tag("line", class_=kind, x1=_fixed(x1), y1=_fixed(y1), x2=_fixed(x2), y2=_fixed(y2))
+
+
+def _fixed(value: float) -> str:
+    return f"{value:.1f}"

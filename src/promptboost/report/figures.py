@@ -6,9 +6,17 @@ from typing import Any
 
 from markupsafe import Markup
 
-from promptboost.evaluation.measures import OURS, TEXT, MethodResult
+from promptboost.evaluation.measures import OURS, TEXT, Answered, MethodResult, ReliabilityBin
 from promptboost.model import PromptEnsemble
-from promptboost.report.drawings import Line, Reference, staged_curve, wilson
+from promptboost.report.drawings import (
+    Line,
+    Point,
+    Reference,
+    coverage_plot,
+    reliability_plot,
+    staged_curve,
+    wilson,
+)
 from promptboost.report.phrases import among, number, percent
 from promptboost.runs.results import HardImage, Results, TransferResult
 
@@ -175,6 +183,93 @@ def _curve_title(results: Results, levels: list[Reference]) -> str:
         f"Accuracy on {where} images against rounds: {percent(ends[0])} after round 1, "
         f"{percent(ends[1])} after round {last.round}{beside}."
     )
+
+
+# Fewer answers than this say nothing about the share that is right.
+_FEWEST = 10
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """What a page shows about the probabilities of a run: two drawings, and the figures behind them."""
+
+    method: MethodResult
+    text: MethodResult | None  # the words alone, where there is a residual
+    reliability: Markup
+    coverage_curve: Markup
+
+    @property
+    def rows(self) -> list[tuple[Answered, Answered | None]]:
+        """What is answered at each least probability, and by the words alone."""
+        alone = {} if self.text is None else {a.min_probability: a for a in self.text.coverage}
+        return [(one, alone.get(one.min_probability)) for one in self.method.coverage]
+
+    @property
+    def bins(self) -> list[tuple[ReliabilityBin, tuple[float, float] | None]]:
+        """The bins with their 95 % intervals."""
+        return [(one, wilson(one.accuracy, one.count)) for one in self.method.reliability]
+
+
+def certainty(results: Results) -> Certainty | None:
+    """Draw how far probabilities can be relied on; None where no image was held out."""
+    ours, text = results.method(OURS), results.method(TEXT)
+    if not results.held_out or ours is None or not ours.reliability or not ours.coverage:
+        return None
+    text = text if text is not None and text.coverage_curve else None
+    drawn = [("learn", text)] if text else []
+    lines = [
+        (
+            kind,
+            [
+                Point(a.coverage, a.accuracy or 0.0)
+                for a in one.coverage_curve
+                if a.answered >= _FEWEST
+            ],
+        )
+        for kind, one in [*drawn, ("main", ours)]
+    ]
+    shown = [a for a in ours.coverage if a.answered >= _FEWEST]
+    marks = [
+        Point(a.coverage, a.accuracy or 0.0, name=f"{a.min_probability:g}")
+        for a in shown
+        if a.min_probability
+    ]
+    bins = [
+        (
+            Point(
+                one.probability,
+                one.accuracy,
+                wilson(one.accuracy, one.count),
+                few=one.count < _FEWEST,
+            ),
+            float(one.count),
+        )
+        for one in ours.reliability
+    ]
+    return Certainty(
+        ours,
+        text,
+        reliability_plot(
+            bins,
+            title="Share that is right against the probability of the answer, in per cent.",
+            description="; ".join(
+                f"{percent(one.probability)} probable: {percent(one.accuracy)} right of {one.count}"
+                for one in ours.reliability
+            ),
+        ),
+        coverage_plot(
+            lines,
+            marks,
+            title="Share that is right against the share of images that are answered, in per cent.",
+            description="; ".join(map(said_of, shown)),
+        ),
+    )
+
+
+def said_of(one: Answered) -> str:
+    """Return a phrase for what is answered at a least probability, and how much of it is right."""
+    right = f"{percent(one.accuracy)} right on {percent(one.coverage)} of images"
+    return f"at {one.min_probability:g}: {right}"
 
 
 def class_rows(results: Results) -> list[ClassRow]:

@@ -111,6 +111,7 @@ def report_html(run: Run) -> str:
         leaked=results.held_out and results.overlap is not None and results.overlap.leaks.images,
         methods=figures.method_rows(results),
         curves=figures.curves(results),
+        certainty=figures.certainty(results),
         legend=figures.legend(results),
         found=sorted(found, key=lambda check: check.rule.severity != "issue"),
         quiet=[check for check in checks if check.answer.outcome != "found"],

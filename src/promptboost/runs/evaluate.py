@@ -14,11 +14,25 @@ from promptboost.data.shots import Task, divide, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, PromptBoostError, RunError, without_place
 from promptboost.evaluation.baselines import TEXT_BASELINES, pool_heads, zero_shot_head
-from promptboost.evaluation.measures import OURS, TEXT, Guesses, accuracy, confusions, per_class
+from promptboost.evaluation.measures import (
+    OURS,
+    TEXT,
+    Guesses,
+    accuracy,
+    confusions,
+    coverage,
+    per_class,
+)
 from promptboost.evaluation.overlap import Inspection, inspect, inspect_known
 from promptboost.evaluation.world import pool_for
 from promptboost.model import LinearHead, PromptEnsemble
-from promptboost.model.classifier import AnyHead, check_head_file, embed_ensemble, write_head
+from promptboost.model.classifier import (
+    AnyHead,
+    check_head_file,
+    check_share,
+    embed_ensemble,
+    write_head,
+)
 from promptboost.model.residual import fit_residual
 from promptboost.pool import PromptPool
 from promptboost.runs.predict import Predictor
@@ -32,12 +46,18 @@ def evaluate_run(
     *,
     encoder: str | None = None,
     text_only: bool = False,
+    min_probability: float | None = None,
     cache: bool = True,
     progress: bool = True,
     device: str | None = None,
     allow_download: bool = False,
 ) -> dict[str, Any]:
-    """Measure a run on labelled images: the split ``test`` if there is one, else all."""
+    """Measure a run on labelled images: the split ``test`` if there is one, else all.
+
+    With `min_probability`, measure also what is left if less probable answers are not given.
+    """
+    if min_probability is not None:
+        check_share("min_probability", min_probability)
     folder = RunFolder(run)
 
     def read() -> Predictor:
@@ -62,9 +82,10 @@ def evaluate_run(
     inspection = inspect_run(folder, data)
     leaked = None if inspection is None else inspection.leaked
     rows, labels = embedder.originals(data), data.labels
+    chances = head.predict_proba(rows)
     guesses = [
         Guesses("zero-shot", "zero-shot", zero_shot_head(names, embedder).predict_index(rows)),
-        Guesses(OURS, "boosted", head.predict_index(rows), probabilities=head.predict_proba(rows)),
+        Guesses(OURS, "boosted", head.predict_index(rows), probabilities=chances),
     ]
     mixed = confusions(names, labels, guesses[-1].held_out, image_ids(data))
     by_class = per_class(names, labels, {guess.name: guess.held_out for guess in guesses})
@@ -79,6 +100,8 @@ def evaluate_run(
         "per_class": [flat_answer(item) for item in by_class],
         "confusions": [old_names(pair) for pair in msgspec.to_builtins(mixed)],
     }
+    if min_probability is not None:
+        record["sure"] = msgspec.to_builtins(coverage(chances, labels, min_probability))
     return old_names(record)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from promptboost.data import ImageError, LabelledImage, check_images, find_images
 from promptboost.errors import DataError, RunError
-from promptboost.model.classifier import PromptClassifier, load
+from promptboost.model.classifier import PromptClassifier, check_share, load
 from promptboost.runs.run_folder import RunFolder
 
 _AT_ONCE = 256
@@ -20,6 +20,7 @@ class Prediction:
     image: str  # its path
     best: tuple[tuple[str, float], ...] = ()  # classes and probabilities, most probable first
     problem: str | None = None  # why it could not be read
+    unsure: bool = False  # whether the best class is less probable than was asked for
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,15 @@ class Predictor:
             raise RunError("the ensemble does not say which encoder it is for; add --encoder NAME")
         return cls(classifier)
 
-    def predict(self, paths: Sequence[str | Path], top_k: int = 1) -> Iterator[Prediction]:
+    def predict(
+        self, paths: Sequence[str | Path], top_k: int = 1, min_probability: float = 0.0
+    ) -> Iterator[Prediction]:
         """Answer for each image in turn; folders stand for all images below them.
 
-        An image that cannot be read has an answer that says so.
+        An image that cannot be read has an answer that says so, and so has one whose best class is less
+        probable than `min_probability`.
         """
+        check_share("min_probability", min_probability)
         listing = find_images(paths)
         if not listing.images and not listing.bad:
             raise DataError(f"there are no images in {', '.join(map(str, paths))}")
@@ -73,16 +78,19 @@ class Predictor:
             yield Prediction(bad.path, problem=bad.reason)
         images = iter(listing.images)
         while part := list(islice(images, _AT_ONCE)):
-            yield from self._answers(part, top_k)
+            yield from self._answers(part, top_k, min_probability)
 
-    def _answers(self, images: list[LabelledImage], top_k: int) -> Iterator[Prediction]:
+    def _answers(
+        self, images: list[LabelledImage], top_k: int, min_probability: float
+    ) -> Iterator[Prediction]:
         bad = {item.path: item.reason for item in check_images(images, progress=False)}
         answers = iter(self._best(images, top_k, bad))
         for image in images:
             if image.name in bad:
                 yield Prediction(image.name, problem=bad[image.name])
             else:
-                yield Prediction(image.name, tuple(next(answers)))
+                best = tuple(next(answers))
+                yield Prediction(image.name, best, unsure=best[0][1] < min_probability)
 
     def _best(
         self, images: list[LabelledImage], top_k: int, bad: dict[str, str]
