@@ -107,7 +107,6 @@ class Batcher:
         self._seconds = 0.0  # an image takes in the encoder, about
         self._closed = False
         self._threads: list[threading.Thread] = []
-        self.metrics.watch_queue(self.name, lambda: self._waiting)
 
     @property
     def started(self) -> bool:
@@ -120,6 +119,7 @@ class Batcher:
         self._threads = [threading.Thread(target=task, daemon=True) for task in tasks]
         for thread in self._threads:
             thread.start()
+        self.metrics.watch_queue(self.name, lambda: self._waiting)
 
     def close(self) -> None:
         """Finish what is in hand, then end the threads."""

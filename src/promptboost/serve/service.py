@@ -240,9 +240,13 @@ class Service:
         stamps = run.stamps()
         try:
             version = self._load(run.path, run.current.number + 1)
-        except (PromptBoostError, OSError, MemoryError) as error:
+        except Exception as error:  # whatever it is, the old version is sound
             # As Python writes it: a terminal obeys nothing that a damaged or forged file holds.
-            _log.error("%s: the new version cannot be loaded: %r", run.name, str(error))
+            _log.error(
+                "%s: the new version cannot be loaded: %r",
+                run.name,
+                f"{type(error).__name__}: {error}",
+            )
             run.broken = stamps
             run.problem = (
                 f"the files have changed and cannot be loaded; version {run.current.number} goes on "
