@@ -136,10 +136,10 @@ def create_app(
     )
     app.state.service = service
     _add_errors(app, service)
+    _add_predict(app, service)  # first: addresses are looked up in this order
     _add_health(app, service)
     _add_runs(app, service)
     _add_reload(app, service, token is not None)
-    _add_predict(app, service)
     app.include_router(inference.router(service))
     _describe(app, token is not None)
     app.add_middleware(Gate, service=service, token=token, hosts=hosts)
@@ -312,7 +312,7 @@ async def _predicted(
     if not seen:
         first = outcomes[0]
         status = first.status if isinstance(first, RequestError) else 422
-        raise RequestError(status, "image", f"{images[0][0]}: {first}")
+        raise RequestError(status, "no image left", f"{images[0][0]}: {first}")
     names = version.head.class_names
     answers = [
         image_answer(name, names, outcome.probabilities, options)

@@ -281,7 +281,7 @@ def _all_answered(outcomes: Sequence[Outcome]) -> list[Answered]:
     for number, outcome in enumerate(outcomes, start=1):
         if not isinstance(outcome, Answered):
             status = outcome.status if isinstance(outcome, RequestError) else 422
-            raise RequestError(status, "image", f"image {number}: {outcome}")
+            raise RequestError(status, "no image left", f"image {number}: {outcome}")
         answered.append(outcome)
     return answered
 
