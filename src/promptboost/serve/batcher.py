@@ -36,14 +36,14 @@ _LONGEST_PAUSE = 60  # seconds; nobody is told to stay away for longer
 
 
 @dataclass(frozen=True)
-class Answered:
+class ScoredImage:
     """What the encoder and the head made of one image."""
 
     embedding: NDArray[np.float32]
     probabilities: NDArray[np.float64]
 
 
-Outcome = Answered | PromptBoostError
+Outcome = ScoredImage | PromptBoostError
 
 
 @dataclass(eq=False, slots=True)
@@ -274,7 +274,7 @@ class Batcher:
                 _log.error("the encoder %s: %s", self.name, error)
                 continue
             for (place, row), chances in zip(pairs, probabilities, strict=True):
-                outcomes[place] = Answered(row, chances)
+                outcomes[place] = ScoredImage(row, chances)
         return outcomes
 
     def _embed(self, images: "list[Image]") -> list[NDArray[np.float32] | None]:

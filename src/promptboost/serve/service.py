@@ -31,7 +31,7 @@ from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.report.page import card_markdown
 from promptboost.report.run import read_run
 from promptboost.runs.run_folder import RunFolder
-from promptboost.serve.batcher import Answered, Batcher, Outcome
+from promptboost.serve.batcher import Batcher, Outcome, ScoredImage
 from promptboost.serve.limits import Limits, RequestError
 from promptboost.serve.metrics import ServerMetrics
 
@@ -207,7 +207,7 @@ class Service:
         for outcome in outcomes:
             if isinstance(outcome, RequestError):
                 self.metrics.rejected(outcome.reason)
-        self.metrics.images(run.name, sum(isinstance(one, Answered) for one in outcomes))
+        self.metrics.images(run.name, sum(isinstance(one, ScoredImage) for one in outcomes))
         return version, outcomes
 
     async def answer_rows(
@@ -217,7 +217,7 @@ class Service:
         version = run.current
         probabilities = await asyncio.to_thread(version.head.predict_proba, rows)
         self.metrics.images(run.name, len(rows))
-        return version, [Answered(*pair) for pair in zip(rows, probabilities, strict=True)]
+        return version, [ScoredImage(*pair) for pair in zip(rows, probabilities, strict=True)]
 
     # --- loading -------------------------------------------------------------------------------
 
