@@ -43,9 +43,12 @@ SET = (
         "ensemble.json",
         "weights.json",
         "residual.json",
+        "edits.json",
         "metrics.json",
         "predictions.csv",
         "thumbnails.json",
+        "explanations.json",
+        "issues.json",
     ),
     *("report.html", "README.md", "partial.json", FIRST),
 )

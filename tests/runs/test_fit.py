@@ -28,6 +28,7 @@ def test_a_run_folder_holds_what_it_should(fitted):
     assert sorted(file.name for file in run.path.iterdir()) == [
         "README.md",
         "ensemble.json",
+        "explanations.json",
         "head-fake-32-0.safetensors",
         "metrics.json",
         "predictions.csv",

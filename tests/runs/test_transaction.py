@@ -63,6 +63,7 @@ def test_the_old_run_is_whole_until_the_new_one_is_finished(fitted, request_seed
     assert sorted(os.listdir(run.path)) == [
         "README.md",
         "ensemble.json",
+        "explanations.json",
         "head-fake-32-0.safetensors",
         "metrics.json",
         "notes.txt",

@@ -1,4 +1,4 @@
-"""``promptboost evaluate`` and ``transfer``: a run on other images, or on another encoder."""
+"""``promptboost evaluate``, ``transfer`` and ``refit``: a run on other images, encoders, or other words."""
 
 from pathlib import Path
 from typing import Any
@@ -7,9 +7,11 @@ import click
 
 from promptboost.cli.options import (
     allow_download_option,
+    check_seen_with,
     embeds,
     min_probability_option,
     run_argument,
+    seen_with_options,
 )
 from promptboost.cli.output import Output, percent, plain, speaks, table
 from promptboost.errors import command_name
@@ -25,9 +27,18 @@ _MOVED = {
 
 @click.command(name="evaluate")
 @run_argument
-@click.argument("data")
-@click.option("--encoder", help="See with another encoder than the run was fitted on.")
-@click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
+@click.argument("data", required=False)
+@click.option(
+    "--held-out",
+    is_flag=True,
+    help="Measure on the images that the fit held out, but for a third that is kept back.",
+)
+@click.option(
+    "--final",
+    is_flag=True,
+    help="With --held-out: on the third that was kept back. Do it once, at the end.",
+)
+@seen_with_options
 @min_probability_option
 @allow_download_option
 @embeds
@@ -35,8 +46,11 @@ _MOVED = {
 def evaluate(
     out: Output,
     run: Path,
-    data: str,
-    encoder: str | None,
+    data: str | None,
+    held_out: bool,
+    final: bool,
+    encoders: tuple[str, ...],
+    ensemble: bool,
     text_only: bool,
     min_probability: float | None,
     allow_download: bool,
@@ -46,14 +60,25 @@ def evaluate(
     """Measure a run on other labelled images.
 
     DATA is as for fit. If it has a split called test, that is used, else all of it: images that
-    the run learnt from would flatter it.
+    the run learnt from would flatter it. With --held-out, DATA need only be given if the images of the
+    fit were moved. Looks at held-out images are counted: whoever edits until they are answered rightly has
+    used them up.
     """
+    from promptboost.errors import SettingError
     from promptboost.runs.evaluate import evaluate_run
 
+    if data is None and not held_out:
+        raise SettingError("give images to measure on, or --held-out for those of the fit")
+    if final and not held_out:
+        raise SettingError("--final goes with --held-out")
+    check_seen_with(encoders, ensemble)
     figures = evaluate_run(
         run,
         data,
-        encoder=encoder,
+        held_out=held_out,
+        final=final,
+        encoder=encoders or None,
+        average=ensemble,
         text_only=text_only,
         min_probability=min_probability,
         cache=not no_cache,
@@ -99,6 +124,17 @@ def _summary(figures: dict[str, Any]) -> str:
         counts = f"answered {sure['answered']}, unsure {figures['images'] - sure['answered']}"
         methods += f"\n\nboosted at {sure['min_probability']:g}: {part} ({counts})"
     heading = f"{figures['images']} images, encoder {plain(figures['encoder'])}"
+    if held_out := figures.get("held_out"):
+        which = (
+            "held out and kept back"
+            if held_out["part"] == "final"
+            else "held out, one part of them"
+        )
+        times = held_out["final_looks" if held_out["part"] == "final" else "looks"]
+        looked = f"looked at {times} {'time' if times == 1 else 'times'}"
+        heading = (
+            f"{figures['images']} images, {which}, {looked}, encoder {plain(figures['encoder'])}"
+        )
     return f"{heading}\n\n{methods}\n\n{classes}"
 
 
@@ -145,3 +181,48 @@ def _moved_summary(run: Path, moved: dict[str, Any]) -> str:
         heading = f"{heading}\n{plain(moved['note'])}"
     ending = f"predict {plain(str(run))} IMAGES --encoder {plain(moved['encoder'])}"
     return f"{heading}\n\n{figures}\n\npredict  {plain(command_name())} {ending}"
+
+
+@click.command(name="refit")
+@run_argument
+@click.option(
+    "-o",
+    "output",
+    type=click.Path(path_type=Path),
+    metavar="RUN2",
+    help="Folder to write. Default: RUN itself.",
+)
+@click.option("--data", help="Where the images are now, or others. Default: those of the fit.")
+@allow_download_option
+@embeds
+@speaks
+def refit(
+    out: Output,
+    run: Path,
+    output: Path | None,
+    data: str | None,
+    allow_download: bool,
+    no_cache: bool,
+    device: str | None,
+) -> None:
+    """Learn and measure again what belongs to the text, after the text was edited.
+
+    The text of RUN stays byte for byte. From the images of the fit come the residual beside it, the scale
+    of probabilities, the figures and the report.
+    """
+    from promptboost.cli.fit import summary
+    from promptboost.report import write_card, write_report
+    from promptboost.runs.refit import RefitRequest, refit_run
+
+    request = RefitRequest(
+        run,
+        output,
+        data,
+        cache=not no_cache,
+        progress=out.progress,
+        device=device,
+        allow_download=allow_download,
+        finish=(write_report, write_card),
+    )
+    results, place = refit_run(request, out.note), output or run
+    out.result({"run": str(place), **results.answer()}, lambda: summary(place, results))

@@ -5,6 +5,7 @@ They are methods of :class:`~promptboost.model.PromptEnsemble`; here is what the
 
 import dataclasses
 import difflib
+import math
 import numbers
 import re
 from collections import Counter
@@ -165,6 +166,34 @@ def add(
         return {**old, sentence: old.get(sentence, 0) + bank[sentence]}
 
     return _rewritten(ensemble, [class_name], with_it, [f"added {sentence!r} to {where}"])
+
+
+def weigh(
+    ensemble: "PromptEnsemble", class_name: str, sentence: str, share: float
+) -> "PromptEnsemble":
+    """Set the share of a sentence in the score of its class, in every round that has it.
+
+    The others keep their proportions. Copies are whole numbers, so all are multiplied until the share is
+    met within a thousandth.
+    """
+    _classes_with(ensemble, sentence, class_name)
+    if not isinstance(share, numbers.Real) or not 0 < share < 1:
+        raise SettingError(
+            f"the share of {sentence!r} is {share!r}: give a number between 0 and 1."
+        )
+
+    def weighed(bank: Bank) -> Bank:
+        if sentence not in bank or len(bank) == 1:
+            return bank
+        others = {text: copies for text, copies in bank.items() if text != sentence}
+        size = sum(others.values())
+        # Enough copies that the rounding of one is less than a thousandth of the whole.
+        factor = max(1, math.ceil(1000 * (1 - share) / size))
+        copies = max(1, round(float(share) * size * factor / (1 - float(share))))
+        return {text: n * factor for text, n in others.items()} | {sentence: copies}
+
+    line = f"gave {sentence!r} a share of {float(share):.3g} in {class_name}"
+    return _rewritten(ensemble, [class_name], weighed, [line])
 
 
 def add_class(

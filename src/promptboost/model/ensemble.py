@@ -402,6 +402,7 @@ class PromptEnsemble:
     add_class = edits.add_class
     remove = edits.remove
     replace = edits.replace
+    weigh = edits.weigh
     rename_class = edits.rename_class
     drop_class = edits.drop_class
     merge = edits.merge

@@ -2,21 +2,24 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import promptboost
 from promptboost.evaluation.measures import OURS
+from promptboost.model.explanation import Explanation
 from promptboost.model.provenance import Composed
 from promptboost.report import drawings, figures, phrases
 from promptboost.report.checks import run_checks
 from promptboost.report.run import Run, check_run, read_run
+from promptboost.runs.issues import SHOWN
 from promptboost.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 
 def render(template: str, **values: Any) -> str:
@@ -52,8 +55,25 @@ def _environment() -> "Environment":
         dumbbell=drawings.dumbbell,
         strip=drawings.strip,
         swatch=drawings.swatch,
+        figure=explanation_figure,
     )
     return environment
+
+
+def explanation_figure(explanation: Explanation) -> "Markup":
+    """Return the figure of an explanation, which escapes the words in it, for a template."""
+    from markupsafe import Markup
+
+    return Markup(explanation._repr_html_())
+
+
+def explanations_html(
+    title: str, explanations: Sequence[Explanation], thumbnails: Mapping[str, str]
+) -> str:
+    """Return a page with the figures of some explanations, and small copies of their images."""
+    return render(
+        "explanations.html.j2", title=title, explanations=explanations, thumbnails=thumbnails
+    )
 
 
 CLASSES_SHOWN = 30
@@ -120,6 +140,7 @@ def report_html(run: Run) -> str:
         confusions=results.confusions[:CONFUSIONS_SHOWN],
         confusions_left=results.confusions[CONFUSIONS_SHOWN:],
         hardest=figures.hard_rows(results),
+        suspects=() if run.issues is None else run.issues.first(None)[:SHOWN],
         banks=figures.class_banks(run.ensemble, most),
         most=most,
         transfers=figures.transfer_rows(results),

@@ -4,16 +4,19 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from promptboost.errors import FileFormatError, RunError, without_place
+from promptboost.errors import FileFormatError, RunError, SettingError, without_place
 from promptboost.files import load_json, read_text
 from promptboost.model import PromptEnsemble
+from promptboost.model.explanation import Explanation
+from promptboost.runs.issues import Issues
+from promptboost.runs.lineage import Lineage
 from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
 
@@ -30,6 +33,9 @@ class Run:
     results: Results
     settings: Mapping[str, Any]
     thumbnails: Mapping[str, str]
+    explanations: Mapping[str, Explanation] = field(default_factory=dict)
+    lineage: Lineage = field(default_factory=Lineage)
+    issues: Issues | None = None  # None if nobody asked for them
 
     @property
     def name(self) -> str:
@@ -93,6 +99,9 @@ def _read_run(files: RunFolder) -> Run:
             else {"settings": dict(ensemble.settings), "versions": dict(ensemble.versions)}
         ),
         thumbnails=_read_thumbnails(files.thumbnails_path),
+        explanations=_read_explanations(files.explanations_path),
+        lineage=Lineage.read(files.path),
+        issues=Issues.read(files.issues_path) if files.issues_path.is_file() else None,
     )
 
 
@@ -116,3 +125,15 @@ def _read_thumbnails(file: Path) -> dict[str, str]:
         for image, address in record.items()
         if isinstance(address, str) and _PIXELS.fullmatch(address)
     }
+
+
+def _read_explanations(file: Path) -> dict[str, Explanation]:
+    if not file.is_file():
+        return {}
+    record = load_json(read_text(file, error=FileFormatError), str(file))
+    if not isinstance(record, Mapping):
+        raise FileFormatError(f"{file}: must be an object of explanations, not {record!r:.60}")
+    try:
+        return {image: Explanation.from_record(one) for image, one in record.items()}
+    except (SettingError, AttributeError) as error:
+        raise FileFormatError(f"{file}: {error}") from error

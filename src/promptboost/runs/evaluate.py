@@ -1,7 +1,7 @@
 """How good a run is on other labelled images, and its text on another encoder."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,20 @@ from promptboost.evaluation.measures import (
 from promptboost.evaluation.overlap import Inspection, inspect, inspect_known
 from promptboost.evaluation.world import pool_for
 from promptboost.model import LinearHead, PromptEnsemble
-from promptboost.model.classifier import (
+from promptboost.model.average import AveragedClassifier, AveragedHead
+from promptboost.model.balance import with_images
+from promptboost.model.change import original_names
+from promptboost.model.classifier import check_share
+from promptboost.model.head_files import (
     AnyHead,
     check_head_file,
-    check_share,
     embed_ensemble,
+    keep_residual,
     write_head,
 )
-from promptboost.model.residual import fit_residual
 from promptboost.pool import PromptPool
+from promptboost.runs.bench import add_looks, held_out_images, shown_part
+from promptboost.runs.lineage import Lineage
 from promptboost.runs.predict import Predictor
 from promptboost.runs.results import TransferResult, flat_answer, method_answer, old_names
 from promptboost.runs.run_folder import RunFolder
@@ -42,9 +47,12 @@ from promptboost.runs.run_folder import RunFolder
 
 def evaluate_run(
     run: Path,
-    source: str,
+    source: str | None,
     *,
-    encoder: str | None = None,
+    held_out: bool = False,
+    final: bool = False,
+    encoder: str | Sequence[str] | None = None,
+    average: bool = False,
     text_only: bool = False,
     min_probability: float | None = None,
     cache: bool = True,
@@ -54,7 +62,13 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Measure a run on labelled images: the split ``test`` if there is one, else all.
 
-    With `min_probability`, measure also what is left if less probable answers are not given.
+    With `held_out`, those that the run held out are measured on: the part that edits are measured on too
+    or, with `final`, the one kept back until the end. `source` may say where they are now. Each look is
+    counted.
+
+    It sees with the encoders that :meth:`Predictor.open` is told; the probabilities of several are
+    averaged, those of zero-shot too. With `min_probability`, measure also what is left if less probable
+    answers are not given.
     """
     if min_probability is not None:
         check_share("min_probability", min_probability)
@@ -64,6 +78,7 @@ def evaluate_run(
         opened = Predictor.open(
             run,
             encoder=encoder,
+            average=average,
             text_only=text_only,
             cache=cache,
             progress=progress,
@@ -74,23 +89,31 @@ def evaluate_run(
         return opened
 
     classifier = folder.steady(read).classifier
-    names, embedder, head = classifier.class_names, classifier.embedder, classifier.head
-    data = load_data(source, progress=progress)
-    if "test" in data.splits:
-        data = data.of_split("test")
-    data = with_classes(data, names)
+    names = classifier.class_names
+    members = classifier.members if isinstance(classifier, AveragedClassifier) else (classifier,)
+    lineage = None
+    if held_out:
+        data = with_classes(_part(folder, source, final=final, progress=progress), names)
+        lineage = add_looks(run, **{"final_looks" if final else "looks": 1})
+    else:
+        data = load_data(source or str(folder.source), progress=progress)
+        if "test" in data.splits:
+            data = data.of_split("test")
+        data = with_classes(data, names)
     inspection = inspect_run(folder, data)
     leaked = None if inspection is None else inspection.leaked
-    rows, labels = embedder.originals(data), data.labels
-    chances = head.predict_proba(rows)
+    labels, rows = data.labels, [one.embedder.originals(data) for one in members]
+    zero_shot = AveragedHead(tuple(zero_shot_head(names, one.embedder) for one in members))
+    ours = AveragedHead(tuple(one.head for one in members))
+    chances = ours.predict_proba(rows)
     guesses = [
-        Guesses("zero-shot", "zero-shot", zero_shot_head(names, embedder).predict_index(rows)),
-        Guesses(OURS, "boosted", head.predict_index(rows), probabilities=chances),
+        Guesses("zero-shot", "zero-shot", zero_shot.predict_index(rows)),
+        Guesses(OURS, "boosted", ours.predict_index(rows), probabilities=chances),
     ]
     mixed = confusions(names, labels, guesses[-1].held_out, image_ids(data))
     by_class = per_class(names, labels, {guess.name: guess.held_out for guess in guesses})
     record = {
-        "encoder": embedder.encoder.id,
+        "encoder": " + ".join(one.embedder.id for one in members),
         "images": len(data),
         "learnt_from": None if leaked is None else int(leaked.sum()),
         "overlap": None if inspection is None else msgspec.to_builtins(inspection.overlap),
@@ -100,9 +123,21 @@ def evaluate_run(
         "per_class": [flat_answer(item) for item in by_class],
         "confusions": [old_names(pair) for pair in msgspec.to_builtins(mixed)],
     }
+    if lineage is not None:
+        counts = {"looks": lineage.looks, "final_looks": lineage.final_looks}
+        record["held_out"] = {"part": "final" if final else "shown", **counts}
     if min_probability is not None:
         record["sure"] = msgspec.to_builtins(coverage(chances, labels, min_probability))
     return old_names(record)
+
+
+def _part(folder: RunFolder, source: str | None, *, final: bool, progress: bool) -> Dataset:
+    """Return the part of a run's held-out images that is shown, or kept back, as the run calls them now."""
+    part = shown_part(held_out_images(folder, source, progress), final=final)
+    names = original_names(part.class_names, Lineage.read(folder.path).changes)
+    now = {old: new for new, old in names.items()}
+    kept = [replace(image, label=now[image.label]) for image in part.images if image.label in now]
+    return Dataset(tuple(kept), tuple(names), part.bad)
 
 
 def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
@@ -183,7 +218,7 @@ def transfer_run(
     check_head_file(encoder, run)
     embedder = Embedder.open(encoder, cache=cache, progress=progress, device=device)
     measured = _held_out(folder, ensemble, source, progress)
-    pool, head = _pool(folder, ensemble), embed_ensemble(ensemble, embedder)
+    pool, head = run_pool(folder, ensemble), embed_ensemble(ensemble, embedder)
     if folder.settings.residual and isinstance(head, LinearHead):
         head = _with_residual(head, pool, measured.learn, folder.settings, embedder)
     head_path = folder.head_path(embedder.encoder.id)
@@ -226,8 +261,9 @@ def _with_residual(
     if pool is not None:
         unseen = pool_heads(pool, embedder)["zero-shot-80"]
     rows = embedder.images(learn, views=settings.views, view_scale=settings.view_scale)
-    text = head.weights / np.float32(head.rounds)
-    return head.with_residual(fit_residual(rows, learn.labels, text, unseen.weights))
+    head = with_images(head, rows, learn.labels, unseen.weights)
+    keep_residual(head, embedder)
+    return head
 
 
 def _read(folder: RunFolder) -> PromptEnsemble:
@@ -316,7 +352,7 @@ def _all_or_test(task: Task) -> Dataset:
     return Dataset(images, task.class_names, task.learn.bad)
 
 
-def _pool(folder: RunFolder, ensemble: PromptEnsemble) -> PromptPool | None:
+def run_pool(folder: RunFolder, ensemble: PromptEnsemble) -> PromptPool | None:
     """Make the run's pool again, or None if its sentences are gone or have changed."""
     try:
         pool = pool_for(folder.settings, folder.source, ensemble.class_names)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.embedder import Embedder
-from promptboost.encoders.runtime import asked_threads, hash_bytes
+from promptboost.encoders.runtime import hash_bytes
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import PromptBoostError, RunError, SettingError, few, without_place
 from promptboost.files import Stamp, file_stamp, read_bytes
@@ -300,12 +299,7 @@ class Service:
 
     def _open(self, name: str) -> Batcher:
         embedder = Embedder.open(name, cache=self._cache, progress=False, device=self._device)
-        encoders = 1
-        if hasattr(embedder.encoder, "image_threads"):
-            # On a processor, a batch for each core takes less of it than all cores for one batch.
-            embedder.encoder.image_threads = 1
-            encoders = asked_threads() or os.cpu_count() or 1
-        return Batcher(embedder, self.limits, self.metrics, name, encoders=encoders)
+        return Batcher(embedder, self.limits, self.metrics, name)
 
     def _start(self, batcher: Batcher) -> None:
         if not batcher.started:

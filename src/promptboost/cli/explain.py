@@ -1,0 +1,193 @@
+"""``promptboost explain``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from promptboost.cli.options import allow_download_option, embeds, run_argument
+from promptboost.cli.output import UNUSABLE, Output, percent, plain, speaks, table
+from promptboost.errors import command_name
+
+if TYPE_CHECKING:
+    from promptboost.runs.explain import ExplainedImages, HeldOutReasons
+
+_EXAMPLES = """
+\b
+promptboost explain run cat.jpg
+promptboost explain run cat.jpg --against dog --html why.html
+promptboost explain run --held-out
+"""
+_SHOWN = 10
+
+
+@click.command(name="explain", epilog=_EXAMPLES)
+@run_argument
+@click.argument("images", nargs=-1)
+@click.option("--answer", metavar="CLASS", help="Explain this class; by default the answer.")
+@click.option(
+    "--against", metavar="CLASS", help="Compare with this class; by default the next one."
+)
+@click.option(
+    "--held-out",
+    is_flag=True,
+    help="All held-out images together: the sentences behind each confusion, and those that do harm.",
+)
+@click.option("--data", help="Where the images of the fit are now, if they were moved.")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write figures into this file."
+)
+@click.option("--encoder", help="See with another encoder than the run was fitted on.")
+@click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
+@allow_download_option
+@embeds
+@speaks
+def explain(
+    out: Output,
+    run: Path,
+    images: tuple[str, ...],
+    answer: str | None,
+    against: str | None,
+    held_out: bool,
+    data: str | None,
+    html: Path | None,
+    encoder: str | None,
+    text_only: bool,
+    allow_download: bool,
+    no_cache: bool,
+    device: str | None,
+) -> int:
+    """Tell why images are answered as they are, sentence by sentence.
+
+    What each sentence adds to the lead of the answer over the class that comes next, and what the residual
+    adds; all of it adds up to the difference of the logits. With --held-out, what each sentence does to the
+    answers for the held-out images of the fit.
+    """
+    from promptboost.errors import SettingError
+
+    opened: dict[str, Any] = {
+        "cache": not no_cache,
+        "progress": out.progress,
+        "device": device,
+        "allow_download": allow_download,
+    }
+    if held_out:
+        if images or answer or against or html or encoder or text_only:
+            raise SettingError(
+                "--held-out is about the images of the fit, as the run answers: only "
+                "--data goes with it"
+            )
+        return _held_out(out, run, data, opened)
+    if not images:
+        raise SettingError("give images to explain, or --held-out for those of the fit")
+    if data is not None:
+        raise SettingError(
+            "--data goes with --held-out: it says where the images of the fit are now"
+        )
+    return _images(
+        out,
+        run,
+        images,
+        answer,
+        against,
+        html,
+        opened | {"encoder": encoder, "text_only": text_only},
+    )
+
+
+def _images(
+    out: Output,
+    run: Path,
+    images: tuple[str, ...],
+    answer: str | None,
+    against: str | None,
+    html: Path | None,
+    opened: dict[str, Any],
+) -> int:
+    from promptboost.runs.explain import explain_images
+    from promptboost.runs.predict import Predictor
+
+    predictor = Predictor.open(run, **opened)
+    found = explain_images(predictor, images, answer=answer, against=against)
+    for bad in found.bad:
+        out.note(f"{bad.path}: {bad.reason}")
+    if html is not None:
+        _write_page(html, run, found)
+    record = {
+        "run": str(run),
+        "images": [why.record() for why in found.explanations],
+        "problems": [{"image": bad.path, "problem": bad.reason} for bad in found.bad],
+    }
+    out.result(record, lambda: _summary(found, html))
+    return 0 if found.explanations else UNUSABLE
+
+
+def _write_page(html: Path, run: Path, found: "ExplainedImages") -> None:
+    from promptboost.files import write_text
+    from promptboost.report.page import explanations_html
+    from promptboost.runs.fit import thumbnail
+
+    small = {image.name: thumbnail(image) for image in found.images}
+    write_text(html, explanations_html(run.resolve().name, found.explanations, small))
+
+
+def _summary(found: "ExplainedImages", html: Path | None) -> str:
+    parts = [
+        "\n".join([str(why), *(f"  {line}" for line in why.changes())])
+        for why in found.explanations
+    ]
+    if html is not None:
+        parts.append(f"figures  {plain(str(html))}")
+    return "\n\n".join(parts)
+
+
+def _held_out(out: Output, run: Path, data: str | None, opened: dict[str, Any]) -> int:
+    from promptboost.runs.bench import open_bench
+    from promptboost.runs.explain import explain_held_out
+
+    reasons = explain_held_out(run, open_bench(run, data=data, **opened))
+    out.result({"run": str(run), **reasons.record()}, lambda: _reasons(run, reasons))
+    return 0
+
+
+def _reasons(run: Path, reasons: "HeldOutReasons") -> str:
+    heading = (
+        f"{reasons.images} held-out images, {percent(reasons.accuracy)} right; a third more is kept back; "
+        f"looks so far: {reasons.looks}"
+    )
+    parts = [heading]
+    mixed = [
+        [item.true, item.answered, str(item.count), name, f"{value:+.2f}", text]
+        for item in reasons.blame[:_SHOWN]
+        for name, text, value in item.sentences[:1]
+    ]
+    if mixed:
+        headers = ["is", "taken for", "images", "most to blame: of", "adds", "sentence"]
+        parts.append(table(headers, mixed, left=(0, 1, 3, 5)))
+    harmful = [
+        [item.class_name, f"+{item.gain}", str(item.mended), str(item.broken), item.prompt]
+        for item in reasons.harmful[:_SHOWN]
+    ]
+    if harmful:
+        headers = ["without it, of", "right", "mended", "broken", "sentence"]
+        parts.append(table(headers, harmful, left=(0, 4)))
+        first = reasons.harmful[0]
+        parts.append(
+            "edit  "
+            + _typed(command_name(), "edit", str(run), "-o", f"{run}-edited")
+            + " --remove "
+            + _typed(f"{first.class_name}={first.prompt}")
+        )
+    else:
+        parts.append("there is no sentence without which more of these images were right")
+    parts.append(
+        f"sentences without which no image gets another answer: {len(reasons.idle)} of "
+        f"{len(reasons.influences)}"
+    )
+    return "\n\n".join(parts)
+
+
+def _typed(*words: str) -> str:
+    import shlex
+
+    return shlex.join(plain(word) for word in words)

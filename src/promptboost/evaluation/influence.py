@@ -1,0 +1,185 @@
+"""What each sentence does to the answers for many images: which help, which harm, which never matter."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.evaluation.measures import Indices
+from promptboost.model.ensemble import PromptEnsemble
+from promptboost.model.scores import SentenceScores, best_of_others
+
+#: Sentences named for each confusion.
+_BLAMED = 3
+
+
+@dataclass(frozen=True)
+class Influence:
+    """What happens to the answers when one sentence is taken out of one class.
+
+    Attributes
+    ----------
+    class_name, prompt : str
+        The sentence, and the class whose it is.
+    weight : float
+        Its share in the score of the class.
+    removable : bool
+        Whether it can be taken out: not where it is all there is in a round.
+    mended, broken : int
+        Images that become right, and that become wrong.
+    changed : int
+        Images that get another answer, right or wrong.
+    """
+
+    class_name: str
+    prompt: str
+    weight: float
+    removable: bool = True
+    mended: int = 0
+    broken: int = 0
+    changed: int = 0
+
+    @property
+    def gain(self) -> int:
+        """How many more images are right without the sentence."""
+        return self.mended - self.broken
+
+
+@dataclass(frozen=True)
+class Blame:
+    """The sentences that speak most for a wrong answer.
+
+    Attributes
+    ----------
+    true, answered : str
+        The right class, and the one that was answered.
+    count : int
+        Images taken for it.
+    sentences : tuple of (str, str, float)
+        Class, sentence, and what it adds to the wrong lead, in the mean over these images; the sentences
+        of both classes that count most for the wrong answer.
+    residual : float
+        What the residual adds, in the mean.
+    """
+
+    true: str
+    answered: str
+    count: int
+    sentences: tuple[tuple[str, str, float], ...]
+    residual: float
+
+
+def sentence_influences(
+    scores: SentenceScores, ensemble: PromptEnsemble, labels: Indices
+) -> list[Influence]:
+    """Take out each sentence by itself, exactly; those whose loss mends most come first.
+
+    Only the score of one class changes each time, so nothing else is computed again.
+
+    Examples
+    --------
+    >>> from promptboost.model import PromptEnsemble, Round
+    >>> vectors = {"a cat": [1.0, 0.0], "a dog": [0.0, 1.0], "a pet": [0.6, 0.8]}
+    >>> banks = {"cat": {"a cat": 1, "a pet": 1}, "dog": {"a dog": 1}}
+    >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.0, 0.0),), logit_scale=10.0)
+    >>> scores = SentenceScores(np.array([[0.64, 0.768]]), vectors, ensemble.embed_texts(vectors))
+    >>> first, *_ = sentence_influences(scores, ensemble, np.array([1]))
+    >>> first.prompt, first.gain
+    ('a pet', 1)
+    """
+    logits = scores.logits(ensemble)
+    answers = logits.argmax(axis=1)
+    right = answers == labels
+    found: list[Influence] = []
+    for place, name in enumerate(ensemble.class_names):
+        best, other = best_of_others(logits, place)
+        for prompt, weight, change in _without_each(scores, ensemble, name):
+            if change is None:
+                found.append(Influence(name, prompt, weight, removable=False))
+                continue
+            less = logits[:, place] + scores.factor * change
+            # Of equals the first class wins, as everywhere.
+            wins = (less > best) | ((less == best) & (place < other))
+            after = np.where(wins, place, other)
+            now = after == labels
+            found.append(
+                Influence(
+                    name,
+                    prompt,
+                    weight,
+                    mended=int((now & ~right).sum()),
+                    broken=int((right & ~now).sum()),
+                    changed=int((after != answers).sum()),
+                )
+            )
+    return sorted(found, key=lambda item: (-item.gain, item.changed, item.class_name, item.prompt))
+
+
+def _without_each(
+    scores: SentenceScores, ensemble: PromptEnsemble, name: str
+) -> Iterator[tuple[str, float, NDArray[np.float64] | None]]:
+    """Yield each sentence of a class, its weight, and how the class's mean cosine changes without it."""
+    banks = [item.banks[name] for item in ensemble.rounds]
+    sizes = [sum(bank.values()) for bank in banks]
+    means = [
+        scores.class_score({text: copies / size for text, copies in bank.items()})
+        for bank, size in zip(banks, sizes, strict=True)
+    ]
+    for prompt, weight in ensemble.prompts(name).items():
+        column = scores.column(prompt)
+        change: NDArray[np.float64] | None = np.zeros(len(column))
+        for bank, size, mean in zip(banks, sizes, means, strict=True):
+            copies = bank.get(prompt, 0)
+            if copies == size:  # nothing else is in this round
+                change = None
+                break
+            if copies and change is not None:
+                change += (copies / (size - copies)) * (mean - column) / len(banks)
+        yield prompt, weight, change
+
+
+def confusion_blame(
+    scores: SentenceScores,
+    ensemble: PromptEnsemble,
+    labels: Indices,
+    *,
+    most: int | None = None,
+) -> list[Blame]:
+    """Return which sentences are responsible for which confusion, the most frequent first.
+
+    A sentence counts as in an :class:`~promptboost.model.explanation.Explanation` of the wrong answer
+    against the right one, in the mean over the images of that confusion.
+    """
+    names = ensemble.class_names
+    answers = scores.logits(ensemble).argmax(axis=1)
+    wrong = np.flatnonzero(answers != labels)
+    pairs: dict[tuple[int, int], list[int]] = {}
+    for image in wrong.tolist():
+        pairs.setdefault((int(labels[image]), int(answers[image])), []).append(image)
+    ranked = sorted(pairs.items(), key=lambda item: (-len(item[1]), item[0]))[:most]
+    return [_blame(scores, ensemble, names[a], names[b], images) for (a, b), images in ranked]
+
+
+def _blame(
+    scores: SentenceScores,
+    ensemble: PromptEnsemble,
+    true: str,
+    answered: str,
+    images: Sequence[int],
+) -> Blame:
+    each = list(images)
+    shares = {name: ensemble.prompts(name) for name in (answered, true)}
+    middle = np.mean([scores.class_score(share)[each] for share in shares.values()], axis=0)
+    parts = [
+        (
+            name,
+            text,
+            float(sign * scores.factor * weight * (scores.column(text)[each] - middle).mean()),
+        )
+        for name, sign in ((answered, 1.0), (true, -1.0))
+        for text, weight in shares[name].items()
+    ]
+    parts.sort(key=lambda part: -part[2])
+    residual = float((scores.rest(answered)[each] - scores.rest(true)[each]).mean())
+    return Blame(true, answered, len(each), tuple(parts[:_BLAMED]), residual)

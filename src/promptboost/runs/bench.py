@@ -1,0 +1,249 @@
+"""Bench: the held-out images of a run, ready to measure any edit of its text at once."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.data.dataset import Dataset
+from promptboost.data.shots import image_ids, load_task
+from promptboost.errors import DataError, RunError, command_name
+from promptboost.evaluation.measures import Count, Share
+from promptboost.model import PromptClassifier, PromptEnsemble
+from promptboost.model.change import Change, apply_changes, original_names
+from promptboost.model.head import LinearHead
+from promptboost.model.scores import SentenceScores, check_additive
+from promptboost.runs.lineage import Lineage
+from promptboost.runs.predict import Predictor
+from promptboost.runs.run_folder import RunFolder
+
+#: One held-out image in so many is kept back until the final figure is asked for.
+KEPT_BACK = 3
+
+
+class ClassChange(msgspec.Struct, frozen=True):
+    """How many images of one class are right before an edit and after it."""
+
+    class_name: str = msgspec.field(name="class")
+    count: Count
+    before: Share
+    after: Share
+
+
+class Flip(msgspec.Struct, frozen=True):
+    """An image that gets another answer."""
+
+    image: str
+    label: str
+    before: str
+    after: str
+    becomes: Literal["right", "wrong", "other"]  # other: wrong before, and wrong after
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """What an edit does to the answers for held-out images."""
+
+    images: Count
+    before: Share | None  # accuracy; None without images
+    after: Share | None
+    flips: tuple[Flip, ...]
+    classes: tuple[ClassChange, ...]
+    left_out: Count = 0  # images of classes that were dropped
+
+    @property
+    def paying(self) -> tuple[ClassChange, ...]:
+        """The classes that are worse off, that which loses most first."""
+        worse = [item for item in self.classes if item.after < item.before]
+        return tuple(sorted(worse, key=lambda item: item.after - item.before))
+
+
+@dataclass(eq=False)
+class Bench:
+    """Held-out images of a run with what they score on its sentences.
+
+    Attributes
+    ----------
+    ensemble : PromptEnsemble
+        The text of the run.
+    scores : SentenceScores
+        What the images score.
+    images : list of str
+        Their names.
+    labels : array of shape (n,)
+        Their classes, numbers of `class_names`.
+    class_names : tuple of str
+        The classes as the images call them, whatever an edit called them since.
+    lineage : Lineage
+        The edits since the fit.
+    """
+
+    ensemble: PromptEnsemble
+    scores: SentenceScores
+    images: list[str]
+    labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    lineage: Lineage
+
+    def originals(self, changes: Iterable[Change] = ()) -> dict[str, str]:
+        """Return what the images call the classes of the text after `changes`."""
+        return original_names(self.class_names, (*self.lineage.changes, *changes))
+
+    def answers(
+        self, ensemble: PromptEnsemble, originals: Mapping[str, str]
+    ) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+        """Return the answer for each image as a number of `class_names`, −1 for a class new to it.
+
+        Then also as a number of the text's own classes.
+        """
+        # The residual is known by the names that the classes have in the run.
+        back = {old: new for new, old in self.originals().items()}
+        known = {name: back[old] for name, old in originals.items() if old in back}
+        chosen = self.scores.logits(ensemble, known).argmax(axis=1)
+        places = {name: k for k, name in enumerate(self.class_names)}
+        numbers = [places.get(originals.get(name, ""), -1) for name in ensemble.class_names]
+        return np.array(numbers, dtype=np.int64)[chosen], chosen
+
+    def accuracy(self, ensemble: PromptEnsemble, changes: Iterable[Change] = ()) -> float | None:
+        """Return the share of images that a text is right about, `changes` after that of the run."""
+        answers, _ = self.answers(ensemble, self.originals(changes))
+        return float(np.mean(answers == self.labels)) if len(self.labels) else None
+
+    def effect(self, changes: Iterable[Change]) -> Effect:
+        """Measure what edits of the run's text do, on the images of classes that remain."""
+        changes = tuple(changes)
+        return self.between((self.ensemble, ()), (apply_changes(self.ensemble, changes), changes))
+
+    def between(
+        self,
+        one: tuple[PromptEnsemble, tuple[Change, ...]],
+        other: tuple[PromptEnsemble, tuple[Change, ...]],
+    ) -> Effect:
+        """Compare two texts, each with the changes that made it of the run's."""
+        found = []
+        remain = np.ones(len(self.labels), dtype=bool)
+        for ensemble, changes in (one, other):
+            originals = self.originals(changes)
+            found.append((ensemble, *self.answers(ensemble, originals)))
+            there = np.isin(np.array(self.class_names), list(originals.values()))
+            remain &= there[self.labels]
+        (before_text, before, before_place), (after_text, after, after_place) = found
+        # A class that was only renamed is the same answer; two that are new to the images are not.
+        same = (before == after) & ((before >= 0) | (before_place == after_place))
+        flipped = np.flatnonzero(remain & ~same)
+        classes = []
+        for k, name in enumerate(self.class_names):
+            of_class = remain & (self.labels == k)
+            if count := int(of_class.sum()):
+                first, last = (float(np.mean(guess[of_class] == k)) for guess in (before, after))
+                classes.append(ClassChange(name, count, first, last))
+        shares_right = [
+            float(np.mean(guess[remain] == self.labels[remain])) if remain.any() else None
+            for guess in (before, after)
+        ]
+        return Effect(
+            int(remain.sum()),
+            before=shares_right[0],
+            after=shares_right[1],
+            flips=tuple(
+                Flip(
+                    self.images[i],
+                    self.class_names[int(self.labels[i])],
+                    before_text.class_names[int(before_place[i])],
+                    after_text.class_names[int(after_place[i])],
+                    "right"
+                    if after[i] == self.labels[i]
+                    else "wrong"
+                    if before[i] == self.labels[i]
+                    else "other",
+                )
+                for i in flipped.tolist()
+            ),
+            classes=tuple(classes),
+            left_out=int((~remain).sum()),
+        )
+
+
+def open_bench(
+    run: Path,
+    *,
+    data: str | None = None,
+    final: bool = False,
+    cache: bool = True,
+    progress: bool = True,
+    device: str | None = None,
+    allow_download: bool = False,
+) -> Bench:
+    """Embed the held-out images of a run: the part that is shown or, at last, the one kept back.
+
+    `data` is where the images are now, if they were moved.
+    """
+    folder = RunFolder(run)
+    folder.check_finished()
+
+    def read() -> tuple[PromptClassifier, Lineage]:
+        opened = Predictor.open(
+            run, cache=cache, progress=progress, device=device, allow_download=allow_download
+        )
+        _ = folder.settings, folder.source
+        return opened.classifier, Lineage.read(run)
+
+    classifier, lineage = folder.steady(read)
+    head = classifier.head
+    check_additive(head)
+    assert isinstance(head, LinearHead)
+    held_out = shown_part(held_out_images(folder, data, progress), final=final)
+    rows = classifier.embedder.originals(held_out)
+    return Bench(
+        classifier.ensemble,
+        SentenceScores(rows, classifier.embedder, head),
+        image_ids(held_out),
+        held_out.labels,
+        held_out.class_names,
+        lineage,
+    )
+
+
+def held_out_images(folder: RunFolder, data: str | None, progress: bool) -> Dataset:
+    """Return the images that a run held out, where they are still as they were."""
+    again = f"{command_name()} evaluate {folder.path} DATA measures on other images"
+    try:
+        task = load_task(data or folder.source, folder.settings, progress=progress)
+    except DataError as error:
+        raise RunError(
+            f"the held-out images of {folder.path} cannot be read: {error}; if they were moved, say where "
+            f"with --data DATA; {again}"
+        ) from error
+    if task.learn.fingerprint != folder.tables.get("data", {}).get("learn_fingerprint"):
+        raise RunError(
+            f"the images in {data or folder.source} are not those that {folder.path} was fitted on, so "
+            f"it is not known which were held out; {again}"
+        )
+    if not len(task.held_out):
+        raise RunError(f"{folder.path} held no images out: it learnt from all; {again}")
+    return task.held_out
+
+
+def shown_part(held_out: Dataset, *, final: bool) -> Dataset:
+    """Return the images that edits are measured on, or those kept back for the end.
+
+    Which is which depends on the content of an image alone: it stays so under another name, and when
+    images come and go.
+    """
+    kept = np.array([image.digest()[0] % KEPT_BACK == 0 for image in held_out.images], dtype=bool)
+    return held_out.subset(np.flatnonzero(kept == final))
+
+
+def add_looks(run: Path, looks: int = 0, final_looks: int = 0) -> Lineage:
+    """Count looks at the held-out images of a run, and write the number into its folder."""
+    folder = RunFolder(run)
+    with folder.writing("count a look"):
+        before = Lineage.read(run)
+        after: Any = msgspec.structs.replace(
+            before, looks=before.looks + looks, final_looks=before.final_looks + final_looks
+        )
+        after.write(run)
+    return Lineage.read(run)

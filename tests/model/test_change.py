@@ -1,0 +1,145 @@
+"""Edits as data: what is typed, what is applied, what is refused."""
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import assume, given
+
+from promptboost.errors import InputError, SettingError
+from promptboost.model import PromptEnsemble, Round
+from promptboost.model.change import (
+    Change,
+    apply_changes,
+    original_names,
+    parse_change,
+    read_changes,
+)
+from tests.model.ensembles import PATIENT, ensembles
+
+BANKS = {"cat": {"a cat": 3, "a pet": 1}, "dog": {"a dog": 1}, "dog=big": {"a big dog": 2}}
+
+
+def an_ensemble():
+    return PromptEnsemble(tuple(BANKS), (Round("a {}", BANKS, 0.0, 0.0),))
+
+
+@PATIENT
+@given(ensembles(), st.floats(0.002, 0.998))
+def test_a_share_is_met_within_a_thousandth_and_the_others_keep_their_proportions(ensemble, share):
+    name = ensemble.class_names[0]
+    text = next(iter(ensemble.prompts(name)))
+    changed = ensemble.weigh(name, text, share)
+    for before, after in zip(ensemble.rounds, changed.rounds, strict=True):
+        old, new = before.banks[name], after.banks[name]
+        assert set(old) == set(new)
+        if text not in old or len(old) == 1:
+            assert old == new
+            continue
+        assert new[text] / sum(new.values()) == pytest.approx(share, abs=1e-3)
+        others = [key for key in old if key != text]
+        ratio = new[others[0]] / old[others[0]]
+        assert all(new[key] == ratio * old[key] for key in others)
+        assert before.banks[ensemble.class_names[1]] == after.banks[ensemble.class_names[1]]
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.5, 2, float("nan"), "x"])
+def test_a_share_is_between_zero_and_one(share):
+    with pytest.raises(SettingError, match="between 0 and 1"):
+        an_ensemble().weigh("cat", "a pet", share)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        ("remove", "a pet", {"sentence": "a pet"}),
+        ("remove", "cat=a pet", {"class_name": "cat", "sentence": "a pet"}),
+        ("remove", "x=y", {"sentence": "x=y"}),
+        ("add", "cat=a b=c", {"class_name": "cat", "sentence": "a b=c"}),
+        ("add", "cat=a tabby=0.2", {"class_name": "cat", "sentence": "a tabby", "share": 0.2}),
+        ("add", "dog=big=large", {"class_name": "dog=big", "sentence": "large"}),
+        ("weight", "dog=a dog=0.5", {"class_name": "dog", "sentence": "a dog", "share": 0.5}),
+        ("rename-class", "cat=tabby", {"class_name": "cat", "to": "tabby"}),
+        (
+            "add-class",
+            "owl=a bird at night",
+            {"class_name": "owl", "sentences": ("a bird at night",)},
+        ),
+        ("drop-class", "cat", {"class_name": "cat"}),
+    ],
+)
+def test_what_is_typed(kind, text, expected):
+    assert parse_change(kind, text, list(BANKS)) == Change(kind=kind, **expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        ("add", "cow=moo", "does not begin with a class and =; there are 'cat', 'dog'"),
+        ("weight", "cat=a pet", "does not end with = and a share"),
+        ("weight", "cat=a pet=much", "does not end with = and a share"),
+        ("add-class", "owl", "type the name, =, and a sentence"),
+    ],
+)
+def test_what_cannot_be_read(kind, text, message):
+    with pytest.raises(SettingError, match=message):
+        parse_change(kind, text, list(BANKS))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(kind="remove"),
+        Change(kind="add", class_name="cat"),
+        Change(kind="add", class_name="cat", sentence=" "),
+        Change(kind="add", sentence="x"),
+        Change(kind="weight", class_name="cat", sentence="a pet"),
+        Change(kind="rename-class", class_name="cat"),
+        Change(kind="rename-class", class_name="cat", to="dog"),
+        Change(kind="add-class", class_name="owl"),
+        Change(kind="add-class", class_name="cat", sentences=("x",)),
+        Change(kind="drop-class", class_name="cow"),
+        Change(kind="remove", sentence="no such sentence"),
+        Change(kind="remove", sentence="a dog", class_name="dog"),
+    ],
+)
+def test_an_edit_that_cannot_be_made_changes_nothing(change):
+    ensemble = an_ensemble()
+    before = ensemble.to_json()
+    with pytest.raises(InputError):
+        change.apply(ensemble)
+    assert ensemble.to_json() == before
+
+
+def test_edits_are_data_and_come_back_the_same():
+    changes = (
+        Change(kind="rename-class", class_name="cat", to="tabby"),
+        Change(kind="add", class_name="tabby", sentence="it sleeps", share=0.3),
+        Change(kind="add-class", class_name="cat", sentences=("another cat",)),
+        Change(kind="drop-class", class_name="dog"),
+        Change(kind="replace", sentence="a big dog", to="a huge dog"),
+    )
+    record = msgspec.json.decode(msgspec.json.encode(changes))
+    assert read_changes(record) == changes
+    edited = apply_changes(an_ensemble(), changes)
+    assert edited.class_names == ("tabby", "dog=big", "cat")
+    assert edited.prompts("tabby")["it sleeps"] == pytest.approx(0.3, abs=1e-3)
+    assert edited.prompts("dog=big") == {"a huge dog": 1.0}
+    assert len(edited.history) == 6
+    assert original_names(list(BANKS), changes) == {"tabby": "cat", "dog=big": "dog=big"}
+    with pytest.raises(SettingError, match="these are no edits"):
+        read_changes([{"kind": "eval", "class": "cat"}])
+
+
+@PATIENT
+@given(ensembles(class_names=["a", "b", "c"]), st.data())
+def test_renames_are_followed_back(ensemble, data):
+    names = list(ensemble.class_names)
+    changes = []
+    for number in range(data.draw(st.integers(0, 4))):
+        name = data.draw(st.sampled_from(names))
+        to = data.draw(st.sampled_from(["a", "b", "c", f"new {number}"]))
+        assume(to not in names)
+        changes.append(Change(kind="rename-class", class_name=name, to=to))
+        names[names.index(name)] = to
+    found = original_names(ensemble.class_names, changes)
+    assert [found[name] for name in names] == list(ensemble.class_names)
