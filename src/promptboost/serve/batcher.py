@@ -208,7 +208,7 @@ class Batcher:
             return RequestError(status, reason, error.bad.reason)
         except RequestError as error:
             return error
-        except (Exception, MemoryError):
+        except Exception:
             _log.exception("an image could not be decoded")
             return RequestError(422, "image", "cannot be decoded")
         return None
@@ -269,7 +269,7 @@ class Batcher:
             return []
         try:
             return list(self.encoder.encode_images(images))
-        except (Exception, MemoryError):
+        except Exception:
             _log.exception("the encoder %s failed on %d images", self.name, len(images))
             if len(images) == 1:
                 return [None]
