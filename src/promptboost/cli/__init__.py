@@ -34,6 +34,7 @@ _COMMANDS = {
     "refit": "Learn again what belongs to the text, after it was edited.",
     "compare": "Compare methods on the same images and draws.",
     "pool": "Check, join and read files of sentences about classes.",
+    "serve": "Answer over HTTP: predictions, sentences, metrics.",
     "report": "Write the report and the model card of a run again.",
     "models": "List encoders and the name to type for each.",
     "data": "Check the benchmarks of the papers: what is there, what is missing.",
@@ -69,6 +70,7 @@ Exit codes
 \b
 Environment
   PROMPTBOOST_CACHE  folder of the embedding store
+  PROMPTBOOST_TOKEN  what clients of promptboost serve have to show
   PROMPTBOOST_DEBUG  1 shows where in the code an error comes from, as --debug does
 """
 
