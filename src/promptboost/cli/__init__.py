@@ -29,6 +29,7 @@ _COMMANDS = {
     "transfer": "Move a run to another encoder: the same text, other vectors.",
     "compare": "Compare methods on the same images and draws.",
     "pool": "Check, join and read files of sentences about classes.",
+    "serve": "Answer over HTTP: predictions, sentences, metrics.",
     "report": "Write the report and the model card of a run again.",
     "models": "List encoders and the name to type for each.",
     "data": "Check the benchmarks of the papers: what is there, what is missing.",
@@ -63,6 +64,7 @@ Exit codes
 \b
 Environment
   PROMPTBOOST_CACHE  folder of the embedding store
+  PROMPTBOOST_TOKEN  what clients of promptboost serve have to show
   PROMPTBOOST_DEBUG  1 shows where in the code an error comes from, as --debug does
 """
 

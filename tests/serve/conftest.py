@@ -1,0 +1,24 @@
+import pytest
+
+from promptboost.runs.fit import fit_run
+from tests.runs.run_tools import request, write_images, write_sentences
+from tests.serve.server_tools import running, write_run
+
+
+@pytest.fixture(scope="package")
+def world(tmp_path_factory):
+    """A fitted run and one without measurements, which see with the same encoder."""
+    root = tmp_path_factory.mktemp("served")
+    write_images(root / "images")
+    write_sentences(root / "sentences.json")
+    fit_run(request(root, "colours", cache=False))
+    (root / "saved").mkdir()
+    write_run(root / "saved")
+    return root
+
+
+@pytest.fixture(scope="package")
+def server(world):
+    """A server of both that nobody stops."""
+    with running({"colours": world / "colours", "saved": world / "saved"}) as client:
+        yield client
