@@ -1,7 +1,7 @@
 """SentenceScores: what images score on sentences, kept so that an edit of the text is measured at once."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,8 +13,24 @@ from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.head import LinearHead
 from promptboost.model.votes import VotingHead
 
-#: Class scores that are kept, beyond one for each class.
-_KEPT = 256
+#: Class scores that are kept, beyond one for each class; of many images fewer, within so many bytes.
+_KEPT, _KEPT_BYTES = 256, 2**27
+#: Texts whose answers are kept: an edit is compared with what it came from.
+_TEXTS = 8
+#: Images whose residual is worked out at once, in double precision.
+_BLOCK = 4096
+
+#: What the score of a class depends on: its sentences and weights, its name in the residual, else its own.
+ClassKey = tuple[tuple[tuple[str, float], ...], str | None, str | None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Standing:
+    """The best class of each image by one text, and its logit."""
+
+    keys: tuple[ClassKey, ...]
+    best: NDArray[np.float64]
+    chosen: NDArray[np.intp]
 
 
 @dataclass(eq=False)
@@ -56,7 +72,10 @@ class SentenceScores:
     _classes: "OrderedDict[tuple[tuple[str, float], ...], NDArray[np.float64]]" = field(
         default_factory=OrderedDict, init=False, repr=False
     )
-    _rest: dict[str, NDArray[np.float64]] = field(default_factory=dict, init=False, repr=False)
+    _rest: NDArray[np.float64] | None = field(default=None, init=False, repr=False)
+    _standings: "OrderedDict[tuple[ClassKey, ...], _Standing]" = field(
+        default_factory=OrderedDict, init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         self.embeddings = np.ascontiguousarray(self.embeddings, dtype=np.float32)
@@ -80,31 +99,55 @@ class SentenceScores:
         self.read([text])
         return self._columns[text]
 
-    def class_score(self, weights: Mapping[str, float]) -> NDArray[np.float64]:
-        """Return each image's mean cosine with the sentences of a class, by their weights."""
+    def class_score(
+        self, weights: Mapping[str, float], images: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """Return each image's mean cosine with the sentences of a class, by their weights.
+
+        Of some images alone it is the same numbers, and only those are worked out.
+        """
         key = tuple(weights.items())
         if key in self._classes:
             self._classes.move_to_end(key)
-            return self._classes[key]
+            return self._classes[key] if images is None else self._classes[key][images]
+        total = self.mean_score(weights, images)
+        if images is None:
+            self._classes[key] = total
+            room = max(16, _KEPT_BYTES // (8 * max(1, len(total))))
+            while len(self._classes) > min(len(self.head.class_names) + _KEPT, room):
+                self._classes.popitem(last=False)
+        return total
+
+    def mean_score(
+        self, weights: Mapping[str, float], images: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the same as :meth:`class_score`, and keep nothing but the columns."""
         self.read(list(weights))
-        total = np.zeros(len(self.embeddings))
+        total = np.zeros(len(self.embeddings) if images is None else len(images))
         for text, weight in weights.items():
-            total += weight * self._columns[text]
-        self._classes[key] = total
-        while len(self._classes) > len(self.head.class_names) + _KEPT:
-            self._classes.popitem(last=False)
+            column = self._columns[text]
+            total += weight * (column if images is None else column[images])
         return total
 
     def rest(self, class_name: str) -> NDArray[np.float64]:
         """Return what the residual adds to the logit of a class; zero for a class that is new to it."""
-        if class_name not in self._rest:
-            names = self.head.class_names
-            self._rest[class_name] = (
-                self.embeddings @ rest_rows(self.head)[names.index(class_name)]
-                if class_name in names
-                else np.zeros(len(self.embeddings))
-            )
-        return self._rest[class_name]
+        names = self.head.class_names
+        if self._rest is None:
+            self._rest = self._all_rest()
+        place = names.index(class_name) if class_name in names and self.head.residual is not None else -1
+        found: NDArray[np.float64] = self._rest[place]
+        return found
+
+    def _all_rest(self) -> NDArray[np.float64]:
+        """Work out what the residual adds, for each class; the last row is that of a class without one."""
+        number = 0 if self.head.residual is None else len(self.head.class_names)
+        rest = np.zeros((number + 1, len(self.embeddings)))
+        if number:
+            rows = rest_rows(self.head)
+            for start in range(0, len(self.embeddings), _BLOCK):
+                part = slice(start, start + _BLOCK)
+                rest[:-1, part] = rows @ as_double(self.embeddings[part]).T
+        return rest
 
     def logits(
         self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None
@@ -114,16 +157,118 @@ class SentenceScores:
         `originals` are the names that classes had in the fit, where they were renamed since: the residual
         is known by those.
         """
+        keys = self._keys(ensemble, originals)
+        logits = np.empty((len(keys), len(self.embeddings)))
+        for row, key in zip(logits, keys, strict=True):
+            row[:] = self._logit(key)
+        return logits.T
+
+    def answers(
+        self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None
+    ) -> NDArray[np.intp]:
+        """Return the number of each image's best class: exactly the argmax of :meth:`logits`.
+
+        Only classes that differ from those of a text asked about before are compared anew.
+        """
+        keys = self._keys(ensemble, originals)
+        standing = self._standings.get(keys)
+        if standing is None:
+            known = set(keys)
+            nearest = max(
+                self._standings.values(),
+                key=lambda one: sum(key in known for key in one.keys),
+                default=None,
+            )
+            standing = None if nearest is None else self._after(nearest, keys)
+            standing = standing or _Standing(keys, *self._best(keys, range(len(keys))))
+            self._standings[keys] = standing
+        self._standings.move_to_end(keys)
+        while len(self._standings) > _TEXTS:
+            self._standings.popitem(last=False)
+        return standing.chosen
+
+    def two_best(
+        self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None
+    ) -> tuple[
+        NDArray[np.float64], NDArray[np.intp], NDArray[np.float64], NDArray[np.intp]
+    ]:
+        """Return each image's best logit and its class, then the best of the other classes and its class."""
+        keys = self._keys(ensemble, originals)
+        number = len(self.embeddings)
+        best, second = np.full(number, -np.inf), np.full(number, -np.inf)
+        chosen, next_one = np.zeros(number, dtype=np.intp), np.zeros(number, dtype=np.intp)
+        for place, key in enumerate(keys):
+            row = self._logit(key)
+            ahead = row > best
+            behind = ~ahead & (row > second)
+            np.copyto(second, best, where=ahead)
+            np.copyto(next_one, chosen, where=ahead)
+            np.copyto(best, row, where=ahead)
+            np.copyto(chosen, place, where=ahead)
+            np.copyto(second, row, where=behind)
+            np.copyto(next_one, place, where=behind)
+        return best, chosen, second, next_one
+
+    def _keys(
+        self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None
+    ) -> tuple[ClassKey, ...]:
+        """Return what the score of each class depends on."""
         if ensemble.algorithm != "samme.r":
             raise SettingError("the rounds vote for classes here, and have no logits to add up")
         self.read(ensemble.texts())
         known = {name: name for name in ensemble.class_names} if originals is None else originals
-        logits = np.empty((len(ensemble.class_names), len(self.embeddings)))
-        for row, name in zip(logits, ensemble.class_names, strict=True):
-            np.multiply(self.class_score(ensemble.prompts(name)), self.factor, out=row)
-            if name in known:
-                row += self.rest(known[name])
-        return logits.T
+        return tuple(
+            (
+                tuple(ensemble.prompts(name).items()),
+                known.get(name),
+                None if name in known else name,
+            )
+            for name in ensemble.class_names
+        )
+
+    def _logit(
+        self, key: ClassKey, images: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the logit of a class, of all images or of some."""
+        weights, original, _ = key
+        logit = self.class_score(dict(weights), images) * self.factor
+        if original is not None and self.head.residual is not None:
+            rest = self.rest(original)
+            logit += rest if images is None else rest[images]
+        return logit
+
+    def _best(
+        self,
+        keys: Sequence[ClassKey],
+        places: Iterable[int],
+        images: NDArray[np.intp] | None = None,
+    ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """Return the best logit of some classes, and whose it is; of equals the first class wins."""
+        number = len(self.embeddings) if images is None else len(images)
+        best, chosen = np.full(number, -np.inf), np.zeros(number, dtype=np.intp)
+        for place in places:
+            row = self._logit(keys[place], images)
+            ahead = row > best
+            np.copyto(best, row, where=ahead)
+            np.copyto(chosen, place, where=ahead)
+        return best, chosen
+
+    def _after(self, before: _Standing, keys: tuple[ClassKey, ...]) -> _Standing | None:
+        """Return the standing by another text; None where too little stays the same."""
+        places = {key: place for place, key in enumerate(keys)}
+        moved = np.array([places.get(key, -1) for key in before.keys], dtype=np.intp)
+        stay = moved[moved >= 0]
+        if 2 * len(stay) < len(keys) or (np.diff(stay) < 0).any():
+            return None
+        best, chosen = before.best.copy(), moved[before.chosen]
+        lost = np.flatnonzero(chosen < 0)  # their class is gone, or has another score
+        best[lost], chosen[lost] = self._best(keys, stay.tolist(), lost)
+        for place in sorted(set(range(len(keys))) - set(stay.tolist())):
+            row = self._logit(keys[place])
+            ahead = (row > best) | ((row == best) & (place < chosen))
+            np.copyto(best, row, where=ahead)
+            np.copyto(chosen, place, where=ahead)
+        return _Standing(keys, best, chosen)
 
 
 def check_additive(head: object) -> None:
@@ -155,16 +300,6 @@ def class_place(class_names: Sequence[str], name: str) -> int:
             f"{', …' if len(class_names) > 10 else ''}"
         )
     return list(class_names).index(name)
-
-
-def best_of_others(
-    logits: NDArray[np.floating], place: int
-) -> tuple[NDArray[np.floating], NDArray[np.intp]]:
-    """Return the largest logit of all classes but one, and which class has it."""
-    others = np.array(logits)
-    others[:, place] = -np.inf
-    best = others.argmax(axis=1)
-    return others[np.arange(len(others)), best], best
 
 
 def as_double(rows: ArrayLike) -> NDArray[np.float64]:

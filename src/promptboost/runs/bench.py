@@ -79,6 +79,8 @@ class Bench:
         The classes as the images call them, whatever an edit called them since.
     lineage : Lineage
         The edits since the fit.
+    held_out : Dataset, optional
+        The images themselves.
     """
 
     ensemble: PromptEnsemble
@@ -87,10 +89,25 @@ class Bench:
     labels: NDArray[np.int64]
     class_names: tuple[str, ...]
     lineage: Lineage
+    held_out: Dataset | None = None
 
     def originals(self, changes: Iterable[Change] = ()) -> dict[str, str]:
         """Return what the images call the classes of the text after `changes`."""
         return original_names(self.class_names, (*self.lineage.changes, *changes))
+
+    def known_names(self, originals: Mapping[str, str]) -> dict[str, str]:
+        """Return the names that classes have in the run, by those in a text: the residual knows these."""
+        back = {old: new for new, old in self.originals().items()}
+        return {name: back[old] for name, old in originals.items() if old in back}
+
+    def labels_in(
+        self, ensemble: PromptEnsemble, changes: Iterable[Change] = ()
+    ) -> NDArray[np.int64]:
+        """Return each image's class as a number of a text's classes; −1 where the text lacks it."""
+        places = {name: k for k, name in enumerate(ensemble.class_names)}
+        back = {old: places[new] for new, old in self.originals(changes).items()}
+        numbers = np.array([back.get(name, -1) for name in self.class_names], dtype=np.int64)
+        return numbers[self.labels]
 
     def answers(
         self, ensemble: PromptEnsemble, originals: Mapping[str, str]
@@ -99,10 +116,7 @@ class Bench:
 
         Then also as a number of the text's own classes.
         """
-        # The residual is known by the names that the classes have in the run.
-        back = {old: new for new, old in self.originals().items()}
-        known = {name: back[old] for name, old in originals.items() if old in back}
-        chosen = self.scores.logits(ensemble, known).argmax(axis=1)
+        chosen = self.scores.answers(ensemble, self.known_names(originals))
         places = {name: k for k, name in enumerate(self.class_names)}
         numbers = [places.get(originals.get(name, ""), -1) for name in ensemble.class_names]
         return np.array(numbers, dtype=np.int64)[chosen], chosen
@@ -134,32 +148,35 @@ class Bench:
         # A class that was only renamed is the same answer; two that are new to the images are not.
         same = (before == after) & ((before >= 0) | (before_place == after_place))
         flipped = np.flatnonzero(remain & ~same)
-        classes = []
-        for k, name in enumerate(self.class_names):
-            of_class = remain & (self.labels == k)
-            if count := int(of_class.sum()):
-                shares = (float(np.mean(guess[of_class] == k)) for guess in (before, after))
-                classes.append(ClassChange(name, count, *shares))
-        right = [guess[remain] == self.labels[remain] for guess in (before, after)]
+        right = [(guess == self.labels) & remain for guess in (before, after)]
+        counts, *shares = (
+            np.bincount(self.labels[those], minlength=len(self.class_names)).tolist()
+            for those in (remain, *right)
+        )
+        of_classes = zip(self.class_names, counts, *shares, strict=True)
+        images = int(remain.sum())
+        rows = (self.labels, before_place, after_place, right[0], right[1])
         return Effect(
-            int(remain.sum()),
-            *(float(one.mean()) if len(one) else None for one in right),
+            images,
+            *(float(one.sum() / images) if images else None for one in right),
             flips=tuple(
                 Flip(
                     self.images[i],
-                    self.class_names[int(self.labels[i])],
-                    before_text.class_names[int(before_place[i])],
-                    after_text.class_names[int(after_place[i])],
-                    "right"
-                    if after[i] == self.labels[i]
-                    else "wrong"
-                    if before[i] == self.labels[i]
-                    else "other",
+                    self.class_names[label],
+                    before_text.class_names[one],
+                    after_text.class_names[other],
+                    "right" if now else "wrong" if was else "other",
                 )
-                for i in flipped.tolist()
+                for i, label, one, other, was, now in zip(
+                    flipped.tolist(), *(row[flipped].tolist() for row in rows), strict=True
+                )
             ),
-            classes=tuple(classes),
-            left_out=int((~remain).sum()),
+            classes=tuple(
+                ClassChange(name, count, was / count, now / count)
+                for name, count, was, now in of_classes
+                if count
+            ),
+            left_out=len(self.labels) - images,
         )
 
 
@@ -200,6 +217,7 @@ def open_bench(
         held_out.labels,
         held_out.class_names,
         lineage,
+        held_out,
     )
 
 
