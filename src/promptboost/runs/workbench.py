@@ -1,6 +1,7 @@
 """Workbench: a run being edited, measured after every edit; what the page of the browser shows."""
 
 import re
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,7 +30,7 @@ from promptboost.runs.bench import Bench, Effect, Flip, add_looks
 from promptboost.runs.draft import Draft, draft_folder, read_draft
 from promptboost.runs.edit import Edited, edit_run, edited_head
 from promptboost.runs.fit import thumbnail
-from promptboost.runs.lineage import Lineage
+from promptboost.runs.lineage import EDITS_FILE, Lineage
 from promptboost.runs.run_folder import RunFolder
 
 #: Images of each kind that are shown of those with another answer.
@@ -38,8 +39,8 @@ _FLIPS = 24
 _CONFUSIONS, _PAYING = 12, 6
 #: Images of the user's own that are remembered, so that an explanation follows the edits.
 _DROPPED = 8
-#: Sentences that a language model is asked for, about each class of a pair.
-_SUGGESTED = 4
+#: Sentences that a language model is asked for, about each class of a pair, and their share if taken.
+_SUGGESTED, _SHARE = 4, 0.1
 THE_RUN, THE_DRAFT = "run", "draft"
 
 _Text = tuple[PromptEnsemble, tuple[Change, ...]]
@@ -283,7 +284,7 @@ class Workbench:
 
     def take_image(self, name: str, row: NDArray[np.floating]) -> str:
         """Remember the embedding of an image of the user's own; return what it is called here."""
-        number = f"{len(self._dropped)}-{abs(hash(row.tobytes()))}"
+        number = secrets.token_hex(8)
         self._dropped[number] = name, row
         while len(self._dropped) > _DROPPED:
             self._dropped.popitem(last=False)
@@ -355,15 +356,14 @@ class Workbench:
     def find_versions(self) -> None:
         """Look for the runs beside this one that were made of it by edits."""
         base, found = self.bench.lineage, []
-        home = self.run.resolve()
-        for path in home.parent.glob(f"{_escaped(home.name)}-*"):
+        for path in self.run.resolve().parent.glob(f"*/{EDITS_FILE}"):
             with suppress(PromptBoostError, OSError):
-                lineage = Lineage.read(path)
+                lineage = Lineage.read(path.parent)
                 edits = lineage.edits[len(base.edits) :]
                 if self.bench.ensemble.has_fingerprint(lineage.parent_fingerprint) and edits:
                     changes = tuple(change for edit in edits for change in edit.changes)
                     last = edits[-1]
-                    found.append(Version(path.name, changes, last.date, last.reason, last.after))
+                    found.append(Version(path.parent.name, changes, last.date, last.reason, last.after))
         self._versions = sorted(found, key=lambda one: (one.date, one.name))
 
     def compare(self, before: str, after: str) -> dict[str, Any]:
@@ -456,12 +456,13 @@ class Workbench:
             for text in texts:
                 if there is None or text in there:
                     continue
-                change = Change(kind="add", class_name=name, sentence=text)
+                change = Change(kind="add", class_name=name, sentence=text, share=_SHARE)
                 after = change.apply(self.text), (*self.draft.changes, change)
                 self._look(after)
                 effect = self.bench.between(self._now, after)
                 back = {old: new for new, old in self.bench.originals(after[1]).items()}
-                found.append({"class": name, "text": text, **_figures(effect, back)})
+                figures = _figures(effect, back)
+                found.append({"class": name, "text": text, "share": _SHARE, **figures})
         self.draft.write(self.folder)
         return sorted(found, key=lambda item: -((item["after"] or 0) - (item["before"] or 0)))
 
@@ -541,6 +542,3 @@ def _checked_name(name: str) -> str:
         )
     return name
 
-
-def _escaped(name: str) -> str:
-    return re.sub(r"([*?\[])", r"[\1]", name)
