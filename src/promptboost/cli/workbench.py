@@ -61,7 +61,7 @@ def workbench(
     from promptboost.errors import SettingError
 
     needed = ("fastapi", "uvicorn", "httptools", "prometheus_client")
-    require_modules(needed, "serve", "The workbench")
+    require_modules(needed, "serve", "Workbenches")
     from promptboost.llm.client import ModelSettings
     from promptboost.report import write_card, write_report
     from promptboost.runs.bench import open_bench

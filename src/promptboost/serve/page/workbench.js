@@ -224,7 +224,6 @@ function showClasses() {
     const delta = (item.after || 0) - (item.before || 0);
     const change_ = item.count && Math.abs(delta) > 1e-9 ? ` ${signed(100 * delta)}` : "";
     const bar = el("span", { class: `bar ${delta > 0 ? "better" : delta < 0 ? "worse" : ""}`, vars: { after: item.after || 0, before: item.before || 0 } }, el("i"), item.count ? el("b") : null);
-    bar.style.display = "block";
     const made = button("", `class:${item.name}`, () => select(item.name));
     made.append(
       el("span", { class: "line" }, el("span", { class: "name", textContent: item.name }),
@@ -253,6 +252,7 @@ function influence(name, text) {
   if (counts === null) return el("span", { textContent: "all there is in a round: reword it, or add another first" });
   const [mended, broken, changed] = counts;
   if (!changed) return el("span", { textContent: "without it nothing changes" });
+  if (!mended && !broken) return el("span", { textContent: "without it only wrong answers change" });
   const told = `Without it ${count(mended, "image")} would become right and ${broken} wrong.`;
   return el("span", { class: tone(broken - mended), title: told },
     `without it +${mended} / −${broken} images`);
@@ -557,7 +557,7 @@ addEventListener("hashchange", () => { if (location.hash) location.reload(); });
   if (!token) return ($("wait").textContent = FRESH);
   try {
     show(await ask("/api/state"));
-    if (state.restored) notice(`${count(state.undo, "edit")} that ${state.undo === 1 ? "was" : "were"} not saved came back.`, true);
+    if (state.restored && !state.saved) notice(`${count(state.undo, "edit")} that ${state.undo === 1 ? "was" : "were"} not saved came back.`, true);
     poll();
   } catch (error) {
     $("wait").textContent = error.message;
