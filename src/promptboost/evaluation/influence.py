@@ -181,7 +181,9 @@ def confusion_blame(
         pairs.setdefault((int(labels[image]), int(answers[image])), []).append(image)
     ranked = sorted(pairs.items(), key=lambda item: (-len(item[1]), item[0]))[:most]
     known = dict(zip(names, names, strict=True)) if originals is None else originals
-    return [_blame(scores, ensemble, names[a], names[b], images, known) for (a, b), images in ranked]
+    return [
+        _blame(scores, ensemble, names[a], names[b], images, known) for (a, b), images in ranked
+    ]
 
 
 def _blame(

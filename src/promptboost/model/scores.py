@@ -22,6 +22,7 @@ _BLOCK = 4096
 
 #: What the score of a class depends on: its sentences and weights, its name in the residual, else its own.
 ClassKey = tuple[tuple[tuple[str, float], ...], str | None, str | None]
+_Asked = tuple[int, tuple[tuple[str, str], ...] | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,9 @@ class SentenceScores:
     )
     _rest: NDArray[np.float64] | None = field(default=None, init=False, repr=False)
     _standings: "OrderedDict[tuple[ClassKey, ...], _Standing]" = field(
+        default_factory=OrderedDict, init=False, repr=False
+    )
+    _known: "OrderedDict[_Asked, tuple[PromptEnsemble, tuple[ClassKey, ...]]]" = field(
         default_factory=OrderedDict, init=False, repr=False
     )
 
@@ -134,7 +138,11 @@ class SentenceScores:
         names = self.head.class_names
         if self._rest is None:
             self._rest = self._all_rest()
-        place = names.index(class_name) if class_name in names and self.head.residual is not None else -1
+        place = (
+            names.index(class_name)
+            if class_name in names and self.head.residual is not None
+            else -1
+        )
         found: NDArray[np.float64] = self._rest[place]
         return found
 
@@ -157,7 +165,7 @@ class SentenceScores:
         `originals` are the names that classes had in the fit, where they were renamed since: the residual
         is known by those.
         """
-        keys = self._keys(ensemble, originals)
+        keys = self.class_keys(ensemble, originals)
         logits = np.empty((len(keys), len(self.embeddings)))
         for row, key in zip(logits, keys, strict=True):
             row[:] = self._logit(key)
@@ -170,7 +178,7 @@ class SentenceScores:
 
         Only classes that differ from those of a text asked about before are compared anew.
         """
-        keys = self._keys(ensemble, originals)
+        keys = self.class_keys(ensemble, originals)
         standing = self._standings.get(keys)
         if standing is None:
             known = set(keys)
@@ -189,11 +197,9 @@ class SentenceScores:
 
     def two_best(
         self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None
-    ) -> tuple[
-        NDArray[np.float64], NDArray[np.intp], NDArray[np.float64], NDArray[np.intp]
-    ]:
+    ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64], NDArray[np.intp]]:
         """Return each image's best logit and its class, then the best of the other classes and its class."""
-        keys = self._keys(ensemble, originals)
+        keys = self.class_keys(ensemble, originals)
         number = len(self.embeddings)
         best, second = np.full(number, -np.inf), np.full(number, -np.inf)
         chosen, next_one = np.zeros(number, dtype=np.intp), np.zeros(number, dtype=np.intp)
@@ -209,26 +215,36 @@ class SentenceScores:
             np.copyto(next_one, place, where=behind)
         return best, chosen, second, next_one
 
-    def _keys(
-        self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None
+    def class_keys(
+        self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None
     ) -> tuple[ClassKey, ...]:
-        """Return what the score of each class depends on."""
+        """Return what the score of each class depends on; texts with the same keys answer the same."""
         if ensemble.algorithm != "samme.r":
             raise SettingError("the rounds vote for classes here, and have no logits to add up")
-        self.read(ensemble.texts())
-        known = {name: name for name in ensemble.class_names} if originals is None else originals
-        return tuple(
-            (
-                tuple(ensemble.prompts(name).items()),
-                known.get(name),
-                None if name in known else name,
+        # The text is kept along with its number, so that no other can have it.
+        asked = id(ensemble), None if originals is None else tuple(originals.items())
+        if asked not in self._known:
+            self.read(ensemble.texts())
+            known = (
+                dict(zip(*[ensemble.class_names] * 2, strict=True))
+                if originals is None
+                else originals
             )
-            for name in ensemble.class_names
-        )
+            keys = tuple(
+                (
+                    tuple(ensemble.prompts(name).items()),
+                    known.get(name),
+                    None if name in known else name,
+                )
+                for name in ensemble.class_names
+            )
+            self._known[asked] = ensemble, keys
+            while len(self._known) > _TEXTS:
+                self._known.popitem(last=False)
+        self._known.move_to_end(asked)
+        return self._known[asked][1]
 
-    def _logit(
-        self, key: ClassKey, images: NDArray[np.intp] | None = None
-    ) -> NDArray[np.float64]:
+    def _logit(self, key: ClassKey, images: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
         """Return the logit of a class, of all images or of some."""
         weights, original, _ = key
         logit = self.class_score(dict(weights), images) * self.factor

@@ -53,6 +53,9 @@ class Effect(msgspec.Struct, frozen=True):
     flips: tuple[Flip, ...]
     classes: tuple[ClassChange, ...]
     left_out: Count = 0  # images of classes that were dropped
+    changed: Count = 0  # images that get another answer
+    mended: Count = 0  # of which so many become right
+    broken: Count = 0  # and so many become wrong
 
     @property
     def paying(self) -> tuple[ClassChange, ...]:
@@ -135,20 +138,30 @@ class Bench:
         self,
         one: tuple[PromptEnsemble, tuple[Change, ...]],
         other: tuple[PromptEnsemble, tuple[Change, ...]],
+        most: int | None = None,
     ) -> Effect:
-        """Compare two texts, each with the changes that made it of the run's."""
+        """Compare two texts, each with the changes that made it of the run's.
+
+        With `most`, no more images of each kind are named than that; all are counted.
+        """
         found = []
         remain = np.ones(len(self.labels), dtype=bool)
         for ensemble, changes in (one, other):
             originals = self.originals(changes)
             found.append((ensemble, *self.answers(ensemble, originals)))
-            there = np.isin(np.array(self.class_names), list(originals.values()))
-            remain &= there[self.labels]
+            there = set(originals.values())
+            remain &= np.array([name in there for name in self.class_names])[self.labels]
         (before_text, before, before_place), (after_text, after, after_place) = found
         # A class that was only renamed is the same answer; two that are new to the images are not.
         same = (before == after) & ((before >= 0) | (before_place == after_place))
         flipped = np.flatnonzero(remain & ~same)
         right = [(guess == self.labels) & remain for guess in (before, after)]
+        kinds = [
+            flipped[right[1][flipped]],
+            flipped[right[0][flipped]],
+            flipped[~(right[0] | right[1])[flipped]],
+        ]
+        flipped = np.sort(np.concatenate([kind[:most] for kind in kinds]))
         counts, *shares = (
             np.bincount(self.labels[those], minlength=len(self.class_names)).tolist()
             for those in (remain, *right)
@@ -177,6 +190,9 @@ class Bench:
                 if count
             ),
             left_out=len(self.labels) - images,
+            changed=sum(map(len, kinds)),
+            mended=len(kinds[0]),
+            broken=len(kinds[1]),
         )
 
 

@@ -26,6 +26,7 @@ from promptboost.model.change import Change, apply_changes
 from promptboost.model.classifier import AnyHead
 from promptboost.model.difference import Difference
 from promptboost.model.explanation import SHOWN, explain_rows
+from promptboost.model.scores import ClassKey
 from promptboost.runs.bench import Bench, Effect, Flip, add_looks
 from promptboost.runs.draft import Draft, draft_folder, read_draft
 from promptboost.runs.edit import Edited, edit_run, edited_head
@@ -123,12 +124,12 @@ class Workbench:
         raise SettingError(f"there is no version {version!r}")
 
     def _key(self, text: _Text) -> int:
+        return hash(self._class_keys(text))
+
+    def _class_keys(self, text: _Text) -> tuple[ClassKey, ...]:
         ensemble, changes = text
-        return hash(
-            tuple(
-                (name, tuple(ensemble.prompts(name).items())) for name in ensemble.class_names
-            )
-        ) ^ hash(tuple(self.bench.originals(changes).items()))
+        known = self.bench.known_names(self.bench.originals(changes))
+        return self.bench.scores.class_keys(ensemble, known)
 
     def _look(self, text: _Text) -> None:
         """Count a text that was never measured before."""
@@ -189,12 +190,12 @@ class Workbench:
 
     def state(self) -> dict[str, Any]:
         """Return everything the page shows after an edit, as plain data."""
-        effect = self.bench.between((self.bench.ensemble, ()), self._now)
+        effect = self.bench.between((self.bench.ensemble, ()), self._now, _FLIPS)
         back = {old: new for new, old in self.bench.originals(self.draft.changes).items()}
         step = None
         if self._last is not None:
             told, before = self._last
-            step = {"told": told, **_figures(self.bench.between(before, self._now), back)}
+            step = {"told": told, **_figures(self.bench.between(before, self._now, 0), back)}
         return {
             "run": self.run.resolve().name,
             "encoder": self.bench.ensemble.encoder_id,
@@ -218,11 +219,19 @@ class Workbench:
     def _classes(self, effect: Effect) -> list[dict[str, Any]]:
         originals = self.bench.originals(self.draft.changes)
         known = self.bench.known_names(originals)
+        before = {
+            name: dict(key[0])
+            for name, key in zip(
+                self.bench.ensemble.class_names,
+                self._class_keys((self.bench.ensemble, ())),
+                strict=True,
+            )
+        }
         measured = {item.class_name: item for item in effect.classes}
         classes = []
-        for name in self.text.class_names:
+        for name, key in zip(self.text.class_names, self._class_keys(self._now), strict=True):
             item = measured.get(originals.get(name, ""))
-            was = self.bench.ensemble.prompts(known[name]) if name in known else {}
+            was = before[known[name]] if name in known else {}
             classes.append(
                 {
                     "name": name,
@@ -232,7 +241,7 @@ class Workbench:
                     "after": item.after if item else None,
                     "sentences": [
                         {"text": text, "share": share, "was": was.get(text)}
-                        for text, share in self.text.prompts(name).items()
+                        for text, share in key[0]
                     ],
                 }
             )
@@ -241,8 +250,7 @@ class Workbench:
     def _flips(self, effect: Effect, back: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
         found: dict[str, list[dict[str, Any]]] = {"right": [], "wrong": [], "other": []}
         for flip in effect.flips:
-            if len(found[flip.becomes]) < _FLIPS:
-                found[flip.becomes].append(_flip(flip, back))
+            found[flip.becomes].append(_flip(flip, back))
         return found
 
     def reasons(self) -> Iterator[dict[str, Any] | None]:
@@ -331,9 +339,7 @@ class Workbench:
         if self._head is None or self._head[0] != self.draft.revision:
             texts = self.text.texts()
             rows = embed_texts(self.bench.scores.source, texts)
-            made = edited_head(
-                self.bench.scores.head, self.embedder, self.text, self.draft.changes
-            )
+            made = edited_head(self.bench.scores.head, self.embedder, self.text, self.draft.changes)
             self._head = self.draft.revision, made, dict(zip(texts, rows, strict=True))
         return self._head[1], self._head[2]
 
@@ -363,7 +369,9 @@ class Workbench:
                 if self.bench.ensemble.has_fingerprint(lineage.parent_fingerprint) and edits:
                     changes = tuple(change for edit in edits for change in edit.changes)
                     last = edits[-1]
-                    found.append(Version(path.parent.name, changes, last.date, last.reason, last.after))
+                    found.append(
+                        Version(path.parent.name, changes, last.date, last.reason, last.after)
+                    )
         self._versions = sorted(found, key=lambda one: (one.date, one.name))
 
     def compare(self, before: str, after: str) -> dict[str, Any]:
@@ -373,7 +381,7 @@ class Workbench:
         for text in (one, other):
             self._look(text)
         self.draft.write(self.folder)
-        effect = self.bench.between(one, other)
+        effect = self.bench.between(one, other, _FLIPS)
         back = {old: new for new, old in self.bench.originals(other[1]).items()}
         return {
             "before": before,
@@ -439,9 +447,7 @@ class Workbench:
         questions = contrast_questions(one, other, _SUGGESTED)
         manner = Manner(workers=2, retries=Retries(attempts=2))
         cache = ReplyCache(self.folder / "replies.jsonl")
-        done = generate_pool(
-            questions, self.model, cache, per_class=_SUGGESTED, manner=manner
-        )
+        done = generate_pool(questions, self.model, cache, per_class=_SUGGESTED, manner=manner)
         if not done.sentences:
             failed = [*done.answers.failed.values(), done.answers.stopped]
             why = next(filter(None, failed), "its replies held no sentences")
@@ -459,7 +465,7 @@ class Workbench:
                 change = Change(kind="add", class_name=name, sentence=text, share=_SHARE)
                 after = change.apply(self.text), (*self.draft.changes, change)
                 self._look(after)
-                effect = self.bench.between(self._now, after)
+                effect = self.bench.between(self._now, after, 0)
                 back = {old: new for new, old in self.bench.originals(after[1]).items()}
                 figures = _figures(effect, back)
                 found.append({"class": name, "text": text, "share": _SHARE, **figures})
@@ -503,14 +509,13 @@ def open_workbench(
 
 
 def _figures(effect: Effect, back: Mapping[str, str]) -> dict[str, Any]:
-    kinds = [flip.becomes for flip in effect.flips]
     return {
         "images": effect.images,
         "before": effect.before,
         "after": effect.after,
-        "changed": len(kinds),
-        "right": kinds.count("right"),
-        "wrong": kinds.count("wrong"),
+        "changed": effect.changed,
+        "right": effect.mended,
+        "wrong": effect.broken,
         "left_out": effect.left_out,
         "paying": [
             {
@@ -541,4 +546,3 @@ def _checked_name(name: str) -> str:
             f"{name!r} is no name for a version: letters, digits, and . _ - + between them"
         )
     return name
-

@@ -325,4 +325,3 @@ def serve_workbench(
     with listen("127.0.0.1", port) as listening:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/#{chosen}"
         Server(app, desk, lambda: started(address)).run(sockets=[listening])
-
