@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,10 +156,13 @@ def measured(images: int, sentences: int, classes: int) -> dict[str, Any]:
             thread.join()
     beside = {"open": page.milliseconds.pop("open"), "reasons": page.milliseconds.pop("reasons")}
     every = [value for values in page.milliseconds.values() for value in values]
-    quantiles: Callable[[list[float]], dict[str, float]] = lambda values: {
-        "p50_ms": round(float(np.percentile(values, 50)), 1),
-        "p95_ms": round(float(np.percentile(values, 95)), 1),
-    }
+
+    def quantiles(values: list[float]) -> dict[str, float]:
+        return {
+            "p50_ms": round(float(np.percentile(values, 50)), 1),
+            "p95_ms": round(float(np.percentile(values, 95)), 1),
+        }
+
     return {
         "images": images,
         "sentences": sentences,

@@ -111,7 +111,8 @@ def test_flips_and_influences_are_exact(bench):
     images = bench.state["effect"]["images"]
     tried = 0
     for name, sentences in reasons["sentences"].items():
-        assert list(sentences) and set(sentences) == set(bench.sentences(name))
+        assert list(sentences)
+        assert set(sentences) == set(bench.sentences(name))
         for text, counts in list(sentences.items())[:2]:
             if counts is None:
                 assert (
@@ -147,7 +148,8 @@ def test_an_image_is_explained_and_follows_the_edits(bench):
     assert again["revision"] == bench.state["revision"]
     image = bench.desk.workbench.bench.images[0]
     held = bench.post_json("/api/explain", {"image": image}).json
-    assert held["held_out"] and held["label"] is not None
+    assert held["held_out"]
+    assert held["label"] is not None
     small = bench.get(f"/api/thumbnail?image={image}")
     assert (small.status, small.headers["content-type"]) == (200, "image/jpeg")
     assert small.body.startswith(b"\xff\xd8")
@@ -337,7 +339,8 @@ def test_other_pages_and_names_do_not_get_in(bench):
         assert page.status == 200
         assert page.headers["content-type"].startswith(kind)
         policy = page.headers["content-security-policy"]
-        assert "default-src 'none'" in policy and "unsafe" not in policy
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
         assert page.headers["x-content-type-options"] == "nosniff"
         assert bench.get(path, headers={"Host": "evil.example"}).status == 421
     assert bench.read()["undo"] == 0

@@ -42,7 +42,7 @@ class Bench(Client):
 
     @property
     def address(self):
-        return f"http://127.0.0.1:{self.port}/#{self.token}"
+        return f"http://127.0.0.1:{self.port}/#token={self.token}"
 
 
 @contextmanager

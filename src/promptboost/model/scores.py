@@ -198,7 +198,7 @@ class SentenceScores:
     def two_best(
         self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64], NDArray[np.intp]]:
-        """Return each image's best logit and its class, then the best of the other classes and its class."""
+        """Return each image's best logit and its class, then the same of the other classes."""
         keys = self.class_keys(ensemble, originals)
         number = len(self.embeddings)
         best, second = np.full(number, -np.inf), np.full(number, -np.inf)

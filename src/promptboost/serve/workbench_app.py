@@ -323,5 +323,5 @@ def serve_workbench(
     desk = Desk(workbench)
     app = create_workbench_app(desk, chosen)
     with listen("127.0.0.1", port) as listening:
-        address = f"http://127.0.0.1:{listening.getsockname()[1]}/#{chosen}"
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}/#token={chosen}"
         Server(app, desk, lambda: started(address)).run(sockets=[listening])

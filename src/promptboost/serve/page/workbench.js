@@ -6,9 +6,12 @@ const $ = (id) => document.getElementById(id);
 const POLL = 2000;
 const FRESH = "Open the address that the command printed: it holds the key to this page.";
 
-let token = location.hash.slice(1) || sessionStorage.getItem("token") || "";
-if (token) sessionStorage.setItem("token", token);
-if (location.hash) history.replaceState(null, "", location.pathname);
+const given = () => (location.hash.match(/^#token=(.+)$/) || [])[1];
+const token = given() || sessionStorage.getItem("token") || "";
+if (given()) {
+  sessionStorage.setItem("token", token);
+  history.replaceState(null, "", location.pathname); // it does not stay in the address
+}
 
 let state = null; // as the server told it last
 let reasons = null; // what each sentence does, of one revision
@@ -551,7 +554,7 @@ addEventListener("keydown", (event) => {
     if (back ? state.undo : state.redo) change(back ? "/api/undo" : "/api/redo");
   }
 });
-addEventListener("hashchange", () => { if (location.hash) location.reload(); });
+addEventListener("hashchange", () => { if (given()) location.reload(); });
 
 (async () => {
   if (!token) return ($("wait").textContent = FRESH);
