@@ -110,3 +110,25 @@ def test_hostile_names_do_nothing_to_a_terminal(run, capsys):
     code, out, err = typed(capsys, "edit", run, "-o", "run2", "--add", "sea=\x1b[2Jwaves")
     assert "\x1b" not in out + err
     assert code in (0, 2)
+
+
+def test_held_out_images_are_measured_again_and_the_last_part_at_the_end(run, capsys):
+    typed(
+        capsys, "edit", run, "-o", "run2", "--rename-class", "leaf=grass", "--drop-class", "night"
+    )
+    code, out, _ = typed(capsys, "evaluate", "run2", "--held-out", "--json")
+    shown = json.loads(out)
+    assert code == 0
+    assert shown["held_out"] == {"part": "shown", "looks": 2, "final_looks": 0}
+    code, out, _ = typed(capsys, "evaluate", "run2", "--held-out", "--final", "--json")
+    final = json.loads(out)
+    assert code == 0
+    assert final["held_out"] == {"part": "final", "looks": 2, "final_looks": 1}
+    assert shown["images"] + final["images"] == 12  # without those of the class that was dropped
+    assert {row["class"] for row in final["per_class"]} == {"ember", "grass", "sea"}
+    code, out, _ = typed(capsys, "evaluate", "run2", "--held-out", "--final")
+    assert "held out and kept back, looked at 2 times" in out
+    for arguments in (["evaluate", run], ["evaluate", run, "images", "--final"]):
+        code, _, err = typed(capsys, *arguments)
+        assert code == 2
+        assert "--held-out" in err

@@ -1,15 +1,17 @@
 """``promptboost edit``."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from promptboost.cli.options import allow_download_option, embeds, run_argument
-from promptboost.cli.output import Output, percent, plain, speaks, table
+from promptboost.cli.output import Command, Output, percent, plain, speaks, table
 from promptboost.errors import command_name
 
 if TYPE_CHECKING:
+    from promptboost.model.change import Change
     from promptboost.runs.edit import Edited
 
 _EXAMPLES = """
@@ -22,7 +24,7 @@ promptboost edit run -o run2 --add-class "owl=an owl at night." --add-class "owl
 _FLIPS, _PAYING = 12, 10
 
 
-def _several(name: str, metavar: str, text: str) -> Any:
+def _several(name: str, metavar: str, text: str) -> Callable[[Command], Command]:
     return click.option(f"--{name}", multiple=True, metavar=metavar, help=text)
 
 
@@ -96,13 +98,14 @@ def edit(
     out.result(_record(edited), lambda: _summary(edited))
 
 
-def _changes(typed: dict[str, tuple[str, ...]], class_names: tuple[str, ...]) -> "list[Any]":
+def _changes(typed: dict[str, tuple[str, ...]], class_names: tuple[str, ...]) -> "list[Change]":
     """Read the edits as they were typed; later ones know the classes that earlier ones made."""
     import msgspec
 
     from promptboost.model.change import Kind, parse_change
 
-    names, changes = list(class_names), []
+    names = list(class_names)
+    changes: list[Change] = []
     order = ("rename-class", "drop-class", "add-class", "remove", "add", "weight")
     assert set(order) < set(get_args(Kind))
     for kind in order:

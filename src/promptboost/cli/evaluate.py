@@ -25,7 +25,17 @@ _MOVED = {
 
 @click.command(name="evaluate")
 @run_argument
-@click.argument("data")
+@click.argument("data", required=False)
+@click.option(
+    "--held-out",
+    is_flag=True,
+    help="Measure on the images that the fit held out, but for a third that is kept back.",
+)
+@click.option(
+    "--final",
+    is_flag=True,
+    help="With --held-out: on the third that was kept back. Do it once, at the end.",
+)
 @click.option("--encoder", help="See with another encoder than the run was fitted on.")
 @click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
 @min_probability_option
@@ -35,7 +45,9 @@ _MOVED = {
 def evaluate(
     out: Output,
     run: Path,
-    data: str,
+    data: str | None,
+    held_out: bool,
+    final: bool,
     encoder: str | None,
     text_only: bool,
     min_probability: float | None,
@@ -46,13 +58,23 @@ def evaluate(
     """Measure a run on other labelled images.
 
     DATA is as for fit. If it has a split called test, that is used, else all of it: images that
-    the run learnt from would flatter it.
+    the run learnt from would flatter it. With --held-out, DATA need only be given if the images of the
+    fit were moved. Looks at held-out images are counted: whoever edits until they are answered rightly has
+    used them up.
     """
+    from promptboost.errors import SettingError
     from promptboost.runs.evaluate import evaluate_run
+
+    if data is None and not held_out:
+        raise SettingError("give images to measure on, or --held-out for those of the fit")
+    if final and not held_out:
+        raise SettingError("--final goes with --held-out")
 
     figures = evaluate_run(
         run,
         data,
+        held_out=held_out,
+        final=final,
         encoder=encoder,
         text_only=text_only,
         min_probability=min_probability,
@@ -99,6 +121,17 @@ def _summary(figures: dict[str, Any]) -> str:
         counts = f"answered {sure['answered']}, unsure {figures['images'] - sure['answered']}"
         methods += f"\n\nboosted at {sure['min_probability']:g}: {part} ({counts})"
     heading = f"{figures['images']} images, encoder {plain(figures['encoder'])}"
+    if held_out := figures.get("held_out"):
+        which = (
+            "held out and kept back"
+            if held_out["part"] == "final"
+            else "held out, one part of them"
+        )
+        times = held_out["final_looks" if held_out["part"] == "final" else "looks"]
+        looked = f"looked at {times} {'time' if times == 1 else 'times'}"
+        heading = (
+            f"{figures['images']} images, {which}, {looked}, encoder {plain(figures['encoder'])}"
+        )
     return f"{heading}\n\n{methods}\n\n{classes}"
 
 

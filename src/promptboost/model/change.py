@@ -114,10 +114,10 @@ def parse_change(kind: Kind, text: str, class_names: Sequence[str]) -> Change:
     if kind == "drop-class":
         return Change(kind=kind, class_name=text)
     if kind == "add-class":
-        name, equals, sentence = text.partition("=")
+        new, equals, sentence = text.partition("=")
         if not equals:
             raise SettingError(f"--add-class {text!r}: type the name, =, and a sentence about it")
-        return Change(kind=kind, class_name=name, sentences=(sentence,))
+        return Change(kind=kind, class_name=new, sentences=(sentence,))
     name, rest = _class_before(text, class_names)
     if kind == "remove":
         return Change(kind=kind, class_name=name, sentence=text if name is None else rest)

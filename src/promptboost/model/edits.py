@@ -171,7 +171,7 @@ def add(
 def weigh(
     ensemble: "PromptEnsemble", class_name: str, sentence: str, share: float
 ) -> "PromptEnsemble":
-    """Give a sentence a share in the score of its class, in every round that has it.
+    """Set the share of a sentence in the score of its class, in every round that has it.
 
     The others keep their proportions. Copies are whole numbers, so all are multiplied until the share is
     met within a thousandth.

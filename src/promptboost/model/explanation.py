@@ -142,10 +142,14 @@ class Explanation:
             if record.get("left_out"):
                 text = f"{int(record['left_out'])} other sentences together"
                 parts.append(Contribution("", text, float(record["others"]), 0.0, 0.0))
-            numbers = ("margin", "residual", "probability", "against_probability")
             return cls(
-                **{name: str(record[name]) for name in ("image", "answer", "against")},
-                **{name: float(record[name]) for name in numbers},
+                image=str(record["image"]),
+                answer=str(record["answer"]),
+                against=str(record["against"]),
+                margin=float(record["margin"]),
+                residual=float(record["residual"]),
+                probability=float(record["probability"]),
+                against_probability=float(record["against_probability"]),
                 contributions=tuple(parts),
                 removals=tuple(str(text) for text in record["changes"]["removals"]),
             )

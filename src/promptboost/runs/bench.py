@@ -169,9 +169,11 @@ class Bench:
         of_classes = zip(self.class_names, counts, *shares, strict=True)
         images = int(remain.sum())
         rows = (self.labels, before_place, after_place, right[0], right[1])
+        accuracies = [float(one.sum() / images) if images else None for one in right]
         return Effect(
             images,
-            *(float(one.sum() / images) if images else None for one in right),
+            before=accuracies[0],
+            after=accuracies[1],
             flips=tuple(
                 Flip(
                     self.images[i],

@@ -1,7 +1,7 @@
 """How good a run is on other labelled images, and its text on another encoder."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from promptboost.evaluation.measures import (
 from promptboost.evaluation.overlap import Inspection, inspect, inspect_known
 from promptboost.evaluation.world import pool_for
 from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model.change import original_names
 from promptboost.model.classifier import (
     AnyHead,
     check_head_file,
@@ -35,6 +36,8 @@ from promptboost.model.classifier import (
 )
 from promptboost.model.residual import fit_residual
 from promptboost.pool import PromptPool
+from promptboost.runs.bench import add_looks, held_out_images, shown_part
+from promptboost.runs.lineage import Lineage
 from promptboost.runs.predict import Predictor
 from promptboost.runs.results import TransferResult, flat_answer, method_answer, old_names
 from promptboost.runs.run_folder import RunFolder
@@ -42,8 +45,10 @@ from promptboost.runs.run_folder import RunFolder
 
 def evaluate_run(
     run: Path,
-    source: str,
+    source: str | None,
     *,
+    held_out: bool = False,
+    final: bool = False,
     encoder: str | None = None,
     text_only: bool = False,
     min_probability: float | None = None,
@@ -53,6 +58,10 @@ def evaluate_run(
     allow_download: bool = False,
 ) -> dict[str, Any]:
     """Measure a run on labelled images: the split ``test`` if there is one, else all.
+
+    With `held_out`, those that the run held out are measured on: the part that edits are measured on too
+    or, with `final`, the one kept back until the end. `source` may say where they are now. Each look is
+    counted.
 
     With `min_probability`, measure also what is left if less probable answers are not given.
     """
@@ -75,10 +84,15 @@ def evaluate_run(
 
     classifier = folder.steady(read).classifier
     names, embedder, head = classifier.class_names, classifier.embedder, classifier.head
-    data = load_data(source, progress=progress)
-    if "test" in data.splits:
-        data = data.of_split("test")
-    data = with_classes(data, names)
+    lineage = None
+    if held_out:
+        data = with_classes(_part(folder, source, final=final, progress=progress), names)
+        lineage = add_looks(run, **{"final_looks" if final else "looks": 1})
+    else:
+        data = load_data(source or str(folder.source), progress=progress)
+        if "test" in data.splits:
+            data = data.of_split("test")
+        data = with_classes(data, names)
     inspection = inspect_run(folder, data)
     leaked = None if inspection is None else inspection.leaked
     rows, labels = embedder.originals(data), data.labels
@@ -100,9 +114,21 @@ def evaluate_run(
         "per_class": [flat_answer(item) for item in by_class],
         "confusions": [old_names(pair) for pair in msgspec.to_builtins(mixed)],
     }
+    if lineage is not None:
+        counts = {"looks": lineage.looks, "final_looks": lineage.final_looks}
+        record["held_out"] = {"part": "final" if final else "shown", **counts}
     if min_probability is not None:
         record["sure"] = msgspec.to_builtins(coverage(chances, labels, min_probability))
     return old_names(record)
+
+
+def _part(folder: RunFolder, source: str | None, *, final: bool, progress: bool) -> Dataset:
+    """Return the part of a run's held-out images that is shown, or kept back, as the run calls them now."""
+    part = shown_part(held_out_images(folder, source, progress), final=final)
+    names = original_names(part.class_names, Lineage.read(folder.path).changes)
+    now = {old: new for new, old in names.items()}
+    kept = [replace(image, label=now[image.label]) for image in part.images if image.label in now]
+    return Dataset(tuple(kept), tuple(names), part.bad)
 
 
 def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
