@@ -182,8 +182,14 @@ def kept_bytes(file: Path, compute: Callable[[], bytes], size: int | None = None
     return computed
 
 
-def onnx_session(model: bytes | Path) -> Any:
-    """Make an ONNX model ready to run on the processor, in as many threads as there are cores.
+def asked_threads() -> int | None:
+    """Return how many threads OMP_NUM_THREADS asks for; None where it does not."""
+    number = os.environ.get("OMP_NUM_THREADS", "")
+    return int(number) if number.isdecimal() else None
+
+
+def onnx_session(model: bytes | Path, threads: int | None = None) -> Any:
+    """Make an ONNX model ready to run on the processor, by default in as many threads as there are cores.
 
     OMP_NUM_THREADS sets another number, as it does for torch.
     """
@@ -193,8 +199,7 @@ def onnx_session(model: bytes | Path) -> Any:
     options.log_severity_level = 3  # its hints on how a file was exported are not the user's
     # Threads that wait in a loop take the cores from those that decode the next images.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if (threads := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
-        options.intra_op_num_threads = int(threads)
+    options.intra_op_num_threads = threads or asked_threads() or 0
     source = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 

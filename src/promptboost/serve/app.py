@@ -136,9 +136,10 @@ def create_app(
     )
     app.state.service = service
     _add_errors(app, service)
+    _add_predict(app, service)  # first: addresses are looked up in this order
     _add_health(app, service)
     _add_runs(app, service)
-    _add_predict(app, service)
+    _add_reload(app, service, token is not None)
     app.include_router(inference.router(service))
     _describe(app, token is not None)
     app.add_middleware(Gate, service=service, token=token, hosts=hosts)
@@ -235,6 +236,8 @@ def _add_runs(app: FastAPI, service: Service) -> None:
             return Response(page, media_type="text/html")
         return Response(text, media_type="text/markdown")
 
+
+def _add_reload(app: FastAPI, service: Service, has_token: bool) -> None:
     @app.post(
         "/reload",
         responses={
@@ -245,6 +248,8 @@ def _add_runs(app: FastAPI, service: Service) -> None:
         summary="Load runs again whose files have changed",
     )
     async def reload() -> Response:
+        if not has_token:
+            raise RequestError(403, "token", "a server without a token is not told to reload")
         outcomes = await asyncio.to_thread(service.reload)
         answer: dict[str, Any] = {"runs": outcomes, "error": None}
         broken = [outcome["name"] for outcome in outcomes if outcome["outcome"] == "broken"]
@@ -307,7 +312,7 @@ async def _predicted(
     if not seen:
         first = outcomes[0]
         status = first.status if isinstance(first, RequestError) else 422
-        raise RequestError(status, "image", f"{images[0][0]}: {first}")
+        raise RequestError(status, "no image left", f"{images[0][0]}: {first}")
     names = version.head.class_names
     answers = [
         image_answer(name, names, outcome.probabilities, options)

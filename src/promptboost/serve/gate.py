@@ -148,8 +148,6 @@ class Gate:
                 raise RequestError(
                     401, "token", "show the token of the server: Authorization: Bearer TOKEN"
                 )
-        elif path == "/reload":
-            raise RequestError(403, "token", "a server without a token is not told to reload")
         if self.service.stopping:
             raise RequestError(503, "stopping", "the server stops", retry_after=5)
 

@@ -1,5 +1,6 @@
 """The Open Inference Protocol, version 2: health, metadata and inference, as other servers speak it."""
 
+import asyncio
 from collections.abc import Sequence
 from itertools import chain
 from typing import Annotated, Any
@@ -230,7 +231,10 @@ async def _inferred(service: Service, run: ServedRun, message: InferMessage) -> 
             422, "request", f"send one tensor: {IMAGE} of BYTES, or {EMBEDDING} of FP32"
         )
     answered = _all_answered(outcomes)
-    outputs = [_output(name, version, answered) for name in dict.fromkeys(wanted)]
+    # Explanations take a while, and others wait for the event loop.
+    outputs = await asyncio.to_thread(
+        lambda: [_output(name, version, answered) for name in dict.fromkeys(wanted)]
+    )
     return InferAnswer(run.name, str(version.number), outputs, message.id)
 
 
@@ -277,7 +281,7 @@ def _all_answered(outcomes: Sequence[Outcome]) -> list[Answered]:
     for number, outcome in enumerate(outcomes, start=1):
         if not isinstance(outcome, Answered):
             status = outcome.status if isinstance(outcome, RequestError) else 422
-            raise RequestError(status, "image", f"image {number}: {outcome}")
+            raise RequestError(status, "no image left", f"image {number}: {outcome}")
         answered.append(outcome)
     return answered
 

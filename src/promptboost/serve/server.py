@@ -14,6 +14,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from threadpoolctl import threadpool_limits
 
 from promptboost.errors import SettingError, place
 from promptboost.files import read_text
@@ -102,7 +103,9 @@ def serve(
         bound, number = listening.getsockname()[:2]
         bound = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)
         address = f"http://{f'[{bound}]' if ':' in bound else bound}:{number}"
-        Server(app, service, lambda: started(address)).run(sockets=[listening])
+        # The products of a batch are small: threads that wait for the next take more than they save.
+        with threadpool_limits(1, user_api="blas"):
+            Server(app, service, lambda: started(address)).run(sockets=[listening])
 
 
 def greeting(service: Service, address: str, has_token: bool) -> str:

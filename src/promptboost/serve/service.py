@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.embedder import Embedder
-from promptboost.encoders.runtime import hash_bytes
+from promptboost.encoders.runtime import asked_threads, hash_bytes
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import PromptBoostError, RunError, SettingError, few, without_place
 from promptboost.files import Stamp, file_stamp, read_bytes
@@ -104,8 +105,8 @@ def named_runs(given: Iterable[str]) -> dict[str, Path]:
 
     Examples
     --------
-    >>> named_runs(["runs/pets", "old=runs/pets-1"])
-    {'pets': PosixPath('runs/pets'), 'old': PosixPath('runs/pets-1')}
+    >>> list(named_runs(["runs/pets", "old=runs/pets-1"]))
+    ['pets', 'old']
     """
     runs: dict[str, Path] = {}
     for text in given:
@@ -240,9 +241,13 @@ class Service:
         stamps = run.stamps()
         try:
             version = self._load(run.path, run.current.number + 1)
-        except (PromptBoostError, OSError, MemoryError) as error:
+        except Exception as error:  # whatever it is, the old version is sound
             # As Python writes it: a terminal obeys nothing that a damaged or forged file holds.
-            _log.error("%s: the new version cannot be loaded: %r", run.name, str(error))
+            _log.error(
+                "%s: the new version cannot be loaded: %r",
+                run.name,
+                f"{type(error).__name__}: {error}",
+            )
             run.broken = stamps
             run.problem = (
                 f"the files have changed and cannot be loaded; version {run.current.number} goes on "
@@ -295,7 +300,12 @@ class Service:
 
     def _open(self, name: str) -> Batcher:
         embedder = Embedder.open(name, cache=self._cache, progress=False, device=self._device)
-        return Batcher(embedder, self.limits, self.metrics, name)
+        encoders = 1
+        if hasattr(embedder.encoder, "image_threads"):
+            # On a processor, a batch for each core takes less of it than all cores for one batch.
+            embedder.encoder.image_threads = 1
+            encoders = asked_threads() or os.cpu_count() or 1
+        return Batcher(embedder, self.limits, self.metrics, name, encoders=encoders)
 
     def _start(self, batcher: Batcher) -> None:
         if not batcher.started:

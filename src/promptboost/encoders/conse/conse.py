@@ -131,6 +131,9 @@ class ConseEncoder:
 
     dim = 384
     causal_text = False
+    #: Threads that one batch of images is computed in; set it before the first. Several batches may be
+    #: computed at once, which with one thread each takes less of the processor.
+    image_threads: int | None = None
 
     def __init__(
         self, variant: ConseVariant, temperature: float, template: str, device: str | None
@@ -208,7 +211,7 @@ class ConseEncoder:
             return graphs.efficientnet_graph(read_checkpoint(self._image_file, digest), size)
 
         file = self._kept / f"image-{digest}-{size}-{graphs.VERSION}"
-        return ImageNetClassifier(kept_bytes(file, build), size)
+        return ImageNetClassifier(kept_bytes(file, build), size, self.image_threads)
 
     @cached_property
     def _sentences(self) -> SentenceEncoder:

@@ -32,9 +32,9 @@ def square_pixels(image: "Image", size: int) -> NDArray[np.uint8]:
 class ImageNetClassifier:
     """EfficientNet-Lite as ONNX, which maps pixels of `size` × `size` to logits."""
 
-    def __init__(self, model: bytes, size: int) -> None:
+    def __init__(self, model: bytes, size: int, threads: int | None = None) -> None:
         self.size = size
-        self._session = onnx_session(model)
+        self._session = onnx_session(model, threads)
 
     def logits(self, images: Iterable["Image"]) -> NDArray[np.float32]:
         """Classify images: one row of 1000 logits each."""
