@@ -132,7 +132,7 @@ class Desk:
         bench, parts = self.workbench, iter(self.workbench.reasons())
         revision = bench.draft.revision
         while True:
-            answer = await self.do(next, parts)
+            answer: dict[str, Any] | None = await self.do(parts.__next__)
             if bench.draft.revision != revision:
                 raise RequestError(409, "stale", "the draft has been edited since")
             if answer is not None:
