@@ -303,21 +303,21 @@ function thumbnail(image, alt) {
   return node;
 }
 
-function flipGroups(flips, figures, kind) {
+function flipGroups(flips, figures, kind, most) {
   const groups = [["wrong", "Now wrong", figures.wrong], ["right", "Now right", figures.right],
     ["other", "Wrong as before, another way", figures.changed - figures.right - figures.wrong]];
   return groups.filter(([name]) => flips[name].length).map(([name, title, number]) => el("div", {},
     el("h3", { class: name === "wrong" ? "bad" : name === "right" ? "good" : "", textContent: `${title}: ${number}` }),
-    el("ul", { class: "thumbs" }, ...flips[name].slice(0, 12).map((flip) => {
+    el("ul", { class: "thumbs" }, ...flips[name].slice(0, most).map((flip) => {
       const made = button("", `${kind}:${flip.image}`, () => explain({ image: flip.image }, null), { title: `${flip.image}: why?` });
       made.append(thumbnail(flip.image, ""), el("span", { class: "soft", textContent: `is ${flip.label}` }), el("br"),
         el("span", { textContent: `${flip.before} → ${flip.after}` }));
       return el("li", {}, made);
-    }), number > 12 ? el("li", { class: "soft small", textContent: `and ${number - 12} more` }) : null)));
+    }), number > most ? el("li", { class: "soft small", textContent: `and ${number - most} more` }) : null)));
 }
 
 function showFlips() {
-  const groups = flipGroups(state.effect.flips, state.effect, "flip");
+  const groups = flipGroups(state.effect.flips, state.effect, "flip", 12);
   fill($("flip-list"), ...(groups.length ? groups : [el("p", { class: "soft small", textContent: state.undo
     ? "No image has another answer than in the run." : "Edit a sentence: the images that get another answer are shown here." })]));
 }
@@ -434,6 +434,7 @@ function showExplanation() {
     el("span", { class: "lean", vars: { size: Math.abs(part.value) / widest } }, el("i", { class: part.value > 0 ? "for" : "against" })),
     el("span", {}, part.of ? button(part.text, `why:${part.of}:${part.text}`, () => select(part.of, part.text), { class: "link" }) : part.text,
       part.of ? el("span", { class: "of", textContent: ` ${part.of}` }) : null))));
+  $("spoken").textContent = `${why.image}: ${why.answer} rather than ${why.against}, ${percent(why.probability)} against ${percent(why.against_probability)}`;
   keepFocus(() => fill($("explanation"), head, el("p", { class: "meta small", textContent: `${why.image}` }), list,
     why.told.length ? el("ul", { class: "told" }, ...why.told.map((line) => el("li", { textContent: line }))) : null));
 }
@@ -483,11 +484,12 @@ function showComparison() {
     if (moved.length > 3) lines.push(["soft", `± ${name}: ${moved.length - 3} more shares`]);
   }
   if (!lines.length) lines.push(["soft", "The sentences are the same."]);
+  $("spoken").textContent = `${percent(effect.before)} before, ${percent(effect.after)} after`;
   fill($("comparison"),
     el("p", { textContent: `${count(effect.changed, "image")} changed, ${effect.right} now right, ${effect.wrong} now wrong.` }),
     el("div", { class: "columns" }, el("div", {}, table), el("div", {}, el("h3", { textContent: "Sentences" }),
       el("ul", { class: "diff" }, ...lines.map(([name, textContent]) => el("li", { class: name, textContent })))),
-    el("div", {}, ...flipGroups(effect.flips, effect, "compared"))));
+    el("div", {}, ...flipGroups(effect.flips, effect, "compared", 6))));
 }
 
 // --- dialogs ------------------------------------------------------------------------------------
