@@ -4,12 +4,14 @@ Run ``python -m benchmarks.workbench [IMAGES] [SENTENCES] [CLASSES]``: 50,000, 1
 Embeddings are random, of 512 numbers; everything else is what ``promptboost workbench`` runs: the bench,
 the draft in a file, the server. Every kind of edit is made many times; only a sentence that is new is
 embedded, here by a function that takes no time. Prints JSON: milliseconds at the median and the 95th
-percentile, for each kind and for all, and the memory of the process.
+percentile, for each kind and for all; how much of that the processor worked, server and client together,
+which other programs do not change; and the memory of the process.
 """
 
 import hashlib
 import http.client
 import json
+import queue
 import random
 import sys
 import tempfile
@@ -28,8 +30,7 @@ from promptboost.model.scores import SentenceScores
 from promptboost.runs.bench import Bench
 from promptboost.runs.lineage import Lineage
 from promptboost.runs.workbench import Workbench
-from promptboost.serve.server import Server, listen
-from promptboost.serve.workbench_app import Desk, create_workbench_app
+from promptboost.serve.workbench_app import serve_workbench
 
 DIM = 512
 REPEATS = 12
@@ -79,15 +80,18 @@ class Page:
         self._wire = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
         self.state: dict[str, Any] = {}
         self.milliseconds: dict[str, list[float]] = {}
+        self.worked: list[float] = []
 
     def ask(self, kind: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         content = None if body is None else json.dumps(body)
         headers = {"Authorization": f"Bearer {TOKEN}"}
-        start = time.perf_counter()
+        start, before = time.perf_counter(), time.process_time()
         self._wire.request("GET" if content is None else "POST", path, content, headers)
         reply = self._wire.getresponse()
         found: dict[str, Any] = json.loads(reply.read())
         self.milliseconds.setdefault(kind, []).append(1000 * (time.perf_counter() - start))
+        if kind not in ("open", "reasons"):
+            self.worked.append(1000 * (time.process_time() - before))
         assert reply.status == 200, found
         return found
 
@@ -135,40 +139,36 @@ def memory() -> float:
     return float("nan")
 
 
+def quantiles(values: list[float]) -> dict[str, float]:
+    """Return the median and the 95th percentile."""
+    return {f"p{part}_ms": round(float(np.percentile(values, part)), 1) for part in (50, 95)}
+
+
 def measured(images: int, sentences: int, classes: int) -> dict[str, Any]:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        (root / "draft").mkdir()
-        desk = Desk(Workbench(root / "run", make_bench(images, sentences, classes), root / "draft"))
-        ready = threading.Event()
-        with listen("127.0.0.1", 0) as listening:
-            server = Server(create_workbench_app(desk, TOKEN), desk, ready.set)
-            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-            thread.start()
-            ready.wait()
-            page = Page(listening.getsockname()[1])
-            page.ask("open", "/api/state")
-            opened = time.perf_counter() - start
-            edit_all(page)
-            page.ask("reasons", "/api/reasons")
-            server.handle_exit(15, None)
-            thread.join()
-    beside = {"open": page.milliseconds.pop("open"), "reasons": page.milliseconds.pop("reasons")}
+        (draft := Path(folder, "draft")).mkdir()
+        bench = Workbench(Path(folder, "run"), make_bench(images, sentences, classes), draft)
+        address: queue.SimpleQueue[str] = queue.SimpleQueue()
+        options = {"token": TOKEN, "started": address.put, "stop": (stop := threading.Event())}
+        thread = threading.Thread(target=serve_workbench, args=(bench,), kwargs=options)
+        thread.start()
+        page = Page(int(address.get().split(":")[2].split("/")[0]))
+        page.ask("open", "/api/state")
+        opened = time.perf_counter() - start
+        edit_all(page)
+        page.ask("reasons", "/api/reasons")
+        stop.set()
+        thread.join()
+    beside = {kind: page.milliseconds.pop(kind) for kind in ("open", "reasons")}
     every = [value for values in page.milliseconds.values() for value in values]
-
-    def quantiles(values: list[float]) -> dict[str, float]:
-        return {
-            "p50_ms": round(float(np.percentile(values, 50)), 1),
-            "p95_ms": round(float(np.percentile(values, 95)), 1),
-        }
-
     return {
         "images": images,
         "sentences": sentences,
         "classes": classes,
         "edits": len(every),
         "edit_to_figures": quantiles(every),
+        "of_which_processor": quantiles(page.worked),
         **{kind: quantiles(values) for kind, values in page.milliseconds.items()},
         "influence_of_all_sentences_ms": round(beside["reasons"][0], 1),
         "seconds_to_open": round(opened, 1),

@@ -82,22 +82,21 @@ def test_the_figures_after_each_edit_are_those_of_the_edited_run(bench):
 
 
 def test_undo_and_redo_give_the_very_same_text(bench):
-    desk = bench.desk
-    texts = [desk.workbench.text.to_json()]
+    texts = [bench.workbench.text.to_json()]
     bench.edit("add", name="sea", sentence=REDDISH, share=0.5)
-    texts.append(desk.workbench.text.to_json())
+    texts.append(bench.workbench.text.to_json())
     bench.edit("rename-class", name="leaf", to="grass")
-    texts.append(desk.workbench.text.to_json())
+    texts.append(bench.workbench.text.to_json())
     figures = bench.state["effect"]
     bench.step("/api/undo")
-    assert desk.workbench.text.to_json() == texts[1]
+    assert bench.workbench.text.to_json() == texts[1]
     bench.step("/api/undo")
-    assert desk.workbench.text.to_json() == texts[0]
+    assert bench.workbench.text.to_json() == texts[0]
     assert bench.state["step"]["told"].startswith("undone: ")
     assert bench.step("/api/undo", 422).error == "there is nothing to undo"
     bench.step("/api/redo")
     bench.step("/api/redo")
-    assert desk.workbench.text.to_json() == texts[2]
+    assert bench.workbench.text.to_json() == texts[2]
     assert bench.state["effect"] == figures
     bench.step("/api/undo")
     bench.edit("add", name="leaf", sentence="a blade of grass")
@@ -146,7 +145,7 @@ def test_an_image_is_explained_and_follows_the_edits(bench):
     assert again["answer"] == "another name"
     assert again["margin"] == pytest.approx(why["margin"], abs=1e-6)
     assert again["revision"] == bench.state["revision"]
-    image = bench.desk.workbench.bench.images[0]
+    image = bench.workbench.bench.images[0]
     held = bench.post_json("/api/explain", {"image": image}).json
     assert held["held_out"]
     assert held["label"] is not None
@@ -167,10 +166,7 @@ def test_a_draft_outlives_the_server_and_another_fit_has_another(bench_run):
             assert client.state[name] == state[name], name
         client.step("/api/redo")
         assert client.of_class("grass")["was"] == "leaf"
-        assert (
-            client.state["looks"]
-            == Lineage.read(bench_run).looks + client.desk.workbench.draft.looks
-        )
+        assert client.state["looks"] == Lineage.read(bench_run).looks + client.workbench.draft.looks
     looks = Lineage.read(bench_run).looks
     assert (
         looks == 2
@@ -357,7 +353,7 @@ def test_the_page_is_small_and_loads_nothing_from_elsewhere(bench):
 
 
 def test_there_is_one_workbench_of_a_draft(bench):
-    folder = draft_folder(bench.run, bench.desk.workbench.bench.ensemble.fingerprint)
+    folder = draft_folder(bench.run, bench.workbench.bench.ensemble.fingerprint)
     found = []
 
     def enter():
@@ -387,7 +383,7 @@ def test_a_run_that_was_fitted_anew_meanwhile_is_not_saved_over(bench):
 
 def test_a_damaged_draft_is_not_thrown_away(bench_run):
     with on_workbench(bench_run) as client:
-        folder = client.desk.workbench.folder
+        folder = client.workbench.folder
     (folder / "draft.json").write_text('{"run": 1')
     with (
         pytest.raises(promptboost.errors.FileFormatError, match="move it away"),

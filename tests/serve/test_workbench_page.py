@@ -108,7 +108,7 @@ def points(text):
 def test_every_verb_shows_what_it_does(bench, visit):
     tab = visit(bench)
     before = tab.text("#accuracy")
-    tab.expect("#delta").to_have_text("as it was fitted")
+    tab.expect("#delta").to_have_text("the run as it is")
 
     tab.choose("sea")
     tab.page.fill("#add-text", RED)
@@ -220,6 +220,15 @@ def test_an_image_is_chosen_or_dropped_and_explained(bench, visit):
     tab.expect("#notice").to_contain_text("broken.png")
     tab.button("Close", "#notice").click()
     tab.expect("#notice").to_be_empty()
+
+
+def test_one_mistake_is_explained_against_the_right_class(bench, visit):
+    tab = visit(bench)
+    pair = bench.get("/api/reasons").json["confusions"][0]
+    tab.page.locator("#mixed-list .minis button").first.click()
+    tab.expect("#explanation").to_contain_text(f"wrong: it is {pair['true']}")
+    tab.expect("#explanation").to_contain_text(f"rather than {pair['true']}")
+    tab.expect("#explanation strong").to_have_text(pair["answered"])
 
 
 def test_a_reload_in_the_middle_loses_nothing(bench, visit):

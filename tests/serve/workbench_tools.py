@@ -1,5 +1,6 @@
 """A workbench on the loopback, as the command starts it, in a thread of the test."""
 
+import queue
 import threading
 from contextlib import contextmanager
 
@@ -8,8 +9,7 @@ from promptboost.runs.bench import open_bench
 from promptboost.runs.draft import draft_folder, only_editor
 from promptboost.runs.workbench import open_workbench
 from promptboost.serve.limits import Limits
-from promptboost.serve.server import Server, listen
-from promptboost.serve.workbench_app import Desk, create_workbench_app
+from promptboost.serve.workbench_app import serve_workbench
 from tests.serve.server_tools import TOKEN, Client
 
 
@@ -46,28 +46,30 @@ class Bench(Client):
 
 
 @contextmanager
-def on_workbench(run, *, model=None, limits=None, port=0, bench=None):
-    """Put a run on a workbench and serve it; the client has the desk, too."""
-    bench = bench or open_bench(run, progress=False, cache=False)
+def on_workbench(run, *, model=None, limits=None):
+    """Put a run on a workbench and serve it; the client has the bench, too."""
+    bench = open_bench(run, progress=False, cache=False)
     with only_editor(draft_folder(run, bench.ensemble.fingerprint)):
         opened = open_workbench(
             run, bench, model=model, finish=(write_report, write_card), options={"cache": False}
         )
-        desk = Desk(opened, Limits(stop_seconds=5.0, patience=2.0, **(limits or {})))
-        ready = threading.Event()
-        with listen("127.0.0.1", port) as listening:
-            server = Server(create_workbench_app(desk, TOKEN), desk, ready.set)
-            thread = threading.Thread(
-                target=server.run, kwargs={"sockets": [listening]}, daemon=True
-            )
-            thread.start()
-            assert ready.wait(30)
-            client = Bench(listening.getsockname()[1], TOKEN)
-            client.desk = desk
-            try:
-                client.read()
-                yield client
-            finally:
-                server.handle_exit(15, None)
-                thread.join(30)
-                assert not thread.is_alive()
+        address, stop = queue.SimpleQueue(), threading.Event()
+        options = {
+            "token": TOKEN,
+            "limits": Limits(stop_seconds=5.0, patience=2.0, **(limits or {})),
+            "started": address.put,
+            "stop": stop,
+        }
+        thread = threading.Thread(
+            target=serve_workbench, args=(opened,), kwargs=options, daemon=True
+        )
+        thread.start()
+        client = Bench(int(address.get(timeout=30).split(":")[2].split("/")[0]), TOKEN)
+        client.workbench = opened
+        try:
+            client.read()
+            yield client
+        finally:
+            stop.set()
+            thread.join(30)
+            assert not thread.is_alive()

@@ -17,6 +17,8 @@ from promptboost.model.votes import VotingHead
 _KEPT, _KEPT_BYTES = 256, 2**27
 #: Texts whose answers are kept: an edit is compared with what it came from.
 _TEXTS = 8
+#: Sentences that are scored one by one.
+_FEW = 4
 #: Images whose residual is worked out at once, in double precision.
 _BLOCK = 4096
 
@@ -96,7 +98,11 @@ class SentenceScores:
         if not new:
             return
         rows = embed_texts(self.source, new).astype(np.float32)
-        self._columns.update(zip(new, np.ascontiguousarray(rows @ self.embeddings.T), strict=True))
+        if len(new) <= _FEW:  # a product with one row reads the images once, and rearranges nothing
+            columns = [self.embeddings @ row for row in rows]
+        else:
+            columns = list(np.ascontiguousarray(rows @ self.embeddings.T))
+        self._columns.update(zip(new, columns, strict=True))
 
     def column(self, text: str) -> NDArray[np.float32]:
         """Return the cosine of each image with a sentence."""

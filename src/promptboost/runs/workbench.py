@@ -36,8 +36,8 @@ from promptboost.runs.run_folder import RunFolder
 
 #: Images of each kind that are shown of those with another answer.
 _FLIPS = 24
-#: Confusions, and classes that pay, that are told.
-_CONFUSIONS, _PAYING = 12, 6
+#: Confusions, images of each, and classes that pay, that are told.
+_CONFUSIONS, _MIXED, _PAYING = 12, 5, 6
 #: Images of the user's own that are remembered, so that an explanation follows the edits.
 _DROPPED = 8
 #: Sentences that a language model is asked for, about each class of a pair, and their share if taken.
@@ -268,6 +268,7 @@ class Workbench:
                 counts = [item.mended, item.broken, item.changed] if item.removable else None
                 sentences.setdefault(item.class_name, {})[item.prompt] = counts
             yield None
+        answers, places = self.bench.scores.answers(ensemble, known), ensemble.class_names.index
         blame = confusion_blame(
             self.bench.scores, ensemble, labels, most=_CONFUSIONS, originals=known
         )
@@ -282,6 +283,12 @@ class Workbench:
                     "sentences": [
                         {"class": name, "text": text, "value": value}
                         for name, text, value in item.sentences[:1]
+                    ],
+                    "images": [
+                        self.bench.images[place]
+                        for place in np.flatnonzero(
+                            (labels == places(item.true)) & (answers == places(item.answered))
+                        )[:_MIXED].tolist()
                     ],
                 }
                 for item in blame

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import binascii
 import secrets
+import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -16,6 +17,7 @@ import msgspec
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from threadpoolctl import threadpool_limits
 
 from promptboost.data.decode import ImageError, read_image
 from promptboost.encoders.embedder import WORKING_SIDE
@@ -97,14 +99,31 @@ class Desk:
         What is asked and edited.
     limits : Limits, optional
         Bounds on requests.
+    stop : threading.Event, optional
+        Set when the server shall stop.
     """
 
-    def __init__(self, workbench: Workbench, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        workbench: Workbench,
+        limits: Limits | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
         self.workbench = workbench
         self.limits = limits or Limits(max_bytes=32 * MIB, max_held=128 * MIB, stop_seconds=10.0)
         self.metrics = ServerMetrics()
-        self.stopping = False
+        self._stop = stop or threading.Event()
         self._thread = ThreadPoolExecutor(1, "workbench")
+
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing new is begun any more."""
+        return self._stop.is_set()
+
+    @stopping.setter
+    def stopping(self, value: bool) -> None:
+        if value:
+            self._stop.set()
 
     def reload(self) -> None:
         """Stop when the terminal is closed: there is nothing to load again."""
@@ -313,15 +332,20 @@ def serve_workbench(
     *,
     port: int = 0,
     token: str | None = None,
+    limits: Limits | None = None,
     started: Callable[[str], None] = lambda address: None,
+    stop: threading.Event | None = None,
 ) -> None:
     """Show a workbench on the loopback until told to stop; `started` is told the address to open.
 
-    The token is in the fragment of the address: it reaches the page, and never a server's log.
+    It stops on SIGTERM, on Ctrl-C, and when `stop` is set: in a thread there are no signals. The token is
+    in the fragment of the address: it reaches the page, and never a server's log.
     """
     chosen = token or secrets.token_urlsafe()
-    desk = Desk(workbench)
+    desk = Desk(workbench, limits, stop)
     app = create_workbench_app(desk, chosen)
     with listen("127.0.0.1", port) as listening:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/#token={chosen}"
-        Server(app, desk, lambda: started(address)).run(sockets=[listening])
+        # An edit is worked out in milliseconds: threads that wait for the next product would slow it down.
+        with threadpool_limits(1, user_api="blas"):
+            Server(app, desk, lambda: started(address)).run(sockets=[listening])

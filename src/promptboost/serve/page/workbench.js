@@ -189,7 +189,7 @@ function showFigures() {
   $("about").textContent = [state.encoder, count(state.classes.length, "class", "classes"), count(number, "sentence")].join(" · ");
   $("accuracy").textContent = percent(effect.after);
   const delta = (effect.after || 0) - (effect.before || 0);
-  $("delta").textContent = state.undo ? points(effect.before, effect.after) || "not measured" : "as it was fitted";
+  $("delta").textContent = state.undo ? points(effect.before, effect.after) || "not measured" : "the run as it is";
   $("delta").className = tone(delta);
   const parts = [`${percent(effect.before)} before`, `${count(effect.changed, "image")} changed`];
   if (effect.changed) parts.push(`${effect.right} now right`, `${effect.wrong} now wrong`);
@@ -242,6 +242,8 @@ function select(name, sentence = null) {
   selectedWas = state.classes.find((item) => item.name === name).was;
   shownSentence = sentence;
   keepFocus(() => { showClasses(); showSentences(); });
+  const list = $("class-list"), mine = list.querySelector("[aria-current]");
+  if (mine) list.scrollTop = Math.max(Math.min(list.scrollTop, mine.offsetTop), mine.offsetTop + mine.offsetHeight - list.clientHeight);
   if (sentence !== null) {
     const row = document.querySelector("#sentence-list .shown");
     if (row) { row.scrollIntoView({ block: "center" }); row.querySelector("input").focus({ preventScroll: true }); }
@@ -352,7 +354,13 @@ function showMixed() {
     return el("li", {}, el("div", { class: "row" },
       el("div", {}, el("div", {}, el("strong", { textContent: pair.true }), " taken for ", el("strong", { textContent: pair.answered }), `: ${count(pair.count, "image")}`),
         blamed ? el("div", { class: "meta" }, el("span", {}, "most to blame: ",
-          button(blamed.text, `blame:${blamed.class}:${blamed.text}`, () => select(blamed.class, blamed.text), { class: "link" }))) : null),
+          button(blamed.text, `blame:${blamed.class}:${blamed.text}`, () => select(blamed.class, blamed.text), { class: "link" }))) : null,
+        el("div", { class: "minis" }, ...pair.images.map((image) => {
+          const why = `${image}: why ${pair.answered}?`;
+          const made = button("", `mini:${image}`, () => explain({ image }, null), { title: why, "aria-label": why });
+          made.append(thumbnail(image, ""));
+          return made;
+        }))),
       grow_), mine && grown.items ? suggestions() : null);
   }) : [el("li", { class: "soft", textContent: reasons ? "No class is taken for another." : "…" })]));
 }
