@@ -141,12 +141,21 @@ class Workbench:
     def write_looks(self) -> None:
         """Write the looks into the run; where that cannot be done, they stay with the draft."""
         self.draft.write(self.folder)
-        if self.draft.looks:
-            # Counted in the run first: whoever is killed in between counts them twice, never not at all.
-            with suppress(OSError, RunError):
-                self._looks = add_looks(self.run, looks=self.draft.looks).looks
-                self.draft = msgspec.structs.replace(self.draft, looks=0)
-                self.draft.write(self.folder)
+        if (looks := self.draft.looks) and (total := self.counted(looks)) is not None:
+            self.looks_written(looks, total)
+
+    def counted(self, looks: int) -> int | None:
+        """Count looks in the run, and return how many there are; nothing else is touched."""
+        try:
+            return add_looks(self.run, looks=looks).looks
+        except (OSError, RunError):
+            return None
+
+    def looks_written(self, looks: int, total: int) -> None:
+        """Count no longer with the draft what the run counts: whoever is killed in between counts twice."""
+        self._looks = total
+        self.draft = msgspec.structs.replace(self.draft, looks=self.draft.looks - looks)
+        self.draft.write(self.folder)
 
     # --- editing ---------------------------------------------------------------------------------
 

@@ -135,11 +135,16 @@ class Desk:
         return await loop.run_in_executor(self._thread, partial(work, *given, **named))
 
     async def write_looks(self) -> None:
-        """Write looks into the run every now and then, for ever; the draft has them in between."""
+        """Write looks into the run whenever nobody has edited for a while, for ever; the draft has them."""
+        bench, seen = self.workbench, -1
         while True:
             await asyncio.sleep(_LOOKS_SECONDS)
-            if self.workbench.draft.looks:
-                await self.do(self.workbench.write_looks)
+            looks = bench.draft.looks
+            if looks and seen == bench.draft.revision:
+                total = await asyncio.to_thread(bench.counted, looks)
+                if total is not None:
+                    await self.do(bench.looks_written, looks, total)
+            seen = bench.draft.revision
 
     def close(self) -> None:
         """Write down what is left, and end the thread."""
