@@ -2,8 +2,9 @@
 
     python -m benchmarks.images DATA [--prompts FILE ...] [--shots 1 2 4 8] [--seeds 1 2 3]
 
-Fits on conse:lite0, moves the text to conse:lite2, and prints mean accuracies in per cent. The last
-columns are on the second encoder. Embeddings are kept in the store, so it can be stopped and run again.
+Fits on conse:lite0, and up to 4 shots on conse:lite2 at once, moves the text there, and prints mean
+accuracies in per cent; columns that begin with target are on the second encoder. Embeddings are kept in the
+store, so it can be stopped and run again.
 """
 
 import argparse
@@ -57,7 +58,8 @@ def main() -> None:
     print("| shots | " + " | ".join(column.replace("_", " ") for column in COLUMNS) + " |")
     print("|" + "---|" * (len(COLUMNS) + 1))
     for row in result["rows"]:
-        cells = " | ".join(f"{100 * row[column]:.1f}" for column in COLUMNS)
+        found = (row[column] for column in COLUMNS)
+        cells = " | ".join("–" if share is None else f"{100 * share:.1f}" for share in found)
         print(f"| {row['shots']} | {cells} |")
 
 

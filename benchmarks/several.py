@@ -1,45 +1,43 @@
-"""What learning on several encoders at once brings: on those learnt on, and on one never seen.
+"""What learning on several encoders at once brings: on those learnt on, and on others.
 
-Run ``python -m benchmarks.several [DATA ...] [--shots 4 --shots 8] [--seeds 3] [--views 8]``. The
-encoders are the four ConSE combinations of two image nets and two sentence encoders (MiniLM L6 and L3), and
-two that read with the bare token table of MiniLM (T), on which nothing is learnt: encoders of another kind.
-Each row is learnt on those it names, one, two or three, and measured on all; a figure in brackets is of
-an encoder that the row was not learnt on. Figures are means over draws, in per cent. The greedy composer
-runs the paper's preset for ten rounds.
+    python -m benchmarks.several emoji scenes=FOLDER pets=FOLDER --prompts pets=FILE -o OUT
+
+The encoders are the four ConSE combinations of two image nets and two sentence encoders (MiniLM L6 and L3),
+and two that read with the bare token table of MiniLM (T), on which nothing is learnt: encoders of another
+kind. Each row is learnt on those it names, one, two or three, and measured on all, by the words alone.
+Every fit is kept in OUT as soon as it is there, as ``promptboost compare`` does: stop it, and the same
+command goes on. Printed are a summary and every figure, means over draws in per cent.
+
+What is *kept* of an encoder is the share of its gain over zero-shot that a text learnt on it alone has.
 """
 
 import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from promptboost.config import PRESETS, FitConfig
-from promptboost.data.shots import load_task
+from promptboost.config import FitConfig
+from promptboost.encoders import register_encoder
 from promptboost.encoders.conse.conse import CONSE_VARIANTS, ConseEncoder
 from promptboost.encoders.conse.sentences import SentenceEncoder
-from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.runtime import fingerprint
-from promptboost.encoders.store import EmbeddingStore
-from promptboost.evaluation.baselines import zero_shot_head
-from promptboost.evaluation.world import pool_for
-from promptboost.model.classifier import AnyHead, embed_ensemble
-from promptboost.runs.learned import embed_task, learn
+from promptboost.evaluation.cells import CompareRequest
+from promptboost.evaluation.compare import compare
 
 
 class TokenTable(ConseEncoder):
     """Reads a text as the mean of its tokens, whatever their order."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, device: str | None = None) -> None:
         variant = CONSE_VARIANTS[name]
-        super().__init__(variant, variant.temperature, variant.template, None)
-        self.id += "-tokens"
+        super().__init__(variant, variant.temperature, variant.template, device)
+        self.id = f"tokens:{name}"
         self.fingerprint = fingerprint({"kind": "token table", "of": self.fingerprint})
 
     @cached_property
@@ -52,24 +50,28 @@ class TokenTable(ConseEncoder):
         )
 
 
-#: Those that read with another encoder's token table are never learnt on.
-UNSEEN = {"conse:lite0-tokens": "lite0", "conse:lite2-l6-tokens": "lite2-l6"}
-ENCODERS = ("conse:lite0", "conse:lite2-l6", "conse:lite0-l3", "conse:lite2", *UNSEEN)
-#: Learnt on: one, two of different kinds, and three.
+#: Encoder → image net / sentence encoder.
+ENCODERS = {
+    "conse:lite0": "lite0/L6",
+    "conse:lite2": "lite2/L3",
+    "conse:lite0-l3": "lite0/L3",
+    "conse:lite2-l6": "lite2/L6",
+    "tokens:lite0": "lite0/T",
+    "tokens:lite2-l6": "lite2/T",
+}
+#: No row of the tables is learnt on these.
+UNSEEN = ("conse:lite2-l6", "tokens:lite0", "tokens:lite2-l6")
+#: Learnt on: one, two that share nothing, and three.
 SETTINGS = (
     ("conse:lite0",),
     ("conse:lite2",),
+    ("conse:lite0-l3",),
     ("conse:lite0", "conse:lite2"),
     ("conse:lite0", "conse:lite2", "conse:lite0-l3"),
 )
-_TITLES = {
-    "conse:lite0": "lite0/L6",
-    "conse:lite2-l6": "lite2/L6",
-    "conse:lite0-l3": "lite0/L3",
-    "conse:lite2": "lite2/L3",
-    "conse:lite0-tokens": "lite0/T",
-    "conse:lite2-l6-tokens": "lite2/T",
-}
+COMPOSERS = {"gradient": "promptboost?residual=off", "greedy": "tpb?rounds={rounds}"}
+
+Names = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -77,104 +79,164 @@ class Figure:
     """The accuracy of one fit on one encoder; `learnt_on` is empty for zero-shot."""
 
     data: str
+    composer: str
     shots: int
     seed: int
-    composer: str
-    learnt_on: tuple[str, ...]
+    learnt_on: Names
     encoder: str
     accuracy: float
 
 
 def measure(
-    data: str,
-    shots: int,
-    seed: int,
+    name: str,
+    request: CompareRequest,
     composer: str,
-    embedders: dict[str, Embedder],
-    others: Mapping[str, Any],
+    rounds: int,
+    settings: Sequence[Names] = SETTINGS,
 ) -> list[Figure]:
-    """Fit on each setting with one draw, and measure on all encoders."""
-    preset = PRESETS["paper" if composer == "greedy" else "default"]
-    config = FitConfig(shots=shots, seed=seed, residual=False, **others).merged(preset)
-    if composer == "greedy":
-        config = config.merged({"rounds": 10})
-    task = load_task(data, config, progress=False)
-    pool = pool_for(config, data, task.class_names)
-    held_out = {name: one.originals(task.held_out) for name, one in embedders.items()}
-    labels = task.held_out.labels
-
-    def accuracies(learnt_on: tuple[str, ...], head_on: Mapping[str, AnyHead]) -> list[Figure]:
-        return [
-            Figure(
-                *(data, shots, seed, composer, learnt_on, name),
-                float(np.mean(head.predict_index(held_out[name]) == labels)),
+    """Fit on each setting with all draws, and measure on all encoders; `request` says the rest."""
+    ours = COMPOSERS[composer].format(rounds=rounds)
+    figures = []
+    for home in dict.fromkeys(names[0] for names in settings):
+        learnt_on: dict[str, Names] = {"zero-shot": ()} if home == settings[0][0] else {}
+        for names in settings:
+            if names[0] == home:
+                joined = "&" if "?" in ours else "?"
+                also = f"{joined}also={'+'.join(names[1:])}" if len(names) > 1 else ""
+                learnt_on[ours + also] = names
+        done = compare(
+            CompareRequest(
+                request.source,
+                request.out / name / home.partition(":")[2],
+                tuple(learnt_on),
+                request.shots,
+                request.seeds,
+                home,
+                tuple(one for one in ENCODERS if one != home),
+                request.words,
+                progress=request.progress,
+                timed=False,
             )
-            for name, head in head_on.items()
+        )
+        for line in done.failed:
+            print(line, file=sys.stderr)
+        figures += [
+            Figure(
+                *(name, composer, line["shots"], line["seed"], learnt_on[line["method"]]),
+                *(line["on"], line["accuracy"]),
+            )
+            for line in done.lines
         ]
-
-    figures = accuracies(
-        (), {name: zero_shot_head(task.class_names, one) for name, one in embedders.items()}
-    )
-    for names in SETTINGS:
-        first, *further = (embedders[name] for name in names)
-        settings = config.merged({"encoder": names})
-        rows = embed_task(task, pool, settings, first, further=further)
-        text = learn(task, rows, settings, first).ensemble
-        heads = {name: embed_ensemble(text, one) for name, one in embedders.items()}
-        figures += accuracies(names, heads)
     return figures
 
 
-def opened(name: str) -> Embedder:
-    """Return an encoder of the table with the user's store."""
-    if name in UNSEEN:
-        return Embedder(TokenTable(UNSEEN[name]), EmbeddingStore(), progress=False)
-    return Embedder.open(name, progress=False)
+Means = dict[tuple[str, str, int, Names, str], float]
 
 
-def table(figures: Iterable[Figure]) -> str:
-    """Return the means over draws as Markdown."""
-    cells: dict[tuple[str, int, str, tuple[str, ...]], dict[str, list[float]]] = {}
-    for item in figures:
-        key = item.data, item.shots, item.composer, item.learnt_on
-        cells.setdefault(key, defaultdict(list))[item.encoder].append(item.accuracy)
+def means(figures: Iterable[Figure]) -> Means:
+    """Return the mean over draws of each set, composer, number of shots, setting and encoder."""
+    drawn: dict[tuple[str, str, int, Names, str], list[float]] = defaultdict(list)
+    for one in figures:
+        drawn[one.data, one.composer, one.shots, one.learnt_on, one.encoder].append(one.accuracy)
+    return {key: 100 * float(np.mean(values)) for key, values in drawn.items()}
+
+
+def kept(found: Means, data: str, composer: str, shots: int, names: Names, encoder: str) -> float:
+    """Return the share of an encoder's own gain that a text learnt on several has there."""
+    here, alone, zero_shot = (
+        found[data, composer, shots, learnt_on, encoder] for learnt_on in (names, (encoder,), ())
+    )
+    return (here - zero_shot) / (alone - zero_shot)
+
+
+def summary(found: Means) -> str:
+    """Return Markdown: what is kept on each encoder learnt on, and the mean accuracy on those unseen.
+
+    *One* is the mean of the two texts that are each learnt on one encoder of *two*.
+    """
+    *_, two, three = SETTINGS
     lines = [
-        f"| data | shots | composer | learnt on | {' | '.join(map(_TITLES.get, ENCODERS))} |",  # type: ignore[arg-type]
-        f"|---|--:|---|---|{'--:|' * len(ENCODERS)}",
+        "| | shots | kept by two on lite0/L6, lite2/L3 | by three, and on lite0/L3 | unseen: zero-shot "
+        "| one | two | three |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    for (data, shots, composer, learnt_on), by_encoder in cells.items():
-        names = " + ".join(_TITLES[name] for name in learnt_on) or "zero-shot"
+    groups = dict.fromkeys((key[1], key[2]) for key in found)
+    sets = list(dict.fromkeys(key[0] for key in found))
+    for names in [*([name] for name in sets), *([sets] if len(sets) > 1 else [])]:
+        for composer, shots in groups:
+            if any((name, composer, shots, three, three[-1]) not in found for name in names):
+                continue  # a mean over fewer sets would compare unlike things
+            shares = [
+                ", ".join(
+                    f"{100 * np.mean([kept(found, n, composer, shots, many, e) for n in names]):.0f} %"
+                    for e in many
+                )
+                for many in (two, three)
+            ]
+            unseen = {
+                many: float(
+                    np.mean([found[n, composer, shots, many, e] for n in names for e in UNSEEN])
+                )
+                for many in ((), *SETTINGS)
+            }
+            one = float(np.mean([unseen[(e,)] for e in two]))
+            label = names[0] if len(names) == 1 else f"mean of {len(names)} sets"
+            cells = [f"{value:.1f}" for value in (unseen[()], one, unseen[two], unseen[three])]
+            label += "" if composer == "gradient" else f", {composer}"
+            lines.append(f"| {label} | {shots} | {' | '.join([*shares, *cells])} |")
+    return "\n".join(lines)
+
+
+def table(found: Means) -> str:
+    """Return Markdown: a row for each fit, in brackets encoders that it was not learnt on."""
+    lines = [
+        f"| | shots | learnt on | {' | '.join(ENCODERS.values())} |",
+        f"|---|--:|---|{'--:|' * len(ENCODERS)}",
+    ]
+    order = ((), *SETTINGS)
+    rows = dict.fromkeys(sorted((key[:4] for key in found), key=lambda row: order.index(row[3])))
+    for data, composer, shots, names in sorted(rows, key=lambda row: row[:3]):
         shown = []
-        for name in ENCODERS:
-            mean = f"{100 * np.mean(by_encoder[name]):.1f}"
-            shown.append(mean if name in learnt_on or not learnt_on else f"({mean})")
-        lines.append(f"| {data} | {shots} | {composer} | {names} | {' | '.join(shown)} |")
+        for e in ENCODERS:
+            mean = f"{found[data, composer, shots, names, e]:.1f}"
+            shown.append(mean if e in names or not names else f"({mean})")
+        label = " + ".join(ENCODERS[e] for e in names) or "zero-shot"
+        label += "" if composer == "gradient" else f", {composer}"
+        lines.append(f"| {data} | {shots} | {label} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and print a table; with ``--json`` every figure by itself."""
+    """Measure, and print tables; with ``--json`` every figure by itself."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("data", nargs="*", default=["emoji"])
-    parser.add_argument("--shots", type=int, action="append")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--composer", action="append", choices=["gradient", "greedy"])
-    parser.add_argument("--prompts", help="Sentences about the classes, as for fit.")
+    parser.add_argument("data", nargs="*", default=["emoji"], help="DATA as for fit, or NAME=DATA.")
+    parser.add_argument("--prompts", action="append", default=[], help="NAME=FILE, as for fit.")
+    parser.add_argument("--shots", nargs="*", type=int, default=[1, 2, 4, 8, 16])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3])
+    parser.add_argument("--composer", nargs="*", choices=COMPOSERS, default=["gradient"])
+    parser.add_argument("--rounds", type=int, default=50, help="Of the greedy composer.")
     parser.add_argument("--views", type=int, default=8, help="Crops of each image.")
+    parser.add_argument("-o", "--out", type=Path, default=Path("several"))
     parser.add_argument("--json", type=Path, help="Where to write every figure by itself.")
     asked = parser.parse_args(arguments)
-    embedders = {name: opened(name) for name in ENCODERS}
-    others = {"prompts": asked.prompts, "views": asked.views}
+    register_encoder("tokens", TokenTable)
+    prompts = dict(item.split("=", 1) for item in asked.prompts)
     figures: list[Figure] = []
-    for data in asked.data:
-        for composer in asked.composer or ["gradient"]:
-            for shots in asked.shots or [4, 8]:
-                for seed in range(asked.seeds):
-                    figures += measure(data, shots, seed, composer, embedders, others)
-                    print(f"{data}, {shots} shots, draw {seed}", file=sys.stderr, flush=True)
-                if asked.json:
-                    asked.json.write_text(json.dumps([vars(item) for item in figures]))
-    print(table(figures))
+    for item in asked.data:
+        name, _, source = item.rpartition("=")
+        name = name or Path(source).name
+        words = FitConfig(prompts=prompts.get(name), views=asked.views)
+        request = CompareRequest(
+            source, asked.out, shots=tuple(asked.shots), seeds=tuple(asked.seeds), words=words
+        )
+        for composer in asked.composer:
+            figures += measure(name, request, composer, asked.rounds)
+            print(f"{name}, {composer}", file=sys.stderr, flush=True)
+            if asked.json:
+                asked.json.write_text(json.dumps([vars(one) for one in figures]))
+    found = means(figures)
+    print(summary(found), end="\n\n")
+    print(table(found))
 
 
 if __name__ == "__main__":

@@ -20,3 +20,17 @@ def _own_store(tmp_path_factory, monkeypatch, _networks):
     cache = tmp_path_factory.mktemp("cache")
     (cache / "conse").symlink_to(_networks, target_is_directory=True)
     monkeypatch.setenv("PROMPTBOOST_CACHE", str(cache))
+
+
+@pytest.fixture
+def own_threads(monkeypatch):
+    """A test may set the number of threads; all is as before in the end."""
+    from threadpoolctl import threadpool_limits
+
+    from promptboost import threads
+
+    for variable in threads._VARIABLES:
+        monkeypatch.setenv(variable, "2")
+    monkeypatch.setattr(threads._Chosen, "count", None)
+    with threadpool_limits(None):
+        yield

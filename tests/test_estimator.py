@@ -326,8 +326,7 @@ def test_better_than_zero_shot_on_held_out_images(options, residual):
     ]
     zero_shot = np.mean([made.zero_shot for made in tasks])
     assert zero_shot > 1 / 6
-    # In these made-up tasks images differ in any direction alike: they teach little beside the words.
-    assert np.mean(scores) > zero_shot + (0.01 if residual else 0.03)
+    assert np.mean(scores) > zero_shot + 0.03
 
 
 def test_head_is_the_embedded_ensemble(task):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from promptboost.encoders import Encoder, load_encoder
     from promptboost.estimator import ImageEmbedder, PromptBoostClassifier
     from promptboost.model import LinearHead, PromptClassifier, PromptEnsemble, load
+    from promptboost.threads import set_threads
 
 __all__ = [
     "PromptBoostClassifier",
@@ -26,6 +27,7 @@ __all__ = [
     "Encoder",
     "load",
     "load_encoder",
+    "set_threads",
 ]
 
 __version__ = "0.1.0"
@@ -39,6 +41,7 @@ _HOME = {
     "load": "promptboost.model.classifier",
     "Encoder": "promptboost.encoders",
     "load_encoder": "promptboost.encoders",
+    "set_threads": "promptboost.threads",
 }
 
 

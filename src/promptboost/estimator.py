@@ -36,8 +36,9 @@ from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
-from promptboost.model.classifier import PromptClassifier, load
-from promptboost.model.head import Head, LinearHead
+from promptboost.model.average import AveragedClassifier, AveragedHead
+from promptboost.model.classifier import AnyHead, PromptClassifier, load
+from promptboost.model.head import LinearHead
 from promptboost.model.residual import Residual
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.training.examples import (
@@ -82,7 +83,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         mapping from text to row, a function of a list of texts. For a search or a cross-validation a
         name is better than an encoder, which scikit-learn copies with its weights. On a list of
         encoders the text is learnt on all at once, from images, so that it keeps more of its gain on
-        others; the first one predicts, and :meth:`transfer` moves to another of them.
+        others; the first one predicts, or all of them where `average` is set, and :meth:`transfer`
+        moves to another of them.
     pool : PromptPool, mapping, path-like or None, default=None
         The prompts to choose from. A mapping, or a file that ``promptboost fit --prompts`` reads, has
         sentences by class, which join the filled templates; without it, there are the templates alone.
@@ -93,6 +95,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         What the classes are called in prompts, by label; a sequence names the labels 0, 1, and so on.
         By default labels are names themselves, and must be texts where there is an encoder.
     {settings}
+    average : bool, default=False
+        On a list of encoders, answer with the mean of their probabilities. That is a little more
+        accurate, and each image is embedded by all of them.
     cache : bool or path-like, default=True
         Where embeddings are kept: the store that the command line uses, none, or a folder.
     random_state : int, RandomState or None, default=None
@@ -107,7 +112,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     classifier_ : PromptClassifier
         The same with its encoder: answers for images in any form, is saved, moves.
     head_ : LinearHead or VotingHead
-        The same embedded, in single precision, to save or serve.
+        The same embedded, in single precision, to save or serve; on the first of several encoders.
     n_iter_, round_errors_ : int and ndarray of shape (n_iter_,)
         Number of rounds, and the weighted error of each on the views it was composed on.
     logit_scale_, scale_choice_ : float and str, or None
@@ -167,6 +172,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         residual: bool = True,
         n_views: int = 8,
         view_scale: float = 0.5,
+        average: bool = False,
         cache: Cache = True,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -192,6 +198,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.residual = residual
         self.n_views = n_views
         self.view_scale = view_scale
+        self.average = average
         self.cache = cache
         self.random_state = random_state
 
@@ -228,12 +235,19 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         examples = self._examples(X, y, sample_weight, views, source, config, further)
         read = source is not None
         names = names_of_classes(self.classes_.tolist(), self.class_names, in_prompts=read)
-        ensemble, weights, words, self._space, residual = fit_examples(
-            examples, names, config, source, self.pool, self.templates, further
+        average = self._averages(further)
+        ensemble, weights, words, self._space, residuals = fit_examples(
+            examples, names, config, source, self.pool, self.templates, further, average=average
         )
         self.sample_weight_ = np.array([weights.get(i, 0.0) for i in examples.ids])
-        self._take(ensemble, words, residual)
+        self._take(ensemble, [words, *(further if average else ())], residuals)
         return self
+
+    def _averages(self, further: Sequence[Embedder]) -> bool:
+        """Check the parameter `average`, and tell whether there is something to average."""
+        if not isinstance(self.average, bool | np.bool_):
+            raise SettingError(f"average is {self.average!r}, but must be True or False")
+        return bool(self.average and further)
 
     def _config(self, *, images: bool) -> FitConfig:
         """Check the parameters; whether there are enough views is asked of images only."""
@@ -305,19 +319,25 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return labels.astype(np.int64), weights
 
     def _take(
-        self, ensemble: PromptEnsemble, words: Source, residual: Residual | None = None
+        self,
+        ensemble: PromptEnsemble,
+        words: Sequence[Source],
+        residuals: Sequence[Residual | None],
     ) -> None:
-        """Set all that follows from an ensemble, what embeds its texts, and a residual."""
+        """Set all that follows from an ensemble, what embeds its texts to answer, and residuals."""
         self.ensemble_ = ensemble
         self.n_iter_ = len(ensemble)
         self.round_errors_ = np.array([item.error for item in ensemble.rounds])
         self.logit_scale_ = ensemble.settings.get("logit_scale")
         self.scale_choice_ = ensemble.settings.get("scale_choice")
-        self._embedded = EmbeddedRounds.of(ensemble, words, residual)
-        self.head_ = self._embedded.head
-        self._final = self._embedded.final()
+        self._embedded = [
+            EmbeddedRounds.of(ensemble, one, residual)
+            for one, residual in zip(words, residuals, strict=True)
+        ]
+        self.head_ = self._embedded[0].head
+        self._final = AveragedHead(tuple(one.final() for one in self._embedded))
 
-    def transfer(self, encoder: Encoder | str) -> "PromptBoostClassifier":
+    def transfer(self, encoder: Encoder | str | Sequence[Encoder | str]) -> "PromptBoostClassifier":
         """Return a fitted classifier with the same text on another encoder; this one stays."""
         check_is_fitted(self)
         if encoder is None:
@@ -334,29 +354,33 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def from_ensemble(
         cls,
         ensemble: PromptEnsemble | str | os.PathLike[str],
-        encoder: TextSource | str | None = None,
+        encoder: TextSource | str | Sequence[str | Encoder] | None = None,
         **parameters: Any,
     ) -> "PromptBoostClassifier":
         """Make a fitted classifier of an ensemble, its file, or the folder of a run or of :meth:`save`.
 
-        The class names are the labels. The encoder is that of the fit unless another is given; further
-        parameters of the constructor are for a later :meth:`fit`.
+        The class names are the labels. The encoder is that of the fit unless another is given, with
+        ``average=True`` all of the fit; further parameters of the constructor are for a later :meth:`fit`.
         """
-        classifier = None
+        folder = None if isinstance(ensemble, PromptEnsemble) else ensemble
         if not isinstance(ensemble, PromptEnsemble):
-            classifier = load(ensemble, encoder)
-            ensemble = classifier.ensemble
-        self = cls(ensemble.encoder_id if encoder is None else encoder, **parameters)
+            ensemble = load(ensemble, encoder).ensemble
+        if encoder is None:
+            known = [item.id for item in ensemble.encoders]
+            average = parameters.get("average") and len(known) > 1
+            encoder = known if average else ensemble.encoder_id
+        self = cls(encoder, **parameters)
         source = embedder_of(self.encoder, self.cache)
         if source is None:
             raise SettingError("the ensemble names no encoder: give one as encoder")
+        further = further_embedders(self.encoder, self.cache)
+        words = [source, *(further if self._averages(further) else ())]
         self.classes_ = np.array(ensemble.class_names)
         self._space = RowSpace()
-        head = classifier.head if classifier is not None and self.residual else None
-        residual = None
-        if isinstance(head, LinearHead) and head.residual is not None and head.text_scale:
-            residual = Residual(head.residual, head.text_scale, penalty=0.0)  # which is not kept
-        self._take(ensemble, source, residual)
+        residuals: list[Residual | None] = [None] * len(words)
+        if folder is not None and self.residual:
+            residuals = [_residual_of(load(folder, one).head) for one in words]
+        self._take(ensemble, words, residuals)
         self.n_features_in_ = self.head_.dim
         return self
 
@@ -366,6 +390,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         check_is_fitted(self)
         self._check_sentences()
         source = embedder_of(self.encoder, self.cache)
+        if len(self._embedded) > 1:
+            every = [image_embedder(self.encoder), *further_embedders(self.encoder, self.cache)]
+            heads = [one.head for one in self._embedded]
+            return AveragedClassifier(self.ensemble_, every, heads, cache=False)
         return PromptClassifier(self.ensemble_, source, self.head_, cache=False)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -399,12 +427,12 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def staged_predict(self, X: Any) -> Iterator[Labels]:
         """Return :meth:`predict` after each round."""
         rows = self._rows(X)
-        yield from (self._labels(head, rows) for head in self._embedded.stages())
+        yield from (self._labels(head, rows) for head in self._stages())
 
     def staged_decision_function(self, X: Any) -> Iterator[Floats]:
         """Return :meth:`decision_function` after each round."""
         rows = self._rows(X)
-        yield from (_votes(head, rows) for head in self._embedded.stages())
+        yield from (_votes(head, rows) for head in self._stages())
 
     def staged_score(
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -413,23 +441,38 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         for labels in self.staged_predict(X):
             yield float(accuracy_score(y, labels, sample_weight=sample_weight))
 
-    def _labels(self, head: Head, rows: Floats) -> Labels:
+    def _stages(self) -> Iterator[AveragedHead]:
+        """Return what answers after each round."""
+        return map(AveragedHead, zip(*(one.stages() for one in self._embedded), strict=True))
+
+    def _labels(self, head: AveragedHead, rows: list[Floats]) -> Labels:
         return np.asarray(self.classes_[head.predict_index(rows)])
 
-    def _rows(self, X: Any) -> Floats:
-        """Check X, embed what are images, and return embeddings of length one."""
+    def _rows(self, X: Any) -> list[Floats]:
+        """Check X, embed what are images, and return embeddings of length one, those of each encoder."""
         check_is_fitted(self)
+        several = len(self._embedded) > 1
         if not holds_images(X):
+            if several:
+                raise DataError(
+                    "X holds embeddings, which are of one encoder: give images, or set average to False"
+                )
             check_no_pixels(X, self.encoder)
             rows = validate_data(self, X, reset=False, dtype="numeric")
-            return np.asarray(self._space.unit(np.asarray(rows, dtype=np.float64)))
-        embedder = image_embedder(self.encoder, self.cache)
-        if embedder.fingerprint != self.head_.encoder_fingerprint:
-            raise EncoderError(
-                f"fitted with {self.head_.encoder_id!r}, but encoder is {embedder.id!r} now: use transfer"
-            )
-        rows = embedder.originals(Dataset(as_images(X), ()))
-        return np.asarray(self._space.unit(rows.astype(np.float64)))
+            return [np.asarray(self._space.unit(np.asarray(rows, dtype=np.float64)))]
+        embedders = [image_embedder(self.encoder, self.cache)]
+        if several:
+            embedders += further_embedders(self.encoder, self.cache)
+        for embedder, head in zip(embedders, (one.head for one in self._embedded), strict=True):
+            if embedder.fingerprint != head.encoder_fingerprint:
+                raise EncoderError(
+                    f"fitted with {head.encoder_id!r}, but encoder is {embedder.id!r} now: use transfer"
+                )
+        data = Dataset(as_images(X), ())
+        return [
+            np.asarray(self._space.unit(embedder.originals(data).astype(np.float64)))
+            for embedder in embedders
+        ]
 
 
 if PromptBoostClassifier.__doc__:  # python -OO has none
@@ -492,6 +535,13 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return int(self.n_features_out_)
 
 
-def _votes(head: Head, rows: Floats) -> Floats:
+def _residual_of(head: AnyHead) -> Residual | None:
+    """Return the residual of a head that was kept; its penalty was not."""
+    if isinstance(head, LinearHead) and head.beside_text is not None and head.text_scale:
+        return Residual(head.beside_text, head.text_scale, penalty=0.0)
+    return None
+
+
+def _votes(head: AveragedHead, rows: list[Floats]) -> Floats:
     votes = head.decision_function(rows)
     return np.asarray(votes[:, 1] - votes[:, 0]) if votes.shape[1] == 2 else votes

@@ -48,6 +48,7 @@ SET = (
         "predictions.csv",
         "thumbnails.json",
         "explanations.json",
+        "issues.json",
     ),
     *("report.html", "README.md", "partial.json", FIRST),
 )

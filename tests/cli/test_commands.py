@@ -6,7 +6,8 @@ import pytest
 
 import promptboost.encoders.embedder as embedding_module
 from promptboost.encoders import load_encoder
-from promptboost.encoders.store import EmbeddingStore
+from promptboost.encoders.fake import FakeEncoder
+from promptboost.encoders.store import EmbeddingStore, text_key
 from promptboost.model import PromptEnsemble
 from tests.cli.cli_tools import FIT, call
 from tests.runs.run_tools import write_images
@@ -94,6 +95,50 @@ def test_embed_fills_the_store(capsys, task):
     answer = call(capsys, "embed", task / "images", "--encoder", "fake:32-0", "--views", 2)
     assert "32 images, 96 vectors" in answer.out
     assert EmbeddingStore().report().rows == 96
+
+
+def test_texts_embedded_ahead_are_not_embedded_by_a_fit(capsys, task, monkeypatch):
+    texts = ["--texts", task / "sentences.json", "--encoder", "fake:32-0"]
+    first = call(capsys, "embed", task / "images", *texts, "--views", 2, "--json").json
+    assert (first["rows"], first["new_rows"]) == (96, 96)
+    assert 0 < first["new_texts"] <= first["texts"]
+    again = call(capsys, "embed", *texts, "--json").json
+    assert (again["images"], again["new_texts"], again["texts"]) == (0, 0, first["texts"])
+    line = call(capsys, "embed", *texts).out
+    assert f"{first['texts']} texts (0 new, {first['texts']} in the store already)" in line
+
+    def never(*_):
+        raise AssertionError("embedded again")
+
+    monkeypatch.setattr(FakeEncoder, "encode_texts", never)
+    monkeypatch.setattr(FakeEncoder, "encode_images", never)
+    prompts = ["--prompts", task / "sentences.json"]
+    fit = call(capsys, "fit", task / "images", "-o", task / "run", *FIT, *prompts)
+    assert fit.code == 0, fit.err
+
+
+def test_embed_reads_one_text_a_line_and_saved_pools(capsys, task):
+    (task / "texts.txt").write_text("a red cat\n\n a blue  dog\na red cat\n")
+    answer = call(capsys, "embed", "--texts", task / "texts.txt", "--encoder", "fake:32-0")
+    assert answer.out.startswith("2 texts (2 new, 0 in the store already)")
+    keys = [text_key(text) for text in ("a red cat", "a blue dog")]
+    fingerprint = FakeEncoder(32).fingerprint
+    assert EmbeddingStore().find(fingerprint, keys, dim=32)[1] == []
+    pool = ["pool", "build", task / "sentences.json", "--classes", task / "images"]
+    assert call(capsys, *pool, "-o", task / "pool.jsonl").code == 0
+    saved = ["embed", "--texts", task / "pool.jsonl", "--encoder", "fake:32-0", "--json"]
+    assert call(capsys, *saved).json["new_texts"] > 10
+    assert call(capsys, *saved).json["new_texts"] == 0
+
+
+def test_embed_says_what_is_wrong_with_texts(capsys, task):
+    assert "there is nothing to embed" in call(capsys, "embed").err
+    (task / "empty.txt").write_text("\n")
+    (task / "odd.txt").write_text("a \x1b cat\n")
+    for name, words in (("none.txt", "cannot be read"), ("empty.txt", "holds no texts")):
+        answer = call(capsys, "embed", "--texts", task / name)
+        assert (answer.code, words in answer.err) == (2, True)
+    assert "line 1 of" in call(capsys, "embed", "--texts", task / "odd.txt").err
 
 
 def test_models(capsys):

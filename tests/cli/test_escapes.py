@@ -54,6 +54,9 @@ def obeyed(text):
 COMMANDS = [
     ["show", "run", "--all"],
     ["report", "run"],
+    ["issues", "run"],
+    ["issues", "one", "--format", "csv"],
+    ["issues", f"no{EVIL}"],
     ["show", "one"],
     ["show", "one", "--by", "round", "--all"],
     ["show", "one", "--class", EVIL],

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.store import EmbeddingStore
 from promptboost.errors import LabelError, PoolError, PromptBoostError, SettingError
 from promptboost.methods import (
     FewShotSet,
@@ -144,6 +146,15 @@ def test_it_learns_on_several_encoders_at_once() -> None:
     assert fitted.transfer(OTHER).predict(IMAGES).tolist() == [0, 0, 1, 1]
     alone = make_method("promptboost").fit(SHOTS, POOL, ENCODER)
     assert PromptEnsemble.from_json(alone.details["ensemble"]).rounds != text.rounds
+
+
+def test_texts_of_further_encoders_are_in_the_store(tmp_path: Path) -> None:
+    store = EmbeddingStore(tmp_path)
+    method = make_method(f"promptboost?also={OTHER.id}")
+    first = method.fit(SHOTS, POOL, Embedder(ENCODER, store, progress=False))
+    counts = {item.fingerprint: item.rows for item in store.report().encoders}
+    assert counts[OTHER.fingerprint] == counts[ENCODER.fingerprint] > 0
+    assert first.details == method.fit(SHOTS, POOL, ENCODER).details
 
 
 @pytest.mark.parametrize("also", [ENCODER.id, f"{OTHER.id}+{OTHER.id}"])

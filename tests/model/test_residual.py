@@ -7,9 +7,16 @@ from hypothesis import strategies as st
 from scipy.optimize import check_grad, minimize
 from scipy.special import logsumexp
 
+from promptboost.boosting import GridPool, Shots, boost
+from promptboost.boosting.composition import class_rows
+from promptboost.config import FitConfig
 from promptboost.errors import EmbeddingError, LabelError, SettingError
+from promptboost.methods.logistic import fit_probe
 from promptboost.model import residual as module
 from promptboost.model.residual import Residual, fit_residual, spread_metric
+from promptboost.testing import clip_like
+from promptboost.training import boost_settings
+from promptboost.training.learner import learn_residual, settle_scale
 
 
 def made_up(seed=0, classes=4, shots=3, views=3, dim=6, folds=2, noise=0.7):
@@ -167,9 +174,37 @@ def test_logits_are_as_loud_as_suits_images_set_aside():
     X, y, texts, fold = made_up(shots=8, noise=1.5, views=1, folds=4)
     checked = fit(X, y, texts, fold, penalty=1e-5)
     alone = fit_residual(X, y, texts[0], texts[-1], penalty=1e-5)
-    share = checked.text_scale / alone.text_scale
+    share = np.abs(checked.weights).max() / np.abs(alone.weights).max()
     assert share < 0.7
+    assert checked.text_scale < 0.7 * alone.text_scale
     np.testing.assert_allclose(checked.weights, alone.weights * share)
+
+
+def test_it_is_used_in_part_where_text_and_residual_know_different_things():
+    # Half of what tells the classes apart lies where the text looks, half where it does not, in much noise.
+    rng = np.random.default_rng(0)
+    labels, folds = np.arange(240) % 2, np.arange(240) // 2 % 4
+    images = rng.standard_normal((240, 120))
+    images[:, :2] += (2.0 * labels - 1)[:, None]
+    texts = np.zeros((4, 2, 120))
+    texts[:, :, 0] = [-1, 1]
+    images = unit(images)[:, None]
+    part = fit(images, labels, texts, folds, penalty=0.05)
+    whole = fit_residual(images, labels, texts[0], texts[0], penalty=0.05)
+    assert part.losses is not None
+    assert part.losses[1] < part.losses[0]
+    # More of the text than beside the whole residual.
+    used, all_of_it = (item.text_scale / np.abs(item.weights).max() for item in (part, whole))
+    assert used > 1.2 * all_of_it
+
+
+def test_of_several_unseen_texts_the_one_counts_that_suits_the_images():
+    X, y, texts, _ = made_up(shots=4, noise=0.3)
+    good, poor = texts[0], texts[0, [1, 2, 3, 0]]
+    alone = fit_residual(X, y, texts[1], good)
+    both = fit_residual(X, y, texts[1], np.stack([poor, good]))
+    assert both.text_scale == alone.text_scale
+    assert (both.weights == alone.weights).all()
 
 
 def test_many_images_are_set_aside_in_one_fold_only(monkeypatch):
@@ -191,6 +226,19 @@ def test_crops_decide_what_is_cheap():
     metric = spread_metric(X, y)
     assert metric[0, 0] > 10 * metric[1, 1] > 0
     assert np.trace(metric) / 3 == pytest.approx(X.reshape(-1, 3).var(axis=0).sum())
+
+
+def test_few_crops_are_not_trusted_about_directions():
+    # They differ in all directions alike: by chance alone, a few seem to differ most in some.
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((200, 1, 40)) + 0.1 * rng.standard_normal((200, 5, 40))
+    labels = np.arange(200) % 4
+    few, many = (np.linalg.eigvalsh(spread_metric(images[:n], labels[:n])) for n in (8, 200))
+    assert few.max() < 2 * few.min()
+    assert many.max() < 2 * many.min()
+    images[:, :, 0] += 3 * rng.standard_normal((200, 5))  # they differ in one: even a few show it
+    clear = np.linalg.eigvalsh(spread_metric(images[:8], labels[:8]))
+    assert clear.max() > 20 * clear[-2]
 
 
 @pytest.mark.parametrize(("views", "shots"), [(1, 3), (1, 1), (3, 1)])
@@ -224,6 +272,64 @@ def test_the_same_input_gives_the_same_residual(seed):
     once, again = (fit(*made_up(seed)) for _ in range(2))
     assert once.text_scale == again.text_scale
     assert (once.weights == again.weights).all()
+
+
+#: Classes, length of the rows, how much images of a class differ, and what the pool is like.
+FAMILY = [
+    (6, 64, 2.5, "good"),
+    (6, 64, 4.0, "good"),
+    (12, 96, 1.5, "templates"),
+    (6, 64, 1.0, "misleading"),
+]
+
+
+def accuracies(classes, dim, confusion, words, shots, seed):
+    """Learn from a few images of a made-up task; held out by text, logistic regression, and both terms."""
+    task = clip_like(
+        classes,
+        shots + 24,
+        views=4,
+        prompts=30,
+        templates=4,
+        dim=dim,
+        confusion=confusion,
+        seed=seed,
+    )
+    templates, prompts = (
+        task.templates,
+        [np.concatenate(both) for both in zip(task.templates, task.prompts, strict=True)],
+    )
+    if words == "templates":
+        prompts = list(templates)
+    if words == "misleading":  # they are those of another class
+        templates, prompts = np.roll(templates, 1, axis=0), prompts[-1:] + prompts[:-1]
+    learnt = np.tile(np.arange(shots + 24) < shots, classes)
+    y = task.labels[learnt]
+    images = Shots.from_rows(task.images[learnt], y, task.views[learnt])
+    pool = GridPool.from_rows(templates, prompts)
+    settled, _, _ = settle_scale(images, pool, boost_settings(FitConfig(), 4), None)
+    (done,) = boost(images, pool, settled)
+    text = class_rows(done.composition, pool)
+    both = learn_residual(images, pool, text, settled).class_rows(text)
+    rows = np.concatenate([task.images[:, None], task.views], axis=1)[learnt]
+    peer, intercepts, _ = fit_probe(rows, y)
+    held_out = task.images[~learnt]
+    return [
+        np.mean(logits.argmax(axis=1) == task.labels[~learnt])
+        for logits in (held_out @ text.T, held_out @ peer.T + intercepts, held_out @ both.T)
+    ]
+
+
+def test_it_is_never_far_below_the_better_of_text_and_logistic_regression():
+    # Whether words or images know more, and though images and crops differ in any direction alike.
+    behind = []
+    for kind in FAMILY:
+        for shots in (1, 2):
+            draws = [accuracies(*kind, shots, seed) for seed in range(4)]
+            text, images, both = np.mean(draws, axis=0)
+            behind.append(max(text, images) - both)
+    assert max(behind) < 0.03
+    assert np.maximum(behind, 0).mean() < 0.01
 
 
 def test_what_is_wrong_is_said():

@@ -181,3 +181,42 @@ def test_looks_are_counted(fitted):
     (fitted / "run/edits.json").write_text('{"looks": -1}')
     with pytest.raises(InputError, match=r"edits\.json"):
         Lineage.read(fitted / "run")
+
+
+def test_a_class_added_by_words_is_measured_as_the_new_run_answers(fitted):
+    run, new = fitted / "run", fitted / "edited"
+    changes = [
+        Change(kind="rename-class", class_name="leaf", to="grass"),
+        Change(kind="add-class", class_name="sun", sentences=("something yellow", "warm light")),
+    ]
+    effect = edit_run(run, changes, new, **quiet()).effect
+    bench = open_bench(run, progress=False)
+    images = [str(fitted / "images" / name) for name in bench.images]
+    answers = promptboost.load(new).predict(images)
+    labels = [
+        {"leaf": "grass"}.get(name, name) for name in np.array(bench.class_names)[bench.labels]
+    ]
+    assert effect.after == pytest.approx(np.mean(answers == labels))
+    flipped = {flip.image: flip.after for flip in effect.flips}
+    assert all(
+        flipped.get(name, answer) == answer
+        for name, answer in zip(bench.images, answers, strict=True)
+    )
+
+
+def test_an_edited_run_is_refitted_and_keeps_its_lineage(fitted):
+    from promptboost.runs.refit import RefitRequest, refit_run
+
+    changes = [Change(kind="rename-class", class_name="leaf", to="grass")]
+    edit_run(fitted / "run", changes, fitted / "a", **quiet())
+    lineage = Lineage.read(fitted / "a")
+    said = []
+    refit_run(
+        RefitRequest(fitted / "a", progress=False, finish=(write_report, write_card)), said.append
+    )
+    assert Lineage.read(fitted / "a") == lineage
+    assert said == []
+    head = promptboost.load(fitted / "a").head
+    assert head.class_names == ("ember", "grass", "night", "sea")
+    assert (np.linalg.norm(head.residual, axis=1) > 0).all()
+    assert len(open_bench(fitted / "a", progress=False).labels) > 0

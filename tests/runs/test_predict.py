@@ -4,13 +4,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import promptboost.encoders.stream as stream_module
+from promptboost.encoders.store import EmbeddingStore
 from promptboost.errors import DataError, RunError
 from promptboost.model import PromptEnsemble
 from promptboost.runs.predict import Predictor
 
 
-def answers(task, *paths, text_only=False, **options):
-    predictor = Predictor.open(task / "run", progress=False, text_only=text_only)
+def answers(task, *paths, text_only=False, cache=True, **options):
+    predictor = Predictor.open(task / "run", progress=False, text_only=text_only, cache=cache)
     return list(predictor.predict([task / path for path in paths], **options))
 
 
@@ -49,12 +51,14 @@ def test_many_images_keep_their_order(fitted):
 
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
 def test_without_the_head_the_text_is_embedded_again(fitted, damage):
-    # All but the residual, which is in no other file.
-    before = answers(fitted, "images", text_only=True)
+    before, text = answers(fitted, "images"), answers(fitted, "images", text_only=True)
     head = fitted / "run/head-fake-32-0.safetensors"
     head.unlink() if damage == "missing" else head.write_bytes(b"broken")
     after = answers(fitted, "images")
     assert [a.best[0][0] for a in before] == [a.best[0][0] for a in after]
+    # All but the residual, which is in no other file; only the store has it too.
+    bare = answers(fitted, "images", cache=False)
+    assert [a.best[0][0] for a in text] == [a.best[0][0] for a in bare]
 
 
 def test_edited_text_wins_over_the_head(fitted):
@@ -94,3 +98,32 @@ def test_nothing_to_look_at(fitted):
 def test_no_run(tmp_path):
     with pytest.raises(RunError, match="does not exist"):
         Predictor.open(tmp_path / "run")
+
+
+def test_each_image_is_decoded_once(fitted, monkeypatch):
+    read, names = stream_module.read_image, []
+
+    def counted(source, name, **options):
+        names.append(name)
+        return read(source, name, **options)
+
+    def never(*_):
+        raise AssertionError("decoded before it is embedded")
+
+    shutil.rmtree(EmbeddingStore().root)
+    monkeypatch.setattr(stream_module, "read_image", counted)
+    monkeypatch.setattr("promptboost.data.dataset.read_thumbnail", never)
+    assert len(answers(fitted, "images")) == 32
+    assert len(names) == len(set(names)) == 32
+
+
+def test_one_bar_for_all_images(fitted, monkeypatch, capsys):
+    monkeypatch.setattr(stream_module, "STORED_AT_ONCE", 8)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    capsys.readouterr()
+    predictor = Predictor.open(fitted / "run", progress=True)
+    assert len(list(predictor.predict([fitted / "images"]))) == 32
+    shown = capsys.readouterr().err
+    assert "predicting" in shown
+    assert "/32 " in shown
+    assert "/8 " not in shown

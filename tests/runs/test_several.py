@@ -184,6 +184,28 @@ def test_the_command_line(capsys, task):
     assert "leave --encoder out" in refused.err
 
 
+def test_an_evaluation_sees_with_one_or_with_all(capsys, both):
+    files, labels = images_of(both)
+
+    def measured(*options):
+        arguments = ["evaluate", both / "run", both / "images", "--json", *options]
+        answer = call(capsys, *arguments)
+        assert answer.code == 0, answer.err
+        return answer.json["encoder"], answer.json["methods"][-1]["accuracy"]
+
+    def right(*names, **options):
+        classifier = load(both / "run", list(names), cache=False, **options)
+        return np.mean(classifier.predict(files) == np.array(labels))
+
+    assert measured() == (A, right(A))
+    assert measured("--ensemble") == (f"{A} + {B}", right(A, B))
+    assert measured("--encoder", B, "--encoder", A) == (f"{B} + {A}", right(B, A))
+    assert measured("--ensemble", "--text-only")[1] == right(A, B, text_only=True)
+    refused = call(capsys, "evaluate", both / "run", both / "images", "--ensemble", "--encoder", A)
+    assert refused.code == 2
+    assert "leave --encoder out" in refused.err
+
+
 def test_a_summary_for_people(capsys, task):
     answer = call(capsys, "fit", task / "images", "-o", task / "run", *FIT, "--encoder", B)
     assert "learnt on too" in answer.out
@@ -256,6 +278,38 @@ def test_the_estimator_learns_what_the_command_line_does(both):
     second = load(both / "run", B, cache=False, text_only=True).predict_proba(files)
     moved = estimator.transfer(B)
     np.testing.assert_allclose(moved.predict_proba(files)[:, by_name], second, atol=1e-6)
+
+
+def test_an_estimator_may_answer_with_the_average(both, tmp_path):
+    files, labels = images_of(both)
+    asked = {"n_views": 4, "random_state": 0, "cache": False}
+    one = PromptBoostClassifier([A, B], SENTENCES, **asked).fit(files[::2], labels[::2])
+    averaged = PromptBoostClassifier([A, B], SENTENCES, average=True, **asked)
+    averaged.fit(files[::2], labels[::2])
+    assert averaged.ensemble_ == one.ensemble_
+    averaged.save(tmp_path / "kept")
+    each = [load(tmp_path / "kept", name, cache=False) for name in (A, B)]
+    assert all(classifier.head.residual is not None for classifier in each)
+    mean = np.mean([classifier.predict_proba(files) for classifier in each], axis=0)
+    chances = averaged.predict_proba(files)
+    np.testing.assert_allclose(chances, mean, atol=1e-6)
+    assert np.abs(chances - one.predict_proba(files)).max() > 0.01
+    assert averaged.predict(files).tolist() == averaged.classes_[mean.argmax(axis=1)].tolist()
+    votes = averaged.decision_function(files)
+    assert votes.argmax(axis=1).tolist() == mean.argmax(axis=1).tolist()
+    np.testing.assert_allclose(list(averaged.staged_decision_function(files))[-1], votes)
+    assert isinstance(averaged.classifier_, AveragedClassifier)
+    np.testing.assert_allclose(averaged.classifier_.predict_proba(files), mean, atol=1e-6)
+    again = PromptBoostClassifier.from_ensemble(tmp_path / "kept", average=True, cache=False)
+    np.testing.assert_allclose(again.predict_proba(files), chances, atol=1e-6)
+    first = PromptBoostClassifier.from_ensemble(tmp_path / "kept", cache=False)
+    np.testing.assert_allclose(first.predict_proba(files), one.predict_proba(files), atol=1e-6)
+    moved = averaged.transfer("fake:8-3")
+    assert not isinstance(moved.classifier_, AveragedClassifier)
+    with pytest.raises(DataError, match="of one encoder: give images, or set average to False"):
+        averaged.predict(np.eye(32))
+    with pytest.raises(SettingError, match="average is 'yes', but must be True or False"):
+        PromptBoostClassifier([A, B], average="yes", cache=False).fit(files, labels)
 
 
 def test_what_an_estimator_refuses():

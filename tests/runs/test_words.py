@@ -1,5 +1,6 @@
 """Text and residual in a run: what is learnt, kept, moved, left out, and never believed."""
 
+import csv
 import json
 from dataclasses import replace
 
@@ -167,3 +168,78 @@ def test_a_classifier_of_a_head_can_leave_its_residual_out(run):
     loaded = promptboost.load(run)
     bare = PromptClassifier(loaded.ensemble, ENCODER, loaded.head, text_only=True)
     assert bare.head.residual is None
+
+
+@pytest.mark.parametrize("damage", ["gone", "damaged"])
+def test_a_lost_head_gets_its_residual_back_from_the_store(run, damage):
+    path, rows = run / head_file(ENCODER), np.eye(32, dtype=np.float32)
+    before = promptboost.load(run)
+    answers = before.predict_proba(rows)
+    path.unlink() if damage == "gone" else path.write_bytes(b"broken")
+    again = promptboost.load(run)
+    np.testing.assert_array_equal(again.head.residual, before.head.residual)
+    np.testing.assert_allclose(again.predict_proba(rows), answers, rtol=1e-5)
+    assert promptboost.load(run, cache=False).head.residual is None
+    assert promptboost.load(run, text_only=True).head.residual is None
+    record = json.loads((run / RESIDUAL_FILE).read_text())
+    record["heads"][path.name]["text_scale"] *= 2  # not what the digest is of
+    (run / RESIDUAL_FILE).write_text(json.dumps(record))
+    assert promptboost.load(run).head.residual is None
+
+
+def test_a_residual_from_elsewhere_is_told_of_once(run, caplog, tmp_path_factory, monkeypatch):
+    assert promptboost.load(run).head.residual is not None
+    assert not caplog.text  # it was learnt here
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path_factory.mktemp("elsewhere")))
+    assert promptboost.load(run, text_only=True).head.residual is None
+    assert promptboost.load(run, cache=False).head.residual is not None
+    assert not caplog.text
+    assert promptboost.load(run).head.residual is not None
+    assert "new to this machine, and no words; --text-only answers without it" in caplog.text
+    caplog.clear()
+    assert promptboost.load(run).head.residual is not None
+    assert not caplog.text
+
+
+def test_a_record_of_before_is_enough_for_the_residual(run):
+    record = json.loads((run / RESIDUAL_FILE).read_text())
+    del record["heads"]
+    (run / RESIDUAL_FILE).write_text(json.dumps(record))
+    head = promptboost.load(run).head
+    assert head.residual is not None
+    assert head.balance is None
+
+
+def test_an_added_class_is_in_balance_with_and_without_the_residual(run):
+    classifier = promptboost.load(run)
+    classifier.ensemble.add_class("fog", ["red green blue", "dark"]).save(run / "ensemble.json")
+    for text_only in (False, True):
+        head = promptboost.load(run, text_only=text_only).head
+        balance = head.balance
+        scores = head.matrix @ balance.centre / head.rounds
+        lift = balance.text_lift if text_only else balance.lift
+        assert scores[-1] == pytest.approx(scores[:-1].mean() + lift, abs=1e-5)
+    promptboost.load(run).save(run.parent / "kept")
+    again = promptboost.load(run.parent / "kept").head
+    np.testing.assert_allclose(again.matrix, promptboost.load(run).head.matrix, rtol=1e-5)
+
+
+def test_each_image_says_how_much_of_its_answer_is_words(run):
+    results = RunFolder(run).results
+    head, rows = (
+        promptboost.load(run).head,
+        [*csv.DictReader((run / "predictions.csv").read_text().splitlines())],
+    )
+    images = [run.parent / "images" / row["picture"] for row in rows]
+    shares = word_shares(head, promptboost.load(run).embedder.originals(images))
+    np.testing.assert_allclose([float(row["words"]) for row in rows], shares, atol=1e-3)
+    assert results.residual.words == pytest.approx(shares.mean())
+    by_image = {row["picture"]: float(row["words"]) for row in rows}
+    assert results.confusions
+    for pair in results.confusions:
+        assert len(pair.words) == len(pair.images)
+        for image, share in zip(pair.images, pair.words, strict=True):
+            assert share == pytest.approx(by_image[image], abs=1e-3)
+    assert all(0 <= item.words <= 1 for item in results.hardest)
+    page = (run / "report.html").read_text()
+    assert page.count("% words") >= len(results.confusions)

@@ -4,6 +4,8 @@ import gc
 import tempfile
 
 import msgspec
+import numba
+import numpy as np
 import pytest
 
 import promptboost.training.pool_rows as pool_rows
@@ -61,6 +63,10 @@ def test_rows_on_disk_are_those_in_memory_and_go_when_released(monkeypatch, tmp_
     monkeypatch.setattr(pool_rows, "MOST_IN_MEMORY", 0)
     there = PoolRows.embed(texts(), embedder(), tmp_path / "rows")
     assert same(here.grid, there.grid)
+    # Of the same type to the compiler, which would take longer than the fit for another one.
+    assert {numba.typeof(block) for block in (*here.grid.prompts, *there.grid.prompts)} == {
+        numba.typeof(np.zeros((1, 1), np.int16))
+    }
     assert (tmp_path / "rows").is_dir()
     there.release()
     here.release()

@@ -26,15 +26,20 @@ _COMMANDS = {
     "edit": "Edit the sentences of a run into a new run, and see what that does.",
     "workbench": "Edit a run in the browser, and see at once what each edit does.",
     "diff": "Compare the sentences of two runs.",
+    "issues": "List images to look at: wrong labels, copies, outliers.",
     "evaluate": "Measure a run on other labelled images.",
+    "export": "Write a run for programs without promptboost: a matrix, or one ONNX file.",
+    "push": "Send a run to a model hub.",
+    "pull": "Get a run from a model hub.",
     "transfer": "Move a run to another encoder: the same text, other vectors.",
+    "refit": "Learn again what belongs to the text, after it was edited.",
     "compare": "Compare methods on the same images and draws.",
     "pool": "Check, join and read files of sentences about classes.",
     "serve": "Answer over HTTP: predictions, sentences, metrics.",
     "report": "Write the report and the model card of a run again.",
     "models": "List encoders and the name to type for each.",
     "data": "Check the benchmarks of the papers: what is there, what is missing.",
-    "embed": "Embed images ahead of time.",
+    "embed": "Embed images and texts ahead of time.",
     "cache": "Show, check or clear the embedding store.",
     "doctor": "Look at what is installed and what works.",
 }
@@ -43,7 +48,8 @@ _COMMANDS = {
 _HOMES = {
     **dict.fromkeys(("models", "embed", "cache", "doctor"), "encoders"),
     **dict.fromkeys(("diff", "report"), "show"),
-    "transfer": "evaluate",
+    **dict.fromkeys(("transfer", "refit"), "evaluate"),
+    **dict.fromkeys(("push", "pull"), "hub"),
 }
 
 _HELP = """A few labelled images in, an image classifier made of plain sentences out.

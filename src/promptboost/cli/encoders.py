@@ -1,10 +1,11 @@
 """``promptboost models``, ``embed``, ``cache`` and ``doctor``: encoders, vectors, and what works."""
 
 from dataclasses import asdict
+from typing import Any
 
 import click
 
-from promptboost.cli.options import device_option
+from promptboost.cli.options import config_options, device_option, threads_option
 from promptboost.cli.output import UNUSABLE, Output, echo, plain, speaks, table
 from promptboost.config import DEFAULT_ENCODER, FitConfig
 
@@ -39,8 +40,16 @@ def models(out: Output) -> None:
 
 
 @click.command(name="embed")
-@click.argument("data")
+@click.argument("data", required=False)
+@click.option(
+    "--texts",
+    type=click.Path(),
+    metavar="FILE",
+    help="Embed texts as well, or alone: a .txt file with one text a line, or what fit --prompts reads; "
+    "of that all that a fit embeds, for the classes of DATA or else of the file.",
+)
 @click.option("--encoder", default=DEFAULT_ENCODER, show_default=True)
+@config_options(("templates", "concatenate"))
 @click.option(
     "--views",
     type=click.IntRange(min=0),
@@ -49,18 +58,36 @@ def models(out: Output) -> None:
     help=f"Crops of each image; fit uses {FitConfig().views} of those it learns from.",
 )
 @device_option
+@threads_option
 @speaks
-def embed(out: Output, data: str, encoder: str, views: int, device: str | None) -> None:
-    """Embed images ahead of time, so that later commands find the vectors in the store."""
-    from promptboost.runs.fit import embed_data
+def embed(
+    out: Output,
+    data: str | None,
+    texts: str | None,
+    encoder: str,
+    views: int,
+    device: str | None,
+    **words: Any,
+) -> None:
+    """Embed images, texts or both ahead of time, so that later commands find them in the store.
 
-    record = embed_data(data, encoder, views=views, progress=out.progress, device=device)
+    DATA is as for fit.
+    """
+    from promptboost.runs.embed import embed_data, embedded
+
+    asked = {name: value for name, value in words.items() if value is not None}
+    record = embed_data(
+        data,
+        encoder,
+        texts=texts,
+        settings=FitConfig().merged(asked),
+        views=views,
+        progress=out.progress,
+        device=device,
+    )
     for bad in record["bad_images"]:
         out.note(f"left out {bad['path']}: {bad['reason']}")
-    out.result(
-        record,
-        f"{record['images']:,} images, {record['rows']:,} vectors, {record['seconds']:.1f} s",
-    )
+    out.result(record, lambda: embedded(record))
 
 
 @click.command(name="cache")

@@ -1,4 +1,4 @@
-"""``promptboost evaluate`` and ``transfer``: a run on other images, or on another encoder."""
+"""``promptboost evaluate``, ``transfer`` and ``refit``: a run on other images, encoders, or other words."""
 
 from pathlib import Path
 from typing import Any
@@ -7,9 +7,11 @@ import click
 
 from promptboost.cli.options import (
     allow_download_option,
+    check_seen_with,
     embeds,
     min_probability_option,
     run_argument,
+    seen_with_options,
 )
 from promptboost.cli.output import Output, percent, plain, speaks, table
 from promptboost.errors import command_name
@@ -36,8 +38,7 @@ _MOVED = {
     is_flag=True,
     help="With --held-out: on the third that was kept back. Do it once, at the end.",
 )
-@click.option("--encoder", help="See with another encoder than the run was fitted on.")
-@click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
+@seen_with_options
 @min_probability_option
 @allow_download_option
 @embeds
@@ -48,7 +49,8 @@ def evaluate(
     data: str | None,
     held_out: bool,
     final: bool,
-    encoder: str | None,
+    encoders: tuple[str, ...],
+    ensemble: bool,
     text_only: bool,
     min_probability: float | None,
     allow_download: bool,
@@ -69,13 +71,14 @@ def evaluate(
         raise SettingError("give images to measure on, or --held-out for those of the fit")
     if final and not held_out:
         raise SettingError("--final goes with --held-out")
-
+    check_seen_with(encoders, ensemble)
     figures = evaluate_run(
         run,
         data,
         held_out=held_out,
         final=final,
-        encoder=encoder,
+        encoder=encoders or None,
+        average=ensemble,
         text_only=text_only,
         min_probability=min_probability,
         cache=not no_cache,
@@ -178,3 +181,48 @@ def _moved_summary(run: Path, moved: dict[str, Any]) -> str:
         heading = f"{heading}\n{plain(moved['note'])}"
     ending = f"predict {plain(str(run))} IMAGES --encoder {plain(moved['encoder'])}"
     return f"{heading}\n\n{figures}\n\npredict  {plain(command_name())} {ending}"
+
+
+@click.command(name="refit")
+@run_argument
+@click.option(
+    "-o",
+    "output",
+    type=click.Path(path_type=Path),
+    metavar="RUN2",
+    help="Folder to write. Default: RUN itself.",
+)
+@click.option("--data", help="Where the images are now, or others. Default: those of the fit.")
+@allow_download_option
+@embeds
+@speaks
+def refit(
+    out: Output,
+    run: Path,
+    output: Path | None,
+    data: str | None,
+    allow_download: bool,
+    no_cache: bool,
+    device: str | None,
+) -> None:
+    """Learn and measure again what belongs to the text, after the text was edited.
+
+    The text of RUN stays byte for byte. From the images of the fit come the residual beside it, the scale
+    of probabilities, the figures and the report.
+    """
+    from promptboost.cli.fit import summary
+    from promptboost.report import write_card, write_report
+    from promptboost.runs.refit import RefitRequest, refit_run
+
+    request = RefitRequest(
+        run,
+        output,
+        data,
+        cache=not no_cache,
+        progress=out.progress,
+        device=device,
+        allow_download=allow_download,
+        finish=(write_report, write_card),
+    )
+    results, place = refit_run(request, out.note), output or run
+    out.result({"run": str(place), **results.answer()}, lambda: summary(place, results))

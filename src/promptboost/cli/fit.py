@@ -42,6 +42,12 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
 @config_options(presets=True)
 @click.option("--overwrite", is_flag=True, help="Replace the run that is there.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run, with its settings.")
+@click.option(
+    "--track",
+    multiple=True,
+    type=click.Choice(["mlflow", "wandb"]),
+    help="Write settings, figures and files down with an experiment tracker, too.",
+)
 @allow_download_option
 @embeds
 @speaks
@@ -53,6 +59,7 @@ def fit(
     config: str | None,
     overwrite: bool,
     resume: bool,
+    track: tuple[str, ...],
     allow_download: bool,
     no_cache: bool,
     device: str | None,
@@ -69,6 +76,7 @@ def fit(
     from promptboost.report import write_card, write_report
     from promptboost.runs.fit import FitRequest, fit_run
     from promptboost.runs.run_folder import RunFolder
+    from promptboost.runs.trackers import make_trackers
 
     if overwrite and resume:
         raise SettingError("--overwrite and --resume cannot both be meant; give one of them")
@@ -93,7 +101,16 @@ def fit(
         )
     finish = (write_report, write_card)
     request = FitRequest(
-        data, run, settings, overwrite, resume, not no_cache, out.progress, device, finish=finish
+        data,
+        run,
+        settings,
+        overwrite,
+        resume,
+        not no_cache,
+        out.progress,
+        device,
+        finish=finish,
+        trackers=make_trackers(track),
     )
     try:
         results = fit_run(request, out.note)
@@ -108,7 +125,7 @@ def fit(
                 f"{place}{error.strerror}; put that right, then type: {begun.resume_hint}"
             ) from error
         raise
-    out.result({"run": str(run), **results.answer()}, lambda: _summary(run, results))
+    out.result({"run": str(run), **results.answer()}, lambda: summary(run, results))
 
 
 def _before(folder: "RunFolder") -> "RunFolder | None":
@@ -116,7 +133,8 @@ def _before(folder: "RunFolder") -> "RunFolder | None":
     return folder.unfinished or (folder if folder.state == "finished" else None)
 
 
-def _summary(run: Path, results: "Results") -> str:
+def summary(run: Path, results: "Results") -> str:
+    """Return what a fit prints of its figures."""
     task = results.task
     lines = [
         f"{task.classes} classes, {task.learn_images} images to learn from, "

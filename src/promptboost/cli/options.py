@@ -9,6 +9,7 @@ import click
 
 from promptboost.cli.output import Command
 from promptboost.config import PRESETS, FitConfig, Setting, settings_of
+from promptboost.errors import SettingError
 
 device_option = click.option(
     "--device", help="Where the encoder runs, such as cpu or cuda:1. Default: the fastest there is."
@@ -17,6 +18,27 @@ allow_download_option = click.option(
     "--allow-download",
     is_flag=True,
     help="Get the encoder that the run names from a model hub, if it is not on this machine.",
+)
+
+
+def _use_threads(ctx: click.Context, param: click.Parameter, count: int | None) -> None:
+    # Before numpy is loaded, so that its threads are as many from the start.
+    if ctx.resilient_parsing:
+        return
+    from promptboost.threads import keep_to_limit, set_threads
+
+    if count is None:
+        keep_to_limit()
+    else:
+        set_threads(count)
+
+
+threads_option = click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    callback=_use_threads,
+    expose_value=False,
+    help="Threads to compute in; no result depends on it. Default: the cores there are.",
 )
 
 
@@ -46,8 +68,36 @@ embeds = with_options(
     [
         click.option("--no-cache", is_flag=True, help="Compute all embeddings, and keep none."),
         device_option,
+        threads_option,
     ]
 )
+
+#: The options about what a run sees with.
+seen_with_options = with_options(
+    [
+        click.option(
+            "--encoder",
+            "encoders",
+            multiple=True,
+            help="See with another encoder than the run was fitted on, or with one of several. Of those "
+            "that are given, the probabilities are averaged.",
+        ),
+        click.option(
+            "--ensemble",
+            is_flag=True,
+            help="See with all encoders the run was fitted on, averaged.",
+        ),
+        click.option(
+            "--text-only", is_flag=True, help="Answer by the words alone, without the residual."
+        ),
+    ]
+)
+
+
+def check_seen_with(encoders: Sequence[str], ensemble: bool) -> None:
+    """Raise if all encoders of the run and some others are asked for at once."""
+    if ensemble and encoders:
+        raise SettingError("--ensemble means all encoders of the run: leave --encoder out")
 
 
 class _NumberOrAll(click.ParamType[Any]):

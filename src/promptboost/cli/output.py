@@ -80,6 +80,16 @@ def echo(text: str, *, err: bool = False, keep: str = "") -> None:
             raise
 
 
+def csv_line(cells: Sequence[str]) -> None:
+    """Write one line of a CSV file, without what a terminal would obey."""
+    import csv
+    import io
+
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(plain(cell, JOINERS) for cell in cells)
+    echo(line.getvalue(), keep=JOINERS)
+
+
 def json_line(found: Any) -> str:
     """Write a result as JSON in ASCII, controls escaped; that of deletion too, which JSON allows."""
     return json.dumps(found, allow_nan=False).replace("\x7f", "\\u007f")

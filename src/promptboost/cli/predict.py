@@ -1,7 +1,6 @@
 """``promptboost predict``."""
 
-import csv
-import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,18 +9,19 @@ import click
 
 from promptboost.cli.options import (
     allow_download_option,
+    check_seen_with,
     embeds,
     min_probability_option,
     run_argument,
+    seen_with_options,
 )
 from promptboost.cli.output import (
-    JOINERS,
     UNUSABLE,
     Output,
+    csv_line,
     echo,
     json_line,
     percent,
-    plain,
     speaks,
     table,
 )
@@ -49,17 +49,7 @@ promptboost predict run holiday/ --min-probability 0.6
     default="table",
     show_default=True,
 )
-@click.option(
-    "--encoder",
-    "encoders",
-    multiple=True,
-    help="See with another encoder than the run was fitted on, or with one of several. Of those that "
-    "are given, the probabilities are averaged.",
-)
-@click.option(
-    "--ensemble", is_flag=True, help="See with all encoders the run was fitted on, averaged."
-)
-@click.option("--text-only", is_flag=True, help="Answer by the words alone, without the residual.")
+@seen_with_options
 @allow_download_option
 @embeds
 @speaks
@@ -84,12 +74,12 @@ def predict(
     set aside. With --min-probability, images below it are "unsure": programs read `predicted` as
     null (empty in CSV), and `best` is what it would have been.
     """
-    from promptboost.errors import SettingError, count
+    from promptboost.errors import count
     from promptboost.runs.predict import Predictor
 
-    if ensemble and encoders:
-        raise SettingError("--ensemble means all encoders of the run: leave --encoder out")
-    progress = out.progress and layout == "table"
+    check_seen_with(encoders, ensemble)
+    # A bar would stand among lines that are shown as they come.
+    progress = out.progress and (layout == "table" or not sys.stdout.isatty())
     predictor = Predictor.open(
         run,
         encoder=encoders or None,
@@ -146,7 +136,7 @@ def _record(answer: "Prediction", asked: bool) -> dict[str, Any]:
 def _write_csv(answers: "Iterator[Prediction]", top_k: int, asked: bool) -> None:
     numbers = ["" if k == 0 else f"_{k + 1}" for k in range(top_k)]
     names = [f"{what}{n}" for n in numbers for what in ("predicted", "probability")]
-    _write_line(["picture", *names, "problem", *(("unsure", "best") if asked else ())])
+    csv_line(["picture", *names, "problem", *(("unsure", "best") if asked else ())])
     for answer in answers:
         cells = [cell for name, chance in answer.best for cell in (name, f"{chance:.6f}")]
         cells += [""] * (2 * top_k - len(cells))
@@ -154,13 +144,7 @@ def _write_csv(answers: "Iterator[Prediction]", top_k: int, asked: bool) -> None
         if answer.unsure:
             cells[0] = ""
         more = (str(answer.unsure).lower(), best) if asked else ()
-        _write_line([answer.image, *cells, answer.problem or "", *more])
-
-
-def _write_line(cells: list[str]) -> None:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(plain(cell, JOINERS) for cell in cells)
-    echo(line.getvalue(), keep=JOINERS)
+        csv_line([answer.image, *cells, answer.problem or "", *more])
 
 
 def _table(answers: "Iterator[Prediction]", asked: bool) -> str:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from promptboost.data.dataset import LabelledImage
 from promptboost.data.decode import THUMBNAIL_SIDE, ImageError
 from promptboost.errors import DataError
+from promptboost.threads import thread_count
 
 #: Thumbnails with this cosine are of one image. In what is measured above, copies of photographs that
 #: were saved anew have 0.9926 or more, and photographs that are no copies 0.985 or less.
@@ -163,7 +164,7 @@ def _partners(
     return best
 
 
-def thumbnail_rows(images: Sequence[LabelledImage], workers: int = 2) -> Rows:
+def thumbnail_rows(images: Sequence[LabelledImage], workers: int | None = None) -> Rows:
     """Return a row of length one for each image, from its pixels made very small.
 
     The pixels lose their mean, so that a white background does not make all images alike, and the mean
@@ -184,7 +185,7 @@ def thumbnail_rows(images: Sequence[LabelledImage], workers: int = 2) -> Rows:
     wanted = [i for i, image in enumerate(images) if image.has_thumbnail or not many]
     pixels = THUMBNAIL_SIDE**2
     rows = np.zeros((len(images), 3 * pixels + 3), dtype=np.float32)
-    with ThreadPoolExecutor(workers) as threads:
+    with ThreadPoolExecutor(workers or thread_count()) as threads:
         for i, thumbnail in zip(
             wanted, threads.map(_thumbnail, (images[i] for i in wanted)), strict=True
         ):

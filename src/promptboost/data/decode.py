@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from promptboost.errors import DataError
 from promptboost.files import NotAFileError, Stamp, open_regular, stamp_of
+from promptboost.threads import thread_count
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -211,7 +212,9 @@ def _small(image: "Image", width: float, height: float) -> "Image":
     return _as_rgb(image, factor).resize(side, Image.Resampling.BILINEAR)
 
 
-def cut_off(files: Sequence[Path], *, workers: int = 2, progress: bool = False) -> list[BadImage]:
+def cut_off(
+    files: Sequence[Path], *, workers: int | None = None, progress: bool = False
+) -> list[BadImage]:
     """List the images that are cut off or are none, in order, by a look at both ends of each file.
 
     A file that begins and ends as its format says was written to its end; only the others are decoded,
@@ -219,7 +222,10 @@ def cut_off(files: Sequence[Path], *, workers: int = 2, progress: bool = False) 
     """
     parts = [files[start : start + _AT_ONCE] for start in range(0, len(files), _AT_ONCE)]
     bad: list[BadImage] = []
-    with ThreadPoolExecutor(workers) as threads, checking_bar(len(files), progress) as bar:
+    with (
+        ThreadPoolExecutor(workers or thread_count()) as threads,
+        checking_bar(len(files), progress) as bar,
+    ):
         for part, problems in zip(parts, threads.map(_bad_ones, parts), strict=True):
             bad += problems
             bar.update(len(part))

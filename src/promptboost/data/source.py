@@ -14,6 +14,7 @@ from promptboost.data.decode import BadImage, checking_bar, cut_off
 from promptboost.data.folder import read_folder
 from promptboost.data.manifest import MANIFEST_ENDINGS, read_manifest
 from promptboost.errors import DataError, SettingError, a_type, count
+from promptboost.threads import thread_count
 
 OnBad = Literal["skip", "stop"]
 
@@ -87,7 +88,12 @@ class DataSource:
         return DataSource(str(path) if self.path.exists() else self.text, path)
 
     def load(
-        self, *, on_bad: OnBad = "skip", check: bool = True, workers: int = 2, progress: bool = True
+        self,
+        *,
+        on_bad: OnBad = "skip",
+        check: bool = True,
+        workers: int | None = None,
+        progress: bool = True,
     ) -> Dataset:
         """Read the images; see :func:`load_data`."""
         if self.path is None:
@@ -112,7 +118,7 @@ def load_data(
     *,
     on_bad: OnBad = "skip",
     check: bool = True,
-    workers: int = 2,
+    workers: int | None = None,
     progress: bool = True,
 ) -> Dataset:
     """Read labelled images from wherever they are.
@@ -129,8 +135,9 @@ def load_data(
         What to do about files that cannot be used: go on without them (they are listed in the
         dataset's ``bad``), or raise.
     check : bool, default=True
-        Decode every image now, on so many `workers`, to find the bad ones; without, a bad one is an
-        error later. Of a benchmark only both ends of each file are looked at.
+        Decode every image now, on so many `workers` (by default the threads of the process), to find
+        the bad ones; without, a bad one is an error later. Of a benchmark only both ends of each file
+        are looked at.
     progress : bool, default=True
         Show a progress bar on a terminal.
 
@@ -154,7 +161,7 @@ def load_data(
 
 
 def check_images(
-    images: Dataset | Sequence[LabelledImage], *, workers: int = 2, progress: bool = True
+    images: Dataset | Sequence[LabelledImage], *, workers: int | None = None, progress: bool = True
 ) -> list[BadImage]:
     """Decode every image and list those that cannot be used, in order.
 
@@ -167,7 +174,10 @@ def check_images(
     """
     items = images.images if isinstance(images, Dataset) else images
     bad: list[BadImage] = []
-    with ThreadPoolExecutor(workers) as threads, checking_bar(len(items), progress) as bar:
+    with (
+        ThreadPoolExecutor(workers or thread_count()) as threads,
+        checking_bar(len(items), progress) as bar,
+    ):
         for problem in threads.map(LabelledImage.check, items):
             bar.update()
             if problem is not None:
@@ -202,7 +212,7 @@ def _listed(bad: Sequence[BadImage]) -> str:
 
 
 def _usable(
-    listing: Listing, on_bad: OnBad, *, check: bool, workers: int, progress: bool
+    listing: Listing, on_bad: OnBad, *, check: bool, workers: int | None, progress: bool
 ) -> Dataset:
     bad = check_images(listing.images, workers=workers, progress=progress) if check else []
     if not listing.classes:

@@ -2,13 +2,10 @@
 
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,26 +13,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.data.dataset import Dataset, LabelledImage
-from promptboost.data.decode import BadImage, ImageError, file_bytes, read_image
-from promptboost.data.views import draw_view, view_name
+from promptboost.data.decode import ImageError
 from promptboost.encoders.base import Encoder, UnitRows
 from promptboost.encoders.registry import load_encoder
-from promptboost.encoders.runtime import batches
+from promptboost.encoders.stream import ENCODED_AT_ONCE as ENCODED_AT_ONCE
+from promptboost.encoders.stream import STORED_AT_ONCE, ImageStream
+from promptboost.encoders.stream import WORKING_SIDE as WORKING_SIDE
 from promptboost.errors import EmbeddingError, SettingError, StoreError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from promptboost.encoders.store import EmbeddingStore
-
-#: Larger images are read smaller, with no less than this on their shorter side. No encoder sees
-#: as many pixels, and a few dozen camera photographs in full would fill the memory.
-WORKING_SIDE = 1024
-#: Images or texts between two writes: what a killed run can lose, and how often the bar moves.
-STORED_AT_ONCE = 256
-ENCODED_AT_ONCE = 64
-# Crops of an image are the same in all runs, so that runs with other seeds find them in the store.
-_VIEW_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -68,8 +57,9 @@ class Embedder:
         Where embeddings of earlier runs are found and new ones kept; None computes everything.
     progress : bool, default=True
         Show progress bars on a terminal.
-    workers : int, default=2
-        Threads that read and decode images; the result does not depend on it.
+    workers : int, optional
+        Threads that read and decode images, by default those of the process; the result does not
+        depend on it.
     dtype : {"float32", "float16"}, default="float32"
         Number type of stored texts; half precision is for very large pools.
 
@@ -86,10 +76,12 @@ class Embedder:
     encoder: Encoder
     store: "EmbeddingStore | None" = None
     progress: bool = True
-    workers: int = 2
+    workers: int | None = None
     dtype: Literal["float32", "float16"] = "float32"
     #: Time spent on "images" and on "texts".
     seconds: dict[str, float] = field(default_factory=lambda: {"images": 0.0, "texts": 0.0})
+    #: How many views of "images" and how many "texts" were computed, and not found.
+    computed: dict[str, int] = field(default_factory=lambda: {"images": 0, "texts": 0})
     # What makes it an encoder.
     id: str = field(init=False, repr=False)
     fingerprint: str = field(init=False, repr=False)
@@ -99,7 +91,7 @@ class Embedder:
     logit_scale: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
+        if self.workers is not None and self.workers < 1:
             raise SettingError(f"workers is {self.workers}; one thread at least reads the images")
         for part in Encoder.__annotations__:
             setattr(self, part, getattr(self.encoder, part))
@@ -150,25 +142,17 @@ class Embedder:
         if views < 0:
             raise SettingError(f"views is {views}; give the number of crops of each image, or 0")
         items = _labelled(images)
+        parts = [np.zeros((0, 1 + views, self.dim), dtype=np.float32)]
         with (
             self._timed("images"),
-            ThreadPoolExecutor(self.workers) as pool,
-            self._bar(len(items) * (1 + views), "encoding", "views") as bar,
+            self.bar(len(items) * (1 + views), "encoding", "views") as bar,
         ):
-            digests = list(pool.map(lambda image: image.digest(), items))
             scale = (view_scale, 1.0)
-            job = _Job(items, digests, 1 + views, scale, self.encoder, pool, bar)
-            try:
-                try:
-                    embeddings = job.embeddings(self.store)
-                except StoreError as error:
-                    self.do_without(error)
-                    bar.reset()
-                    embeddings = job.embeddings(None)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-        return embeddings.reshape(len(items), 1 + views, self.dim)
+            for block in ImageStream(items, [self], 1 + views, scale, self.workers, bar):
+                if block.bad:
+                    raise ImageError(block.bad[min(block.bad)])
+                parts += block.rows
+        return np.concatenate(parts)
 
     def originals(self, images: "Dataset | Sequence[Any]") -> UnitRows:
         """Embed each image as it is: shape (n, dim)."""
@@ -181,7 +165,7 @@ class Embedder:
         with self._timed("texts"):
             if self.store is None or not self.progress:
                 return EmbeddedTexts(position, self.encode_texts(distinct))
-            with self._bar(len(distinct), "texts", "texts", leave=False) as bar:
+            with self.bar(len(distinct), "texts", "texts", leave=False) as bar:
                 return EmbeddedTexts(position, self.encode_texts(distinct, bar.update))
 
     def encode_images(self, images: Iterable["Image"]) -> UnitRows:
@@ -197,14 +181,14 @@ class Embedder:
     ) -> UnitRows:
         """Embed texts as unit rows; `progress` is told how many more of them are done."""
         if self.store is None:
-            return np.asarray(self.encoder.encode_texts(texts))
+            return self._computed(texts)
         from promptboost.encoders.store import text_key
 
         try:
             return self.store.get_or_compute(
                 self.fingerprint,
                 [text_key(text) for text in texts],
-                lambda positions: self.encoder.encode_texts([texts[i] for i in positions]),
+                lambda positions: self._computed([texts[i] for i in positions]),
                 dim=self.dim,
                 batch=STORED_AT_ONCE,
                 dtype=self.dtype,
@@ -213,14 +197,19 @@ class Embedder:
             )
         except StoreError as error:
             self.do_without(error)
-            return np.asarray(self.encoder.encode_texts(texts))
+            return self._computed(texts)
+
+    def _computed(self, texts: Sequence[str]) -> UnitRows:
+        self.computed["texts"] += len(texts)
+        return np.asarray(self.encoder.encode_texts(texts))
 
     def do_without(self, error: StoreError) -> None:
         """Keep nothing from now on: a store only saves time, and its faults are no reason to stop."""
         self.store = None
         warnings.warn(f"{error} Going on without the embedding store", StoreWarning, stacklevel=3)
 
-    def _bar(self, total: int, what: str, unit: str, leave: bool = True) -> Any:
+    def bar(self, total: int, what: str, unit: str, leave: bool = True) -> Any:
+        """Return a progress bar, which is shown on a terminal only, and if progress is wanted."""
         from tqdm import tqdm
 
         # disable=None: shown on a terminal only.
@@ -246,82 +235,10 @@ def _labelled(images: "Dataset | Sequence[Any]") -> tuple[LabelledImage, ...]:
     return as_images(images)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """Position ``p`` stands for view ``p % views`` of image ``p // views``; view 0 is the image."""
-
-    images: tuple[LabelledImage, ...]
-    digests: list[bytes]
-    views: int
-    scale: tuple[float, float]
-    encoder: Encoder
-    pool: ThreadPoolExecutor
-    bar: Any
-
-    def embeddings(self, store: "EmbeddingStore | None") -> UnitRows:
-        if store is None:
-            return self.compute(list(range(len(self.images) * self.views)))
-        from promptboost.encoders.store import image_key
-
-        names = [view_name(_VIEW_SEED, number, self.scale) for number in range(self.views)]
-        keys = [image_key(digest, name) for digest in self.digests for name in names]
-        return store.get_or_compute(
-            self.encoder.fingerprint,
-            keys,
-            self.compute,
-            dim=self.encoder.dim,
-            batch=STORED_AT_ONCE,
-            name=self.encoder.id,
-            progress=self._found,
-        )
-
-    def compute(self, positions: list[int]) -> UnitRows:
-        parts = [np.zeros((0, self.encoder.dim), dtype=np.float32)]
-        for images in batches(self._decoded(positions), ENCODED_AT_ONCE):
-            parts.append(self.encoder.encode_images(images))
-            self.bar.update(len(images))
-        return np.concatenate(parts)
-
-    def _decoded(self, positions: list[int]) -> Iterator["Image"]:
-        """Return images in order while the pool already works on the next ones."""
-        waiting: deque[Future[list[Image]]] = deque()
-        for index, members in groupby(positions, key=lambda position: position // self.views):
-            numbers = [position % self.views for position in members]
-            waiting.append(self.pool.submit(self._views, index, numbers))
-            # Enough to keep the threads busy during one call of the encoder, and no more: images
-            # are large.
-            if len(waiting) * self.views > ENCODED_AT_ONCE and len(waiting) > 1:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
-
-    def _views(self, index: int, numbers: list[int]) -> list["Image"]:
-        digest = self.digests[index]
-        image = _decoded(self.images[index], digest)
-        return [draw_view(image, _VIEW_SEED, digest, n, scale=self.scale) for n in numbers]
-
-    def _found(self, count: int) -> None:
-        # The first report is of rows found in the store: they must not count for the rate. Later
-        # ones repeat what the bar already shows.
-        if self.bar.n == 0:
-            self.bar.initial = self.bar.n = count
-            self.bar.refresh()
-
-
-def _decoded(image: LabelledImage, digest: bytes) -> "Image":
-    source = image.source
-    if isinstance(source, Path):
-        source = file_bytes(source, image.name)
-        # A file that changes between hashing and decoding would be stored under a wrong key.
-        if replace(image, source=source).digest() != digest:
-            raise ImageError(BadImage(image.name, "changed while it was read; run it again"))
-    return image.framed(read_image(source, image.name, at_least=WORKING_SIDE))
-
-
 TextSource = Encoder | Mapping[str, ArrayLike] | Callable[[list[str]], ArrayLike]
 
 # Copies of an estimator, such as a grid search makes, share the model that a name stands for.
-_loaded = lru_cache(maxsize=2)(load_encoder)
+_loaded = lru_cache(maxsize=4)(load_encoder)
 
 
 def text_source(encoder: object) -> TextSource | None:

@@ -3,8 +3,8 @@
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from promptboost.encoders.base import UnitRows
 from promptboost.errors import EncoderError, MissingExtraError
 from promptboost.files import open_regular, read_bytes, write_bytes, write_text
+from promptboost.threads import thread_count
 
 if TYPE_CHECKING:
     import torch
 
 Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 # Narrow enough to compute little padding, wide enough to fill batches.
 _BUCKET = 8
@@ -182,24 +184,21 @@ def kept_bytes(file: Path, compute: Callable[[], bytes], size: int | None = None
     return computed
 
 
-def asked_threads() -> int | None:
-    """Return how many threads OMP_NUM_THREADS asks for; None where it does not."""
-    number = os.environ.get("OMP_NUM_THREADS", "")
-    return int(number) if number.isdecimal() else None
+def several_at_once(work: Callable[[Item], Made], items: Iterable[Item]) -> list[Made]:
+    """Return what `work` makes of each item, in order, on as many items at a time as there are threads."""
+    with ThreadPoolExecutor(thread_count()) as threads:
+        return list(threads.map(work, items))
 
 
 def onnx_session(model: bytes | Path, threads: int | None = None) -> Any:
-    """Make an ONNX model ready to run on the processor, by default in as many threads as there are cores.
-
-    OMP_NUM_THREADS sets another number, as it does for torch.
-    """
+    """Make an ONNX model ready to run on the processor, by default in the threads of the process."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # its hints on how a file was exported are not the user's
     # Threads that wait in a loop take the cores from those that decode the next images.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.intra_op_num_threads = threads or asked_threads() or 0
+    options.intra_op_num_threads = threads or thread_count()
     source = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 

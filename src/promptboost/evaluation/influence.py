@@ -104,6 +104,10 @@ def each_influence(
     originals: Mapping[str, str] | None = None,
 ) -> Iterator[list[Influence]]:
     """Yield the influences of :func:`sentence_influences` class by class, in the order of the text."""
+    if any(key.lead is not None for key in scores.class_keys(ensemble, originals)):
+        # A class that was added by words alone is kept in balance with the others, so any sentence moves it.
+        yield from _each_anew(scores, ensemble, labels, originals)
+        return
     best, answers, second, next_one = scores.two_best(ensemble, originals)
     counted = labels >= 0
     right = answers == labels
@@ -134,6 +138,28 @@ def each_influence(
                     changed=int(((after != answers) & counted).sum()),
                 )
             )
+        yield found
+
+
+def _each_anew(
+    scores: SentenceScores,
+    ensemble: PromptEnsemble,
+    labels: Indices,
+    originals: Mapping[str, str] | None,
+) -> Iterator[list[Influence]]:
+    """Yield the same by asking the text without each sentence for its answers."""
+    for name in ensemble.class_names:
+        found = []
+        for prompt, weight, change in _without_each(scores, ensemble, name):
+            if change is None:
+                found.append(Influence(name, prompt, weight, removable=False))
+                continue
+            before = scores.answers(ensemble, originals)
+            after = scores.answers(ensemble.remove(prompt, name), originals)
+            mended, broken = (after == labels) & (before != labels), (before == labels) & (after != labels)
+            changed = (after != before) & (labels >= 0)
+            counts = (int(those.sum()) for those in (mended, broken, changed))
+            found.append(Influence(name, prompt, weight, True, *counts))
         yield found
 
 

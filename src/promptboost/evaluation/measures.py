@@ -81,6 +81,7 @@ class Confusion(msgspec.Struct, frozen=True):
     predicted: str
     count: Count
     images: tuple[str, ...] = ()
+    words: tuple[Share, ...] = ()  # how much of each of these answers is words, where not all is
 
 
 @dataclass(frozen=True)
@@ -277,14 +278,27 @@ def per_class(
 
 
 def confusions(
-    class_names: Sequence[str], labels: Indices, predicted: Indices, images: Sequence[str]
+    class_names: Sequence[str],
+    labels: Indices,
+    predicted: Indices,
+    images: Sequence[str],
+    words: NDArray[np.float64] | None = None,
 ) -> tuple[Confusion, ...]:
-    """List which class was taken for which, most frequent first, with some of the images."""
-    mixed: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
-    for image, label, guess in zip(images, labels.tolist(), predicted.tolist(), strict=True):
+    """List which class was taken for which, most frequent first, with some of the images.
+
+    `words` are the shares of the answers that are words: see :func:`word_shares`.
+    """
+    mixed: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, (label, guess) in enumerate(zip(labels.tolist(), predicted.tolist(), strict=True)):
         if label != guess:
-            mixed[label, guess].append(image)
+            mixed[label, guess].append(i)
     return tuple(
-        Confusion(class_names[label], class_names[guess], len(names), tuple(names[:_IMAGES_SHOWN]))
-        for (label, guess), names in sorted(mixed.items(), key=lambda pair: -len(pair[1]))
+        Confusion(
+            class_names[label],
+            class_names[guess],
+            len(found),
+            tuple(images[i] for i in found[:_IMAGES_SHOWN]),
+            () if words is None else tuple(float(words[i]) for i in found[:_IMAGES_SHOWN]),
+        )
+        for (label, guess), found in sorted(mixed.items(), key=lambda pair: -len(pair[1]))
     )

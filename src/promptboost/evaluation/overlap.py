@@ -113,11 +113,17 @@ class Inspection:
     leaked: NDArray[np.bool_]  # (m,)
 
 
-def inspect(learn: Dataset, held_out: Dataset, near: Iterable[Pairs] | None = None) -> Inspection:
+def inspect(
+    learn: Dataset,
+    held_out: Dataset,
+    near: Iterable[Pairs] | None = None,
+    *,
+    most: int | None = _KEPT,
+) -> Inspection:
     """Look for copies among the images of a task.
 
     `near` are pairs that look alike, as positions in the images to learn from and then those held
-    out; without it, thumbnails are compared here.
+    out; without it, thumbnails are compared here. No more than `most` of each kind are named.
 
     Examples
     --------
@@ -139,6 +145,7 @@ def inspect(learn: Dataset, held_out: Dataset, near: Iterable[Pairs] | None = No
         learn.class_names,
         len(learn),
         near_pairs(thumbnail_rows(images)) if near is None else near,
+        most,
     )
 
 
@@ -163,6 +170,7 @@ def _inspect(
     class_names: Sequence[str],
     learnt: int,
     near: Iterable[Pairs],
+    most: int | None = _KEPT,
 ) -> Inspection:
     copies = find_copies(digests, labels, learnt, near)
 
@@ -180,7 +188,7 @@ def _inspect(
             len(pairs),
             sum(digests[i] == digests[j] for i, j in pairs),
             sum(i < learnt for i, _ in pairs),
-            tuple(copy(i, j) for i, j in shown[:_KEPT]),
+            tuple(copy(i, j) for i, j in shown[:most]),
         )
 
     overlap = Overlap(

@@ -3,16 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting import BoostSettings, GridPool, Shots
+from promptboost.boosting.gradient.scale import FoldTexts
 from promptboost.boosting.grid import side_by_side
 from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import text_source
+from promptboost.encoders.embedder import Embedder, text_source
 from promptboost.errors import FileFormatError, PoolError, SettingError
 from promptboost.methods.base import (
     Arrays,
@@ -30,7 +31,10 @@ from promptboost.model import LearntOn, LinearHead, PromptEnsemble, VotingHead
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import of_sources
 from promptboost.training import OnRound, PoolTexts, boost_settings, fit_ensemble
-from promptboost.training.learner import head_with_residual
+from promptboost.training.learner import OnFolds, head_with_residual
+
+if TYPE_CHECKING:
+    from promptboost.encoders.store import EmbeddingStore
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,9 @@ class Boosting(BoostConfig, Method):
         self.further(encoder)
 
     def further(self, encoder: Encoder) -> list[Encoder]:
-        """Return the encoders to learn on beside one."""
-        found: list[Any] = [text_source(name) for name in filter(None, self.also.split("+"))]
+        """Return the encoders to learn on beside one, with its store."""
+        store = encoder.store if isinstance(encoder, Embedder) else None
+        found: list[Encoder] = [_beside(name, store) for name in self.also.split("+") if name]
         prints = [encoder.fingerprint, *(one.fingerprint for one in found)]
         if len(set(prints)) < len(prints):
             raise SettingError(
@@ -83,7 +88,9 @@ class Boosting(BoostConfig, Method):
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
         """Boost, and add what the words leave over."""
-        ensemble, origin = self.ensemble(shots, pool, encoder), self.origin(shots, encoder)
+        folds: list[FoldTexts] = []
+        ensemble = self.ensemble(shots, pool, encoder, on_folds=folds.append)
+        origin = self.origin(shots, encoder)
         text = self.classifier(ensemble, origin)
         if not self.residual or self.algorithm == "samme":
             return text
@@ -92,7 +99,9 @@ class Boosting(BoostConfig, Method):
         every = [encoder, *self.further(encoder)]
         learnt, settings = self._learnt(shots, every)
         grid = _joined(of_sources(pool, self.sources), every)
-        _, residual = head_with_residual(head, ensemble, learnt, grid, settings)
+        _, residual = head_with_residual(
+            head, ensemble, learnt, grid, settings, folds=folds[0] if folds else None
+        )
         if not np.isfinite(residual.penalty):  # the images say that it does harm
             return text
         return ResidualClassifier(
@@ -110,8 +119,9 @@ class Boosting(BoostConfig, Method):
         pool: PromptPool,
         encoder: Encoder,
         on_round: OnRound | None = None,
+        on_folds: OnFolds | None = None,
     ) -> PromptEnsemble:
-        """Boost, and return the text with all its rounds; `on_round` is called after each."""
+        """Boost, and return the text with all its rounds; for the rest see :func:`fit_ensemble`."""
         self.check(shots, pool, encoder)
         words = of_sources(pool, self.sources)
         every = [encoder, *self.further(encoder)]
@@ -130,6 +140,7 @@ class Boosting(BoostConfig, Method):
                 for one in every[1:]
             ],
             on_round=on_round,
+            on_folds=on_folds,
         )
 
     def _learnt(
@@ -211,7 +222,14 @@ def _joined(pool: PromptPool, encoders: Sequence[Encoder]) -> GridPool:
     return GridPool.joined([_grid(pool, one) for one in encoders])  # type: ignore[arg-type]  # has a hash
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)
+def _beside(name: str, store: "EmbeddingStore | None") -> Embedder:
+    """Open a further encoder; the same one again, so that its pool is known again."""
+    encoder: Any = text_source(name)
+    return Embedder(encoder, store, progress=False)
+
+
+@lru_cache(maxsize=4)  # one pool, as a few encoders read it
 def _grid(pool: PromptPool, encoder: Encoder) -> GridPool:
     """Embed a pool; a comparison asks for the same one again and again."""
     return PoolTexts.of(pool).embed(encoder.encode_texts)

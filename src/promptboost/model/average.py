@@ -2,24 +2,56 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from promptboost.data.memory import as_images, holds_images
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import TextSource
 from promptboost.errors import DataError, SettingError, count
-from promptboost.model.classifier import PromptClassifier, check_share, sure_ones
+from promptboost.model.classifier import AnyHead, PromptClassifier, check_share, sure_ones
 from promptboost.model.ensemble import PromptEnsemble
+from promptboost.model.head import Head
 
 if TYPE_CHECKING:
     from promptboost.model.explanation import Explanation
 
 # The smallest probability that is told from zero.
 _TINY = np.finfo(np.float64).tiny
+
+
+@dataclass(frozen=True)
+class AveragedHead:
+    """The heads of one text on several encoders; it is given the embeddings of each, in their order."""
+
+    heads: tuple[Head, ...]
+
+    def predict_proba(self, rows: Sequence[ArrayLike]) -> NDArray[np.float64]:
+        """Return the mean of the probabilities, (n, K)."""
+        each = [head.predict_proba(seen) for head, seen in zip(self.heads, rows, strict=True)]
+        return np.asarray(np.mean(each, axis=0))
+
+    def predict_index(self, rows: Sequence[ArrayLike]) -> NDArray[np.intp]:
+        """Return the number of the most probable class."""
+        if len(self.heads) == 1:  # probabilities that are rounded to one are alike
+            return self.heads[0].predict_index(rows[0])
+        return np.asarray(self.predict_proba(rows).argmax(axis=1))
+
+    def decision_function(self, rows: Sequence[ArrayLike]) -> NDArray[np.float64]:
+        """Return the logarithm of the mean probability, centred over the classes; of one, its vote."""
+        if len(self.heads) == 1:
+            return np.asarray(self.heads[0].decision_function(rows[0]))
+        return log_odds(self.predict_proba(rows))
+
+
+def log_odds(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the logarithms of probabilities, centred over the classes."""
+    logits = np.log(np.maximum(probabilities, _TINY))
+    return np.asarray(logits - logits.mean(axis=1, keepdims=True))
 
 
 class AveragedClassifier(PromptClassifier):
@@ -34,6 +66,8 @@ class AveragedClassifier(PromptClassifier):
         The text.
     encoders : sequence of str or Encoder, optional
         Two or more; by default those of the fit.
+    heads : sequence of LinearHead or VotingHead, optional
+        The text, embedded by each of them, where it is known already.
     **options
         As for :class:`~promptboost.model.PromptClassifier`.
 
@@ -54,13 +88,18 @@ class AveragedClassifier(PromptClassifier):
         self,
         ensemble: PromptEnsemble,
         encoders: Sequence[str | Encoder | TextSource] | None = None,
+        heads: Sequence[AnyHead] | None = None,
         **options: Any,
     ) -> None:
         every = [item.id for item in ensemble.encoders] if encoders is None else encoders
         if len(every) < 2:
             raise SettingError("an average is of two encoders or more")
-        super().__init__(ensemble, every[0], **options)
-        self.members = tuple(PromptClassifier(ensemble, one, **options) for one in every)
+        known: Sequence[AnyHead | None] = heads or [None] * len(every)
+        super().__init__(ensemble, every[0], known[0], **options)
+        self.members = tuple(
+            PromptClassifier(ensemble, one, head, **options)
+            for one, head in zip(every, known, strict=True)
+        )
         for member in (self, *self.members):
             member._named_by_file = encoders is None
 
@@ -95,8 +134,7 @@ class AveragedClassifier(PromptClassifier):
 
     def decision_function(self, images: Any) -> NDArray[np.float64]:
         """Return the logarithm of the mean probability, centred over the classes: (n, K)."""
-        logits = np.log(np.maximum(self.predict_proba(images), _TINY))
-        return np.asarray(logits - logits.mean(axis=1, keepdims=True))
+        return log_odds(self.predict_proba(images))
 
     def explain(
         self, images: Any, *, answer: str | None = None, against: str | None = None
@@ -106,6 +144,12 @@ class AveragedClassifier(PromptClassifier):
             "the mean of several encoders' probabilities has no parts that add up: explain one encoder at "
             "a time, with members[0].explain or load(run, encoder=NAME)"
         )
+
+    def refit(self, images: Any, labels: Sequence[str], **options: Any) -> "AveragedClassifier":
+        """Learn the residual again on every encoder; see :meth:`PromptClassifier.refit`."""
+        other = AveragedClassifier(self.ensemble, [one.embedder for one in self.members])
+        other.members = tuple(one.refit(images, labels, **options) for one in self.members)
+        return other
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the text, and its vectors on every encoder, into a folder."""

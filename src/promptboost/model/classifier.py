@@ -1,11 +1,7 @@
 """PromptClassifier: the object at the end of the walk, which answers for images."""
 
-import logging
-import math
 import os
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -21,183 +17,43 @@ from promptboost.encoders.trust import check_trusted
 from promptboost.errors import (
     DataError,
     EncoderError,
-    FileFormatError,
-    InputError,
     LabelError,
     SettingError,
-    StoreError,
     count,
 )
-from promptboost.files import load_json, read_text, write_json, write_text
+from promptboost.files import write_text
 from promptboost.folders import writing
+from promptboost.model.edits import check_known
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import LinearHead
-from promptboost.model.vectors import head_of
-from promptboost.model.votes import VotingHead
+from promptboost.model.head_files import (
+    RESIDUAL_FILE,
+    AnyHead,
+    check_head_file,
+    embed_ensemble,
+    encoder_slug,
+    head_file,
+    settled_head,
+    unknown_head,
+    write_head,
+)
 
 if TYPE_CHECKING:
     from promptboost.model.explanation import Explanation
 
-AnyHead = LinearHead | VotingHead
-
-# How far rows may lie apart that are the same, a round: what another machine rounds otherwise, and a
-# hundredth of what tells classes apart.
-_SAME = 1e-4
-_log = logging.getLogger(__name__)
-#: What says which residual belongs to which head of a folder.
-RESIDUAL_FILE = "residual.json"
-_NAME_LENGTH, _PATH_LENGTH = 255, 4096  # of most file systems, in bytes
-
-
-def encoder_slug(encoder_id: str) -> str:
-    """Turn the name of an encoder into a part of a file name."""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", encoder_id)
-
-
-def head_file(encoder_id: str | None) -> str:
-    """Return the name of the file with the head for one encoder, or for rows of no known one."""
-    return f"head{'' if encoder_id is None else f'-{encoder_slug(encoder_id)}'}.safetensors"
-
-
-def check_head_file(encoder_id: str, folder: Path | None = None) -> None:
-    """Raise if no file could have the name that a head for this encoder has, in `folder`."""
-    # What is written first, beside the file, has a name of its own, which is short.
-    name = head_file(encoder_id)
-    if len(name) > _NAME_LENGTH:
-        raise EncoderError(
-            f"the name of the encoder has {len(encoder_id):,} characters, too many for the name of "
-            f"the file its vectors are kept in: {encoder_id[:60]}…"
-        )
-    if folder is not None and len(os.fsencode(folder.absolute() / name)) >= _PATH_LENGTH:
-        raise SettingError(f"the path of the run is too long to hold its files: {folder}")
-
-
-def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:
-    """Embed an ensemble's text; the head says which encoder it is for.
-
-    Its rows are kept in the store by the text they are of: the next time nothing is embedded.
-    """
-
-    def embedded() -> AnyHead:
-        return ensemble.embed_texts(embedder.texts(ensemble.texts()), embedder.encoder)
-
-    if embedder.store is None:
-        return embedded()
-    from promptboost.encoders.store import head_key
-
-    fingerprint, dim = ensemble.fingerprint, embedder.dim
-    shape: tuple[int, ...] = (len(ensemble.class_names), dim)
-    if ensemble.algorithm == "samme":
-        shape = (len(ensemble), *shape)
-    keys = [head_key(fingerprint, row) for row in range(math.prod(shape[:-1]))]
-    try:
-        rows = embedder.store.get_or_compute(
-            embedder.fingerprint,
-            keys,
-            lambda positions: embedded().weights.reshape(-1, dim)[positions],
-            dim=dim,
-            batch=len(keys),
-            name=embedder.id,
-        )
-    except StoreError as error:
-        embedder.do_without(error)
-        return embedded()
-    return head_of(ensemble, rows.reshape(shape), embedder.encoder)
-
-
-def settled_head(
-    folder: Path, ensemble: PromptEnsemble, made: AnyHead, *, text_only: bool = False
-) -> AnyHead:
-    """Return the head beside a text if it is that which was made of the text, else the one made.
-
-    The text is the truth. Nothing that the file says of itself is believed: anybody can write it. So it
-    saves no work, and is there for other programs, and for the last digits to stay as they were.
-
-    Only the residual is in no other file. It is taken along if it is the one that the fit recorded in
-    ``residual.json``, unless `text_only`.
-    """
-    path = folder / head_file(made.encoder_id)
-    try:
-        stored = type(made).load(path)
-    except FileNotFoundError:
-        return made
-    except (OSError, FileFormatError) as error:
-        # As Python writes it: a terminal obeys nothing that a damaged or forged file holds.
-        _log.warning("A head is not used, but made again from the text: %r", str(error))
-        return made
-    if stored.encoder_fingerprint != made.encoder_fingerprint:
-        return made
-    if ensemble.has_fingerprint(stored.ensemble_fingerprint):  # else the text was edited
-        made = _with_rows_of(stored, made, path, len(ensemble))
-    if text_only or not isinstance(made, LinearHead) or not isinstance(stored, LinearHead):
-        return made
-    return _with_residual_of(stored, made, path)
-
-
-def _with_rows_of(stored: AnyHead, made: AnyHead, path: Path, rounds: int) -> AnyHead:
-    """Take the rows of a stored head if they are those that were made of the text."""
-    if stored.weights.shape == made.weights.shape:
-        # In double precision, in which no square of a float32 overflows.
-        distances = np.linalg.norm(np.subtract(stored.weights, made.weights, dtype=float), axis=-1)
-        if distances.max() <= _SAME * rounds:
-            return replace(made, weights=stored.weights)
-    _log.warning("%r does not belong to the text beside it: made again from the text", str(path))
-    return made
-
-
-def _with_residual_of(stored: LinearHead, made: LinearHead, path: Path) -> LinearHead:
-    """Take the residual of a stored head if it was recorded; a class that is new to it has none."""
-    if stored.residual is None:
-        return made
-    digests = read_residual_digests(path.parent)
-    if digests.get(path.name) != stored.residual_digest or stored.dim != made.dim:
-        _log.warning(
-            "The residual in %r is not the one that %s records: left out", str(path), RESIDUAL_FILE
-        )
-        return made
-    if stored.ensemble_fingerprint != made.ensemble_fingerprint:
-        _log.warning("The residual in %r was fitted beside other words", str(path))
-    rows = np.zeros_like(made.weights)
-    places = {name: k for k, name in enumerate(stored.class_names)}
-    for k, name in enumerate(made.class_names):
-        if name in places:
-            rows[k] = stored.residual[places[name]]
-    return replace(made, residual=rows, text_scale=stored.text_scale)
-
-
-def read_residual_digests(folder: Path) -> dict[str, str]:
-    """Read which residual belongs to which head of a folder; none where no record is sound."""
-    path = folder / RESIDUAL_FILE
-    try:
-        record = load_json(read_text(path, error=FileFormatError), str(path))
-    except FileFormatError:
-        return {}
-    return {str(k): str(v) for k, v in record.items()} if isinstance(record, dict) else {}
-
-
-def write_head(folder: Path, head: AnyHead) -> None:
-    """Write a head into a folder, and which residual it has, for :func:`settled_head`."""
-    name = head_file(head.encoder_id)
-    digests = read_residual_digests(folder)
-    digests.pop(name, None)
-    if isinstance(head, LinearHead) and head.residual is not None:
-        digests[name] = head.residual_digest
-    # The record first: a residual that it does not name is left out, and never another taken for it.
-    if digests or (folder / RESIDUAL_FILE).exists():
-        write_json(folder / RESIDUAL_FILE, digests, follow=False)
-    head.save(folder / name)
-
-
-def _unknown_head(folder: Path, ensemble: PromptEnsemble) -> AnyHead | None:
-    """Read the head beside a text that names no encoder, from which it could be made again."""
-    kind = LinearHead if ensemble.algorithm == "samme.r" else VotingHead
-    try:
-        stored = kind.load(folder / head_file(None))
-        if ensemble.has_fingerprint(stored.ensemble_fingerprint):
-            return head_of(ensemble, stored.weights, None)
-    except (OSError, InputError):  # not there, damaged, or of other classes and rounds
-        pass
-    return None
+__all__ = [
+    "RESIDUAL_FILE",
+    "AnyHead",
+    "PromptClassifier",
+    "check_head_file",
+    "check_share",
+    "embed_ensemble",
+    "encoder_slug",
+    "head_file",
+    "load",
+    "sure_ones",
+    "write_head",
+]
 
 
 def load(
@@ -430,9 +286,11 @@ class PromptClassifier:
             made = embed_ensemble(self.ensemble, embedder)
             if folder is None:
                 return made
-            return settled_head(folder, self.ensemble, made, text_only=self._text_only)
+            return settled_head(
+                folder, self.ensemble, made, text_only=self._text_only, embedder=embedder
+            )
         if self._source is None and folder is not None:
-            unknown = _unknown_head(folder, self.ensemble)
+            unknown = unknown_head(folder, self.ensemble)
             if unknown is not None:
                 return unknown
         source: Any = self.encoder  # a mapping or a function; an error where there is nothing
@@ -490,10 +348,14 @@ class PromptClassifier:
         """Return the `k` most probable classes of each image with their probabilities, best first."""
         if type(k) is not int or k < 1:
             raise SettingError(f"k is {k!r}: give a whole number from 1 up")
+        return self.best(self.predict_proba(images), k)
+
+    def best(self, probabilities: NDArray[np.float64], k: int) -> list[list[tuple[str, float]]]:
+        """Return the `k` most probable classes of each row of :meth:`predict_proba`, best first."""
         names = self.class_names
         return [
             [(names[c], float(row[c])) for c in np.argsort(-row, kind="stable")[:k].tolist()]
-            for row in self.predict_proba(images)
+            for row in probabilities
         ]
 
     def explain(
@@ -574,6 +436,49 @@ class PromptClassifier:
             device=self._device,
             progress=self._progress,
         )
+
+    def refit(
+        self, images: Any, labels: Sequence[str], *, views: int = 8, view_scale: float = 0.5
+    ) -> "PromptClassifier":
+        """Return the same text with a residual learnt from labelled images; this classifier stays.
+
+        For a text that was edited, whose residual was fitted beside other words, or that has none. The
+        scale of probabilities is renewed with it.
+
+        Parameters
+        ----------
+        images : sequence of images, or embeddings
+            As for :meth:`predict`. Those that the text was learnt from are best.
+        labels : sequence of str
+            The class name of each. A class without images has words alone, in balance with the others.
+        views, view_scale : int, float
+            How many crops of each image, and which least share of its area they show. Embeddings have
+            none.
+        """
+        from promptboost.model.balance import with_images
+        from promptboost.pool import PLAIN_TEMPLATE
+
+        given = [str(label) for label in labels]
+        for label in dict.fromkeys(given):
+            check_known(self.ensemble, label)
+        if len(set(given)) < 2:
+            raise LabelError("images of two classes or more are needed")
+        text = embed_ensemble(self.ensemble, self.embedder)
+        if not isinstance(text, LinearHead):
+            raise SettingError("a text whose rounds vote (algorithm samme) has no residual")
+        if holds_images(images):
+            data = Dataset(as_images(images), ())
+            rows = self.embedder.images(data, views=views, view_scale=view_scale)
+        else:
+            rows = as_embeddings(images, text.dim)[:, None]
+        if len(rows) != len(given):
+            raise LabelError(f"{len(given)} labels for {count(len(rows), 'image')}")
+        unseen = self.embedder.encode_texts(
+            [PLAIN_TEMPLATE.replace("{}", n) for n in self.class_names]
+        )
+        numbers = np.array([self.class_names.index(label) for label in given])
+        head = with_images(text, rows, numbers, unseen)
+        return PromptClassifier(self.ensemble, self.embedder, head, cache=self._cache)
 
     def __repr__(self) -> str:
         text, source = self.ensemble, self._source

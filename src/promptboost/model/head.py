@@ -18,6 +18,7 @@ from promptboost.errors import EmbeddingError, FileFormatError, InputError, Labe
 from promptboost.files import load_json, open_regular, write_bytes
 
 if TYPE_CHECKING:
+    from promptboost.model.balance import Balance
     from promptboost.model.residual import Residual
 
 SCHEMA_VERSION = 1
@@ -247,6 +248,7 @@ class SavedHead(Head):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the head as a safetensors file, whole or not at all."""
         facts = {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
+        facts.pop("balance", None)  # in a file of its own: see write_head
         arrays = {name: facts.pop(name) for name in (*self.arrays, *self.optional)}
         tensors = {name: array for name, array in arrays.items() if array is not None}
         for name in ("temperature", "logit_scale", "text_scale"):
@@ -302,6 +304,8 @@ class LinearHead(SavedHead):
         :math:`a\, x \cdot W_k / M + x \cdot V_k`, still one product with a K × D matrix.
     text_scale : float, optional
         :math:`a`, the factor on the mean scores beside a residual, in the place of `logit_scale`.
+    balance : Balance, optional
+        How loud a class may be that was added by words alone: see :mod:`promptboost.model.balance`.
 
     Notes
     -----
@@ -339,6 +343,7 @@ class LinearHead(SavedHead):
     logit_scale: float | None = None
     residual: NDArray[np.float32] | None = field(default=None, repr=False)
     text_scale: float | None = None
+    balance: "Balance | None" = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         weights = np.array(self.weights, dtype=np.float32, order="C")
@@ -366,10 +371,23 @@ class LinearHead(SavedHead):
 
     @cached_property
     def matrix(self) -> NDArray[np.float32]:
-        """Class rows of text and residual together, in units of the text's."""
-        if self.residual is None or self.text_scale is None:
-            return self.weights
-        return self.weights + self.residual * np.float32(self.rounds / self.text_scale)
+        """Class rows of text and residual together, in units of the text's; added ones in balance."""
+        rows = self.weights
+        if self.residual is not None and self.text_scale is not None:
+            rows = rows + self.residual * np.float32(self.rounds / self.text_scale)
+        if self.balance is None:
+            return rows
+        lift = self.balance.text_lift if self.residual is None else self.balance.lift
+        balanced = self.balance.rows(self.class_names, rows, self.rounds * lift)
+        return np.asarray(balanced, dtype=np.float32)
+
+    @property
+    def beside_text(self) -> NDArray[np.float32] | None:
+        """The residual, with what keeps added classes in balance, as logits are made of it."""
+        known = self.class_names if self.balance is None else self.balance.class_names
+        if self.text_scale is None or set(self.class_names) <= set(known):
+            return self.residual
+        return (self.matrix - self.weights) * np.float32(self.text_scale / self.rounds)
 
     @property
     def residual_digest(self) -> str:

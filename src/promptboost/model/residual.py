@@ -4,26 +4,33 @@ Text and residual together have the logits :math:`x \cdot (a W + V)^T`: W are th
 is one factor on its cosines, and V a matrix fitted by the logistic loss under a penalty. V = 0 is the text
 alone; where the text says nothing, a falls to zero and V is a logistic regression.
 
-Three things make one setting do for all data and any number of images:
+Four things make one setting do for all data and any number of images:
 
 * **The words are taken at their worth.** A text that was composed on some images is nearly always right
   about them, and would leave nothing over for V to explain. So the factor a is the one that suits words
-  which have seen no image, such as the mean of the templates: the less the words alone can tell, the less
-  the text counts, and the more is left to the images.
+  which have seen no image, such as the mean of the templates or of the pool: the less the words alone can
+  tell, the less the text counts, and the more is left to the images.
 * **Crops say what does not matter.** What differs between crops of one image says nothing of its class.
-  V pays for how much its logits differ between crops, and less for everything else.
+  V pays for how much its logits differ between crops, and less for everything else; the fewer crops there
+  are to know the difference from, the more alike all directions cost.
 * **V is held back as far as the images allow.** The penalty is the strongest at which nearly all images to
   learn from are answered rightly, and falls with their number. It is not chosen by setting images
   aside: of two images of a class one would be left, which says little about two, and of one none.
+* **It is used as far as images set aside speak for it.** Of all mixtures of the text alone and the text
+  with V, it is the one with the most of V that is about as good as the best on images set aside; where
+  that is the text alone, and V surely does harm, it is zero.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from promptboost.boosting.compiled import in_threads, multiply
 from promptboost.boosting.composition import log_losses
+from promptboost.boosting.gradient.scale import lowest
 from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
 
 Floats = NDArray[np.floating]
@@ -37,20 +44,30 @@ PENALTY = 0.8
 UNEXPLAINED = 0.03
 #: but not more often than this.
 HALVINGS = 5
-#: Share of the penalty that is the same in all directions, whether crops differ in them or not.
+#: Share of the penalty that is the same in all directions, whether crops differ in them or not; more where
+#: the crops are too few to tell in which they do.
 EVENNESS = 0.1
+
+#: The same for :func:`set_aside_logits`, where some labels may be wrong: those are not to be explained.
+CAUTIOUS_PENALTY = 8 * PENALTY
 
 # Factors on cosines that are tried for the text, and on all logits in the end.
 _SCALES = np.geomspace(0.1, 1000.0, 81)
 _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 # Rows whose probabilities stand in memory at once.
 _ROWS = 8192
+# Rows that stand in memory by columns too: without that each pass turns them anew.
+_KEPT_BYTES = 2**26
 # Steps that the solver remembers, and takes at most.
 _MEMORY, _STEPS = 8, 100
 # Factor on all logits where no image can be set aside. Where some can, 1.5 to 2.4 suits few images best: a
 # penalty that is right for who wins leaves the logits low.
 _LOUD = 1.75
-# How sure it must be that the residual does harm: in standard errors of the loss on images set aside.
+# Parts of text with residual, beside text alone, that are tried on images set aside, and what is as good as
+# the best, in standard errors of the loss. In doubt more: the residual is of more images than theirs.
+_PARTS = np.linspace(0.0, 1.0, 11)
+_AS_GOOD = 0.25
+# How sure it must be that all of the residual does harm for none of it to be used, in the same.
 _SURE = 2.0
 # Multiplications of one pass over the images beyond which one fold alone is set aside.
 _MANY = 5 * 10**9
@@ -69,8 +86,8 @@ class Residual:
     penalty : float
         What it was fitted with; infinite if the images say that it does harm: V is zero then.
     losses : tuple of float or None
-        Mean log loss of images set aside, by the text alone and with the residual; None if no image
-        could be set aside.
+        Mean log loss of images set aside, by the text alone and with the residual, as far as it is used
+        or all of it where it is not; None if no image could be set aside.
 
     Examples
     --------
@@ -111,8 +128,9 @@ def fit_residual(
         Class numbers.
     text_rows : array of shape (K, D)
         Class rows of the text, composed on these images.
-    unseen_rows : array of shape (K, D)
-        Class rows of words that have seen no image, such as the mean of the pool's templates.
+    unseen_rows : array of shape (K, D) or (U, K, D)
+        Class rows of words that have seen no image, such as the mean of the pool's templates; of several
+        those count that suit the images best.
     folds : array of shape (n,), optional
         The fold of each image, from 0 to F − 1, if images can be set aside.
     fold_rows : array of shape (F, K, D), optional
@@ -125,8 +143,8 @@ def fit_residual(
     Returns
     -------
     Residual
-        Zero where images set aside say that it does harm. With folds, its logits are as loud as suits
-        images set aside; without, as suited other data.
+        With folds, it is used as far as it helps on images set aside, not at all where it does harm, and
+        its logits are as loud as suits them; without, as suited other data.
 
     Examples
     --------
@@ -139,12 +157,12 @@ def fit_residual(
     array([0, 0, 1, 1])
     """
     X, y = _checked_images(embeddings, labels)
-    text, unseen = (_checked_rows(rows, X, y, 2) for rows in (text_rows, unseen_rows))
+    text, unseen = _checked_rows(text_rows, X, y, 2), np.asarray(unseen_rows)
+    unseen = _checked_rows(unseen[None] if unseen.ndim == 2 else unseen, X, y, 3)
     if not (np.isfinite(penalty) and penalty > 0):
         raise SettingError(f"penalty is {penalty!r}, but must be a positive number")
     counted = _checked_weights(weights, len(y))
-    words = X[:, 0] @ unseen.T
-    scale = _suited(words, y, counted, _SCALES)
+    scale = min(_worth(X[:, 0] @ rows.T, y, counted) for rows in unseen)[1]
     problem = _Problem(X, y, counted, text * X.dtype.type(scale), spread_metric(X, y))
     learnt, rate = _explained(problem, penalty * len(text) / len(y))
     if folds is None or fold_rows is None:
@@ -153,23 +171,75 @@ def fit_residual(
     if fold.shape != y.shape or not np.isin(fold, np.arange(len(texts))).all():
         raise SettingError(f"folds must be {len(X)} numbers from 0 to {len(texts) - 1}")
     aside = fold == fold[0] if X.size * len(text) > _MANY else np.ones(len(y), dtype=bool)
-    scores, logits = np.zeros((2, *words.shape), dtype=X.dtype)
+    scores, logits = np.zeros((2, len(y), len(text)), dtype=X.dtype)
     for part in np.unique(fold[aside]):
         kept, out = fold != part, fold == part
         words_of_part = texts[part] * X.dtype.type(scale)
         fewer = _Problem(X[kept], y[kept], counted[kept], words_of_part, problem.metric)
         # Not begun at what was learnt from all images: it would still know those set aside.
-        rest = fewer.solve(rate, tolerance=0.05)
+        rest = fewer.solve(rate, tolerance=0.05, alike=problem)
         scores[out] = X[out, 0] @ texts[part].T
         logits[out] = X[out, 0] @ (fewer.text + rest).T
     scores, logits, y, counted = scores[aside], logits[aside], y[aside], counted[aside]
-    alone, loud = _suited(scores, y, counted, _SCALES), _suited(logits, y, counted, _LOUDNESS)
-    by_text, by_both = log_losses(scores * alone, y), log_losses(logits * loud, y)
-    means = [float(np.average(values, weights=counted)) for values in (by_text, by_both)]
-    losses = means[0], means[1]
-    if losses[1] - losses[0] > _SURE * (by_both - by_text).std() / np.sqrt(len(y)):
+    alone, loud, losses = _mixed(scores, logits, y, counted)
+    if not loud:
         return Residual(np.zeros_like(learnt), alone, np.inf, losses)
-    return Residual(learnt * X.dtype.type(loud), scale * loud, rate, losses)
+    return Residual(learnt * X.dtype.type(loud), alone + scale * loud, rate, losses)
+
+
+def set_aside_logits(
+    embeddings: ArrayLike,
+    labels: ArrayLike,
+    unseen_rows: ArrayLike,
+    folds: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    penalty: float = CAUTIOUS_PENALTY,
+) -> Floats:
+    """Return each image's logits by words and by the images of other folds: its label excuses nothing.
+
+    Parameters
+    ----------
+    embeddings, labels, unseen_rows, weights, penalty
+        As for :func:`fit_residual`. An image that weighs nothing has logits, and teaches nothing.
+    folds : array of shape (n,)
+        The fold of each image. One whose class has no image in another fold is judged by words alone.
+
+    Returns
+    -------
+    array of shape (n, K)
+        As loud as suits the labels best.
+
+    Examples
+    --------
+    The last image has a label that the words, and the images of other folds, do not believe.
+
+    >>> heights = np.array([0.8, 0.6, 0.9, -0.8, -0.6, 0.7])
+    >>> images = np.stack([np.sqrt(1 - heights**2), heights], axis=1)[:, None]
+    >>> text = np.array([[0.0, 1.0], [0.0, -1.0]])
+    >>> set_aside_logits(images, [0, 0, 0, 1, 1, 1], text, [0, 1, 2, 0, 1, 2]).argmax(axis=1)
+    array([0, 0, 0, 1, 1, 0])
+    """
+    X, y = _checked_images(embeddings, labels)
+    words = _checked_rows(unseen_rows, X, y, 2)
+    counted, fold = _checked_weights(weights, len(y)), np.asarray(folds)
+    if fold.shape != y.shape:
+        raise SettingError(f"folds must be {len(y)} numbers, one for each image")
+    scores = X[:, 0] @ words.T
+    scale = _suited(scores, y, counted, _SCALES)
+    text, by_words = words * X.dtype.type(scale), scores * X.dtype.type(scale)
+    metric = spread_metric(X[counted > 0], y[counted > 0])
+    logits, lonely = by_words.copy(), np.ones(len(y), dtype=bool)
+    for part in np.unique(fold):
+        out, kept = fold == part, (fold != part) & (counted > 0)
+        if not kept.any():
+            continue
+        fewer = _Problem(X[kept], y[kept], counted[kept], text, metric)
+        rest = fewer.solve(penalty * len(words) / len(y), tolerance=0.05)
+        logits[out] = X[out, 0] @ (text + rest).T
+        lonely[out] = ~np.isin(y[out], y[kept])
+    loud = _suited(logits, y, counted, _LOUDNESS)
+    return np.where(lonely[:, None], by_words, logits * X.dtype.type(loud))
 
 
 def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNESS) -> Floats:
@@ -177,24 +247,38 @@ def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNES
 
     Where there are no crops it is the spread over images of a class; where there are not two of those,
     all directions cost the same. On average they cost the variance of all embeddings: it does not matter
-    how near to each other an encoder puts everything.
+    how near to each other an encoder puts everything. Few crops do not tell in which directions they
+    differ most: then the share of what is even is not `evenness` but that of the oracle approximating
+    shrinkage (Chen et al., 2010), which is the larger the more alike the directions are.
     """
-    dim = embeddings.shape[2]
+    n, views, dim = embeddings.shape
     rows = embeddings.reshape(-1, dim)
     total = float(rows.var(axis=0, dtype=np.float64).sum()) or 1.0
-    centres = embeddings.mean(axis=1, keepdims=True)
-    if embeddings.shape[1] == 1:
+    centres, known = embeddings.mean(axis=1, keepdims=True), n * (views - 1)
+    if views == 1:
         sums = np.zeros((labels.max() + 1, dim), dtype=rows.dtype)
         np.add.at(sums, labels, rows)
         centres = (sums[labels] / np.bincount(labels)[labels, None])[:, None]
+        known = n - len(np.unique(labels))
     apart = (embeddings - centres).reshape(-1, dim)
     spread = apart.T @ apart
     shape = np.eye(dim)
     trace = float(np.trace(spread))
     # Rounding leaves a little where all crops are the same.
     if trace > 1e-10 * total * len(rows):
-        shape = (1 - evenness) * dim / trace * spread + evenness * shape
+        spread *= dim / trace
+        evenness = max(evenness, _shrinkage(dim**2 / float(np.vdot(spread, spread)), known, dim))
+        shape = (1 - evenness) * spread + evenness * shape
     return np.asarray(total * shape, dtype=embeddings.dtype)
+
+
+def _shrinkage(directions: float, known: int, dim: int) -> float:
+    """Return how much of a covariance of so many rows is better taken as even: the OAS formula.
+
+    `directions` are those it extends in, as far as the rows tell: its squared trace by that of its square.
+    """
+    left = (known + 1 - 2 / dim) * (1 - directions / dim)
+    return 1.0 if left <= 0 else min((1 - 2 / dim + directions) / left, 1.0)
 
 
 def _explained(problem: "_Problem", strongest: float) -> tuple[Floats, float]:
@@ -210,6 +294,45 @@ def _explained(problem: "_Problem", strongest: float) -> tuple[Floats, float]:
     return weights, penalty
 
 
+def _mixed(
+    scores: Floats, logits: Floats, labels: Indices, counted: Floats
+) -> tuple[float, float, tuple[float, float]]:
+    """Return the factors on a text and on text with residual that suit images set aside, and the losses.
+
+    Of mixtures that are about as good as the best, it is the one with the most of the residual; but none of
+    it where the best is the text alone, and all of the residual does harm for sure.
+    """
+    alone, loud = (
+        _suited(scores, labels, counted, _SCALES),
+        _suited(logits, labels, counted, _LOUDNESS),
+    )
+    factors, losses = [], []
+    for part in _PARTS:
+        mixture = scores * ((1 - part) * alone) + logits * (part * loud)
+        factors.append(_suited(mixture, labels, counted, _LOUDNESS))
+        losses.append(log_losses(mixture * factors[-1], labels))
+    means = np.average(losses, axis=1, weights=counted)
+    behind = np.stack(losses) - losses[means.argmin()]
+    # As if there were one image more, about which they differ by one: few may agree by luck.
+    doubt = np.sqrt(len(labels) * behind.var(axis=1) + 1) / len(labels)
+    behind_best = means - means.min()
+    most = int(np.flatnonzero(behind_best <= _AS_GOOD * doubt)[-1])
+    if not means.argmin() and behind_best[-1] > _SURE * doubt[-1]:
+        most = 0
+    part, factor = _PARTS[most], factors[most]
+    return (
+        float((1 - part) * alone * factor),
+        float(part * loud * factor),
+        (float(means[0]), float(means[most or -1])),
+    )
+
+
+def _worth(scores: Floats, labels: Indices, counted: Floats) -> tuple[float, float]:
+    """Return the log loss of a text's scores, at the factor that suits them, and the factor."""
+    factor = _suited(scores, labels, counted, _SCALES)
+    return float(counted @ log_losses(scores * factor, labels)), factor
+
+
 def _suited(
     scores: Floats, labels: Indices, counted: Floats, factors: NDArray[np.float64]
 ) -> float:
@@ -220,11 +343,12 @@ def _suited(
     """
     n = len(labels)
     further = scores[np.arange(n), labels] - scores.mean(axis=1)
-    losses = [
-        counted @ (log_losses(scores * factor, labels) + further * factor / (2 * n + 1))
-        for factor in factors
-    ]
-    return float(f"{factors[int(np.argmin(losses))]:.4g}")
+
+    def loss(factor: float) -> float:
+        losses = log_losses(scores * factor, labels) + further * factor / (2 * n + 1)
+        return float(counted @ losses)
+
+    return float(f"{lowest(loss, factors):.4g}")
 
 
 @dataclass(frozen=True)
@@ -236,50 +360,75 @@ class _Problem:
     counted: Floats  # (n,), one on average
     text: Floats  # (K, D), with the factor in it
     metric: Floats  # (D, D)
+    _inverses: dict[float, Floats] = field(default_factory=dict)  # of the penalty asked for last
 
-    def _blocks(self) -> Iterator[tuple[Floats, Indices, Floats]]:
-        """Yield the rows, few enough at a time, their labels, and how much each counts."""
-        views = self.X.shape[1]
-        size = max(_ROWS // views, 1)
-        for start in range(0, len(self.X), size):
+    def _blocks(self) -> Iterator[tuple[Floats, Floats, Indices, Floats]]:
+        """Yield the rows, few enough at a time, their columns, their labels, and how much each counts."""
+        views, size = self.X.shape[1], self._images_at_once
+        for number, start in enumerate(range(0, len(self.X), size)):
             part = slice(start, start + size)
             shares = (self.counted[part] / views).repeat(views)
             rows = self.X[part].reshape(-1, self.X.shape[2])
-            yield rows, self.y[part].repeat(views), shares.astype(self.X.dtype)
+            columns = self._columns[number] if self._columns else np.ascontiguousarray(rows.T)
+            yield rows, columns, self.y[part].repeat(views), shares.astype(self.X.dtype)
+
+    @property
+    def _images_at_once(self) -> int:
+        return max(_ROWS // int(self.X.shape[1]), 1)
+
+    @cached_property
+    def _columns(self) -> list[Floats]:
+        """The columns of all rows, block by block; none where they are many, and made when used."""
+        if self.X.nbytes > _KEPT_BYTES:
+            return []
+        parts = range(0, len(self.X), self._images_at_once)
+        blocks = (self.X[start : start + self._images_at_once] for start in parts)
+        return [np.ascontiguousarray(rows.reshape(-1, rows.shape[2]).T) for rows in blocks]
 
     def objective(self, V: Floats, penalty: float) -> tuple[float, Floats]:
         """Return the loss with the penalty, and its gradient (K, D)."""
-        pull = V @ self.metric * V.dtype.type(penalty)
-        class_rows = (self.text + V).T
-        loss, gradient = float(np.vdot(V, pull)) / 2, pull
-        for rows, labels, shares in self._blocks():
-            logits = rows @ class_rows
-            logits -= logits.max(axis=1, keepdims=True)
-            at = np.arange(len(labels)), labels
-            true = logits[at].astype(np.float64)
-            np.exp(logits, out=logits)
-            totals = logits.sum(axis=1, keepdims=True)
-            loss += float(shares @ (np.log(totals[:, 0].astype(np.float64)) - true))
-            logits /= totals
-            logits[at] -= 1
-            logits *= shares[:, None]
-            gradient += logits.T @ rows
+        pull = multiply(V, self.metric) * V.dtype.type(penalty)
+        class_rows = self.text + V
+        loss, gradient = _inner(V, pull) / 2, pull
+        for rows, columns, labels, shares in self._blocks():
+            missing = multiply(class_rows, rows)
+            loss += float(shares @ _softened(missing, labels))
+            missing *= shares
+            gradient += multiply(missing, columns)
         return loss, gradient
 
+    @cached_property
+    def _curvature(self) -> NDArray[np.float64]:
+        """The covariance of the rows where all classes are as probable, (D, D)."""
+        rows = self.X.reshape(-1, self.X.shape[2])
+        K = len(self.text)
+        return np.asarray(rows.T @ rows * ((K - 1) / K**2 / self.X.shape[1]), dtype=np.float64)
+
+    def inverse_curvature(self, penalty: float) -> Floats:
+        """Return the inverse, (D, D), of the curvature with the penalty.
+
+        Distances are measured with it, so that the first steps are about as long as they should be whatever
+        the penalty.
+        """
+        if penalty not in self._inverses:
+            self._inverses.clear()
+            inverse = np.linalg.inv(self._curvature + self.metric * penalty)
+            self._inverses[penalty] = inverse.astype(self.X.dtype)
+        return self._inverses[penalty]
+
     def solve(
-        self, penalty: float, *, start: Floats | None = None, tolerance: float = 3e-3
+        self,
+        penalty: float,
+        *,
+        start: Floats | None = None,
+        tolerance: float = 3e-3,
+        alike: "_Problem | None" = None,
     ) -> Floats:
         """Return the V of least objective, by L-BFGS; the gradient falls to a share of its first length.
 
-        Distances are measured with the penalty and the covariance of the rows at equal probabilities,
-        so that the first steps are about as long as they should be whatever the penalty.
+        Lengths are measured with the inverse curvature, that of a problem much alike if one is given.
         """
-        rows = self.X.reshape(-1, self.X.shape[2])
-        K = len(self.text)
-        curvature = rows.T @ rows * self.X.dtype.type((K - 1) / K**2 / self.X.shape[1])
-        inverse = np.linalg.inv(curvature.astype(np.float64) + self.metric * penalty).astype(
-            self.X.dtype
-        )
+        inverse = (alike or self).inverse_curvature(penalty)
         V = np.zeros_like(self.text)
         loss, gradient = self.objective(V, penalty)
         enough = tolerance * _length(gradient, inverse)
@@ -291,7 +440,7 @@ class _Problem:
             if _length(gradient, inverse) <= enough:
                 break
             step = -_times_inverse_hessian(gradient, moves, inverse)
-            slope, size = float(np.vdot(step, gradient)), 1.0
+            slope, size = _inner(step, gradient), 1.0
             while True:
                 tried = V + step * V.dtype.type(size)
                 new_loss, new_gradient = self.objective(tried, penalty)
@@ -304,8 +453,35 @@ class _Problem:
         return V
 
 
+def _softened(logits: Floats, labels: Indices) -> NDArray[np.float64]:
+    """Turn logits, (K, n), into probabilities minus what they should be; return the log losses.
+
+    In place, a few rows at a time, so that they stay in cache.
+    """
+    losses = np.empty(len(labels))
+
+    def work(rows: slice) -> None:
+        some, label = logits[:, rows], labels[rows]
+        own = label, np.arange(len(label))
+        some -= some.max(axis=0)
+        true = some[own].astype(np.float64)
+        np.exp(some, out=some)
+        totals = some.sum(axis=0)
+        losses[rows] = np.log(totals.astype(np.float64)) - true
+        some /= totals
+        some[own] -= 1
+
+    in_threads(work, len(labels), 10 * logits.size, chunk=512)
+    return losses
+
+
+def _inner(a: Floats, b: Floats) -> float:
+    """Return the sum of products, without BLAS: its threads spin while other processes hold the cores."""
+    return float(np.multiply(a, b).sum(dtype=np.float64))
+
+
 def _length(gradient: Floats, inverse: Floats) -> float:
-    return float(np.sqrt(max(float(np.vdot(gradient, gradient @ inverse)), 0.0)))
+    return float(np.sqrt(max(_inner(gradient, multiply(gradient, inverse)), 0.0)))
 
 
 def _times_inverse_hessian(
@@ -314,17 +490,19 @@ def _times_inverse_hessian(
     """Multiply by what is known of the inverse Hessian: the two loops of L-BFGS."""
     direction = gradient.copy()
     taken: list[tuple[float, float]] = []
-    moves = [(move, change) for move, change in moves if np.vdot(move, change) > 0]
+    moves = [(move, change) for move, change in moves if _inner(move, change) > 0]
     for move, change in reversed(moves):
-        rate = 1 / float(np.vdot(move, change))
-        taken.append((rate, rate * float(np.vdot(move, direction))))
+        rate = 1 / _inner(move, change)
+        taken.append((rate, rate * _inner(move, direction)))
         direction -= change * direction.dtype.type(taken[-1][1])
-    direction = direction @ inverse
+    direction = multiply(direction, inverse)  # which is symmetric
     if moves:
         move, change = moves[-1]
-        direction *= direction.dtype.type(np.vdot(move, change) / np.vdot(change, change @ inverse))
+        direction *= direction.dtype.type(
+            _inner(move, change) / _inner(change, multiply(change, inverse))
+        )
     for (move, change), (rate, part) in zip(moves, reversed(taken), strict=True):
-        direction += move * direction.dtype.type(part - rate * float(np.vdot(change, direction)))
+        direction += move * direction.dtype.type(part - rate * _inner(change, direction))
     return np.asarray(direction)
 
 

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,9 +23,16 @@ _FEW = 4
 #: Images whose residual is worked out at once, in double precision.
 _BLOCK = 4096
 
-#: What the score of a class depends on: its sentences and weights, its name in the residual, else its own.
-ClassKey = tuple[tuple[tuple[str, float], ...], str | None, str | None]
 _Asked = tuple[int, tuple[tuple[str, str], ...] | None]
+
+
+class ClassKey(NamedTuple):
+    """What the logit of a class depends on."""
+
+    weights: tuple[tuple[str, float], ...]  # of its sentences
+    original: str | None  # its name in the residual
+    added: str | None  # its own name, where the residual does not know it
+    lead: float | None  # by which the balance moves a class that was added by words alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +84,8 @@ class SentenceScores:
         default_factory=OrderedDict, init=False, repr=False
     )
     _rest: NDArray[np.float64] | None = field(default=None, init=False, repr=False)
+    _central: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _towards: NDArray[np.float64] | None = field(default=None, init=False, repr=False)
     _standings: "OrderedDict[tuple[ClassKey, ...], _Standing]" = field(
         default_factory=OrderedDict, init=False, repr=False
     )
@@ -98,6 +108,8 @@ class SentenceScores:
         if not new:
             return
         rows = embed_texts(self.source, new).astype(np.float32)
+        if self.head.balance is not None:
+            self._central.update(zip(new, (rows @ self.head.balance.centre).tolist(), strict=True))
         if len(new) <= _FEW:  # a product with one row reads the images once, and rearranges nothing
             columns = [self.embeddings @ row for row in rows]
         else:
@@ -157,11 +169,17 @@ class SentenceScores:
         number = 0 if self.head.residual is None else len(self.head.class_names)
         rest = np.zeros((number + 1, len(self.embeddings)))
         if number:
-            rows = rest_rows(self.head)
+            rows = as_double(np.asarray(self.head.residual))
             for start in range(0, len(self.embeddings), _BLOCK):
                 part = slice(start, start + _BLOCK)
                 rest[:-1, part] = rows @ as_double(self.embeddings[part]).T
         return rest
+
+    def _residual(self, class_name: str) -> NDArray[np.float32] | None:
+        names, residual = self.head.class_names, self.head.residual
+        if residual is None or class_name not in names:
+            return None
+        return np.asarray(residual[names.index(class_name)])
 
     def logits(
         self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None
@@ -236,13 +254,15 @@ class SentenceScores:
                 if originals is None
                 else originals
             )
+            leads = self._missing(ensemble, known)
             keys = tuple(
-                (
+                ClassKey(
                     tuple(ensemble.prompts(name).items()),
                     known.get(name),
                     None if name in known else name,
+                    leads.get(place),
                 )
-                for name in ensemble.class_names
+                for place, name in enumerate(ensemble.class_names)
             )
             self._known[asked] = ensemble, keys
             while len(self._known) > _TEXTS:
@@ -252,11 +272,13 @@ class SentenceScores:
 
     def _logit(self, key: ClassKey, images: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
         """Return the logit of a class, of all images or of some."""
-        weights, original, _ = key
-        logit = self.class_score(dict(weights), images) * self.factor
-        if original is not None and self.head.residual is not None:
-            rest = self.rest(original)
+        logit = self.class_score(dict(key.weights), images) * self.factor
+        if key.original is not None and self.head.residual is not None:
+            rest = self.rest(key.original)
             logit += rest if images is None else rest[images]
+        if key.lead is not None:
+            towards = self._towards_centre()
+            logit += (self.factor * key.lead) * (towards if images is None else towards[images])
         return logit
 
     def _best(
@@ -291,6 +313,32 @@ class SentenceScores:
             np.copyto(best, row, where=ahead)
             np.copyto(chosen, place, where=ahead)
         return _Standing(keys, best, chosen)
+
+    def _missing(self, ensemble: PromptEnsemble, known: Mapping[str, str]) -> dict[int, float]:
+        """Return how far classes that were added by words alone are moved: see the balance of a head."""
+        balance, names = self.head.balance, ensemble.class_names
+        if balance is None:
+            return {}
+        learnt = [known.get(name) in balance.class_names for name in names]
+        if all(learnt) or not any(learnt):
+            return {}
+        scores = []
+        for name in names:
+            score = sum(w * self._central[text] for text, w in ensemble.prompts(name).items())
+            row = self._residual(known[name]) if name in known else None
+            if row is not None:
+                score += float(as_double(row) @ balance.centre) / self.factor
+            scores.append(score)
+        others = float(np.mean([score for score, one in zip(scores, learnt, strict=True) if one]))
+        lift = balance.text_lift if self.head.residual is None else balance.lift
+        return {k: others + lift - scores[k] for k, one in enumerate(learnt) if not one}
+
+    def _towards_centre(self) -> NDArray[np.float64]:
+        balance = self.head.balance
+        assert balance is not None
+        if self._towards is None:
+            self._towards = self.embeddings @ (balance.centre / (balance.centre @ balance.centre))
+        return self._towards
 
 
 def check_additive(head: object) -> None:

@@ -14,6 +14,7 @@ from promptboost.model.provenance import Composed
 from promptboost.report import drawings, figures, phrases
 from promptboost.report.checks import run_checks
 from promptboost.report.run import Run, check_run, read_run
+from promptboost.runs.issues import SHOWN
 from promptboost.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ def report_html(run: Run) -> str:
         confusions=results.confusions[:CONFUSIONS_SHOWN],
         confusions_left=results.confusions[CONFUSIONS_SHOWN:],
         hardest=figures.hard_rows(results),
+        suspects=() if run.issues is None else run.issues.first(None)[:SHOWN],
         banks=figures.class_banks(run.ensemble, most),
         most=most,
         transfers=figures.transfer_rows(results),

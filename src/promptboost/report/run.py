@@ -15,6 +15,7 @@ from promptboost.errors import FileFormatError, RunError, SettingError, without_
 from promptboost.files import load_json, read_text
 from promptboost.model import PromptEnsemble
 from promptboost.model.explanation import Explanation
+from promptboost.runs.issues import Issues
 from promptboost.runs.lineage import Lineage
 from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
@@ -34,6 +35,7 @@ class Run:
     thumbnails: Mapping[str, str]
     explanations: Mapping[str, Explanation] = field(default_factory=dict)
     lineage: Lineage = field(default_factory=Lineage)
+    issues: Issues | None = None  # None if nobody asked for them
 
     @property
     def name(self) -> str:
@@ -99,6 +101,7 @@ def _read_run(files: RunFolder) -> Run:
         thumbnails=_read_thumbnails(files.thumbnails_path),
         explanations=_read_explanations(files.explanations_path),
         lineage=Lineage.read(files.path),
+        issues=Issues.read(files.issues_path) if files.issues_path.is_file() else None,
     )
 
 

@@ -1,7 +1,8 @@
-"""The demonstration: emoji, a few of each class, and the text on a second encoder."""
+"""The demonstration: emoji, a few of each class, and the text learnt on one encoder and on two."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from promptboost.runs.run_folder import RunFolder
 SHOTS = (1, 2, 4, 8)
 SEEDS = (1, 2, 3)
 SOURCE, TARGET = "conse:lite0", "conse:lite2"
+#: Most shots, and crops of each image, to learn on both encoders: the second one looks at all of them, too.
+MOST_ON_BOTH, VIEWS_ON_BOTH = 4, 4
 
 # What a row holds beside ``shots``: the method, and whether it is measured on the second encoder.
-_COLUMNS = {
+_ON_ONE = {
     "zero_shot": ("zero-shot", False),
     "template_mean": ("zero-shot-80", False),
     "pool_mean": ("pool-mean", False),
@@ -32,9 +35,16 @@ _COLUMNS = {
     "target_zero_shot": ("zero-shot", True),
     "target_boosted": ("promptboost", True),
 }
+# The same of what is learnt on both encoders.
+_ON_BOTH = {
+    "both_text": ("promptboost?residual=false", False),
+    "both_boosted": ("promptboost", False),
+    "target_both": ("promptboost", True),
+}
 
-#: The same by name: mean accuracies, the last two on the second encoder.
-COLUMNS = tuple(_COLUMNS)
+#: All by name: mean accuracies, None where there is none; those that begin with target are on the
+#: second encoder, where the text alone answers.
+COLUMNS = (*_ON_ONE, *_ON_BOTH)
 
 
 def run_demo(
@@ -53,13 +63,27 @@ def run_demo(
     """Compare at several numbers of shots and seeds, and keep one run with its report.
 
     Kept in `folder`, where one that is there is replaced, is the run of most shots and the first seed.
+    Learnt on both encoders is only up to :data:`MOST_ON_BOTH` shots, and from :data:`VIEWS_ON_BOTH` crops.
     """
     base = (settings or FitConfig()).merged({"encoder": encoders[0]})
     run = RunFolder(folder)
     run.check_free(overwrite=True, resume=False)
     check_place(run)
     cache = usable_store(cache, say)
-    rows = _rows(data, tuple(shots), tuple(seeds), encoders, base, cache, progress, say)
+    request = CompareRequest(
+        data,
+        folder,
+        shots=tuple(shots),
+        seeds=tuple(seeds),
+        encoder=encoders[0],
+        transfers=encoders[1:],
+        words=base,
+        cache=cache,
+        progress=progress,
+        refit=False,
+        timed=False,
+    )
+    rows = _rows(request, say)
     kept = base.merged({"shots": shots[-1], "seed": seeds[0]})
     results = fit_run(
         FitRequest(
@@ -80,59 +104,49 @@ def run_demo(
     }
 
 
-def _rows(
-    data: str,
-    shots: tuple[int, ...],
-    seeds: tuple[int, ...],
-    encoders: tuple[str, str],
-    settings: FitConfig,
-    cache: bool,
-    progress: bool,
-    say: Callable[[str], None],
-) -> list[dict[str, float]]:
+def _rows(request: CompareRequest, say: Callable[[str], None]) -> list[dict[str, float | None]]:
     """Compare all methods on both encoders; what needs images of its own stays on the first."""
-    ours = _spelled(settings)
-    names = {method: method for method, _ in _COLUMNS.values()}
-    names["promptboost"] = ours
-    names["promptboost?residual=false"] = _spelled(settings.merged({"residual": False}))
-    say(f"{', '.join(map(str, shots))} shots of each class, {len(seeds)} draws of each …")
-    with tempfile.TemporaryDirectory(prefix="promptboost-") as place:
-        done = compare(
-            CompareRequest(
-                data,
-                Path(place),
-                tuple(names.values()),
-                shots,
-                seeds,
-                encoders[0],
-                encoders[1:],
-                settings,
-                cache,
-                progress,
-                refit=False,
-                timed=False,
-            )
-        )
-    if done.failed:
-        raise RunError(f"the demonstration could not be finished: {done.failed[0]}")
-    figures: dict[tuple[str, int, bool], list[float]] = {}
-    for line in done.lines:
-        key = line["method"], line["shots"], line["on"] != line["encoder"]
-        figures.setdefault(key, []).append(line["accuracy"])
+    shots, draws = ", ".join(map(str, request.shots)), len(request.seeds)
+    say(f"{shots} shots of each class, {draws} draws of each …")
+    figures = _figures(request, _ON_ONE)
+    few = tuple(number for number in request.shots if number <= MOST_ON_BOTH)
+    if few:
+        say(f"the same on both encoders at once, up to {max(few)} shots …")
+        # By itself, so that the second encoder sees the images of these few shots only.
+        views = min(request.words.views, max(VIEWS_ON_BOTH, request.words.views_per_round or 0))
+        both = replace(request, shots=few, words=request.words.merged({"views": views}))
+        figures |= _figures(both, _ON_BOTH, also=request.transfers)
     return [
-        {
-            "shots": number,
-            **{
-                column: float(np.mean(figures[names[method], number, moved]))
-                for column, (method, moved) in _COLUMNS.items()
-            },
-        }
-        for number in shots
+        {"shots": number, **{column: figures.get((column, number)) for column in COLUMNS}}
+        for number in request.shots
     ]
 
 
-def _spelled(settings: FitConfig) -> str:
-    """Spell the method that fits as the settings ask."""
+def _figures(
+    request: CompareRequest, columns: Mapping[str, tuple[str, bool]], also: Sequence[str] = ()
+) -> dict[tuple[str, int], float]:
+    """Return the mean accuracy of each column at each number of shots."""
+    names = {method: method for method, _ in columns.values()}
+    names["promptboost"] = _spelled(request.words, also)
+    alone = request.words.merged({"residual": False})
+    names["promptboost?residual=false"] = _spelled(alone, also)
+    with tempfile.TemporaryDirectory(prefix="promptboost-") as place:
+        done = compare(replace(request, out=Path(place), methods=tuple(names.values())))
+    if done.failed:
+        raise RunError(f"the demonstration could not be finished: {done.failed[0]}")
+    accuracies: dict[tuple[str, int, bool], list[float]] = {}
+    for line in done.lines:
+        key = line["method"], line["shots"], line["on"] != line["encoder"]
+        accuracies.setdefault(key, []).append(line["accuracy"])
+    return {
+        (column, number): float(np.mean(accuracies[names[method], number, moved]))
+        for column, (method, moved) in columns.items()
+        for number in request.shots
+    }
+
+
+def _spelled(settings: FitConfig, also: Sequence[str] = ()) -> str:
+    """Spell the method that fits as the settings ask, perhaps on further encoders."""
     fields = ("composer", "rounds", "views_per_round", "max_copies", "logit_scale", "temperature")
     usual = FitConfig()
     changed = [
@@ -140,4 +154,5 @@ def _spelled(settings: FitConfig) -> str:
         for name in (*fields, "residual")
         if (value := getattr(settings, name)) != getattr(usual, name)
     ]
+    changed += [f"also={'+'.join(also)}"] if also else []
     return "promptboost" + "?" * bool(changed) + "&".join(changed)

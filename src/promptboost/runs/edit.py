@@ -2,6 +2,7 @@
 
 import datetime
 import getpass
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,11 +12,11 @@ import msgspec
 import numpy as np
 
 from promptboost.encoders.embedder import Embedder
-from promptboost.errors import RunError
+from promptboost.errors import RunError, command_name
 from promptboost.files import read_bytes, write_bytes
 from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.model.change import Change, apply_changes, original_names
-from promptboost.model.classifier import AnyHead, embed_ensemble, write_head
+from promptboost.model.head_files import AnyHead, embed_ensemble, write_head
 from promptboost.runs.bench import Bench, Effect, add_looks, open_bench
 from promptboost.runs.lineage import Edit, Lineage
 from promptboost.runs.predict import Predictor
@@ -75,7 +76,10 @@ def edit_run(
         for one in _open_all(run, ensemble, allow_download=allow_download, **options)  # type: ignore[arg-type]
     ]
     if any(isinstance(head, LinearHead) and head.residual is not None for head in heads):
-        notes.append("the residual was fitted beside the text as it was before")
+        notes.append(
+            "the residual was fitted beside the text as it was before; to learn it again, type: "
+            f"{command_name()} refit {shlex.quote(str(new_run))}"
+        )
     lineage = _with_edit(
         Lineage.read(run), folder, ensemble, changes, effect, author or _user(), reason
     )
@@ -131,9 +135,12 @@ def edited_head(
     made = embed_ensemble(edited, embedder)
     if not isinstance(made, LinearHead) or not isinstance(before, LinearHead):
         return made
+    names = original_names(before.class_names, changes)
+    if before.balance is not None:
+        learnt = [name for name, old in names.items() if old in before.balance.class_names]
+        made = replace(made, balance=replace(before.balance, class_names=tuple(learnt)))
     if before.residual is None:
         return made
-    names = original_names(before.class_names, changes)
     rows = np.zeros_like(made.weights)
     for k, name in enumerate(made.class_names):
         if name in names:

@@ -1,6 +1,6 @@
 """How good a run is on other labelled images, and its text on another encoder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,17 @@ from promptboost.evaluation.measures import (
 from promptboost.evaluation.overlap import Inspection, inspect, inspect_known
 from promptboost.evaluation.world import pool_for
 from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model.average import AveragedClassifier, AveragedHead
+from promptboost.model.balance import with_images
 from promptboost.model.change import original_names
-from promptboost.model.classifier import (
+from promptboost.model.classifier import check_share
+from promptboost.model.head_files import (
     AnyHead,
     check_head_file,
-    check_share,
     embed_ensemble,
+    keep_residual,
     write_head,
 )
-from promptboost.model.residual import fit_residual
 from promptboost.pool import PromptPool
 from promptboost.runs.bench import add_looks, held_out_images, shown_part
 from promptboost.runs.lineage import Lineage
@@ -49,7 +51,8 @@ def evaluate_run(
     *,
     held_out: bool = False,
     final: bool = False,
-    encoder: str | None = None,
+    encoder: str | Sequence[str] | None = None,
+    average: bool = False,
     text_only: bool = False,
     min_probability: float | None = None,
     cache: bool = True,
@@ -63,7 +66,9 @@ def evaluate_run(
     or, with `final`, the one kept back until the end. `source` may say where they are now. Each look is
     counted.
 
-    With `min_probability`, measure also what is left if less probable answers are not given.
+    It sees with the encoders that :meth:`Predictor.open` is told; the probabilities of several are
+    averaged, those of zero-shot too. With `min_probability`, measure also what is left if less probable
+    answers are not given.
     """
     if min_probability is not None:
         check_share("min_probability", min_probability)
@@ -73,6 +78,7 @@ def evaluate_run(
         opened = Predictor.open(
             run,
             encoder=encoder,
+            average=average,
             text_only=text_only,
             cache=cache,
             progress=progress,
@@ -83,7 +89,8 @@ def evaluate_run(
         return opened
 
     classifier = folder.steady(read).classifier
-    names, embedder, head = classifier.class_names, classifier.embedder, classifier.head
+    names = classifier.class_names
+    members = classifier.members if isinstance(classifier, AveragedClassifier) else (classifier,)
     lineage = None
     if held_out:
         data = with_classes(_part(folder, source, final=final, progress=progress), names)
@@ -95,16 +102,18 @@ def evaluate_run(
         data = with_classes(data, names)
     inspection = inspect_run(folder, data)
     leaked = None if inspection is None else inspection.leaked
-    rows, labels = embedder.originals(data), data.labels
-    chances = head.predict_proba(rows)
+    labels, rows = data.labels, [one.embedder.originals(data) for one in members]
+    zero_shot = AveragedHead(tuple(zero_shot_head(names, one.embedder) for one in members))
+    ours = AveragedHead(tuple(one.head for one in members))
+    chances = ours.predict_proba(rows)
     guesses = [
-        Guesses("zero-shot", "zero-shot", zero_shot_head(names, embedder).predict_index(rows)),
-        Guesses(OURS, "boosted", head.predict_index(rows), probabilities=chances),
+        Guesses("zero-shot", "zero-shot", zero_shot.predict_index(rows)),
+        Guesses(OURS, "boosted", ours.predict_index(rows), probabilities=chances),
     ]
     mixed = confusions(names, labels, guesses[-1].held_out, image_ids(data))
     by_class = per_class(names, labels, {guess.name: guess.held_out for guess in guesses})
     record = {
-        "encoder": embedder.encoder.id,
+        "encoder": " + ".join(one.embedder.id for one in members),
         "images": len(data),
         "learnt_from": None if leaked is None else int(leaked.sum()),
         "overlap": None if inspection is None else msgspec.to_builtins(inspection.overlap),
@@ -209,7 +218,7 @@ def transfer_run(
     check_head_file(encoder, run)
     embedder = Embedder.open(encoder, cache=cache, progress=progress, device=device)
     measured = _held_out(folder, ensemble, source, progress)
-    pool, head = _pool(folder, ensemble), embed_ensemble(ensemble, embedder)
+    pool, head = run_pool(folder, ensemble), embed_ensemble(ensemble, embedder)
     if folder.settings.residual and isinstance(head, LinearHead):
         head = _with_residual(head, pool, measured.learn, folder.settings, embedder)
     head_path = folder.head_path(embedder.encoder.id)
@@ -252,8 +261,9 @@ def _with_residual(
     if pool is not None:
         unseen = pool_heads(pool, embedder)["zero-shot-80"]
     rows = embedder.images(learn, views=settings.views, view_scale=settings.view_scale)
-    text = head.weights / np.float32(head.rounds)
-    return head.with_residual(fit_residual(rows, learn.labels, text, unseen.weights))
+    head = with_images(head, rows, learn.labels, unseen.weights)
+    keep_residual(head, embedder)
+    return head
 
 
 def _read(folder: RunFolder) -> PromptEnsemble:
@@ -342,7 +352,7 @@ def _all_or_test(task: Task) -> Dataset:
     return Dataset(images, task.class_names, task.learn.bad)
 
 
-def _pool(folder: RunFolder, ensemble: PromptEnsemble) -> PromptPool | None:
+def run_pool(folder: RunFolder, ensemble: PromptEnsemble) -> PromptPool | None:
     """Make the run's pool again, or None if its sentences are gone or have changed."""
     try:
         pool = pool_for(folder.settings, folder.source, ensemble.class_names)

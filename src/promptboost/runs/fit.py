@@ -15,33 +15,41 @@ import numpy as np
 
 import promptboost
 from promptboost.config import FitConfig
-from promptboost.data import Dataset, DataSource, ImageError, LabelledImage, load_data
+from promptboost.data import Dataset, DataSource, ImageError, LabelledImage
 from promptboost.data.shots import Task, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import InputError, RunError
 from promptboost.evaluation.overlap import inspect
 from promptboost.evaluation.world import pool_for
-from promptboost.files import json_text
+from promptboost.files import json_text, write_bytes
 from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
-from promptboost.model.classifier import check_head_file, write_head
+from promptboost.model.head_files import check_head_file, write_head
 from promptboost.runs.explain import shown_explanations, write_explanations
-from promptboost.runs.learned import Learned, TaskEmbeddings, embed_task, learn, measure
+from promptboost.runs.learned import (
+    Learned,
+    TaskEmbeddings,
+    embed_task,
+    learn,
+    measure,
+    measured_rows,
+    shares_of_words,
+)
 from promptboost.runs.preflight import (
     START_AGAIN,
     check_inputs,
     check_place,
     check_same_content,
     check_same_request,
-    check_store,
     lasting_settings,
     pool_remarks,
     prompts_remarks,
     task_remarks,
     usable_store,
 )
-from promptboost.runs.results import Results, old_names
+from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
+from promptboost.runs.trackers import Tracker, Tracking
 
 _THUMBNAIL_SIDE = 96
 _PAIRS_SHOWN = 12
@@ -66,6 +74,7 @@ class FitRequest:
     progress: bool = True
     device: str | None = None
     finish: tuple[Finish, ...] = ()
+    trackers: tuple[Tracker, ...] = ()
 
 
 def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) -> Results:
@@ -78,7 +87,7 @@ def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) ->
     start = time.perf_counter()
     run, source = RunFolder(request.run), DataSource.parse(request.source)
     run.check_free(overwrite=request.overwrite, resume=request.resume)
-    _check_apart(source, run)
+    check_apart(source, run)
     if request.resume and run.unfinished is None and _has_all(run):
         tidy(run.path)
         return _finished_already(run, source, request, say)
@@ -131,14 +140,21 @@ def _fit(
         check_same_content(run, task, embedder)
         run.metrics_path.unlink(missing_ok=True)  # of a run whose text is gone
     else:
-        run = run.begin(settings, _about(source, task, embedder))
-    embeddings = embed_task(task, pool, settings, embedder, run.path / POOL_ROWS, further)
-    learned = _learn(run, task, embeddings, settings, embedder, say)
-    results = msgspec.structs.replace(
-        measure(task, embeddings, learned, settings, embedder, inspection),
-        timing=_timing([embedder, *further], learned, start),
-    )
-    write_run(run, task, embeddings, learned, results, embedder, request.finish)
+        run = run.begin(settings, about(source, task, embedder))
+    tracking = Tracking(request.trackers, say)
+    tracking.begin(home.home.resolve().name, settings.to_table())
+    try:
+        embeddings = embed_task(task, pool, settings, embedder, run.path / POOL_ROWS, further)
+        learned = _learn(run, task, embeddings, settings, embedder, say, tracking)
+        results = msgspec.structs.replace(
+            measure(task, embeddings, learned, settings, embedder, inspection),
+            timing=timing([embedder, *further], learned, start),
+        )
+        write_run(run, task, embeddings, learned, results, embedder, request.finish)
+    except BaseException:
+        tracking.fail()
+        raise
+    tracking.end(results, home.path)
     return results
 
 
@@ -163,6 +179,7 @@ def _learn(
     settings: FitConfig,
     embedder: Embedder,
     say: Callable[[str], None],
+    tracking: Tracking,
 ) -> Learned:
     """Boost, keeping the rounds so far in a file; the file alone is enough to go on."""
     from tqdm import tqdm
@@ -181,6 +198,7 @@ def _learn(
 
         def keep(so_far: PromptEnsemble) -> None:
             run.write(run.partial_path, so_far.to_json(sample_weights=True))
+            tracking.round(len(so_far), so_far.rounds[-1].error)
             bar.update()
 
         if not run.partial_path.exists():
@@ -194,7 +212,8 @@ def _learn(
             raise RunError(f"the run in {run.home} cannot go on: {error}; {START_AGAIN}") from error
 
 
-def _about(source: DataSource, task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
+def about(source: DataSource, task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
+    """Return what ``run.toml`` says beside the settings."""
     encoder = embedder.encoder
     return {
         "data": {
@@ -213,7 +232,7 @@ def _about(source: DataSource, task: Task, embedder: Embedder) -> dict[str, dict
     }
 
 
-def _check_apart(source: DataSource, run: RunFolder) -> None:
+def check_apart(source: DataSource, run: RunFolder) -> None:
     """Raise for a place among the images, where the next fit would take the run for a class."""
     if source.folder and run.path.resolve().is_relative_to(source.folder.resolve()):
         raise RunError(
@@ -222,7 +241,8 @@ def _check_apart(source: DataSource, run: RunFolder) -> None:
         )
 
 
-def _timing(embedders: list[Embedder], learned: Learned, start: float) -> dict[str, float]:
+def timing(embedders: list[Embedder], learned: Learned, start: float) -> dict[str, float]:
+    """Return the seconds that were spent, by step."""
     return {
         "images_s": round(sum(one.seconds["images"] for one in embedders), 3),
         "texts_s": round(sum(one.seconds["texts"] for one in embedders), 3),
@@ -268,9 +288,12 @@ def write_run(
     results: Results,
     embedder: Embedder,
     finish: Iterable[Finish] = (),
+    text: bytes | None = None,
 ) -> None:
-    """Write everything, and only then let the run count as finished."""
+    """Write everything, and only then let the run count as finished; a given `text` as it is."""
     run.write_ensemble(learned.ensemble)
+    if text is not None:
+        write_bytes(run.ensemble_path, text, follow=False)
     for head in (learned.head, *learned.further_heads):
         write_head(run.path, head)
     run.write(run.predictions_path, _predictions(task, embeddings, learned))
@@ -285,37 +308,19 @@ def write_run(
 
 def _predictions(task: Task, embeddings: TaskEmbeddings, learned: Learned) -> str:
     """Return the table of ``predictions.csv``."""
-    rows = embeddings.learn[:, 0] if task.kind is None else embeddings.held_out
+    rows = measured_rows(task, embeddings)
     chances = learned.head.predict_proba(rows)
     best = learned.head.predict_index(rows)
+    words = shares_of_words(learned.head, rows)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["picture", "label", "predicted", "probability"])  # read by other programs
+    # Read by other programs, so a column more is the last.
+    table.writerow(
+        ["picture", "label", "predicted", "probability", *(["words"] if words is not None else [])]
+    )
     labels = [image.label for image in task.measured.images]
     for i, (name, label) in enumerate(zip(image_ids(task.measured), labels, strict=True)):
         guess = int(best[i])
-        table.writerow([name, label, task.class_names[guess], f"{chances[i, guess]:.6f}"])
+        share = [] if words is None else [f"{words[i]:.3f}"]
+        table.writerow([name, label, task.class_names[guess], f"{chances[i, guess]:.6f}", *share])
     return text.getvalue()
-
-
-def embed_data(
-    source: str,
-    encoder: str,
-    *,
-    views: int = 0,
-    progress: bool = True,
-    device: str | None = None,
-) -> dict[str, Any]:
-    """Embed all images of a source, and some crops of each, into the store."""
-    check_store()
-    embedder = Embedder.open(encoder, progress=progress, device=device)
-    data = load_data(source, progress=progress)
-    rows = embedder.images(data, views=views)
-    record = {
-        "encoder": embedder.encoder.id,
-        "images": len(data),
-        "rows": rows.shape[0] * rows.shape[1],
-        "seconds": round(embedder.seconds["images"], 3),
-        "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
-    }
-    return old_names(record)

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from promptboost.boosting import Shots
+from promptboost.boosting import BoostSettings, GridPool, Shots
+from promptboost.boosting.gradient.scale import FoldTexts
 from promptboost.boosting.grid import GridRows, side_by_side
 from promptboost.config import FitConfig
 from promptboost.data.shots import Task, image_ids
@@ -28,7 +30,9 @@ from promptboost.evaluation.overlap import Inspection
 from promptboost.methods import FewShotSet
 from promptboost.methods.base import RowImages
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble
-from promptboost.model.classifier import AnyHead, embed_ensemble
+from promptboost.model.average import AveragedHead
+from promptboost.model.balance import in_balance, of_all_classes
+from promptboost.model.head_files import AnyHead, embed_ensemble, keep_residual
 from promptboost.model.provenance import Composed
 from promptboost.model.residual import Residual
 from promptboost.model.vectors import EmbeddedRounds
@@ -132,19 +136,21 @@ def learn(
     *,
     resume: PromptEnsemble | None = None,
     on_round: Callable[[PromptEnsemble], None] | None = None,
+    text: PromptEnsemble | None = None,
 ) -> Learned:
-    """Boost on the embeddings of a task.
+    """Boost on the embeddings of a task; of a `text` that is there already, learn the rest.
 
-    What the pool has on disk is deleted at the end, and kept if the work is interrupted.
+    A text may have classes without images. What the pool has on disk is deleted at the end, and kept if
+    the work is interrupted.
     """
     start = time.perf_counter()
     views = embeddings.side_by_side(slice(1, None))
     encoder, further = embedder.encoder, [one.embedder for one in embeddings.further]
-    shots = Shots.from_rows(
-        embeddings.side_by_side(0), task.learn.labels, views if views.size else None
-    )
+    seen, labels = np.unique(task.learn.labels, return_inverse=True)
+    shots = Shots.from_rows(embeddings.side_by_side(0), labels, views if views.size else None)
     grid, asked = embeddings.pool_rows.grid, boost_settings(settings, settings.views)
-    ensemble = fit_ensemble(
+    folds: list[FoldTexts] = []
+    ensemble = text or fit_ensemble(
         shots,
         grid,
         embeddings.pool_rows.texts,
@@ -160,18 +166,46 @@ def learn(
         notes={"view_scale": settings.view_scale, "shots": settings.shots},
         resume=resume,
         on_round=None if on_round is None else (lambda so_far, _: on_round(so_far)),
+        on_folds=folds.append,
     )
+    texts = folds[0] if folds else None
     heads: list[AnyHead] = []
     residuals: list[Residual | None] = []
+    images: list[TaskEmbeddings | FurtherEmbeddings] = [embeddings, *embeddings.further]
     for number, one in enumerate((embedder, *further)):
         head, residual = embed_ensemble(ensemble, one), None
         if settings.residual and isinstance(head, LinearHead):
-            head, residual = head_with_residual(head, ensemble, shots, grid, asked, encoder=number)
+            head, residual = _with_residual(head, ensemble, shots, grid, asked, seen, number, texts)
+            unseen = images[number].text_heads["zero-shot-80"].weights
+            head = in_balance(head, images[number].learn[:, 0], task.learn.labels, unseen)
+            keep_residual(head, one)
         heads.append(head)
         residuals.append(residual)
     seconds = time.perf_counter() - start
     embeddings.pool_rows.release()
     return Learned(ensemble, heads[0], seconds, residuals[0], tuple(heads[1:]))
+
+
+def _with_residual(
+    head: LinearHead,
+    ensemble: PromptEnsemble,
+    shots: Shots,
+    grid: GridPool,
+    asked: BoostSettings,
+    seen: Indices,
+    encoder: int,
+    folds: FoldTexts | None,
+) -> tuple[LinearHead, Residual]:
+    """Learn the residual of a text; `seen` are its classes that have images, and the shots' labels."""
+    if len(seen) == len(head.class_names):
+        return head_with_residual(head, ensemble, shots, grid, asked, encoder=encoder, folds=folds)
+    names = tuple(head.class_names[k] for k in seen.tolist())
+    part = replace(head, class_names=names, weights=head.weights[seen])
+    prompts = tuple(grid.prompts[k] for k in seen.tolist())
+    grid = replace(grid, templates=grid.templates[seen], prompts=prompts)
+    _, residual = head_with_residual(part, ensemble, shots, grid, asked, encoder=encoder)
+    residual = of_all_classes(residual, seen, len(head.weights))
+    return head.with_residual(residual), residual
 
 
 def measure(
@@ -215,6 +249,7 @@ def measure(
         if guess.name in ("zero-shot", OURS)
     }
     names, measured = task.class_names, task.measured
+    words = shares_of_words(head, measured_rows(task, embeddings))
     statistics = pool.statistics()
     return Results(
         task=_task_facts(task, settings),
@@ -231,12 +266,12 @@ def measure(
             unused=tuple(pool.unused),
             chosen=chosen_sources(pool, ensemble),
         ),
-        residual=_residual_result(learned, task, embeddings),
+        residual=_residual_result(learned, task, words),
         methods=tuple(guess.result(labels, learn_labels, inspection.leaked) for guess in guesses),
         staged=tuple(_stages(task, embeddings, ensemble, embedder)),
         per_class=per_class(names, measured.labels, shown),
-        confusions=confusions(names, measured.labels, shown[OURS], image_ids(measured)),
-        hardest=_hardest(task, ensemble, ours.learn),
+        confusions=confusions(names, measured.labels, shown[OURS], image_ids(measured), words),
+        hardest=_hardest(task, ensemble, ours.learn, shares_of_words(head, embeddings.learn[:, 0])),
         transfers=_on_further(task, embeddings, learned),
     )
 
@@ -245,15 +280,18 @@ def _averaged(embeddings: TaskEmbeddings, learned: Learned, ours: Guesses) -> li
     """Return what all encoders say together, if there are several: the mean of their probabilities."""
     if not learned.further_heads:
         return []
-    heads = (learned.head, *learned.further_heads)
+    head = AveragedHead((learned.head, *learned.further_heads))
     every: list[TaskEmbeddings | FurtherEmbeddings] = [embeddings, *embeddings.further]
-    chances = [
-        np.mean([head.predict_proba(rows) for head, rows in zip(heads, seen, strict=True)], axis=0)
-        for seen in ([one.held_out for one in every], [one.learn[:, 0] for one in every])
+    held_out, learn = [one.held_out for one in every], [one.learn[:, 0] for one in every]
+    return [
+        Guesses(
+            AVERAGED,
+            f"{ours.label}, average of {len(every)} encoders",
+            head.predict_index(held_out),
+            head.predict_index(learn),
+            head.predict_proba(held_out) if len(held_out[0]) else None,
+        )
     ]
-    held_out, learn = (mean.argmax(axis=1) for mean in chances)
-    label = f"{ours.label}, average of {len(heads)} encoders"
-    return [Guesses(AVERAGED, label, held_out, learn, chances[0] if len(held_out) else None)]
 
 
 def _on_further(
@@ -276,15 +314,26 @@ def _on_further(
     )
 
 
-def _residual_result(
-    learned: Learned, task: Task, embeddings: TaskEmbeddings
-) -> ResidualResult | None:
-    """Measure how much of the answers is words."""
-    residual, head = learned.residual, learned.head
-    if residual is None or not isinstance(head, LinearHead):
+def measured_rows(task: Task, embeddings: TaskEmbeddings) -> UnitRows:
+    """Return the embeddings of the images that figures are about."""
+    return embeddings.learn[:, 0] if task.kind is None else embeddings.held_out
+
+
+def shares_of_words(head: AnyHead, rows: UnitRows) -> NDArray[np.float64] | None:
+    """Return how much of each answer is words; None where all of it is, as there is no residual."""
+    if not isinstance(head, LinearHead) or head.residual is None:
         return None
-    rows = embeddings.learn[:, 0] if task.kind is None else embeddings.held_out
-    shares, labels = word_shares(head, rows), task.measured.labels
+    return word_shares(head, rows)
+
+
+def _residual_result(
+    learned: Learned, task: Task, words: NDArray[np.float64] | None
+) -> ResidualResult | None:
+    """Sum up how much of the answers is words."""
+    residual, labels = learned.residual, task.measured.labels
+    if residual is None:
+        return None
+    shares = np.ones(len(labels)) if words is None else words
     text_loss, loss = residual.losses or (None, None)
     return ResidualResult(
         penalty=residual.penalty if np.isfinite(residual.penalty) else None,
@@ -317,10 +366,15 @@ def _stages(
     ]
 
 
-def _hardest(task: Task, ensemble: PromptEnsemble, guesses: Indices) -> tuple[HardImage, ...]:
+def _hardest(
+    task: Task,
+    ensemble: PromptEnsemble,
+    guesses: Indices,
+    words: NDArray[np.float64] | None,
+) -> tuple[HardImage, ...]:
     """List the learning images by their weight at the end of the fit, heaviest first."""
     ids = image_ids(task.learn)
-    weights = np.array([ensemble.sample_weights[name] for name in ids])
+    weights = np.array([ensemble.sample_weights.get(name, 0.0) for name in ids])
     order = np.argsort(-weights, kind="stable")[:_HARDEST]
     return tuple(
         HardImage(
@@ -328,6 +382,7 @@ def _hardest(task: Task, ensemble: PromptEnsemble, guesses: Indices) -> tuple[Ha
             task.learn.images[i].label,
             task.class_names[int(guesses[i])],
             float(weights[i]),
+            None if words is None else float(words[i]),
         )
         for i in map(int, order)
     )

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
-from promptboost.data import ImageError, LabelledImage, check_images, find_images
+import numpy as np
+
+from promptboost.data import LabelledImage, find_images
+from promptboost.encoders.stream import ImageStream
 from promptboost.errors import DataError, RunError
 from promptboost.model.classifier import PromptClassifier, check_share, load
 from promptboost.runs.run_folder import RunFolder
-
-_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Predictor:
         """Answer for each image in turn; folders stand for all images below them.
 
         An image that cannot be read has an answer that says so, and so has one whose best class is less
-        probable than `min_probability`.
+        probable than `min_probability`. Each is decoded once, while the encoders look at those before it.
         """
         check_share("min_probability", min_probability)
         listing = find_images(paths)
@@ -76,29 +76,28 @@ class Predictor:
             raise DataError(f"there are no images in {', '.join(map(str, paths))}")
         for bad in listing.bad:
             yield Prediction(bad.path, problem=bad.reason)
-        images = iter(listing.images)
-        while part := list(islice(images, _AT_ONCE)):
-            yield from self._answers(part, top_k, min_probability)
+        if listing.images:
+            yield from self._answers(listing.images, top_k, min_probability)
 
     def _answers(
-        self, images: list[LabelledImage], top_k: int, min_probability: float
+        self, images: Sequence[LabelledImage], top_k: int, min_probability: float
     ) -> Iterator[Prediction]:
-        bad = {item.path: item.reason for item in check_images(images, progress=False)}
-        answers = iter(self._best(images, top_k, bad))
-        for image in images:
-            if image.name in bad:
-                yield Prediction(image.name, problem=bad[image.name])
-            else:
-                best = tuple(next(answers))
-                yield Prediction(image.name, best, unsure=best[0][1] < min_probability)
-
-    def _best(
-        self, images: list[LabelledImage], top_k: int, bad: dict[str, str]
-    ) -> list[list[tuple[str, float]]]:
-        """Answer for the images that can be read; add the others to `bad`."""
-        while sound := [image for image in images if image.name not in bad]:
-            try:
-                return self.classifier.top_k(sound, top_k)
-            except ImageError as error:  # changed since it was checked
-                bad[error.bad.path] = error.bad.reason
-        return []
+        members = getattr(self.classifier, "members", (self.classifier,))
+        embedders = [member.embedder for member in members]
+        with embedders[0].bar(len(images), "predicting", "images", leave=False) as bar:
+            for block in ImageStream(images, embedders, bar=bar):
+                sound = [index for index in range(len(block.images)) if index not in block.bad]
+                chances = [
+                    member.predict_proba(rows[sound, 0])
+                    for member, rows in zip(members, block.rows, strict=True)
+                    if sound
+                ]
+                answers = iter(
+                    self.classifier.best(np.mean(chances, axis=0), top_k) if sound else ()
+                )
+                for index, image in enumerate(block.images):
+                    if index in block.bad:
+                        yield Prediction(image.name, problem=block.bad[index].reason)
+                    else:
+                        best = tuple(next(answers))
+                        yield Prediction(image.name, best, unsure=best[0][1] < min_probability)

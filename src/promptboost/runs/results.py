@@ -92,6 +92,7 @@ class HardImage(msgspec.Struct, frozen=True):
     label: str
     predicted: str
     weight: Positive
+    words: Share | None = None  # how much of the answer is words, where there is a residual
 
 
 class ResidualResult(msgspec.Struct, frozen=True, kw_only=True):

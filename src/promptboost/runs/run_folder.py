@@ -33,8 +33,8 @@ from promptboost.folders import (
     writing,
 )
 from promptboost.model import PromptEnsemble
-from promptboost.model.classifier import head_file
 from promptboost.model.ensemble import ENSEMBLE_FILE, WEIGHTS_FILE
+from promptboost.model.head_files import head_file
 from promptboost.runs.results import Results
 
 T = TypeVar("T")
@@ -108,6 +108,11 @@ class RunFolder:
     def explanations_path(self) -> Path:
         """Why the images the report shows are answered as they are."""
         return self.path / "explanations.json"
+
+    @property
+    def issues_path(self) -> Path:
+        """The images that somebody should look at; there once they were looked for."""
+        return self.path / "issues.json"
 
     @property
     def partial_path(self) -> Path:

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 import promptboost
 from promptboost.serve import inference, messages
-from promptboost.serve.batcher import Answered
+from promptboost.serve.batcher import ScoredImage
 from promptboost.serve.gate import LOOPBACK_NAMES, Gate
 from promptboost.serve.limits import Limits, RequestError
 from promptboost.serve.messages import (
@@ -308,7 +308,7 @@ async def _predicted(
 ) -> PredictAnswer:
     """Answer for images; those that cannot be read have an error of their own, unless all are so."""
     version, outcomes = await service.answer(run, images)
-    seen = [outcome for outcome in outcomes if isinstance(outcome, Answered)]
+    seen = [outcome for outcome in outcomes if isinstance(outcome, ScoredImage)]
     if not seen:
         first = outcomes[0]
         status = first.status if isinstance(first, RequestError) else 422
@@ -316,7 +316,7 @@ async def _predicted(
     names = version.head.class_names
     answers = [
         image_answer(name, names, outcome.probabilities, options)
-        if isinstance(outcome, Answered)
+        if isinstance(outcome, ScoredImage)
         else ImageAnswer(name, error=str(outcome))
         for (name, _), outcome in zip(images, outcomes, strict=True)
     ]

@@ -36,14 +36,14 @@ _LONGEST_PAUSE = 60  # seconds; nobody is told to stay away for longer
 
 
 @dataclass(frozen=True)
-class Answered:
+class ScoredImage:
     """What the encoder and the head made of one image."""
 
     embedding: NDArray[np.float32]
     probabilities: NDArray[np.float64]
 
 
-Outcome = Answered | PromptBoostError
+Outcome = ScoredImage | PromptBoostError
 
 
 @dataclass(eq=False, slots=True)
@@ -72,7 +72,7 @@ class _Item:
 
 @dataclass(eq=False)
 class Batcher:
-    """One encoder, the threads that run it, and threads that decode the next images meanwhile.
+    """One encoder, the thread that runs it, and threads that decode the next images meanwhile.
 
     Several runs that see with the same encoder share it, and its batches; each image then meets the head
     of its run. The event loop only hands over and is told when it is done.
@@ -89,8 +89,6 @@ class Batcher:
         What metrics call the encoder.
     decoders : int, default=2
         Threads that decode.
-    encoders : int, default=1
-        Threads that run the encoder, a batch each.
     """
 
     encoder: Encoder
@@ -98,15 +96,14 @@ class Batcher:
     metrics: ServerMetrics
     name: str
     decoders: int = 2
-    encoders: int = 1
     ready: bool = field(default=False, init=False)  # whether it has seen an image
 
     def __post_init__(self) -> None:
-        self._changed, self._warming = threading.Condition(), threading.Lock()
+        self._changed = threading.Condition()
         self._coming: deque[_Item] = deque()
         self._decoded: deque[_Item] = deque()
         self._decoding = self._decoded_bytes = 0
-        self._waiting = self._idle = self._warm = 0
+        self._waiting = 0
         self._seconds = 0.0  # an image takes in the encoder, about
         self._closed = False
         self._threads: list[threading.Thread] = []
@@ -118,7 +115,7 @@ class Batcher:
 
     def start(self) -> None:
         """Start the threads; the encoder is warmed with an image first, and `ready` after that."""
-        tasks = [self._encode_all] * self.encoders + [self._decode_all] * self.decoders
+        tasks = [self._encode_all, *[self._decode_all] * self.decoders]
         self._threads = [threading.Thread(target=task, daemon=True) for task in tasks]
         for thread in self._threads:
             thread.start()
@@ -217,10 +214,7 @@ class Batcher:
         return None
 
     def _encode_all(self) -> None:
-        with self._warming:  # one after the other: networks are loaded by the first
-            if self._embed([read_image(_SMALLEST)])[0] is not None:
-                self._warm += 1
-            self.ready = self._warm == self.encoders
+        self.ready = self._embed([read_image(_SMALLEST)])[0] is not None
         while batch := self._next_batch():
             start = time.perf_counter()
             outcomes = self._outcomes(batch)
@@ -234,27 +228,19 @@ class Batcher:
         """Wait for images, and a little for more that are on their way; empty at the end."""
         most = self.limits.max_batch
         with self._changed:
-            self._idle += 1
-            self._wait_for_more(most)
-            while not self._decoded:  # or another thread has taken them meanwhile
+            while not self._decoded:
                 if self._closed and not self._coming and not self._decoding:
                     return []
                 self._changed.wait()
-                self._wait_for_more(most)
-            # Those that have nothing to do share what is there.
-            share = min(most, -(-len(self._decoded) // self._idle))
-            self._idle -= 1
-            batch = [self._decoded.popleft() for _ in range(share)]
+            deadline = time.monotonic() + self.limits.max_wait_ms / 1000
+            while len(self._decoded) < most and (self._coming or self._decoding):
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._changed.wait(left):
+                    break
+            batch = [self._decoded.popleft() for _ in range(min(most, len(self._decoded)))]
             self._decoded_bytes -= sum(item.bytes for item in batch)
             self._changed.notify_all()
         return batch
-
-    def _wait_for_more(self, most: int) -> None:
-        deadline = time.monotonic() + self.limits.max_wait_ms / 1000
-        while 0 < len(self._decoded) < most and (self._coming or self._decoding):
-            left = deadline - time.monotonic()
-            if left <= 0 or not self._changed.wait(left):
-                return
 
     def _outcomes(self, batch: list[_Item]) -> list[Outcome | None]:
         """Embed a batch and show each row to the head of its run; None where nobody waits."""
@@ -274,7 +260,7 @@ class Batcher:
                 _log.error("the encoder %s: %s", self.name, error)
                 continue
             for (place, row), chances in zip(pairs, probabilities, strict=True):
-                outcomes[place] = Answered(row, chances)
+                outcomes[place] = ScoredImage(row, chances)
         return outcomes
 
     def _embed(self, images: "list[Image]") -> list[NDArray[np.float32] | None]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import promptboost
 from promptboost.errors import PromptBoostError
-from promptboost.serve.batcher import Answered, Outcome
+from promptboost.serve.batcher import Outcome, ScoredImage
 from promptboost.serve.limits import RequestError
 from promptboost.serve.messages import (
     base64_bytes,
@@ -275,18 +275,18 @@ def _is_nested(data: Sequence[Any]) -> bool:
     return bool(data) and all(isinstance(item, list) for item in data)
 
 
-def _all_answered(outcomes: Sequence[Outcome]) -> list[Answered]:
+def _all_answered(outcomes: Sequence[Outcome]) -> list[ScoredImage]:
     """Return the answers; a tensor has no place for an image that has none."""
-    answered: list[Answered] = []
+    answered: list[ScoredImage] = []
     for number, outcome in enumerate(outcomes, start=1):
-        if not isinstance(outcome, Answered):
+        if not isinstance(outcome, ScoredImage):
             status = outcome.status if isinstance(outcome, RequestError) else 422
             raise RequestError(status, "no image left", f"image {number}: {outcome}")
         answered.append(outcome)
     return answered
 
 
-def _output(name: str, version: RunVersion, answered: Sequence[Answered]) -> InferredTensor:
+def _output(name: str, version: RunVersion, answered: Sequence[ScoredImage]) -> InferredTensor:
     names = version.head.class_names
     if name == LABEL:
         labels = [names[int(one.probabilities.argmax())] for one in answered]

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.embedder import Embedder
-from promptboost.encoders.runtime import asked_threads, hash_bytes
+from promptboost.encoders.runtime import hash_bytes
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import PromptBoostError, RunError, SettingError, few, without_place
 from promptboost.files import Stamp, file_stamp, read_bytes
@@ -31,7 +30,7 @@ from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.report.page import card_markdown
 from promptboost.report.run import read_run
 from promptboost.runs.run_folder import RunFolder
-from promptboost.serve.batcher import Answered, Batcher, Outcome
+from promptboost.serve.batcher import Batcher, Outcome, ScoredImage
 from promptboost.serve.limits import Limits, RequestError
 from promptboost.serve.metrics import ServerMetrics
 
@@ -207,7 +206,7 @@ class Service:
         for outcome in outcomes:
             if isinstance(outcome, RequestError):
                 self.metrics.rejected(outcome.reason)
-        self.metrics.images(run.name, sum(isinstance(one, Answered) for one in outcomes))
+        self.metrics.images(run.name, sum(isinstance(one, ScoredImage) for one in outcomes))
         return version, outcomes
 
     async def answer_rows(
@@ -217,7 +216,7 @@ class Service:
         version = run.current
         probabilities = await asyncio.to_thread(version.head.predict_proba, rows)
         self.metrics.images(run.name, len(rows))
-        return version, [Answered(*pair) for pair in zip(rows, probabilities, strict=True)]
+        return version, [ScoredImage(*pair) for pair in zip(rows, probabilities, strict=True)]
 
     # --- loading -------------------------------------------------------------------------------
 
@@ -300,12 +299,7 @@ class Service:
 
     def _open(self, name: str) -> Batcher:
         embedder = Embedder.open(name, cache=self._cache, progress=False, device=self._device)
-        encoders = 1
-        if hasattr(embedder.encoder, "image_threads"):
-            # On a processor, a batch for each core takes less of it than all cores for one batch.
-            embedder.encoder.image_threads = 1
-            encoders = asked_threads() or os.cpu_count() or 1
-        return Batcher(embedder, self.limits, self.metrics, name, encoders=encoders)
+        return Batcher(embedder, self.limits, self.metrics, name)
 
     def _start(self, batcher: Batcher) -> None:
         if not batcher.started:

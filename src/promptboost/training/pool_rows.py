@@ -78,8 +78,9 @@ class RowsFolder:
             raise PoolError(f"{self.folder} has {self.done} of {len(self._sizes)} blocks")
         total = sum(self._sizes)
         with _explained(self.folder):
+            # Nothing writes to it; but code is compiled anew for arrays that cannot be written to.
             rows = np.memmap(
-                self.folder / _ROWS, dtype="<i2", mode="r", shape=(total, self._dim)
+                self.folder / _ROWS, dtype="<i2", mode="r+", shape=(total, self._dim)
             ).view(np.ndarray)
         ends = accumulate(self._sizes, initial=0)
         return [rows[start:end] for start, end in pairwise(ends)]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from promptboost.boosting.gradient.scale import FoldTexts
 from promptboost.boosting.grid import to_grid
 from promptboost.config import FitConfig
 from promptboost.encoders.base import Encoder
@@ -103,12 +104,15 @@ def fit_examples(
     pool: PoolLike | None,
     templates: Sequence[str] | None,
     further: Sequence[Embedder] = (),
-) -> tuple[PromptEnsemble, Mapping[str, float], Source, RowSpace, Residual | None]:
+    *,
+    average: bool = False,
+) -> tuple[PromptEnsemble, Mapping[str, float], Source, RowSpace, list[Residual | None]]:
     """Boost on examples, with prototypes where there is nothing to embed sentences with.
 
     Returned are the ensemble, the weights of the examples at the end, what embeds the prompts, the
     space in which they meet the examples, and the residual of sentences, where one is asked for. Where
-    there are `further` embedders, the examples have the rows of all, side by side.
+    there are `further` embedders, the examples have the rows of all, side by side; to `average`, each has
+    a residual, else the first.
     """
     examples, parts = examples.weighted(class_names), None
     words: Source
@@ -127,6 +131,7 @@ def fit_examples(
     seen = 0 if examples.views is None else examples.views.shape[1]
     shots = examples.shots(space)
     settings = boost_settings(config if seen else replace(config, views_per_round=0), seen)
+    folds: list[FoldTexts] = []
     ensemble = fit_ensemble(
         shots,
         rows.grid,
@@ -141,18 +146,28 @@ def fit_examples(
             LearntOn(one.id, one.fingerprint, encoder_logit_scale=one.logit_scale)
             for one in further
         ],
+        on_folds=folds.append,
     )
     weights = ensemble.sample_weights
     if parts is not None:
         weights = {name: share * weights[merged] for name, (merged, share) in parts.items()}
-    residual = None
+    answering: list[Source] = [words, *(further if average else ())]
+    residuals: list[Residual | None] = [None] * len(answering)
     if config.residual and source is not None:  # prototypes are images already
-        head = EmbeddedRounds.of(ensemble, words).head
-        if isinstance(head, LinearHead):
-            _, residual = head_with_residual(
-                head, ensemble, shots, rows.grid, settings, examples.weights
-            )
-    return ensemble, weights, words, space, residual
+        for number, one in enumerate(answering):
+            head = EmbeddedRounds.of(ensemble, one).head
+            if isinstance(head, LinearHead):
+                _, residuals[number] = head_with_residual(
+                    head,
+                    ensemble,
+                    shots,
+                    rows.grid,
+                    settings,
+                    examples.weights,
+                    number,
+                    folds[0] if folds else None,
+                )
+    return ensemble, weights, words, space, residuals
 
 
 def _embedded_pool(

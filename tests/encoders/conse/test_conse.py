@@ -318,3 +318,18 @@ def test_a_changed_file_is_hashed_again(tmp_path):
     assert installed_hash(weights, notes) == hash_file(weights) != one
     notes.write_text("[1, 2")
     assert installed_hash(weights, notes) == hash_file(weights)
+
+
+def test_no_embedding_depends_on_the_number_of_threads(own_threads):
+    from promptboost import set_threads
+
+    images = [waves().resize((90 + 7 * number, 80)) for number in range(9)]
+    texts = [" ".join(["a small red bird near the water"] * n) for n in (1, 2, 5, 1, 3)]
+    rows = []
+    for count in (1, 2, 3):
+        set_threads(count)
+        encoder = load_encoder("conse:lite0")
+        rows.append(
+            (encoder.encode_images(images).tobytes(), encoder.encode_texts(texts).tobytes())
+        )
+    assert rows[0] == rows[1] == rows[2]

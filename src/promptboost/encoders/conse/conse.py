@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from promptboost.encoders.base import UnitRows, report_truncated, unit_rows
 from promptboost.encoders.conse import graphs
 from promptboost.encoders.conse.checkpoint import read_checkpoint
-from promptboost.encoders.conse.imagenet import CENTRE, ImageNetClassifier
+from promptboost.encoders.conse.imagenet import CENTRE, ImageNetClassifier, square_pixels
 from promptboost.encoders.conse.sentences import (
     ConseTower,
     OnnxBert,
     SentenceEncoder,
     TorchBert,
 )
+from promptboost.encoders.graph import ImageGraph
 from promptboost.encoders.runtime import (
     batches,
     fingerprint,
@@ -131,9 +132,6 @@ class ConseEncoder:
 
     dim = 384
     causal_text = False
-    #: Threads that one batch of images is computed in; set it before the first. Several batches may be
-    #: computed at once, which with one thread each takes less of the processor.
-    image_threads: int | None = None
 
     def __init__(
         self, variant: ConseVariant, temperature: float, template: str, device: str | None
@@ -203,15 +201,38 @@ class ConseEncoder:
         require_modules(["torch"], "clip", f"gradients of {self.id}")
         return ConseTower(self._sentences, self._network_with_gradients)
 
+    def image_graph(self) -> ImageGraph:
+        """Return classifier and class names as one graph, which makes the same embeddings."""
+        size = self._variant.image_size
+        model = graphs.conse_graph(self._classifier_graph(), self._names, self.temperature)
+        return ImageGraph(
+            model,
+            {
+                "size": size,
+                "crop": f"the central square, {CENTRE:g} of the shorter side",
+                "centre": CENTRE,
+                "interpolation": "bicubic",
+                "colours": "RGB",
+                "values": "uint8, 0 to 255",
+                "shape": ["n", size, size, 3],
+            },
+        )
+
+    def pixels(self, image: "Image") -> NDArray[np.uint8]:
+        """Return the pixels that the image classifier sees."""
+        return square_pixels(image, self._variant.image_size)
+
     @cached_property
     def _classifier(self) -> ImageNetClassifier:
+        return ImageNetClassifier(self._classifier_graph(), self._variant.image_size)
+
+    def _classifier_graph(self) -> bytes:
         digest, size = self._variant.image_digest, self._variant.image_size
 
         def build() -> bytes:
             return graphs.efficientnet_graph(read_checkpoint(self._image_file, digest), size)
 
-        file = self._kept / f"image-{digest}-{size}-{graphs.VERSION}"
-        return ImageNetClassifier(kept_bytes(file, build), size, self.image_threads)
+        return kept_bytes(self._kept / f"image-{digest}-{size}-{graphs.VERSION}", build)
 
     @cached_property
     def _sentences(self) -> SentenceEncoder:

@@ -234,3 +234,44 @@ class _Transformer:
             self._builder.constant(self._weights[f"{name}.{part}"]) for part in ("weight", "bias")
         )
         return self._builder.add("LayerNormalization", states, scale, shift, epsilon=1e-12)
+
+
+def conse_graph(classifier: bytes, names: NDArray[np.floating], temperature: float) -> bytes:
+    """Lay what makes embeddings of probabilities behind a classifier: pixels in, embeddings out.
+
+    `names` are the rows of its class names.
+    """
+    import onnx
+    from onnx import compose
+
+    builder = GraphBuilder()
+    cooled = builder.add("Div", "class_logits", builder.constant(np.float32(temperature)))
+    weights = builder.add("Softmax", cooled, axis=-1)
+    mixed = builder.add("MatMul", weights, builder.constant(names.astype(np.float32)))
+    length = builder.add(
+        "ReduceL2", mixed, builder.constant(np.array([1], dtype=np.int64)), keepdims=1
+    )
+    rows = builder.add("Div", mixed, length)
+    behind = onnx.load_from_string(
+        builder.model(
+            {"class_logits": (np.float32, ["n", len(names)])},
+            {rows: (np.float32, ["n", names.shape[1]])},
+        )
+    )
+    front = onnx.load_from_string(classifier)
+    (logits,) = (output.name for output in front.graph.output)
+    joined = compose.merge_models(
+        compose.add_prefix(front, "image/", rename_inputs=False),
+        compose.add_prefix(behind, "text/"),
+        io_map=[(f"image/{logits}", "text/class_logits")],
+    )
+    _rename_output(joined, "embeddings")
+    content: bytes = joined.SerializeToString()
+    return content
+
+
+def _rename_output(model: Any, name: str) -> None:
+    (output,) = model.graph.output
+    for node in model.graph.node:
+        node.output[:] = [name if one == output.name else one for one in node.output]
+    output.name = name

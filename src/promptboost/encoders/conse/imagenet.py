@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.encoders.runtime import batches, onnx_session
+from promptboost.encoders.runtime import batches, onnx_session, several_at_once
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,14 +32,18 @@ def square_pixels(image: "Image", size: int) -> NDArray[np.uint8]:
 class ImageNetClassifier:
     """EfficientNet-Lite as ONNX, which maps pixels of `size` × `size` to logits."""
 
-    def __init__(self, model: bytes, size: int, threads: int | None = None) -> None:
+    def __init__(self, model: bytes, size: int) -> None:
         self.size = size
-        self._session = onnx_session(model, threads)
+        # One thread for a batch and several batches at a time: threads of one batch wait for each
+        # other at every layer.
+        self._session = onnx_session(model, threads=1)
 
     def logits(self, images: Iterable["Image"]) -> NDArray[np.float32]:
         """Classify images: one row of 1000 logits each."""
-        blocks = [np.zeros((0, 1000), dtype=np.float32)]
-        for batch in batches(images, BATCH):
-            pixels = np.stack([square_pixels(image, self.size) for image in batch])
-            blocks += self._session.run(None, {"pixels": pixels})
-        return np.concatenate(blocks)
+        none = np.zeros((0, 1000), dtype=np.float32)
+        return np.concatenate([none, *several_at_once(self._classify, batches(images, BATCH))])
+
+    def _classify(self, images: list["Image"]) -> NDArray[np.float32]:
+        pixels = np.stack([square_pixels(image, self.size) for image in images])
+        (logits,) = self._session.run(None, {"pixels": pixels})
+        return np.asarray(logits)

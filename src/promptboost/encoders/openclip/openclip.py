@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, report_truncated, unit_rows
+from promptboost.encoders.graph import ImageGraph
 from promptboost.encoders.runtime import batches, encode_by_length
 
 if TYPE_CHECKING:
@@ -158,6 +159,18 @@ class OpenClipEncoder:
         from promptboost.encoders.openclip.tower import OpenClipTower
 
         return OpenClipTower(self.model, self.tokenizer, self.id)
+
+    def image_graph(self) -> ImageGraph:
+        """Return the image tower and the normalisation of pixels as a graph."""
+        from promptboost.encoders.openclip.image_tower import exported_tower
+
+        return exported_tower(self.model, self.preprocess)
+
+    def pixels(self, image: "Image") -> NDArray[np.uint8]:
+        """Return an image as it is before its values are normalised."""
+        from promptboost.encoders.openclip.image_tower import pixels_before_normalisation
+
+        return pixels_before_normalisation(self.preprocess, image)
 
     def _lengths(self, texts: Sequence[str], tokens: "torch.Tensor") -> NDArray[np.int64]:
         """Count tokens before truncation, tokenising again only what may have been truncated."""

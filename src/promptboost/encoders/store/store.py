@@ -153,9 +153,7 @@ class EmbeddingStore:
             Bit for bit the same on every run.
         """
         _check_settings(keys, dim, batch, dtype)
-        identity = f"{dtype}x{dim} {fingerprint}".encode("utf-8", "surrogatepass")
-        digest = hashlib.blake2b(identity, digest_size=16).hexdigest()
-        database = Database(self.root / f"{dtype}x{dim}-{digest}{DATABASE}")
+        database = self._database(fingerprint, dim, dtype)
         settings = {"fingerprint": fingerprint, "name": name}
         out = np.empty((len(keys), dim), dtype=np.float32)
         first: dict[bytes, int] = {}
@@ -172,18 +170,58 @@ class EmbeddingStore:
             # Another process may have stored some of it meanwhile.
             if todo := database.fill(keys, part, out):
                 raw = _checked(compute(todo), (len(todo), dim), database.dtype)
-                if not database.path.exists():  # another process has cleared the store
-                    database.prepare(settings)
-                try:
-                    database.add(keys, todo, raw, out)
-                except DamagedDatabaseError as damage:
-                    database.rebuild(str(damage))
-                    database.prepare(settings)
-                    database.add(keys, todo, raw, out)
-                self._evict()
+                self._add(database, settings, keys, todo, raw, out)
             if progress:
                 progress(len(part))
         return out[[first[key] for key in keys]] if len(first) < len(keys) else out
+
+    def find(
+        self, fingerprint: str, keys: Sequence[bytes], *, dim: int
+    ) -> tuple[UnitRows, list[int]]:
+        """Return one row for each key, and the positions of those that are not stored, in order.
+
+        For those who cannot leave the computing to :meth:`get_or_compute`; its rows of float32.
+        """
+        _check_settings(keys, dim, 1, "float32")
+        rows = np.zeros((len(keys), dim), dtype=np.float32)
+        missing = self._database(fingerprint, dim).fill(keys, list(range(len(keys))), rows)
+        return rows, missing
+
+    def add(
+        self, fingerprint: str, keys: Sequence[bytes], rows: NDArray[np.float32], *, name: str = ""
+    ) -> UnitRows:
+        """Store computed rows of float32, and return them as later runs will find them."""
+        raw = _checked(rows, (len(keys), rows.shape[1]), np.dtype(np.float32))
+        database = self._database(fingerprint, rows.shape[1])
+        out = np.empty(raw.shape, dtype=np.float32)
+        settings = {"fingerprint": fingerprint, "name": name}
+        database.prepare(settings)
+        self._add(database, settings, keys, list(range(len(keys))), raw, out)
+        return out
+
+    def _database(self, fingerprint: str, dim: int, dtype: str = "float32") -> Database:
+        identity = f"{dtype}x{dim} {fingerprint}".encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(identity, digest_size=16).hexdigest()
+        return Database(self.root / f"{dtype}x{dim}-{digest}{DATABASE}")
+
+    def _add(
+        self,
+        database: Database,
+        settings: dict[str, str],
+        keys: Sequence[bytes],
+        positions: list[int],
+        raw: NDArray[Any],
+        out: UnitRows,
+    ) -> None:
+        if not database.path.exists():  # new, or another process has cleared the store
+            database.prepare(settings)
+        try:
+            database.add(keys, positions, raw, out)
+        except DamagedDatabaseError as damage:
+            database.rebuild(str(damage))
+            database.prepare(settings)
+            database.add(keys, positions, raw, out)
+        self._evict()
 
     def report(self) -> StoreReport:
         """Return what is stored, for which encoders, and what room it takes."""

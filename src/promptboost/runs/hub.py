@@ -1,0 +1,217 @@
+"""Runs on a model hub: the text, its vectors and its card go up; what comes down is checked first."""
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from promptboost.errors import (
+    FileFormatError,
+    MissingExtraError,
+    PromptBoostError,
+    RunError,
+    SettingError,
+    without_place,
+)
+from promptboost.files import json_text, load_json, read_bytes, write_bytes
+from promptboost.folders import HEADS
+from promptboost.model import PromptEnsemble
+from promptboost.runs.run_folder import RunFolder, write_toml
+
+#: What says which files a run on a hub has, and what is in them.
+MANIFEST = "promptboost.json"
+#: The text first: it is the product.
+_TEXTS = ("ensemble.json", "run.toml", "metrics.json", "residual.json", "edits.json", "README.md")
+#: Files that show or name images.
+_IMAGES = ("thumbnails.json", "explanations.json", "predictions.csv", "report.html", "weights.json")
+_LARGEST = 2**30
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What was uploaded, and where it is now."""
+
+    repository: str
+    revision: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What was downloaded, and which revision it is."""
+
+    run: Path
+    repository: str
+    revision: str
+    files: tuple[str, ...]
+
+
+def push_run(
+    run: Path,
+    repository: str,
+    *,
+    images: bool = False,
+    private: bool = False,
+    message: str | None = None,
+    endpoint: str | None = None,
+) -> Pushed:
+    """Upload a run to a model hub: text, vectors, figures and card, and with `images` the small copies too.
+
+    Nothing that says where files lay on this machine goes along.
+    """
+    _check_name(repository)
+    folder = RunFolder(run)
+    folder.check_readable()
+    hub = _hub(endpoint)
+    content = folder.steady(lambda: _content(folder, images=images))
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
+    manifest = {"format": "promptboost-run", "version": 1, "files": digests}
+    content[MANIFEST] = json_text(manifest).encode("utf-8")
+    with tempfile.TemporaryDirectory() as place:
+        for name, data in content.items():
+            write_bytes(Path(place) / name, data)
+        try:
+            hub.create_repo(repository, private=private, exist_ok=True)
+            done = hub.upload_folder(
+                repo_id=repository,
+                folder_path=place,
+                commit_message=message or f"promptboost run {folder.home.resolve().name}",
+            )
+        except Exception as error:  # the library has many kinds, and renames them
+            raise _unreachable("push to", repository, error) from error
+    return Pushed(repository, str(done.oid), tuple(content))
+
+
+def _content(folder: RunFolder, *, images: bool) -> dict[str, bytes]:
+    """Read the files of a run that are passed on, without the places of this machine."""
+    wanted = [*_TEXTS, *(_IMAGES if images else ())]
+    heads = sorted(path.name for path in folder.path.glob(HEADS))
+    found = {}
+    for name in (*wanted, *heads):
+        path = folder.path / name
+        if path.is_file():
+            found[name] = read_bytes(path)
+    if "run.toml" in found:
+        found["run.toml"] = write_toml(_public(folder.tables)).encode("utf-8")
+    PromptEnsemble.from_json(found["ensemble.json"].decode("utf-8-sig"))  # nothing else is worth it
+    return found
+
+
+def _public(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _public(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_public(item) for item in value]
+    return without_place(value) if isinstance(value, str) else value
+
+
+def pull_run(
+    repository: str,
+    run: Path,
+    *,
+    revision: str | None = None,
+    overwrite: bool = False,
+    endpoint: str | None = None,
+) -> Pulled:
+    """Download a run from a model hub, one revision of it, and write it if it is whole and sound.
+
+    Only files of a run are taken, each checked against its digest; nothing in them is executed. Without
+    `revision` the newest is taken; which one that was is written into ``run.toml``.
+    """
+    _check_name(repository)
+    new = RunFolder(run)
+    new.check_free(overwrite=overwrite, resume=False)
+    hub = _hub(endpoint)
+    try:
+        exact = str(hub.model_info(repository, revision=revision).sha)
+        with tempfile.TemporaryDirectory() as place:
+            hub.snapshot_download(
+                repository,
+                revision=exact,
+                local_dir=place,
+                allow_patterns=[MANIFEST, *_TEXTS, *_IMAGES, HEADS],
+            )
+            content = _checked(Path(place), repository)
+    except PromptBoostError:
+        raise
+    except Exception as error:
+        raise _unreachable("pull from", repository, error) from error
+    with new.writing("pull", fit=True):
+        _write(new, content, repository, exact)
+    return Pulled(run, repository, exact, tuple(content))
+
+
+def _checked(place: Path, repository: str) -> dict[str, bytes]:
+    """Read what was downloaded; raise unless it is all there and as its manifest says."""
+    path = place / MANIFEST
+    if not path.is_file():
+        raise RunError(f"{repository} holds no promptboost run: it has no {MANIFEST}")
+    record = load_json(read_bytes(path).decode("utf-8", "replace"), MANIFEST)
+    digests = record.get("files") if isinstance(record, Mapping) else None
+    if not isinstance(digests, Mapping) or "ensemble.json" not in digests:
+        raise FileFormatError(f"{repository}: {MANIFEST} does not list the files of a run")
+    content = {}
+    for name, digest in digests.items():
+        known = name in (*_TEXTS, *_IMAGES) or fnmatchcase(name, HEADS)
+        if not known or "/" in name:
+            raise FileFormatError(
+                f"{repository}: {name!r} is no file of a run, so nothing is taken"
+            )
+        file = place / name
+        if not file.is_file() or file.is_symlink() or file.stat().st_size > _LARGEST:
+            raise FileFormatError(f"{repository}: {name} is missing or too large")
+        data = read_bytes(file)
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise FileFormatError(
+                f"{repository}: {name} is not what {MANIFEST} says: nothing is taken"
+            )
+        content[name] = data
+    PromptEnsemble.from_json(content["ensemble.json"].decode("utf-8-sig", "replace"))
+    return content
+
+
+def _write(new: RunFolder, content: dict[str, bytes], repository: str, revision: str) -> None:
+    """Write a run that was downloaded, and where it came from; the figures last, as a fit does."""
+    with tempfile.TemporaryDirectory() as place:
+        before = RunFolder(Path(place))
+        if "run.toml" in content:
+            write_bytes(before.settings_path, content.pop("run.toml"))
+            tables, settings = dict(before.tables), before.settings
+        else:
+            from promptboost.config import FitConfig
+
+            tables, settings = {}, FitConfig()
+    tables.pop("fit", None)
+    fresh = new.begin(settings, {**tables, "hub": {"repository": repository, "revision": revision}})
+    for name in sorted(content, key=lambda name: name == "metrics.json"):
+        write_bytes(fresh.path / name, content[name], follow=False)
+    fresh.end()
+
+
+def _check_name(repository: str) -> None:
+    if not re.fullmatch(r"[\w.-]{1,96}/[\w.-]{1,96}", repository, re.ASCII) or ".." in repository:
+        raise SettingError(f"{repository!r} is no name on a hub: give OWNER/NAME")
+
+
+def _hub(endpoint: str | None) -> Any:
+    if find_spec("huggingface_hub") is None:
+        raise MissingExtraError(
+            "a model hub needs huggingface_hub, which is not installed. Type: "
+            "pip install 'promptboost[hub]'"
+        )
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=endpoint)
+
+
+def _unreachable(job: str, repository: str, error: Exception) -> RunError:
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    return RunError(
+        f"cannot {job} {repository}: {reason}. Is the name right, is there a network, and have you logged "
+        "in (hf auth login)?"
+    )

@@ -1,0 +1,192 @@
+"""A run whose text was edited: what belongs to the text is learnt and measured again, the text stays."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from promptboost.config import FitConfig
+from promptboost.data import Dataset, DataSource
+from promptboost.data.shots import Task, load_task
+from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.trust import check_trusted
+from promptboost.errors import DataError, PoolError, PromptBoostError, RunError, count, few
+from promptboost.evaluation.overlap import inspect, inspect_known
+from promptboost.evaluation.world import pool_for
+from promptboost.files import read_bytes
+from promptboost.model import PromptEnsemble
+from promptboost.model.change import original_names
+from promptboost.pool import PromptPool, build_pool
+from promptboost.runs.fit import Finish, about, check_apart, timing, write_run
+from promptboost.runs.learned import embed_task, learn, measure
+from promptboost.runs.lineage import Lineage
+from promptboost.runs.preflight import check_place, task_remarks, usable_store
+from promptboost.runs.results import Results
+from promptboost.runs.run_folder import RunFolder
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RefitRequest:
+    """A refit as it is asked for."""
+
+    run: Path
+    output: Path | None = None  # folder to write; the run itself if None
+    source: str | None = None  # images to learn from; those of the fit if None
+    cache: bool = True
+    progress: bool = True
+    device: str | None = None
+    allow_download: bool = False
+    finish: tuple[Finish, ...] = ()  # what writes the report and the card
+
+
+def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
+    """Learn the residual of a run's text again, measure both, and keep the text byte for byte.
+
+    The new files take the place of the old at once, when all of them are there. Classes of the text
+    without images are kept in balance with the others; images of classes that the text does not have
+    are left out.
+    """
+    start = time.perf_counter()
+    folder = RunFolder(request.run)
+    folder.check_finished()
+    target = folder if request.output is None else RunFolder(request.output)
+    if target is folder and folder.unfinished is not None:
+        raise RunError(
+            f"there is an unfinished fit in {folder.path}; go on with it, or name another folder with -o"
+        )
+    if target is not folder:
+        target.check_free(overwrite=False, resume=False)
+        check_place(target)
+    text, ensemble, before = folder.steady(lambda: _read(folder))
+    settings, source = folder.settings, _source(folder, request.source)
+    check_apart(source, target)
+    for name in settings.encoders:
+        check_trusted(name, allow_download=request.allow_download)
+    cache = usable_store(request.cache, say)
+    embedder, *further = (
+        Embedder.open(name, cache=cache, progress=request.progress, device=request.device)
+        for name in settings.encoders
+    )
+    lineage = Lineage.read(folder.path)
+    task, changed = _task(folder, lineage, source, ensemble, before, request.progress, say)
+    pool = _pool(settings, source, ensemble, say)
+    inspection = inspect(task.learn, task.held_out)
+    for line in (*task_remarks(task, None), *inspection.overlap.lines()):
+        say(line)
+    embeddings = embed_task(task, pool, settings, embedder, None, further)
+    learned = learn(task, embeddings, settings, embedder, text=ensemble)
+    results = measure(task, embeddings, learned, settings, embedder, inspection)
+    digests = {*(results.task.learn_digests or ()), *(before.task.learn_digests or ())}
+    results = msgspec.structs.replace(
+        results,
+        task=msgspec.structs.replace(results.task, learn_digests=tuple(sorted(digests))),
+        timing=timing([embedder, *further], learned, start),
+    )
+    _say_moved(before, settings, target, say)
+    with target.writing("refit"):
+        # An editor asks nobody: what was learnt must be of the words that are there now.
+        if read_bytes(folder.ensemble_path) != text:
+            raise RunError(f"the text in {folder.path} was changed meanwhile; type the same again")
+        tables = about(source, task, embedder)
+        if not changed:  # as the images call them, whatever the classes are called since
+            known = folder.tables.get("data", {})
+            tables["data"] |= {k: known[k] for k in ("learn_fingerprint", "classes") if k in known}
+        run = target.begin(settings, tables)
+        if lineage != Lineage():
+            lineage.write(run.path)
+        write_run(run, task, embeddings, learned, results, embedder, request.finish, text)
+    return results
+
+
+def _read(folder: RunFolder) -> tuple[bytes, PromptEnsemble, Results]:
+    """Read the text of a run, also as it is written, and what was measured."""
+    _ = folder.tables
+    return (
+        read_bytes(folder.ensemble_path),
+        PromptEnsemble.load(folder.ensemble_path),
+        folder.results,
+    )
+
+
+def _source(folder: RunFolder, given: str | None) -> DataSource:
+    """Return where the images are; an error names the folder that is gone."""
+    source = folder.source if given is None else DataSource.parse(given)
+    if given is None and source.path is not None and not source.path.exists():
+        raise DataError(
+            f"the images of the run are gone: {source.path} does not exist; "
+            "--data DIR names another place"
+        )
+    return source
+
+
+def _task(
+    folder: RunFolder,
+    lineage: Lineage,
+    source: DataSource,
+    ensemble: PromptEnsemble,
+    before: Results,
+    progress: bool,
+    say: Say,
+) -> tuple[Task, bool]:
+    """Divide the images as the fit did, without those of classes that the text does not have.
+
+    Then also tell whether the images to learn from are others than those of the fit.
+    """
+    task = load_task(source, folder.settings, progress=progress)
+    changed = task.learn.fingerprint != folder.tables.get("data", {}).get("learn_fingerprint")
+    names = set(ensemble.class_names)
+    now = {old: new for new, old in original_names(task.class_names, lineage.changes).items()}
+    strange = sorted(name for name in task.class_names if now.get(name) not in names)
+    if strange:
+        say(f"left out are images of classes that the text does not have: {few(strange)}")
+    learn, held_out = (_of_classes(part, ensemble, now) for part in (task.learn, task.held_out))
+    if len({image.label for image in learn.images}) < 2:
+        raise DataError(
+            f"{source} has images of fewer than two classes of the text; --data DIR names others"
+        )
+    bare = sorted(names - {image.label for image in learn.images})
+    if bare:
+        say(f"no images, so words alone, in balance with the others: {few(bare)}")
+    if changed:
+        say(f"the images to learn from are not those of the fit, but {count(len(learn), 'image')}")
+        known = inspect_known([bytes.fromhex(d) for d in before.task.learn_digests or ()], held_out)
+        held_out = held_out.subset(np.flatnonzero(~known.leaked))
+    kind = task.kind if len(held_out) else None
+    return replace(task, learn=learn, held_out=held_out, kind=kind), changed
+
+
+def _of_classes(data: Dataset, ensemble: PromptEnsemble, now: Mapping[str, str]) -> Dataset:
+    """Return the images of a text's classes, by the names that these have now."""
+    kept = tuple(
+        replace(image, label=now[image.label])
+        for image in data.images
+        if now.get(image.label) in ensemble.class_names
+    )
+    return Dataset(kept, ensemble.class_names, data.bad)
+
+
+def _pool(
+    settings: FitConfig, source: DataSource, ensemble: PromptEnsemble, say: Say
+) -> PromptPool:
+    """Make the pool of the fit again, which says how far its words can be trusted."""
+    try:
+        return pool_for(settings, source, ensemble.class_names)
+    except (PromptBoostError, OSError) as error:
+        if not isinstance(error, PoolError | OSError):
+            raise
+        say(f"without the sentences of the fit: {error}")
+        return build_pool(ensemble.class_names)
+
+
+def _say_moved(before: Results, settings: FitConfig, target: RunFolder, say: Say) -> None:
+    """Name the encoders on which the text was measured before: their vectors are of other words."""
+    moved = [item.encoder for item in before.transfers if item.encoder not in settings.encoders]
+    for name in moved:
+        say(
+            f"to move it to {name} again, type: promptboost transfer {target.path} --encoder {name}"
+        )

@@ -1,0 +1,136 @@
+"""Images on their way to embeddings: in order, decoded once, a few at a time."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import promptboost.encoders.stream as stream_module
+from promptboost.data import load_data
+from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.fake import FakeEncoder
+from promptboost.encoders.store import EmbeddingStore
+from promptboost.encoders.stream import ImageStream
+from tests.data.image_tools import write_classes
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """Twenty images, which come in blocks of eight and are encoded four at a time."""
+    monkeypatch.setattr(stream_module, "STORED_AT_ONCE", 8)
+    monkeypatch.setattr(stream_module, "ENCODED_AT_ONCE", 4)
+    return load_data(write_classes(tmp_path / "images", {"cat": 20}), progress=False)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The names of the images that are decoded."""
+    names, read = [], stream_module.read_image
+
+    def counted(source, name, **options):
+        names.append(name)
+        return read(source, name, **options)
+
+    monkeypatch.setattr(stream_module, "read_image", counted)
+    return names
+
+
+def embedder(encoder=None, store=None):
+    return Embedder(encoder or FakeEncoder(), store, progress=False)
+
+
+def test_blocks_come_in_order_and_a_bad_image_stops_none(data):
+    data.images[3].source.write_bytes(b"broken")
+    data.images[9].source.unlink()
+    expected = FakeEncoder().encode_images(
+        [image.open() for number, image in enumerate(data.images) if number not in (3, 9)]
+    )
+    seen, rows, bad = [], [], {}
+    for block in ImageStream(data.images, [embedder()]):
+        seen += block.images
+        sound = [i for i in range(len(block.images)) if i not in block.bad]
+        rows.append(block.rows[0][sound, 0])
+        bad |= {item.path: item.reason for item in block.bad.values()}
+    assert seen == list(data.images)
+    np.testing.assert_array_equal(np.concatenate(rows), expected)
+    assert bad == {
+        data.images[3].name: "not an image of a known kind",
+        data.images[9].name: "no such file",
+    }
+
+
+def test_each_image_is_decoded_once_for_all_encoders_and_views(data, reads, tmp_path):
+    store = EmbeddingStore(tmp_path / "store")
+    both = [embedder(FakeEncoder(32), store), embedder(FakeEncoder(16), store)]
+    blocks = list(ImageStream(data.images, both, views=3))
+    assert sorted(reads) == sorted(image.name for image in data.images)
+    for one, number in zip(both, (0, 1), strict=True):
+        rows = np.concatenate([block.rows[number] for block in blocks])
+        np.testing.assert_array_equal(rows, embedder(one.encoder).images(data, views=2))
+        assert one.computed["images"] == 60
+    reads.clear()
+    # One encoder has all in the store, the other nothing.
+    third = embedder(FakeEncoder(8), store)
+    list(ImageStream(data.images, [both[0], third], views=3))
+    assert len(reads) == 20
+    assert (both[0].computed["images"], third.computed["images"]) == (60, 60)
+    reads.clear()
+    list(ImageStream(data.images, both, views=3))
+    assert reads == []
+
+
+def test_a_repeated_image_is_computed_once_and_is_as_bad_as_the_first(data, reads):
+    images = [data.images[0]] * 3
+    one = embedder()
+    (block,) = ImageStream(images, [one])
+    assert one.computed["images"] == 1
+    assert (block.rows[0] == block.rows[0][0]).all()
+    data.images[0].source.write_bytes(b"broken")
+    (block,) = ImageStream(images, [embedder()])
+    assert set(block.bad) == {0, 1, 2}
+
+
+def test_the_next_block_is_decoded_while_this_one_is_encoded(data, monkeypatch):
+    read, late = stream_module.read_image, threading.Event()
+    first_of_next = data.images[8].name
+
+    def told(source, name, **options):
+        if name == first_of_next:
+            late.set()
+        return read(source, name, **options)
+
+    class Waiting(FakeEncoder):
+        calls = 0
+
+        def encode_images(self, images):
+            self.calls += 1
+            if self.calls == 2:  # the last of the first block
+                assert late.wait(20), "nothing of the next block was decoded meanwhile"
+            return super().encode_images(images)
+
+    monkeypatch.setattr(stream_module, "read_image", told)
+    list(ImageStream(data.images, [embedder(Waiting())]))
+
+
+def test_no_more_images_wait_than_keep_the_threads_busy(data, reads):
+    most = 0
+
+    class Slow(FakeEncoder):
+        done = 0
+
+        def encode_images(self, images):
+            nonlocal most
+            threading.Event().wait(0.05)
+            most = max(most, len(reads) - self.done)
+            self.done += len(images)
+            return super().encode_images(images)
+
+    list(ImageStream(data.images, [embedder(Slow())], workers=4))
+    assert most <= 2 * 4 + 1
+
+
+def test_who_stops_listening_stops_the_threads(data, reads):
+    blocks = iter(ImageStream(data.images, [embedder()], workers=1))
+    next(blocks)
+    blocks.close()
+    assert len(reads) < 20

@@ -1,0 +1,88 @@
+"""One number of threads for everything, and no result that depends on it."""
+
+import os
+
+import pytest
+
+from promptboost import set_threads, threads
+from promptboost.boosting import compiled
+from promptboost.errors import SettingError
+from promptboost.threads import available_cores, keep_to_limit, thread_count
+from tests.cli.cli_tools import FIT, call
+from tests.runs.run_tools import write_images, write_sentences
+
+
+def test_the_number_is_what_was_set_or_asked_for_or_the_cores(own_threads, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert thread_count() == available_cores() <= os.cpu_count()
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert thread_count() == 3
+    set_threads(5)
+    assert thread_count() == 5
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "5"
+    with pytest.raises(SettingError, match="at least 1"):
+        set_threads(0)
+
+
+def test_blas_has_as_many(own_threads):
+    from threadpoolctl import threadpool_info
+
+    set_threads(1)
+    assert {pool["num_threads"] for pool in threadpool_info()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, None),
+        ({"a/b/cpu.max": "max 100000\n"}, None),
+        ({"a/b/cpu.max": "150000 100000\n"}, 1.5),
+        ({"a/b/cpu.max": "max 100000\n", "a/cpu.max": "400000 100000\n"}, 4.0),
+        ({"cpu.max": "100000 100000\n", "a/cpu.max": "400000 100000\n"}, 1.0),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2.0),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu.max": "nonsense"}, None),
+    ],
+)
+def test_the_share_that_a_container_has_of_the_cores(tmp_path, files, limit):
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert threads._group_limit("/a/b", tmp_path) == limit
+
+
+def test_libraries_are_told_only_where_they_would_take_too_many(own_threads, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(threads, "available_cores", lambda: 3)
+    monkeypatch.setattr(threads, "_cores", lambda: 3)
+    keep_to_limit()
+    assert "OMP_NUM_THREADS" not in os.environ
+    monkeypatch.setattr(threads, "_cores", lambda: 64)
+    keep_to_limit()
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+
+
+@pytest.mark.parametrize("composer", ["gradient", "greedy"])
+def test_a_fit_writes_the_same_text_in_any_number_of_threads(
+    own_threads, monkeypatch, tmp_path, capsys, composer
+):
+    monkeypatch.setattr(compiled, "WORTH_A_THREAD", 0)
+    write_images(tmp_path / "images")
+    prompts = write_sentences(tmp_path / "sentences.json")
+    for count in (1, 2):
+        options = ["--prompts", prompts, "--composer", composer, "--threads", count, "--no-cache"]
+        run = ["-o", tmp_path / f"run{count}"]
+        assert call(capsys, "fit", tmp_path / "images", *run, *FIT, *options).code == 0
+        assert thread_count() == count
+    for name in ("ensemble.json", "predictions.csv"):
+        assert (tmp_path / "run1" / name).read_bytes() == (tmp_path / "run2" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "command", ["fit", "predict", "evaluate", "transfer", "compare", "embed", "demo"]
+)
+def test_commands_that_compute_take_the_number(capsys, command):
+    assert "--threads" in call(capsys, command, "--help").out
+    answer = call(capsys, command, "--threads", 0)
+    assert answer.code == 2
+    assert "--threads" in answer.err
