@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptboost.model import PromptEnsemble, Round
+from promptboost.model.balance import Balance
 from promptboost.model.change import Change, apply_changes, original_names
 from promptboost.model.scores import SentenceScores
 
@@ -21,7 +22,7 @@ def embedded(texts):
     return np.array(rows, dtype=np.float32) - 0.5
 
 
-def make_scores(residual, seed=0):
+def make_scores(residual, seed=0, balance=False):
     banks = {name: {WORDS[k]: 1, WORDS[k + 1]: 1} for k, name in enumerate(NAMES)}
     ensemble = PromptEnsemble(NAMES, (Round("{}", banks, 0.0, 0.0),), logit_scale=4.0)
     head = ensemble.embed_texts(embedded)
@@ -29,6 +30,9 @@ def make_scores(residual, seed=0):
     if residual:
         rest = rng.integers(-1, 2, head.weights.shape).astype(np.float32)
         head = replace(head, residual=rest, text_scale=4.0)
+    if balance:
+        centre = np.array([0.5, 0.25, 0.0, -0.5])
+        head = replace(head, balance=Balance(NAMES, centre, text_lift=0.1, lift=0.2))
     images = rng.integers(-2, 3, (60, 4)).astype(np.float32) / 4
     return ensemble, SentenceScores(images, embedded, head)
 
@@ -71,9 +75,9 @@ def as_change(step, ensemble):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(steps(), max_size=12), st.booleans(), st.integers(0, 3))
-def test_answers_are_the_argmax_of_the_logits_after_any_edits(taken, residual, seed):
-    base, scores = make_scores(residual, seed)
+@given(st.lists(steps(), max_size=12), st.booleans(), st.booleans(), st.integers(0, 3))
+def test_answers_are_the_argmax_of_the_logits_after_any_edits(taken, residual, balance, seed):
+    base, scores = make_scores(residual, seed, balance)
     changes = []
     for step in taken:
         text = apply_changes(base, changes)

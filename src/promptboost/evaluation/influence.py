@@ -105,7 +105,7 @@ def each_influence(
 ) -> Iterator[list[Influence]]:
     """Yield the influences of :func:`sentence_influences` class by class, in the order of the text."""
     if any(key.lead is not None for key in scores.class_keys(ensemble, originals)):
-        # A class that was added by words alone is kept in balance with the others, so any sentence moves it.
+        # A class that was added by words alone is kept in balance: any sentence of another moves it.
         yield from _each_anew(scores, ensemble, labels, originals)
         return
     best, answers, second, next_one = scores.two_best(ensemble, originals)
@@ -156,7 +156,10 @@ def _each_anew(
                 continue
             before = scores.answers(ensemble, originals)
             after = scores.answers(ensemble.remove(prompt, name), originals)
-            mended, broken = (after == labels) & (before != labels), (before == labels) & (after != labels)
+            mended, broken = (
+                (after == labels) & (before != labels),
+                (before == labels) & (after != labels),
+            )
             changed = (after != before) & (labels >= 0)
             counts = (int(those.sum()) for those in (mended, broken, changed))
             found.append(Influence(name, prompt, weight, True, *counts))
