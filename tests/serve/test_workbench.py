@@ -183,6 +183,19 @@ def test_a_draft_outlives_the_server_and_another_fit_has_another(bench_run):
         assert (client.state["undo"], client.state["restored"]) == (0, False)
 
 
+def test_an_edit_that_cannot_be_kept_is_not_made(bench):
+    bench.edit("add", name="sea", sentence=REDDISH, share=0.5)
+    before, folder = bench.state, bench.workbench.folder
+    folder.rename(folder.with_name("elsewhere"))
+    folder.write_text("a file in the place of the folder")
+    reply = bench.edit("drop-class", 507, name="sea")
+    assert "nothing was lost" in reply.error
+    folder.unlink()
+    folder.with_name("elsewhere").rename(folder)
+    assert bench.read() == before
+    bench.edit("drop-class", name="sea")
+
+
 def test_two_tabs_share_the_draft_and_the_older_is_told(bench):
     seen = dict(bench.state)
     bench.edit("add", name="sea", sentence=REDDISH, share=0.5)

@@ -172,7 +172,7 @@ class Desk:
             status, reason = (413, "pixels") if error.bad.too_large else (422, "image")
             raise RequestError(status, reason, f"{name}: {error.bad.reason}") from error
         row = np.asarray(self.workbench.embedder.encode_images([image]))[0]
-        return self.workbench.take_image(name, row)
+        return self.workbench.gallery.take(name, row)
 
 
 def create_workbench_app(desk: Desk, token: str) -> FastAPI:
@@ -314,7 +314,7 @@ def _add_questions(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/thumbnail")
     async def thumbnail(image: str = "") -> Response:
-        address = await desk.do(bench.thumbnail, image)
+        address = await desk.do(bench.gallery.thumbnail, image)
         with suppress(binascii.Error):
             return Response(base64.b64decode(address.partition(",")[2]), media_type="image/jpeg")
         raise RequestError(404, "thumbnail", "this image cannot be shown")
