@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
+from threading import Lock
 
 from PIL import Image
 
@@ -497,20 +497,27 @@ def attack(server: Target, count: int, seed: int) -> tuple[Counter[str], list[st
     """Make attempts, many at once; return what they came to, and lines about those that did harm."""
     counts: Counter[str] = Counter()
     harm: list[str] = []
-    with ThreadPoolExecutor(_THREADS) as threads:
-        warm = [_sound(random.Random(number)) for number in range(_WARM)]
-        counts["wrong"] += sum(name != "sound" for name, _ in threads.map(server.outcome, warm))
-        before = server.memory()
-        made = attempts(count, seed)
-        while part := list(islice(made, 4 * _THREADS)):
-            for attempt, (came_to, came) in zip(
-                part, threads.map(server.outcome, part), strict=True
-            ):
+    made, lock = attempts(count, seed), Lock()
+
+    def attempt_all() -> None:
+        while True:
+            with lock:
+                if (attempt := next(made, None)) is None:
+                    return
+            came_to, came = server.outcome(attempt)
+            with lock:
                 counts[came_to] += 1
                 if came_to not in HARMLESS:
                     harm.append(
                         f"{came_to}: {attempt.kind} {attempt.data[:300]!r}: {came[-300:]!r}"
                     )
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        warm = [_sound(random.Random(number)) for number in range(_WARM)]
+        harm += [name for name, _ in threads.map(server.outcome, warm) if name != "sound"]
+        before = server.memory()
+        for done in [threads.submit(attempt_all) for _ in range(_THREADS)]:
+            done.result()
     grown = server.memory() - before
     peak = server.memory("VmHWM") - before
     print(
@@ -519,7 +526,7 @@ def attack(server: Target, count: int, seed: int) -> tuple[Counter[str], list[st
     if grown > MOST_GROWTH:
         counts["grew"] += 1
         harm.append(f"grew: by {grown / 1e6:.0f} MB")
-    return +counts, harm
+    return counts, harm
 
 
 def run(count: int, seed: int) -> Counter[str]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from promptboost.data.decode import ImageError, read_image
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import WORKING_SIDE
+from promptboost.encoders.stream import WORKING_SIDE
 from promptboost.errors import PromptBoostError
 from promptboost.serve.limits import MIB, Limits, RequestError
 from promptboost.serve.metrics import ServerMetrics
@@ -208,7 +208,7 @@ class Batcher:
             return RequestError(status, reason, error.bad.reason)
         except RequestError as error:
             return error
-        except (Exception, MemoryError):
+        except Exception:
             _log.exception("an image could not be decoded")
             return RequestError(422, "image", "cannot be decoded")
         return None
@@ -269,7 +269,7 @@ class Batcher:
             return []
         try:
             return list(self.encoder.encode_images(images))
-        except (Exception, MemoryError):
+        except Exception:
             _log.exception("the encoder %s failed on %d images", self.name, len(images))
             if len(images) == 1:
                 return [None]

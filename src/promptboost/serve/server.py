@@ -1,5 +1,6 @@
 """The server: one process on one address, which stops and reloads without dropping a request."""
 
+import ctypes
 import ipaddress
 import logging
 import os
@@ -8,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from promptboost.files import read_text
 from promptboost.serve.app import create_app
 from promptboost.serve.connection import Connection
 from promptboost.serve.gate import LOOPBACK_NAMES, Guarded
+from promptboost.serve.limits import MIB
 from promptboost.serve.service import Service
 
 TOKEN_VARIABLE = "PROMPTBOOST_TOKEN"
 _SHORTEST_TOKEN = 16
+_MMAP_THRESHOLD, _ARENA_MAX = -3, -8  # of glibc's malloc.h
 
 
 def read_token(file: str | os.PathLike[str] | None = None) -> str | None:
@@ -99,6 +102,7 @@ def serve(
         )
     names = LOOPBACK_NAMES if is_loopback(host) else None
     app = create_app(service, token=token, hosts=names, watch=watch)
+    _return_memory()
     with listen(host, port) as listening:
         bound, number = listening.getsockname()[:2]
         bound = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)
@@ -106,6 +110,17 @@ def serve(
         # The products of a batch are small: threads that wait for the next take more than they save.
         with threadpool_limits(1, user_api="blas"):
             Server(app, service, lambda: started(address)).run(sockets=[listening])
+
+
+def _return_memory() -> None:
+    """Let glibc give large pieces of memory back as soon as they are free, and keep few heaps.
+
+    By default it keeps what was once taken: a single large request would count for ever.
+    """
+    with suppress(OSError, AttributeError, TypeError):  # another system
+        library = ctypes.CDLL(None)
+        library.mallopt(_MMAP_THRESHOLD, 4 * MIB)
+        library.mallopt(_ARENA_MAX, 2)
 
 
 def greeting(service: Service, address: str, has_token: bool) -> str:
