@@ -24,6 +24,7 @@ _COMMANDS = {
     "explain": "Tell why images are answered as they are, sentence by sentence.",
     "show": "Read what was learnt.",
     "edit": "Edit the sentences of a run into a new run, and see what that does.",
+    "workbench": "Edit a run in the browser, and see at once what each edit does.",
     "diff": "Compare the sentences of two runs.",
     "issues": "List images to look at: wrong labels, copies, outliers.",
     "evaluate": "Measure a run on other labelled images.",
@@ -70,6 +71,7 @@ Exit codes
 \b
 Environment
   PROMPTBOOST_CACHE  folder of the embedding store
+  PROMPTBOOST_STATE  folder of edits in the workbench that are not saved yet
   PROMPTBOOST_TOKEN  what clients of promptboost serve have to show
   PROMPTBOOST_DEBUG  1 shows where in the code an error comes from, as --debug does
 """

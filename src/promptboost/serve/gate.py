@@ -7,13 +7,13 @@ import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from promptboost.serve.limits import Limits, RequestError, size
 from promptboost.serve.messages import ErrorAnswer
-from promptboost.serve.service import Service
+from promptboost.serve.metrics import ServerMetrics
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -26,14 +26,26 @@ _log = logging.getLogger(__name__)
 OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
 #: Names by which this machine calls itself. A page that was made to look local has another.
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+#: What pages of the server may load: nothing but themselves.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _ALWAYS = (
     (b"x-content-type-options", b"nosniff"),
-    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 )
 # A client that has been refused is read on for a little, as it may not listen before it has sent all.
 _POLITE_BYTES, _POLITE_SECONDS = 4, 5.0  # times the bytes of a body
+
+
+class Guarded(Protocol):
+    """What stands behind a gate: bounds, counters, and whether it is about to stop."""
+
+    limits: Limits
+    metrics: ServerMetrics
+    stopping: bool
+
+    def reload(self) -> Any:
+        """Heed a hang-up: the files may have changed."""
 
 
 class Gate:
@@ -43,22 +55,30 @@ class Gate:
     ----------
     app : application
         What answers.
-    service : Service
+    service : Guarded
         Its limits and its counters.
     token : str, optional
         What a client has to show.
     hosts : set of str, optional
         Names under which the server may be called; None for any.
+    open_paths : set of str
+        What may be asked for without the token.
+    policy : str
+        What pages of the server may load, as ``Content-Security-Policy`` has it.
     """
 
     def __init__(
         self,
         app: Application,
-        service: Service,
+        service: Guarded,
         token: str | None = None,
         hosts: frozenset[str] | None = None,
+        open_paths: frozenset[str] = OPEN,
+        policy: str = POLICY,
     ) -> None:
         self.app, self.service, self.hosts = app, service, hosts
+        self._open_paths = open_paths
+        self._always = (*_ALWAYS, (b"content-security-policy", policy.encode()))
         self._token = None if token is None else token.encode()
         self.in_hand = 0
         self._held = 0  # bytes of all bodies
@@ -69,7 +89,7 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send)
+        exchange = _Exchange(scope, receive, send, self._always)
         start = time.perf_counter()
         self.in_hand += 1
         try:
@@ -119,7 +139,7 @@ class Gate:
         origin = header(b"origin").lower()
         if origin and origin.partition("://")[2] != host:
             raise RequestError(403, "origin", "pages of other sites may not ask this server")
-        if path in OPEN:
+        if path in self._open_paths:
             return
         if self._token is not None:
             kind, _, shown = header(b"authorization").partition(" ")
@@ -203,8 +223,10 @@ class _GoneError(Exception):
 class _Exchange:
     """One request and the answer to it."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.scope, self.receive, self._send = scope, receive, send
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, always: tuple[tuple[bytes, bytes], ...]
+    ) -> None:
+        self.scope, self.receive, self._send, self._always = scope, receive, send, always
         self.status = 0
         self.received = 0
         self.whole = False
@@ -219,7 +241,7 @@ class _Exchange:
         """Send a part of the answer; a client that does not take it is given up."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message = {**message, "headers": [*message.get("headers", ()), *_ALWAYS]}
+            message = {**message, "headers": [*message.get("headers", ()), *self._always]}
         try:
             async with asyncio.timeout(60):
                 await self._send(message)

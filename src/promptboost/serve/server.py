@@ -21,7 +21,7 @@ from promptboost.errors import SettingError, place
 from promptboost.files import read_text
 from promptboost.serve.app import create_app
 from promptboost.serve.connection import Connection
-from promptboost.serve.gate import LOOPBACK_NAMES
+from promptboost.serve.gate import LOOPBACK_NAMES, Guarded
 from promptboost.serve.limits import MIB
 from promptboost.serve.service import Service
 
@@ -142,15 +142,15 @@ class Server(uvicorn.Server):
     Parameters
     ----------
     app : FastAPI
-        What :func:`~promptboost.serve.create_app` made.
-    service : Service
+        What :func:`~promptboost.serve.create_app` made, or another behind the same gate.
+    service : Guarded
         What it answers from.
     begun : callable, optional
         What is called as soon as requests are taken and signals heeded.
     """
 
     def __init__(
-        self, app: FastAPI, service: Service, begun: Callable[[], None] = lambda: None
+        self, app: FastAPI, service: Guarded, begun: Callable[[], None] = lambda: None
     ) -> None:
         limits = service.limits
         config = uvicorn.Config(
