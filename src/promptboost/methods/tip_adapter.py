@@ -23,6 +23,7 @@ from promptboost.methods.base import (
     Transfer,
     check_numbers,
 )
+from promptboost.methods.fitted import logit_slopes
 from promptboost.methods.sentence_means import ZeroShot
 from promptboost.pool import PromptPool
 
@@ -150,11 +151,8 @@ def gradient(cache: Cache, rows: Floats, text: Floats, labels: NDArray[np.int64]
     """Return the slope of the mean log loss of some rows for each number in the keys: (n, D)."""
     near = cache.nearness(rows)
     logits = rows @ text.T + cache.alpha * (near @ cache.values)
-    chances = np.exp(logits - logits.max(axis=1, keepdims=True))
-    chances /= chances.sum(axis=1, keepdims=True)
-    chances[np.arange(len(labels)), labels] -= 1
     # A key moves the logit of its own class only.
-    by_key = chances[:, cache.labels] * near
+    by_key = logit_slopes(logits, labels)[:, cache.labels] * near
     return np.asarray(by_key.T @ rows * (cache.alpha * cache.beta / len(rows)))
 
 
