@@ -1,6 +1,5 @@
 """LP++ (Huang et al., 2024): a linear probe whose rows are images and text, blended for each class."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -85,9 +84,7 @@ class BlendedProbe:
         return np.asarray((self._slopes(w, alpha) * self.cosines).sum(axis=0))
 
     def _slopes(self, w: Floats, alpha: Floats) -> Floats:
-        return logit_slopes(self.logits(w, alpha), self.labels) / self.rows.dtype.type(
-            len(self.labels)
-        )
+        return logit_slopes(self.logits(w, alpha), self.labels) / np.float32(len(self.labels))
 
 
 def descend(
@@ -98,8 +95,8 @@ def descend(
     steps: int,
     alpha_every: int = 10,
     momentum: float = 0.0,
-) -> Iterator[tuple[Floats, Floats]]:
-    """Yield w and α after every step on w; α gets a step after each `alpha_every` of them."""
+) -> tuple[Floats, Floats]:
+    """Return w and α after so many steps on w; α gets a step after each `alpha_every` of them."""
     pull = np.zeros_like(w)
     for step in range(1, steps + 1):
         pull = momentum * pull + probe.slope_w(w, alpha)
@@ -107,7 +104,7 @@ def descend(
         if step % alpha_every == 0:
             slope = probe.slope_alpha(w, alpha)
             alpha = alpha - (slope / probe.alpha_curvature).astype(w.dtype)
-        yield w, alpha
+    return w, alpha
 
 
 @dataclass(frozen=True)
@@ -163,9 +160,14 @@ class LPPlusPlus(Method):
         w = np.stack([views[shots.labels == k].mean(axis=1).sum(axis=0) for k in range(len(text))])
         first = first_alpha(views, shots.labels, text, encoder.logit_scale)
         alpha = np.full(len(text), first, dtype=np.float32)
-        settings = {"alpha_every": self.alpha_every, "momentum": self.momentum}
-        for w, alpha in descend(probe, w, alpha, steps=self.steps, **settings):  # type: ignore[arg-type] # noqa: B007
-            pass  # the last counts
+        w, alpha = descend(
+            probe,
+            w,
+            alpha,
+            steps=self.steps,
+            alpha_every=self.alpha_every,
+            momentum=self.momentum,
+        )
         return LinearClassifier(
             self.origin(shots, encoder),
             (w + alpha[:, None] * text).astype(np.float32),
