@@ -1,6 +1,8 @@
 """WaffleCLIP (Roth et al., 2023): class names with noise behind them, and what averaging is worth."""
 
 import string
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,28 +10,192 @@ import numpy as np
 
 from promptboost.errors import SettingError
 from promptboost.methods.base import Bank, FewShotSet, check_numbers
-from promptboost.methods.fitted import filled
 from promptboost.methods.sentence_means import SentenceMean
-from promptboost.pool import PLAIN_TEMPLATE, PromptPool
+from promptboost.pool import PLAIN_TEMPLATE, PromptPool, fill
 
 #: Everyday words to draw from, of no subject; the authors have a longer list of their own.
-WORDS = tuple(
-    """
-    able about above across after again almost along already always among another around away
-    because before behind below beside better between beyond bring build carry central certain
-    change choice clear close common complete consider continue contrast correct couple current
-    decide deeper degree different direct double during early either empty enough entire equal
-    event every example expect explain familiar feeling figure final first follow formal former
-    forward further general gentle given greater happen heavy higher however image important
-    increase inside instead interest involve itself language large later latter learn letter level
-    limit listen little local longer manner matter meaning measure member memory middle minute moment
-    moreover nearly neither never normal nothing notice number object often opinion order other
-    outside partly pattern perhaps person please possible prefer present prove public quality
-    question quickly quiet rather reason recent regular relate remain repeat result return second
-    several short should similar simple single slowly something special steady still strange strong
-    subject sudden suggest surprise system theory thing thought through together toward travel
-    twice under unusual upper usual value various version volume weight whether whole without wonder
-    """.split()
+WORDS = (
+    "able",
+    "about",
+    "above",
+    "across",
+    "after",
+    "again",
+    "almost",
+    "along",
+    "already",
+    "always",
+    "among",
+    "another",
+    "around",
+    "away",
+    "because",
+    "before",
+    "behind",
+    "below",
+    "beside",
+    "better",
+    "between",
+    "beyond",
+    "bring",
+    "build",
+    "carry",
+    "central",
+    "certain",
+    "change",
+    "choice",
+    "clear",
+    "close",
+    "common",
+    "complete",
+    "consider",
+    "continue",
+    "contrast",
+    "correct",
+    "couple",
+    "current",
+    "decide",
+    "deeper",
+    "degree",
+    "different",
+    "direct",
+    "double",
+    "during",
+    "early",
+    "either",
+    "empty",
+    "enough",
+    "entire",
+    "equal",
+    "event",
+    "every",
+    "example",
+    "expect",
+    "explain",
+    "familiar",
+    "feeling",
+    "figure",
+    "final",
+    "first",
+    "follow",
+    "formal",
+    "former",
+    "forward",
+    "further",
+    "general",
+    "gentle",
+    "given",
+    "greater",
+    "happen",
+    "heavy",
+    "higher",
+    "however",
+    "image",
+    "important",
+    "increase",
+    "inside",
+    "instead",
+    "interest",
+    "involve",
+    "itself",
+    "language",
+    "large",
+    "later",
+    "latter",
+    "learn",
+    "letter",
+    "level",
+    "limit",
+    "listen",
+    "little",
+    "local",
+    "longer",
+    "manner",
+    "matter",
+    "meaning",
+    "measure",
+    "member",
+    "memory",
+    "middle",
+    "minute",
+    "moment",
+    "moreover",
+    "nearly",
+    "neither",
+    "never",
+    "normal",
+    "nothing",
+    "notice",
+    "number",
+    "object",
+    "often",
+    "opinion",
+    "order",
+    "other",
+    "outside",
+    "partly",
+    "pattern",
+    "perhaps",
+    "person",
+    "please",
+    "possible",
+    "prefer",
+    "present",
+    "prove",
+    "public",
+    "quality",
+    "question",
+    "quickly",
+    "quiet",
+    "rather",
+    "reason",
+    "recent",
+    "regular",
+    "relate",
+    "remain",
+    "repeat",
+    "result",
+    "return",
+    "second",
+    "several",
+    "short",
+    "should",
+    "similar",
+    "simple",
+    "single",
+    "slowly",
+    "something",
+    "special",
+    "steady",
+    "still",
+    "strange",
+    "strong",
+    "subject",
+    "sudden",
+    "suggest",
+    "surprise",
+    "system",
+    "theory",
+    "thing",
+    "thought",
+    "through",
+    "together",
+    "toward",
+    "travel",
+    "twice",
+    "under",
+    "unusual",
+    "upper",
+    "usual",
+    "value",
+    "various",
+    "version",
+    "volume",
+    "weight",
+    "whether",
+    "whole",
+    "without",
+    "wonder",
 )
 
 
@@ -77,10 +243,14 @@ class WaffleCLIP(SentenceMean):
     def banks(self, shots: FewShotSet, pool: PromptPool) -> tuple[Bank, ...]:
         """Put the draws behind the name of each class."""
         stem = self.template.rstrip(".")
-        noises = self.noises(shots.class_names)
-        return filled([f"{stem}, which has {noise}." for noise in noises], shots.class_names)
+        # What is drawn twice counts twice.
+        counts = Counter(f"{stem}, which has {noise}." for noise in self.noises(shots.class_names))
+        return tuple(
+            {fill(text, name): float(count) for text, count in counts.items()}
+            for name in shots.class_names
+        )
 
-    def noises(self, class_names: "list[str] | tuple[str, ...]") -> list[str]:
+    def noises(self, class_names: Sequence[str]) -> list[str]:
         """Draw words and letters, a pair after the other, as long as the names are."""
         names = [name.replace("_", " ").split() for name in class_names]
         words = max(round(float(np.mean([len(name) for name in names]))), 1)
