@@ -106,7 +106,7 @@ def choose_weights(
 
 
 def _cost(
-    logits: Floats, labels: NDArray[np.int64], by_loss: bool, most: float
+    logits: Floats, labels: NDArray[np.int64], by_loss: bool, most: float = np.inf
 ) -> tuple[float, float]:
     """Return the share that is wrong, and the log loss at the loudness that suits best."""
     wrong = 0.0 if by_loss else float(np.mean(logits.argmax(axis=1) != labels))
@@ -180,8 +180,8 @@ def choose_epoch(
 ) -> int:
     """Choose after which epoch tuning should end, by images set aside; the last where a class has one.
 
-    The rest of the images are tuned as a cache of their own, as loud as the whole one. The number of
-    right answers decides, and the log loss between equals.
+    The rest of the images are tuned as a cache of their own, as loud as the whole one. The log loss
+    decides, at the loudness that suits each epoch: how many are right differs little from one to the next.
     """
     counts = np.bincount(cache.labels, minlength=cache.n_classes)
     folds = min(int(counts[counts > 0].min()), _FOLDS)
@@ -196,7 +196,7 @@ def choose_epoch(
         path = _tuned(smaller, views[rest], text, EPOCHS, batch, step, seed)
         for epoch, now in enumerate(path):
             logits[epoch, aside] += now.scores(views[aside, 0])
-    costs = [_cost(one, cache.labels, by_loss=False, most=np.inf) for one in logits]
+    costs = [_cost(one, cache.labels, by_loss=True) for one in logits]
     return costs.index(min(costs)) + 1
 
 
@@ -283,8 +283,8 @@ class TipAdapter(Method):
 
     The authors search α and β, and the best epoch of the tuning, on images that are not among the
     few shots. Here they are chosen by cross-validation over the few images: by how many are right,
-    or α and β before a tuning by the log loss. Where a class has one image only they are 1 and 5.5,
-    and the last epoch is taken. The tuning keeps α and β.
+    or for a tuning by the log loss. Where a class has one image only they are 1 and 5.5, and the last
+    epoch is taken. The tuning keeps α and β.
 
     Parameters
     ----------
