@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
 
 from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridPool, Shots, boost
 from promptboost.boosting.composition import Composition, log_losses, parts_of, scores_of
@@ -169,15 +170,17 @@ def learn_residual(
     gradient = settings.gradient
     if folds is None and gradient is not None and gradient.logit_scale is not None:
         folds = fold_texts(shots, pool, gradient, views=settings.views_per_round)
-    return fit_residual(
-        from_grid(rows[..., block]),
-        shots.labels,
-        text_rows,
-        _unseen_rows(templates, [prompts[:, block] for prompts in pool.prompts]),
-        folds=None if folds is None else folds.fold,
-        fold_rows=None if folds is None else folds.rows[..., block],
-        weights=weights,
-    )
+    # Little is left to BLAS there, and its threads would spin while other processes hold the cores.
+    with threadpool_limits(1, user_api="blas"):
+        return fit_residual(
+            from_grid(rows[..., block]),
+            shots.labels,
+            text_rows,
+            _unseen_rows(templates, [prompts[:, block] for prompts in pool.prompts]),
+            folds=None if folds is None else folds.fold,
+            fold_rows=None if folds is None else folds.rows[..., block],
+            weights=weights,
+        )
 
 
 def _unseen_rows(
