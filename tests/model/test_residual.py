@@ -148,10 +148,10 @@ def test_words_that_say_nothing_are_not_listened_to():
     assert wrong.text_scale < right.text_scale / 10
 
 
-def test_it_is_zero_where_images_set_aside_say_that_it_does_harm():
+@pytest.mark.parametrize("seed", range(5))
+def test_it_is_zero_where_images_set_aside_say_that_it_does_harm(seed):
     # The text sees all there is to see; a quarter of the labels are wrong, and what is left over is noise.
-    # (A draw in which any part of the residual does harm; in others a tenth of it does neither.)
-    rng = np.random.default_rng(2)
+    rng = np.random.default_rng(seed)
     labels, folds = np.arange(200) % 2, np.arange(200) // 2 % 4
     images = 0.3 * rng.standard_normal((200, 150))
     images[:, 0] = 2.0 * labels - 1
