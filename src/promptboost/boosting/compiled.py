@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -52,8 +53,12 @@ def dot(a: GridRows, b: GridRows) -> int:
     return int(total)
 
 
-# A tile of products that is computed at a time: so many prompts, so many rows, so many dimensions.
+# A tile of products is computed at a time: so many prompts, so many rows, so many dimensions.
 _PROMPTS, _ROWS, _LANES = 4, 2, 16
+# With fewer rows a product waits for memory, which is read faster in order.
+_WORTH_TILES = 8
+# Rows that are multiplied while they are in cache.
+_BLOCK = 64
 
 
 @intrinsic
@@ -120,34 +125,43 @@ def _fill_tile(context: Any, t: Any, t_step: Any, x: Any, x_step: Any, out: Any,
 
 
 @compiled
+def _fill_row(X: GridRows, T: GridRows, out: Cosines, first: int, p: int, part: slice) -> None:
+    """Fill ``out[p, i] = X[i] · T[p]`` for some rows i."""
+    t = T[p, first : first + X.shape[1]]
+    for i in range(part.start, part.stop):
+        out[p, i] = dot(X[i], t)
+
+
+@compiled
+def _fill_plainly(X: GridRows, T: GridRows, out: Cosines, first: int) -> None:
+    """Fill ``out[p, i] = X[i] · T[p]``, one after the other."""
+    for start in range(0, X.shape[0], _BLOCK):
+        block = slice(start, min(start + _BLOCK, X.shape[0]))
+        for p in range(T.shape[0]):
+            _fill_row(X, T, out, first, p, block)
+
+
+@compiled
 def _fill_tiles(X: GridRows, T: GridRows, out: Cosines, first: int) -> None:
-    """Fill ``out[p, i] = X[i] · T[p]`` for prompts and rows in whole tiles."""
+    """Fill ``out[p, i] = X[i] · T[p]``, in tiles."""
     t_step, x_step, step = T.strides[0] // 2, X.strides[0] // 2, out.strides[0] // 4
     t, x, o = T.ctypes.data + 2 * first, X.ctypes.data, out.ctypes.data
-    rows = X.shape[0] - X.shape[0] % _ROWS
-    for start in range(0, rows, 64):
-        for p in range(0, T.shape[0] - T.shape[0] % _PROMPTS, _PROMPTS):
-            for i in range(start, min(start + 64, rows), _ROWS):
+    for start in range(0, X.shape[0], _BLOCK):
+        stop = min(start + _BLOCK, X.shape[0])
+        # A row or two come first alone: they bring prompts into cache in the order of memory.
+        head = start + _ROWS - (stop - start) % _ROWS if stop - start >= _WORTH_TILES else stop
+        for p in range(0, T.shape[0], _PROMPTS):
+            whole = p + _PROMPTS <= T.shape[0]
+            for q in range(p, min(p + _PROMPTS, T.shape[0])):
+                _fill_row(X, T, out, first, q, slice(start, head if whole else stop))
+            for i in range(head, stop if whole else head, _ROWS):
                 _fill_tile(
                     t + 2 * p * t_step, t_step, x + 2 * i * x_step, x_step,
                     o + 4 * (p * step + i), step, X.shape[1],
                 )  # fmt: skip
 
 
-@compiled
-def _fill_others(
-    X: GridRows, T: GridRows, out: Cosines, first: int, in_tiles: tuple[int, int]
-) -> None:
-    """Fill ``out[p, i] = X[i] · T[p]`` but where p and i are in tiles."""
-    last = first + X.shape[1]
-    for start in range(0, X.shape[0], 64):
-        stop = min(start + 64, X.shape[0])
-        for p in range(T.shape[0]):
-            t = T[p, first:last]
-            for i in range(max(start, in_tiles[1]) if p < in_tiles[0] else start, stop):
-                out[p, i] = dot(X[i], t)
-
-
+@cache
 def _has_tiles() -> bool:
     """Return whether the processor that is compiled for has the instruction of tiles."""
     return "+avx2" in cpu_target.target_context.codegen().magic_tuple()[2]
@@ -158,12 +172,11 @@ def products(X: GridRows, T: GridRows, out: Cosines, first: int = 0) -> None:
 
     Where the rows of T are those of several encoders, it is their columns from ``first`` on.
     """
-    in_tiles = 0, 0
     packed = X.strides[1] == T.strides[1] == 2 and out.strides[1] == 4
     if packed and X.shape[1] % _LANES == 0 and _has_tiles():
-        in_tiles = len(T) - len(T) % _PROMPTS, len(X) - len(X) % _ROWS
         _fill_tiles(X, T, out, first)
-    _fill_others(X, T, out, first, in_tiles)
+    else:
+        _fill_plainly(X, T, out, first)
 
 
 @compiled
@@ -194,8 +207,6 @@ def column(X: GridRows, t: GridRows, out: Cosines) -> None:
 
 # Below this many multiplications a second thread costs more than it brings.
 WORTH_A_THREAD = 20_000_000
-# Rows that are multiplied while they are in cache.
-_BLOCK = 64
 
 
 class _Threads:

@@ -35,6 +35,7 @@ MEMORY = 4
 TILE = 64
 # Rows a surviving candidate is multiplied with before it is asked again whether it still survives.
 BLOCK = 256
+LANES = 16
 # Ranges of numbers of copies, each bounded on its own: from one of these to the next.
 FEWEST = (1, 2, 3, 5, 9)
 
@@ -276,11 +277,12 @@ def bound_candidates(kept: Kept, limit: int, penalty: bool, bounds: NDArray[np.f
     In a range of numbers of copies a candidate gains at most what the most of them gain, less
     what the fewest harm, per copy of the fewest.
     """
-    slots = kept.roles.shape[0]
-    thresholds = np.empty((len(FEWEST), slots), np.int32)
-    weights, turned = np.empty(slots, np.int32), np.empty(slots, np.int32)
+    # Slots up to a whole number of SIMD lanes; what stands in the last ones has no weight.
+    slots = min(-(-kept.roles.shape[0] // LANES) * LANES, kept.products.shape[1])
+    thresholds = np.zeros((len(FEWEST), slots), np.int32)
+    weights, turned = np.zeros(slots, np.int32), np.zeros(slots, np.int32)
     unit = fill_thresholds(kept, limit, thresholds, weights)
-    for j in range(slots):
+    for j in range(kept.roles.shape[0]):
         turned[j] = 0 if kept.terms[j, 1] > 0 else -1  # ~c grows as c falls
     one, two, three, five, nine = thresholds
     zero = np.int32(0)
@@ -337,6 +339,15 @@ def make_heap(bounds: NDArray[np.float64], heap: Integers) -> int:
     for start in range(size // 2 - 1, -1, -1):
         sift_down(heap, size, bounds, start)
     return size
+
+
+@compiled
+def second_bound(heap: Integers, size: int, bounds: NDArray[np.float64]) -> float:
+    """Return the bound of the candidate that comes after the first."""
+    found = 0.0
+    for place in range(1, min(size, 3)):
+        found = max(found, bounds[heap[place]])
+    return found
 
 
 @compiled
@@ -469,9 +480,12 @@ def contains(values: Cosines, i: int) -> bool:
 @compiled
 def survives_risky_rows(
     s: Scores, X: GridRows, t: GridRows, p: int, k: int, memory: Memory, booked: Cosines,
-    n_gains: int, events: Events, best: Value, penalty: bool, looks: Integers,
+    n_gains: int, events: Events, best: Value, next_worth: float, penalty: bool, looks: Integers,
 ) -> bool:  # fmt: skip
-    """Return whether candidate p may still beat the best after the rows at greatest risk."""
+    """Return whether candidate p may still beat the best after the rows at greatest risk.
+
+    Rows that are left are not looked at once it is worth less than the next candidate may be.
+    """
     risky = memory.risky
     for j in range(risky.shape[0]):
         i = risky[j]
@@ -486,6 +500,8 @@ def survives_risky_rows(
         gain, d = best_copies(events, n_gains, penalty)
         if not surpasses(gain, d, p, best, penalty):
             return False
+        if worth_of(gain, d, penalty) < next_worth:
+            return True
     return True
 
 
@@ -553,8 +569,9 @@ def search_class(
         promising = surpasses(gain, d, p, best, penalty)
         if promising and worth_of(gain, d, penalty) >= bounds[p]:
             promising = survives_risky_rows(
-                s, X, T[p], p, k, memory, booked, n_gains, events, best, penalty, looks
-            )
+                s, X, T[p], p, k, memory, booked, n_gains, events, best,
+                second_bound(heap, size, bounds), penalty, looks,
+            )  # fmt: skip
             gain, d = best_copies(events, n_gains, penalty)
         if promising and worth_of(gain, d, penalty) < bounds[p]:
             # Its bound was too high: it waits for its turn again, before more is spent on it.
