@@ -7,9 +7,8 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
+from numba.core.cgutils import get_or_insert_function, ir
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 from numpy.typing import NDArray
@@ -75,7 +74,7 @@ def _fill_tile(context: Any, t: Any, t_step: Any, x: Any, x_step: Any, out: Any,
         lanes, sums = ir.VectorType(short, _LANES), ir.VectorType(long, _LANES // 2)
         t, t_step, x, x_step, out, step, dim = values
         pairs, across = (
-            cgutils.get_or_insert_function(build.module, ir.FunctionType(result, given), name)
+            get_or_insert_function(build.module, ir.FunctionType(result, given), name)
             for name, result, given in (
                 ("llvm.x86.avx2.pmadd.wd", sums, [lanes, lanes]),
                 ("llvm.vector.reduce.add.v8i32", long, [sums]),
