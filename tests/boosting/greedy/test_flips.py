@@ -10,7 +10,9 @@ COSINE = st.integers(-(2**30), 2**30)
 SIZE = st.integers(1, 2**15)
 
 
-@given(COSINE, SIZE, SIZE, st.integers(1, 2**15), st.booleans(), st.booleans(), st.integers(0, 2**61))
+@given(
+    COSINE, SIZE, SIZE, st.integers(1, 2**15), st.booleans(), st.booleans(), st.integers(0, 2**61)
+)
 @example(0, 1, 1, 1, True, True, 1)
 @example(5, 3, 2, 2, True, False, 6)
 def test_the_least_cosine_that_flips_a_row(rival, size, own, copies, tie, up, gap):
