@@ -61,7 +61,9 @@ _BLOCK = 64
 
 
 @intrinsic
-def _fill_tile(context: Any, t: Any, t_step: Any, x: Any, x_step: Any, out: Any, step: Any, dim: Any) -> Any:  # fmt: skip
+def _fill_tile(
+    context: Any, t: Any, t_step: Any, x: Any, x_step: Any, out: Any, step: Any, dim: Any
+) -> Any:
     """Fill a tile of products of rows at addresses t and x, so many numbers apart, at address ``out``.
 
     Each number that is loaded serves several sums. Compiled from loops, int16 would lose the

@@ -34,7 +34,7 @@ def candidates(seed):
     """Kept rows with random roles and products, many of them at a threshold."""
     rng = np.random.default_rng(seed)
     slots, P = int(rng.integers(1, 40)), 30
-    size, own = rng.integers(1, 5, 2)
+    size = int(rng.integers(1, 5))
     sign = rng.choice([-1, 1], slots)
     rival = rng.integers(-50, 50, slots)
     gap = rng.integers(0, 60, slots)
