@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit, types
-from numba.core.cgutils import get_or_insert_function, ir
+from numba.core.cgutils import ir  # type: ignore[attr-defined]
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 from numpy.typing import NDArray
@@ -76,7 +76,7 @@ def _fill_tile(
         lanes, sums = ir.VectorType(short, _LANES), ir.VectorType(long, _LANES // 2)
         t, t_step, x, x_step, out, step, dim = values
         pairs, across = (
-            get_or_insert_function(build.module, ir.FunctionType(result, given), name)
+            build.module.declare_intrinsic(name, (), ir.FunctionType(result, given))
             for name, result, given in (
                 ("llvm.x86.avx2.pmadd.wd", sums, [lanes, lanes]),
                 ("llvm.vector.reduce.add.v8i32", long, [sums]),
@@ -156,7 +156,7 @@ def _fill_tiles(X: GridRows, T: GridRows, out: Cosines, first: int) -> None:
             for q in range(p, min(p + _PROMPTS, T.shape[0])):
                 _fill_row(X, T, out, first, q, slice(start, head if whole else stop))
             for i in range(head, stop if whole else head, _ROWS):
-                _fill_tile(
+                _fill_tile(  # type: ignore[call-arg]
                     t + 2 * p * t_step, t_step, x + 2 * i * x_step, x_step,
                     o + 4 * (p * step + i), step, X.shape[1],
                 )  # fmt: skip
