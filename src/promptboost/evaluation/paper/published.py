@@ -1,0 +1,272 @@
+"""Numbers that the paper prints: every table and figure as data, each number with where it stands.
+
+The facts are files of this package, ``numbers/``. ``entries.toml`` lists the tables and figures, with
+what the paper says it used; ``NAME.csv`` has the numbers of one of them, a number a line. Encoders go by
+the names open_clip has for what the paper describes. A group of encoders, such as ``ViT-L``, stands for
+the mean over its members, which :func:`groups` lists. The method's two drawings (Figures 1a and 2) are
+left out: there is nothing in them to find again.
+"""
+
+import csv
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any, Literal
+
+import msgspec
+
+from promptboost.errors import SettingError
+from promptboost.files import load_toml
+
+#: What a number is of where it is the mean over all data sets of its entry.
+AVERAGE = "average"
+_LIST = "entries.toml"
+# Not a setting of an experiment, but printed with the number: the files have it in the same column.
+_DEVIATION = "deviation"
+
+
+class PrintedPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A prompt, or words of one, that the paper shows."""
+
+    text: str
+    class_name: str
+    round: int | None = None  # from 1; None where the paper does not name a round
+
+
+class PublishedNumber(msgspec.Struct, frozen=True):
+    """One number of the paper, an accuracy in per cent.
+
+    Attributes
+    ----------
+    entry : str
+        Name of the table or figure.
+    dataset : str
+        A benchmark, or ``average``: the mean over :attr:`Entry.datasets`.
+    method : str
+        Name of a method here; ``coop+eft`` and ``promptsrc+eft`` are those two, emulated on the target.
+    shots : int or None
+        Images of each class that were learnt from; None for zero-shot methods.
+    source, target : str
+        Encoders learnt on and measured with. Zero-shot methods have no source.
+    setting : str
+        What else the table varies, as ``key=value;key=value``; see :attr:`settings`.
+    value : float
+        The accuracy.
+    deviation : float or None
+        Standard deviation over seeds; of an average, the mean of the data sets' deviations. None where
+        the paper prints none.
+    """
+
+    entry: str
+    dataset: str
+    method: str
+    shots: int | None
+    source: str
+    target: str
+    setting: str
+    value: float
+    deviation: float | None = None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What else the table varies, by key."""
+        return _pairs(self.setting)
+
+    @property
+    def key(self) -> tuple[str, str, int | None, str, str, str]:
+        """What the number is of; no two numbers of an entry have the same."""
+        return self.dataset, self.method, self.shots, self.source, self.target, self.setting
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One table or figure of the paper, and what the paper says it used for it.
+
+    Attributes
+    ----------
+    name, title : str
+        What to type, and what it shows.
+    kind : {"table", "figure"}
+        What it is in the paper.
+    place, label : str
+        Its number in the paper, and its label in the paper's source.
+    in_text : bool
+        Whether its numbers can be read off the text. The files of some figures are not part of it.
+    datasets, methods, sources, targets : tuple of str
+        Data sets shown or averaged over; methods; encoders learnt on and measured with, or groups.
+    shots, rounds, views : tuple of int
+        Images a class, boosting rounds, and views of each image in a round, where 0 is the image itself.
+    imagenet_rounds : int
+        Boosting rounds on ImageNet where `rounds` is the default.
+    seeds : int
+        Number of seeds; 0 where the paper does not say.
+    decimals : int
+        Digits printed after the point.
+    tolerance : float
+        Least difference, in points, that counts as one; see :meth:`allowed`.
+    deviations_from : str
+        Entry that prints the same numbers with their deviations.
+    note : str
+        What else to know.
+    prompts : tuple of PrintedPrompt
+        Prompts that the paper shows with it.
+    """
+
+    name: str
+    title: str
+    kind: Literal["table", "figure"]
+    place: str
+    label: str
+    datasets: tuple[str, ...]
+    methods: tuple[str, ...]
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    shots: tuple[int, ...]
+    in_text: bool = True
+    rounds: tuple[int, ...] = (50,)
+    imagenet_rounds: int = 30
+    views: tuple[int, ...] = (4,)
+    seeds: int = 3
+    decimals: int = 2
+    tolerance: float = 1.0
+    deviations_from: str = ""
+    note: str = ""
+    prompts: tuple[PrintedPrompt, ...] = ()
+
+    def allowed(self, number: PublishedNumber) -> float:
+        """Return how far, in points, another value may be from a number and still agree with it.
+
+        One point, or the deviation over seeds where that is more. Two means of three seeds each differ
+        by 0.8 deviations as a rule, by chance alone, so that less than one says nothing. One point is
+        more than nearly all deviations that the paper prints for averages of ``proapo`` and ``tpb``,
+        and stands in where it prints none.
+        """
+        return max(self.tolerance, number.deviation or 0.0)
+
+
+class _Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    groups: dict[str, tuple[str, ...]]
+    all_datasets: tuple[str, ...]
+    entry: tuple[dict[str, Any], ...]
+
+
+def entries() -> tuple[Entry, ...]:
+    """Return the tables and figures of the paper, in its order.
+
+    Examples
+    --------
+    >>> [entry.name for entry in entries()][:3]
+    ['shot-curves', 'main', 'hard-example']
+    """
+    return tuple(_entries().values())
+
+
+def groups() -> Mapping[str, tuple[str, ...]]:
+    """Return the groups of target encoders that the paper averages over.
+
+    Examples
+    --------
+    >>> len(groups()["ViT-L"]), len(groups()["ViT-H"])
+    (5, 4)
+    """
+    return MappingProxyType(_listed().groups)
+
+
+def published(entry: str) -> list[PublishedNumber]:
+    """Return the numbers of one table or figure, in the paper's order.
+
+    Parameters
+    ----------
+    entry : str
+        Its name, as in :func:`entries`.
+
+    Returns
+    -------
+    list of PublishedNumber
+        Empty for a figure whose numbers are not in the text; see :attr:`Entry.in_text`.
+
+    Raises
+    ------
+    SettingError
+        If there is no table or figure of that name.
+
+    Examples
+    --------
+    >>> [number] = [
+    ...     number for number in published("main")
+    ...     if (number.method, number.shots, number.dataset) == ("tpb", 16, "average")
+    ... ]
+    >>> number.value, number.deviation
+    (70.3, 0.51)
+    """
+    return list(_numbers(find_entry(entry)))
+
+
+def find_entry(name: str) -> Entry:
+    """Return the table or figure of a name; raise a SettingError if there is none.
+
+    Examples
+    --------
+    >>> find_entry("main").place
+    'Table 1'
+    >>> find_entry("mian")
+    Traceback (most recent call last):
+    promptboost.errors.SettingError: the paper has no entry 'mian'; did you mean main?
+    """
+    known = _entries()
+    if name not in known:
+        close = get_close_matches(name, known, n=2, cutoff=0.6)
+        offer = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+        raise SettingError(f"the paper has no entry {name!r}; {offer}")
+    return known[name]
+
+
+@cache
+def _listed() -> _Listed:
+    return msgspec.convert(load_toml(_text(_LIST), _LIST), _Listed)
+
+
+@cache
+def _entries() -> dict[str, Entry]:
+    listed = _listed()
+    found = [
+        msgspec.convert({"datasets": listed.all_datasets, **fields}, Entry)
+        for fields in listed.entry
+    ]
+    return {entry.name: entry for entry in found}
+
+
+@cache
+def _numbers(entry: Entry) -> tuple[PublishedNumber, ...]:
+    if not entry.in_text:
+        return ()
+    numbers = tuple(_number(row) for row in csv.DictReader(_text(f"{entry.name}.csv").splitlines()))
+    if not entry.deviations_from:
+        return numbers
+    deviations = {one.key: one.deviation for one in published(entry.deviations_from)}
+    return tuple(msgspec.structs.replace(one, deviation=deviations.get(one.key)) for one in numbers)
+
+
+def _number(row: dict[str, str]) -> PublishedNumber:
+    pairs = _pairs(row["setting"])
+    deviation = pairs.pop(_DEVIATION, None)
+    return PublishedNumber(
+        entry=row["entry"],
+        dataset=row["dataset"],
+        method=row["method"],
+        shots=int(row["shots"]) if row["shots"] else None,
+        source=row["source"],
+        target=row["target"],
+        setting=";".join(f"{key}={value}" for key, value in pairs.items()),
+        value=float(row["value"]),
+        deviation=None if deviation is None else float(deviation),
+    )
+
+
+def _pairs(setting: str) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in setting.split(";") if pair)
+
+
+def _text(name: str) -> str:
+    return (resources.files(__package__) / "numbers" / name).read_text(encoding="utf-8")
