@@ -99,9 +99,10 @@ def measure(size: Size, check: int = 6) -> dict[str, object]:
         search = PromptSearch(task.X, task.y, task.weights, task.prompts, first)
         return search, *insert(search, size.classes)
 
-    start = time.perf_counter()
+    start, start_cpu = time.perf_counter(), time.process_time()
     search, visits, cycles, updates = run()
     insertion = time.perf_counter() - start
+    insertion_cpu = time.process_time() - start_cpu
     total = int(task.weights.sum())
     plain_s, same = plain.compare(task, first, visits, cycles, check)
     gradient = measure_gradient(task, hits, search.error / total)
@@ -119,6 +120,8 @@ def measure(size: Size, check: int = 6) -> dict[str, object]:
         "template_s": template_s,
         "insertion_s": insertion,
         "insertion_over_dense": insertion / dense,
+        "insertion_cpu_s": insertion_cpu,
+        "insertion_cpu_over_dense_cpu": insertion_cpu / dense_cpu,
         "plain_over_insertion": plain_s / insertion,
         "multiplications_share": search.effort.products
         / (len(task.X) * sum(map(len, task.prompts))),

@@ -44,9 +44,10 @@ WEIGHTS = {
 }
 
 
-def make_instance(seed, *, kind="coarse", weights="uniform", options=None):
+def make_instance(seed, *, kind="coarse", weights="uniform", options=None, dim=None):
     rng = np.random.default_rng(seed)
-    K, n, dim = (int(rng.integers(*r)) for r in ((2, 7), (2, 45), (2, 7)))
+    K, n, drawn = (int(rng.integers(*r)) for r in ((2, 7), (2, 45), (2, 7)))
+    dim = dim or drawn
     levels = int(rng.integers(1, 6))
     centre = np.full(dim, 1 / np.sqrt(dim))
 
@@ -81,6 +82,7 @@ instances = st.builds(
     kind=st.sampled_from(["coarse", "near", "random"]),
     weights=st.sampled_from(list(WEIGHTS)),
     options=st.fixed_dictionaries(
-        {"max_copies": st.sampled_from([None, 1, 2, 5]), "penalty": st.booleans()}
+        {"max_copies": st.sampled_from([None, 1, 2, 3, 5, 9]), "penalty": st.booleans()}
     ),
+    dim=st.sampled_from([None, 16, 48]),  # None: rows too short for tiles of products
 )

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.boosting import compiled
-from promptboost.boosting.compiled import in_threads, multiply, set_threads
+from promptboost.boosting.compiled import in_threads, multiply, products, set_threads
+from promptboost.boosting.grid import to_grid
 from promptboost.errors import SettingError
 
 
@@ -25,6 +26,33 @@ def test_a_product_is_that_of_numpy(m, n, dim, seed):
     X = rng.standard_normal((n, dim)).astype(np.float32)
     expected = A.astype(np.float64) @ X.T.astype(np.float64)
     assert np.allclose(multiply(A, X), expected, atol=1e-5 * dim)
+
+
+@pytest.mark.parametrize("tiles", [True, False])
+@pytest.mark.parametrize("dim", [5, 16, 48, 512])
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 8, 9, 64, 65, 71, 72, 130])
+def test_products_of_the_grid_are_exact(monkeypatch, tiles, dim, n):
+    if not tiles:
+        monkeypatch.setattr(compiled, "_has_tiles", lambda: False)
+    rng = np.random.default_rng(n)
+
+    def rows(count):
+        values = rng.standard_normal((count, dim))
+        values[::3] = 0
+        values[::3, rng.integers(dim)] = -1  # all of its length in one number
+        return to_grid(values / np.linalg.norm(values, axis=1, keepdims=True))
+
+    X = rows(n)
+    for P in (1, 3, 4, 13):
+        T = np.concatenate([rows(P), rows(P)], axis=1)  # two encoders, side by side
+        T.setflags(write=False)
+        table = np.full((P, n + 9), 7, dtype=np.int32)
+        for first in (0, dim):
+            products(X, T, table[:, 4 : n + 4], first)
+            expected = T[:, first : first + dim].astype(np.int64) @ X.T.astype(np.int64)
+            assert (table[:, 4 : n + 4] == expected).all()
+        assert (table[:, :4] == 7).all()
+        assert (table[:, n + 4 :] == 7).all()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])

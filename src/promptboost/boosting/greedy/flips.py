@@ -19,7 +19,6 @@ from promptboost.boosting.compiled import (
     Cosines,
     Integers,
     compiled,
-    compiled_any_order,
     dot,
     own_block,
     some_cosines,
@@ -36,6 +35,9 @@ MEMORY = 4
 TILE = 64
 # Rows a surviving candidate is multiplied with before it is asked again whether it still survives.
 BLOCK = 256
+LANES = 16
+# Ranges of numbers of copies, each bounded on its own: from one of these to the next.
+FEWEST = (1, 2, 3, 5, 9)
 
 
 class Scores(NamedTuple):
@@ -236,34 +238,68 @@ def copies_in_slot(kept: Kept, p: int, j: int, limit: int) -> int:
     return fewest_copies(kept.terms[j, 0], step, kept.terms[j, 3] == 1, limit)
 
 
-@compiled_any_order
-def bound_candidates(kept: Kept, penalty: bool, bounds: NDArray[np.float64]) -> None:
-    """Bound ``−Δε/d`` (``−Δε`` without penalty) of every candidate from above, by the kept rows.
+@compiled
+def fewest_needed(kept: Kept, j: int, copies: int) -> int:
+    """Return the least cosine, or its complement, with which so many copies flip the row in slot j."""
+    gap, scale, offset, tie = kept.terms[j]
+    step = -(-gap // copies) if tie == 1 and gap > 0 else gap // copies + 1
+    least = -(-(step + offset) // scale) if scale > 0 else ~((step + offset) // scale)
+    return max(-(2**31), min(2**31 - 1, least))  # type: ignore[no-any-return]
 
-    With thresholds d_i, ``gain(d)/d <= Σ w_i / max(d_i, 2)`` for all d >= 2, and
-    ``1/d_i <= step/gap``; rows harmed by one copy are harmed by more. In floating point: steps and
-    weights are exact in float64, the margin of 1e-9 covers the rounding of their quotients.
+
+@compiled
+def fill_thresholds(kept: Kept, limit: int, thresholds: Cosines, weights: Cosines) -> float:
+    """Fill what bound_candidates compares and adds up; return the unit of the weights.
+
+    A row that pays counts from the most copies of a range on, one that is harmed from the fewest.
+    Weights are rounded to 32 bits so that no sum of them is too low; equal ones stay equal.
     """
     slots = kept.roles.shape[0]
-    scale, offset, inverse, gains, harms = np.empty((5, slots))
+    largest, scale = 1, 2**20
     for j in range(slots):
-        inverse[j] = 1.0 / kept.terms[j, 0] if kept.terms[j, 0] > 0 else 1e30
-        scale[j], offset[j] = kept.terms[j, 1], kept.terms[j, 2]
-        gains[j], harms[j] = max(0, kept.roles[j]), max(0, -kept.roles[j])
+        largest = max(largest, abs(kept.roles[j]))
+    while scale * slots >= 2**31:
+        scale //= 2
+    for j in range(slots):
+        # Rounded up, whether it pays or harms.
+        weights[j] = -((-kept.roles[j] * scale) // largest)
+        for r in range(len(FEWEST)):
+            most = min(limit, FEWEST[r + 1] - 1) if r + 1 < len(FEWEST) else limit
+            copies = most if kept.roles[j] > 0 else FEWEST[r]
+            thresholds[r, j] = fewest_needed(kept, j, copies)
+    return largest / scale
+
+
+@compiled
+def bound_candidates(kept: Kept, limit: int, penalty: bool, bounds: NDArray[np.float64]) -> None:
+    """Bound ``−Δε/d`` (``−Δε`` without penalty) of every candidate from above, by the kept rows.
+
+    In a range of numbers of copies a candidate gains at most what the most of them gain, less
+    what the fewest harm, per copy of the fewest.
+    """
+    # Slots up to a whole number of SIMD lanes; what stands in the last ones has no weight.
+    slots = min(-(-kept.roles.shape[0] // LANES) * LANES, kept.products.shape[1])
+    thresholds = np.zeros((len(FEWEST), slots), np.int32)
+    weights, turned = np.zeros(slots, np.int32), np.zeros(slots, np.int32)
+    unit = fill_thresholds(kept, limit, thresholds, weights)
+    for j in range(kept.roles.shape[0]):
+        turned[j] = 0 if kept.terms[j, 1] > 0 else -1  # ~c grows as c falls
+    one, two, three, five, nine = thresholds
+    zero = np.int32(0)
     for p in range(bounds.shape[0]):
-        one = several = total = harm = 0.0
         cosines = kept.products[p]
+        a = b = c = d = e = zero
         for j in range(slots):
-            share = (scale[j] * np.float64(cosines[j]) - offset[j]) * inverse[j]
-            half = share if share < 0.5 else 0.5
-            one += gains[j] if share >= 1.0 - 1e-9 else 0.0
-            several += gains[j] * (half if half > 0.0 else 0.0)
-            total += gains[j] if share > 0.0 else 0.0
-            harm += harms[j] if share >= 1.0 + 1e-9 else 0.0
+            cosine, weight = cosines[j] ^ turned[j], weights[j]
+            a = np.int32(a + (weight if cosine >= one[j] else zero))
+            b = np.int32(b + (weight if cosine >= two[j] else zero))
+            c = np.int32(c + (weight if cosine >= three[j] else zero))
+            d = np.int32(d + (weight if cosine >= five[j] else zero))
+            e = np.int32(e + (weight if cosine >= nine[j] else zero))
         if penalty:
-            bounds[p] = max(one - harm, min(several, 0.5 * (total - harm)))
+            bounds[p] = max(a * unit, b * unit / 2, c * unit / 3, d * unit / 5, e * unit / 9)
         else:
-            bounds[p] = total - harm
+            bounds[p] = max(a, b, c, d, e) * unit
 
 
 @compiled
@@ -303,6 +339,15 @@ def make_heap(bounds: NDArray[np.float64], heap: Integers) -> int:
     for start in range(size // 2 - 1, -1, -1):
         sift_down(heap, size, bounds, start)
     return size
+
+
+@compiled
+def second_bound(heap: Integers, size: int, bounds: NDArray[np.float64]) -> float:
+    """Return the bound of the candidate that comes after the first."""
+    found = 0.0
+    for place in range(1, min(size, 3)):
+        found = max(found, bounds[heap[place]])
+    return found
 
 
 @compiled
@@ -435,9 +480,12 @@ def contains(values: Cosines, i: int) -> bool:
 @compiled
 def survives_risky_rows(
     s: Scores, X: GridRows, t: GridRows, p: int, k: int, memory: Memory, booked: Cosines,
-    n_gains: int, events: Events, best: Value, penalty: bool, looks: Integers,
+    n_gains: int, events: Events, best: Value, next_worth: float, penalty: bool, looks: Integers,
 ) -> bool:  # fmt: skip
-    """Return whether candidate p may still beat the best after the rows at greatest risk."""
+    """Return whether candidate p may still beat the best after the rows at greatest risk.
+
+    Rows that are left are not looked at once it is worth less than the next candidate may be.
+    """
     risky = memory.risky
     for j in range(risky.shape[0]):
         i = risky[j]
@@ -452,6 +500,8 @@ def survives_risky_rows(
         gain, d = best_copies(events, n_gains, penalty)
         if not surpasses(gain, d, p, best, penalty):
             return False
+        if worth_of(gain, d, penalty) < next_worth:
+            return True
     return True
 
 
@@ -505,7 +555,7 @@ def search_class(
     """
     bounds = np.empty(T.shape[0])
     heap = np.empty(T.shape[0], np.int64)
-    bound_candidates(kept, penalty, bounds)
+    bound_candidates(kept, limit, penalty, bounds)
     size = make_heap(bounds, heap)
     best = (0, 1, -1)
     worth = 0.0
@@ -519,8 +569,9 @@ def search_class(
         promising = surpasses(gain, d, p, best, penalty)
         if promising and worth_of(gain, d, penalty) >= bounds[p]:
             promising = survives_risky_rows(
-                s, X, T[p], p, k, memory, booked, n_gains, events, best, penalty, looks
-            )
+                s, X, T[p], p, k, memory, booked, n_gains, events, best,
+                second_bound(heap, size, bounds), penalty, looks,
+            )  # fmt: skip
             gain, d = best_copies(events, n_gains, penalty)
         if promising and worth_of(gain, d, penalty) < bounds[p]:
             # Its bound was too high: it waits for its turn again, before more is spent on it.

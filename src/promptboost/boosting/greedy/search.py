@@ -62,7 +62,8 @@ class _ClassMemory:
         """Grow the table of products by at least ``more`` columns, seldom."""
         needed = len(self.rows) + more
         if needed > self.products.shape[1]:
-            wider = np.empty((len(self.products), needed + needed // 4), dtype=np.int32)
+            width = -(-(needed + needed // 8) // flips.LANES) * flips.LANES
+            wider = np.empty((len(self.products), width), dtype=np.int32)
             wider[:, : len(self.rows)] = self.products[:, : len(self.rows)]
             self.products = wider
 
