@@ -236,3 +236,22 @@ def test_issues_and_transfer_know_classes_by_their_new_names(fitted):
     assert {item.label for item in issues.findings} == {"ember", "grass=green", "sea"}
     moved = transfer_run(fitted / "edited", "fake:32-1", progress=False)
     assert (moved["images"], moved["note"]) == (12, "")
+
+
+def test_a_look_that_the_parent_cannot_count_is_counted_by_the_child(fitted, monkeypatch):
+    def read_only(*_, **__):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr("promptboost.runs.edit.add_looks", read_only)
+    change = Change(kind="add", class_name="sea", sentence="something wet", share=0.2)
+    edited = edit_run(fitted / "run", [change], fitted / "edited", **quiet())
+    assert Lineage.read(fitted / "run").looks == 0
+    assert Lineage.read(fitted / "edited").looks == edited.lineage.looks == 1
+    assert [line.split("'")[0] for line in edited.told] == ["added ", "gave "]
+
+
+def test_the_residual_of_an_edited_run_is_not_new_to_the_machine(fitted, caplog):
+    change = Change(kind="drop-class", class_name="night")
+    edit_run(fitted / "run", [change], fitted / "edited", **quiet())
+    assert promptboost.load(fitted / "edited").head.residual is not None
+    assert "new to this machine" not in caplog.text
