@@ -64,13 +64,14 @@ class Target:
 
         (folder / "run").mkdir()
         write_run(folder / "run")
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _SERVER, str(folder / "run"), str(_PATIENCE)],
-            stdout=subprocess.PIPE,
-            stderr=(folder / "log").open("w"),
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        with (folder / "log").open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _SERVER, str(folder / "run"), str(_PATIENCE)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
