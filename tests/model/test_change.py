@@ -164,6 +164,9 @@ def test_sentences_are_cleaned_as_those_of_a_pool_are():
     ]
     edited = apply_changes(an_ensemble(), changes)
     assert edited.prompts("cat")["a cat on a mat"] == pytest.approx(0.5, abs=1e-3)
-    assert (list(edited.prompts("dog")), list(edited.prompts("owl 🦉"))) == (["a good dog"], ["an owl"])
+    assert (list(edited.prompts("dog")), list(edited.prompts("owl 🦉"))) == (
+        ["a good dog"],
+        ["an owl"],
+    )
     with pytest.raises(InputError, match="control character"):
         Change(kind="add", class_name="cat", sentence="a \x1b[31mcat").apply(an_ensemble())

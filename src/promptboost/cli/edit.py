@@ -177,6 +177,4 @@ def _flips(edited: "Edited") -> str:
     shown = table(["image", "is", "before", "after", ""], rows, left=(0, 1, 2, 3, 4))
     left = len(flips) - _FLIPS
     told = "1 image gets" if len(flips) == 1 else f"{len(flips)} images get"
-    return f"{told} another answer\n{shown}" + (
-        f"\n… {left} more" if left > 0 else ""
-    )
+    return f"{told} another answer\n{shown}" + (f"\n… {left} more" if left > 0 else "")
