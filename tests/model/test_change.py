@@ -143,3 +143,30 @@ def test_renames_are_followed_back(ensemble, data):
         names[names.index(name)] = to
     found = original_names(ensemble.class_names, changes)
     assert [found[name] for name in names] == list(ensemble.class_names)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "CAT", "big-cat_", " "])
+@pytest.mark.parametrize("kind", ["rename-class", "add-class"])
+def test_a_class_name_that_no_fit_takes_is_refused(kind, name):
+    ensemble = an_ensemble().rename_class("dog=big", "big cat")
+    change = Change(kind=kind, class_name=name, sentences=("an owl",))
+    if kind == "rename-class":
+        change = Change(kind=kind, class_name="dog", to=name)
+    with pytest.raises(InputError):
+        change.apply(ensemble)
+
+
+def test_sentences_are_cleaned_as_those_of_a_pool_are():
+    changes = [
+        Change(kind="add", class_name="cat", sentence=" a cat\non a mat ", share=0.5),
+        Change(kind="replace", class_name="dog", sentence="a dog", to="a\tgood dog"),
+        Change(kind="add-class", class_name="owl 🦉", sentences=("an  owl",)),
+    ]
+    edited = apply_changes(an_ensemble(), changes)
+    assert edited.prompts("cat")["a cat on a mat"] == pytest.approx(0.5, abs=1e-3)
+    assert (list(edited.prompts("dog")), list(edited.prompts("owl 🦉"))) == (
+        ["a good dog"],
+        ["an owl"],
+    )
+    with pytest.raises(InputError, match="control character"):
+        Change(kind="add", class_name="cat", sentence="a \x1b[31mcat").apply(an_ensemble())

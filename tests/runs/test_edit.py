@@ -14,7 +14,9 @@ from promptboost.model.change import Change
 from promptboost.report import write_card, write_report
 from promptboost.runs.bench import add_looks, open_bench
 from promptboost.runs.edit import edit_run
+from promptboost.runs.evaluate import transfer_run
 from promptboost.runs.explain import explain_held_out
+from promptboost.runs.issues import find_issues
 from promptboost.runs.lineage import Lineage
 from promptboost.runs.run_folder import RunFolder
 
@@ -220,3 +222,36 @@ def test_an_edited_run_is_refitted_and_keeps_its_lineage(fitted):
     assert head.class_names == ("ember", "grass", "night", "sea")
     assert (np.linalg.norm(head.residual, axis=1) > 0).all()
     assert len(open_bench(fitted / "a", progress=False).labels) > 0
+
+
+def test_issues_and_transfer_know_classes_by_their_new_names(fitted):
+    changes = [
+        Change(kind="rename-class", class_name="leaf", to="grass=green"),
+        Change(kind="drop-class", class_name="night"),
+        Change(kind="add-class", class_name="owl", sentences=("an owl",)),
+    ]
+    edit_run(fitted / "run", changes, fitted / "edited", **quiet())
+    issues = find_issues(fitted / "edited", limit=50, progress=False)
+    assert (issues.learnt_images, issues.held_out_images) == (12, 12)
+    assert {item.label for item in issues.findings} == {"ember", "grass=green", "sea"}
+    moved = transfer_run(fitted / "edited", "fake:32-1", progress=False)
+    assert (moved["images"], moved["note"]) == (12, "")
+
+
+def test_a_look_that_the_parent_cannot_count_is_counted_by_the_child(fitted, monkeypatch):
+    def read_only(*_, **__):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr("promptboost.runs.edit.add_looks", read_only)
+    change = Change(kind="add", class_name="sea", sentence="something wet", share=0.2)
+    edited = edit_run(fitted / "run", [change], fitted / "edited", **quiet())
+    assert Lineage.read(fitted / "run").looks == 0
+    assert Lineage.read(fitted / "edited").looks == edited.lineage.looks == 1
+    assert [line.split("'")[0] for line in edited.told] == ["added ", "gave "]
+
+
+def test_the_residual_of_an_edited_run_is_not_new_to_the_machine(fitted, caplog):
+    change = Change(kind="drop-class", class_name="night")
+    edit_run(fitted / "run", [change], fitted / "edited", **quiet())
+    assert promptboost.load(fitted / "edited").head.residual is not None
+    assert "new to this machine" not in caplog.text

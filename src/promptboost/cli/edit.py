@@ -140,10 +140,7 @@ def _record(edited: "Edited") -> dict[str, Any]:
 
 def _summary(edited: "Edited") -> str:
     effect, run = edited.effect, plain(str(edited.run))
-    lines = [
-        plain(line) for line in edited.ensemble.history[-len(edited.lineage.edits[-1].changes) :]
-    ]
-    parts = ["\n".join(lines)]
+    parts = ["\n".join(map(plain, edited.told))]
     if effect is not None:
         change = (effect.after or 0.0) - (effect.before or 0.0)
         figures = (
@@ -179,6 +176,5 @@ def _flips(edited: "Edited") -> str:
     ]
     shown = table(["image", "is", "before", "after", ""], rows, left=(0, 1, 2, 3, 4))
     left = len(flips) - _FLIPS
-    return f"{len(flips)} images get another answer\n{shown}" + (
-        f"\n… {left} more" if left > 0 else ""
-    )
+    told = "1 image gets" if len(flips) == 1 else f"{len(flips)} images get"
+    return f"{told} another answer\n{shown}" + (f"\n… {left} more" if left > 0 else "")

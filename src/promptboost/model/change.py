@@ -8,6 +8,8 @@ import msgspec
 
 from promptboost.errors import SettingError
 from promptboost.model import edits
+from promptboost.pool.names import check_class_names
+from promptboost.pool.text import clean
 
 if TYPE_CHECKING:
     from promptboost.model.ensemble import PromptEnsemble
@@ -56,30 +58,38 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.kind == "remove":
             return edits.remove(ensemble, self._needed("sentence"), self.class_name)
         if self.kind == "replace":
-            by = self._needed("to")
+            by = clean(self._needed("to"), where="the sentence")
             return edits.replace(ensemble, self._needed("sentence"), by, self.class_name)
         name = self._needed("class_name")
         if self.kind == "add":
-            added = edits.add(ensemble, name, self._needed("sentence"))
-            if self.share is None:
-                return added
-            return edits.weigh(added, name, self._needed("sentence"), self.share)
+            sentence = clean(self._needed("sentence"), where="the sentence")
+            added = edits.add(ensemble, name, sentence)
+            return added if self.share is None else edits.weigh(added, name, sentence, self.share)
         if self.kind == "weight":
             if self.share is None:
                 raise SettingError("to weight a sentence, its share is needed: between 0 and 1")
             return edits.weigh(ensemble, name, self._needed("sentence"), self.share)
         if self.kind == "rename-class":
-            return edits.rename_class(ensemble, name, self._needed("to"))
+            return _checked(edits.rename_class(ensemble, name, self._needed("to")))
         if self.kind == "add-class":
-            return edits.add_class(ensemble, name, self.sentences)
+            sentences = [clean(text, where="a sentence of the class") for text in self.sentences]
+            return _checked(edits.add_class(ensemble, name, sentences))
         return edits.drop_class(ensemble, name)
 
     def _needed(self, field: str) -> str:
         value = getattr(self, field)
         if not isinstance(value, str) or not value.strip():
-            word = {"class_name": "class", "to": "new text"}.get(field, field)
+            of_class = self.kind.endswith("-class")
+            words = {"class_name": "name" if of_class else "class", "to": "new text"}
+            word = "new name" if of_class and field == "to" else words.get(field, field)
             raise SettingError(f"to {self.kind.replace('-', ' a ')}, its {word} is needed")
         return str(value)
+
+
+def _checked(ensemble: "PromptEnsemble") -> "PromptEnsemble":
+    """Return a text whose class names a fit would take too: else it could not be measured again."""
+    check_class_names(ensemble.class_names)
+    return ensemble
 
 
 def apply_changes(ensemble: "PromptEnsemble", changes: Iterable[Change]) -> "PromptEnsemble":

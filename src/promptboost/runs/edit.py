@@ -16,7 +16,7 @@ from promptboost.errors import RunError, command_name
 from promptboost.files import read_bytes, write_bytes
 from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.model.change import Change, apply_changes, original_names
-from promptboost.model.head_files import AnyHead, embed_ensemble, write_head
+from promptboost.model.head_files import AnyHead, embed_ensemble, keep_residual, write_head
 from promptboost.runs.bench import Bench, Effect, add_looks, open_bench
 from promptboost.runs.lineage import Edit, Lineage
 from promptboost.runs.predict import Predictor
@@ -32,6 +32,7 @@ class Edited:
     lineage: Lineage
     effect: Effect | None  # None if the images are not there any more
     notes: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()  # what was done to the text, line by line
 
 
 def edit_run(
@@ -67,42 +68,49 @@ def edit_run(
     edited = apply_changes(ensemble, changes)
     options = {"cache": cache, "progress": progress, "device": device}
     notes: list[str] = []
+    uncounted = 0
     if bench is not None:
         effect: Effect | None = bench.effect(changes)
     else:
-        effect, notes = _measured(run, changes, data, {**options, "allow_download": allow_download})
-    heads = [
-        edited_head(one.classifier.head, one.classifier.embedder, edited, changes)
-        for one in _open_all(run, ensemble, allow_download=allow_download, **options)  # type: ignore[arg-type]
-    ]
+        opened = {**options, "allow_download": allow_download}
+        effect, notes, uncounted = _measured(run, changes, data, opened)
+    heads = []
+    for one in _open_all(run, ensemble, allow_download=allow_download, **options):  # type: ignore[arg-type]
+        embedder = one.classifier.embedder
+        heads.append(edited_head(one.classifier.head, embedder, edited, changes))
+        keep_residual(heads[-1], embedder)  # made here, so it is not new to this machine
     if any(isinstance(head, LinearHead) and head.residual is not None for head in heads):
         notes.append(
             "the residual was fitted beside the text as it was before; to learn it again, type: "
             f"{command_name()} refit {shlex.quote(str(new_run))}"
         )
-    lineage = _with_edit(
-        Lineage.read(run), folder, ensemble, changes, effect, author or _user(), reason
-    )
+    before = Lineage.read(run)
+    before = msgspec.structs.replace(before, looks=before.looks + uncounted)
+    lineage = _with_edit(before, folder, ensemble, changes, effect, author or _user(), reason)
     write_edited(folder, new, edited, lineage, heads, finish)
-    return Edited(new_run, edited, lineage, effect, tuple(notes))
+    told = edited.history[len(ensemble.history) :]
+    return Edited(new_run, edited, lineage, effect, tuple(notes), told)
 
 
 def _measured(
     run: Path, changes: Sequence[Change], data: str | None, options: Mapping[str, Any]
-) -> tuple[Effect | None, list[str]]:
-    """Measure what changes do, and count the look; with remarks about what could not be done."""
+) -> tuple[Effect | None, list[str], int]:
+    """Measure what changes do, and count the look.
+
+    Return the effect, remarks about what could not be done, and the looks that the run could not count.
+    """
     try:
         bench = open_bench(run, data=data, **options)
     except RunError as error:
         if data is not None:
             raise
-        return None, [f"not measured: {error}"]
+        return None, [f"not measured: {error}"], 0
     effect = bench.effect(changes)
     try:
         add_looks(run, looks=1)
     except (OSError, RunError):
-        return effect, [f"the look at the held-out images could not be written down in {run}"]
-    return effect, []
+        return effect, [f"the look at the held-out images could not be written down in {run}"], 1
+    return effect, [], 0
 
 
 def _open_all(

@@ -133,11 +133,15 @@ def evaluate_run(
 
 def _part(folder: RunFolder, source: str | None, *, final: bool, progress: bool) -> Dataset:
     """Return the part of a run's held-out images that is shown, or kept back, as the run calls them now."""
-    part = shown_part(held_out_images(folder, source, progress), final=final)
-    names = original_names(part.class_names, Lineage.read(folder.path).changes)
+    return as_called_now(shown_part(held_out_images(folder, source, progress), final=final), folder)
+
+
+def as_called_now(data: Dataset, folder: RunFolder) -> Dataset:
+    """Return images of a fit by the names that edits gave their classes, without those of dropped ones."""
+    names = original_names(data.class_names, Lineage.read(folder.path).changes)
     now = {old: new for new, old in names.items()}
-    kept = [replace(image, label=now[image.label]) for image in part.images if image.label in now]
-    return Dataset(tuple(kept), tuple(names), part.bad)
+    kept = [replace(image, label=now[image.label]) for image in data.images if image.label in now]
+    return Dataset(tuple(kept), tuple(names), data.bad)
 
 
 def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
@@ -319,9 +323,12 @@ def _held_out(
             empty, note=f"not measured: {str(error).replace(where, without_place(where))}"
         )
     if task.learn.fingerprint == folder.tables.get("data", {}).get("learn_fingerprint"):
-        kept = with_classes(task.held_out, ensemble.class_names)
+        learn, kept = (
+            with_classes(as_called_now(part, folder), ensemble.class_names)
+            for part in (task.learn, task.held_out)
+        )
         note = "" if len(kept) else "not measured: no image was held out"
-        return _Measured(kept, note=note, learn=with_classes(task.learn, ensemble.class_names))
+        return _Measured(kept, note=note, learn=learn)
     if source is None:
         shown = without_place(str(folder.source))
         return _Measured(empty, note=f"not measured: the images in {shown} have changed")

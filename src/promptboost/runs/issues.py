@@ -28,7 +28,7 @@ from promptboost.evaluation.suspects import (
     set_aside_probabilities,
 )
 from promptboost.files import load_json, read_text, write_json
-from promptboost.runs.evaluate import run_pool, with_classes
+from promptboost.runs.evaluate import as_called_now, run_pool, with_classes
 from promptboost.runs.fit import images_shown, write_thumbnails
 from promptboost.runs.predict import Predictor
 from promptboost.runs.run_folder import RunFolder
@@ -166,7 +166,9 @@ def inspect_issues(
         lambda: Predictor.open(folder.path, progress=progress, **options)
     ).classifier
     task = _images(folder, source, progress)
-    learn, held_out = (with_classes(part, classifier.class_names) for part in _parts(task))
+    learn, held_out = (
+        with_classes(as_called_now(part, folder), classifier.class_names) for part in _parts(task)
+    )
     embedder, names = classifier.embedder, classifier.class_names
     parts = [part for part in (learn, held_out) if len(part)]
     rows = np.concatenate([embedder.originals(part) for part in parts])
