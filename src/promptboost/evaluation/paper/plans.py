@@ -131,6 +131,7 @@ class Plan:
     pair: tuple[str, str] | None = None  # two classes to show, image by image
     seeds: tuple[int, ...] = SEEDS
     notes: tuple[str, ...] = ()
+    at_hand: str = ""  # what stands for the paper's encoders, if anything
 
     @property
     def name(self) -> str:
@@ -449,26 +450,28 @@ def chosen(plan: Plan, choice: Choice) -> Plan:
     slots: dict[tuple[tuple[str, ...], str], Slot] = {}
     for slot in plan.slots:
         base = slot.method.removesuffix("+eft")
-        if (choice.queries and base not in choice.queries) or slot.shots not in shots:
+        if choice.queries and base not in choice.queries:
+            continue
+        # What does not learn stands in the column of each number of shots.
+        named = int(slot.column) if slot.column.isdigit() and slot.rounds is None else slot.shots
+        if slot.shots not in shots or named not in shots:
             continue
         kept = _with_datasets(slot, plan, choice.datasets)
         if kept is None:
             continue
         for one in (seen for new in kept for seen in _with_encoders(new, plan, choice)):
             new = _with_query(one, choice.queries.get(base, ""))
-            new = _with_shots(new, shots[slot.shots])
+            new = _with_shots(new, named, shots[named])
             if new.rounds is None or new.rounds <= new.rounds_of_fit:
                 slots.setdefault((new.row, new.column), new)
     source = choice.encoder or plan.source
-    notes = plan.notes
-    if source != plan.source or choice.transfers:
-        notes = (f"With {choice.at_hand} instead of the paper's encoders.", *notes)
+    other = source != plan.source or bool(choice.transfers)
     return replace(
         plan,
         source=source,
         slots=tuple(slots.values()),
         seeds=(choice.seeds or plan.seeds) if plan.pair is None else plan.seeds,
-        notes=notes,
+        at_hand=f"With {choice.at_hand} instead of the paper's encoders." if other else "",
     )
 
 
@@ -485,16 +488,16 @@ def _shots_by_plan(plan: Plan, asked: Sequence[int]) -> dict[int, int]:
     return {0: 0, **common, **ends}
 
 
-def _with_shots(slot: Slot, shots: int) -> Slot:
-    if shots == slot.shots:
+def _with_shots(slot: Slot, before: int, shots: int) -> Slot:
+    if shots == before:
         return slot
-    words = {f"{slot.shots} shot": f"{shots} shot", str(slot.shots): str(shots)}
+    words = {f"{before} shot": f"{shots} shot", str(before): str(shots)}
     return replace(
         slot,
-        shots=shots,
+        shots=shots if slot.shots else 0,
         row=tuple(words.get(word, word) for word in slot.row),
         column=words.get(slot.column, slot.column),
-        changed=(*slot.changed, f"{shots} shots instead of {slot.shots}"),
+        changed=(*slot.changed, f"{shots} shots instead of {before}"),
     )
 
 
