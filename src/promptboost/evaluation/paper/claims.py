@@ -18,7 +18,7 @@ Verdict = Literal["holds", "does not hold", "not enough data"]
 #: Fewer pairs than this decide nothing.
 FEWEST = 4
 _RESAMPLED = 10_000
-_NAME = ("dataset", "seed", "shots", "encoder", "on")
+_NAME = ("dataset", "seed", "shots", "encoder", "on", "split", "views")
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,12 @@ class Evidence:
     """Cells, found by method and by where they were measured."""
 
     def __init__(self, lines: Iterable[Result]) -> None:
+        # An input that has changed leaves earlier results behind: the last ones count.
+        names = ("dataset", "seed", "shots", "encoder", "on", "method")
+        last = {tuple(line[key] for key in names): line for line in lines if not line["classes"]}
         self._by_method: dict[str, list[Result]] = {}
-        self._methods: set[str] = set()
-        for line in lines:
-            if not line.get("classes"):
-                self._by_method.setdefault(_plain(line), []).append(line)
+        for line in last.values():
+            self._by_method.setdefault(_plain(line), []).append(line)
 
     def of(self, method: str, *, carried: bool | None = None) -> list[Result]:
         """Return the cells of a method: at home, carried, or both."""
@@ -92,14 +93,12 @@ class Evidence:
         self, method: str, other: str, *, carried: bool, on: str | None = None
     ) -> Differences:
         """Return the accuracy of a method less another's, in pairs; zero-shot pairs with every draw."""
-        theirs: dict[tuple[Any, ...], float] = {}
-        for line in self.of(other):
-            theirs[_pair(line)] = line["accuracy"]
+        theirs = {_pair(line): line["accuracy"] for line in self.of(other)}
         differences: Differences = {}
         for line in self.of(method, carried=carried):
             if on is not None and line["on"] != on:
                 continue
-            value = theirs.get(_pair(line), theirs.get(_zero_shot(line)))
+            value = theirs.get(_pair(line), theirs.get((line["dataset"], line["on"])))
             if value is not None:
                 _add(differences, line, line["accuracy"] - value)
         return differences
@@ -141,11 +140,8 @@ def _plain(line: Result) -> str:
 
 
 def _pair(line: Result) -> tuple[Any, ...]:
-    return tuple(line[key] for key in _NAME)
-
-
-def _zero_shot(line: Result) -> tuple[Any, ...]:
-    return line["dataset"], 0, 0, line["on"], line["on"]
+    """Name what two results must share; what does not learn is the same for every draw."""
+    return tuple(line[key] for key in _NAME) if line["shots"] else (line["dataset"], line["on"])
 
 
 def _add(differences: Differences, line: Result, value: float) -> None:
