@@ -170,18 +170,18 @@ def claims(out: Output, out_folder: Path) -> None:
     judged = judge_claims(book.results(book))
     rows = [[one.claim, str(one)] for one in judged]
     out.result(
-        {"claims": [one.record() for one in judged]}, lambda: table(["claim", "judged"], rows, (0, 1))
+        {"claims": [one.record() for one in judged]},
+        lambda: table(["claim", "judged"], rows, (0, 1)),
     )
 
 
-def _asked(
-    out: Output, name: str, options: dict[str, Any]
-) -> "tuple[PaperRequest, list[Plan]]":
+def _asked(out: Output, name: str, options: dict[str, Any]) -> "tuple[PaperRequest, list[Plan]]":
     """Return what was asked for, and the plans as they are then."""
     from promptboost.data.benchmarks.registry import find_benchmark
     from promptboost.errors import SettingError
+    from promptboost.evaluation.paper.choice import Choice, chosen
     from promptboost.evaluation.paper.experiment import PaperRequest
-    from promptboost.evaluation.paper.plans import PLANS, Choice, chosen, find_plan
+    from promptboost.evaluation.paper.plans import PLANS, find_plan
 
     found = {text: find_benchmark(text) for text in options["datasets"]}
     choice = Choice(
@@ -283,9 +283,7 @@ def _needs_text(needs: "Needs", plans: "list[Plan]") -> str:
         ]
         for one in needs.encoders
     ]
-    reasons = [
-        text for one in needs.data for text in (one.data, one.sentences) if text
-    ]
+    reasons = [text for one in needs.data for text in (one.data, one.sentences) if text]
     lines = [
         f"{title}",
         *([plans[0].at_hand] if plans[0].at_hand else []),
@@ -300,9 +298,7 @@ def _needs_text(needs: "Needs", plans: "list[Plan]") -> str:
         "",
         table(["data set", "images", "classes", "images are", "sentences are"], data),
         "",
-        table(
-            ["encoder", "images", "texts", "at most", "in the store", "time here"], encoders
-        ),
+        table(["encoder", "images", "texts", "at most", "in the store", "time here"], encoders),
         *(["", *(plain(text) for text in dict.fromkeys(reasons))] if reasons else []),
     ]
     return "\n".join(lines)

@@ -203,9 +203,7 @@ def _claims(cells: Evidence) -> Iterator[Judgement]:
             )
         ],
     )
-    both = [
-        cells.against("tpb", "tpb?max_copies=1", carried=carried) for carried in (False, True)
-    ]
+    both = [cells.against("tpb", "tpb?max_copies=1", carried=carried) for carried in (False, True)]
     copies: Differences = {}
     for differences in both:
         for name, values in differences.items():
@@ -248,6 +246,8 @@ def _all_of(claim: str, parts: Sequence[Judgement]) -> Judgement:
     there = [one for one in parts if one.pairs] or list(parts)
     order: list[Verdict] = ["does not hold", "not enough data", "holds"]
     worst = min(there, key=lambda one: (order.index(one.verdict), one.low or 0.0))
-    lacking = [one.measured.partition(":")[0] for one in parts if not one.pairs and one not in there]
+    lacking = [
+        one.measured.partition(":")[0] for one in parts if not one.pairs and one not in there
+    ]
     measured = worst.measured + (f" (nothing of: {', '.join(lacking)})" if lacking else "")
     return replace(worst, claim=claim, measured=measured)

@@ -33,7 +33,8 @@ from promptboost.errors import (
 from promptboost.evaluation.cells import CompareRequest, Key, Notebook, Result
 from promptboost.evaluation.compare import Cell, carried, figures
 from promptboost.evaluation.measures import Count, Positive, Share
-from promptboost.evaluation.paper.plans import VIEWS, Choice, Plan
+from promptboost.evaluation.paper.choice import Choice
+from promptboost.evaluation.paper.plans import VIEWS, Plan
 from promptboost.evaluation.world import Draw, World
 from promptboost.folders import is_ours
 from promptboost.methods import Fitted, Group, Method, load_fitted, make_method, save_fitted
@@ -256,9 +257,7 @@ class Laboratory:
 
         return EmbeddingStore() if self.request.cache else None
 
-    def _measure(
-        self, plan: Plan, wanted: Wanted, key: Key
-    ) -> Iterator[tuple[Key, Result, float]]:
+    def _measure(self, plan: Plan, wanted: Wanted, key: Key) -> Iterator[tuple[Key, Result, float]]:
         """Fit, or load what was learnt, and measure on one encoder; at home first."""
         dataset, spelling, shots, seed, on = wanted
         world = self._world(plan, dataset, shots, seed)
@@ -387,7 +386,9 @@ def code_of(method: type[Method]) -> str:
     kinds = [kind for kind in method.__mro__ if kind.__module__ not in shared]
     files = {Path(inspect.getsourcefile(kind) or "") for kind in kinds}
     if method.group is Group.BOOSTING:
-        files |= {path for room in ("boosting", "training") for path in package.glob(f"{room}/**/*.py")}
+        files |= {
+            path for room in ("boosting", "training") for path in package.glob(f"{room}/**/*.py")
+        }
     whole = hashlib.blake2b(digest_size=4)
     for path in sorted(files):
         whole.update(path.read_bytes())

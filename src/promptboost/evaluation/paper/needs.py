@@ -1,8 +1,9 @@
-"""What a plan needs before it is run: data, weights, embeddings, fits, and how long and how much that is."""
+"""What a plan needs before it is run: data, weights, embeddings, fits, time and room."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -140,11 +141,16 @@ def _data_need(name: str, request: PaperRequest) -> DataNeed:
 
 
 def _encoder_need(
-    name: str, cells: Iterable[tuple[Any, ...]], data: dict[str, DataNeed], request: PaperRequest, *, probe: bool
+    name: str,
+    cells: Iterable[tuple[Any, ...]],
+    data: dict[str, DataNeed],
+    request: PaperRequest,
+    *,
+    probe: bool,
 ) -> EncoderNeed:
     here = [cell for cell in cells if name in (cell[0], cell[-1])]
     tested = {cell[1] for cell in here}
-    draws = {cell[1:5:2] + (cell[4],) for cell in here if cell[0] == name and cell[3]}
+    draws = {(cell[1], cell[3], cell[4]) for cell in here if cell[0] == name and cell[3]}
     images = sum(data[one].test_images or 0 for one in tested)
     images += sum(
         (data[dataset].classes or 0) * shots * (1 + request.n_views) for dataset, shots, _ in draws
@@ -178,11 +184,12 @@ def _speed(name: str, device: str | None) -> tuple[tuple[float, float], int]:
     noise = np.random.default_rng(0).integers(0, 256, (_PROBED, 224, 224, 3), dtype=np.uint8)
     images = [Image.fromarray(pixels) for pixels in noise]
     texts = [f"a photo of thing number {i}, as it looks on a sunny day." for i in range(_PROBED)]
+    works: list[Callable[[], Any]] = [
+        partial(encoder.encode_images, images),
+        partial(encoder.encode_texts, texts),
+    ]
     taken = []
-    for work in (
-        lambda: encoder.encode_images(images),
-        lambda: encoder.encode_texts(texts),
-    ):
+    for work in works:
         work()  # what happens only once is over then
         start = time.perf_counter()
         work()

@@ -130,9 +130,7 @@ def draw_scene(title: str, picture: Mapping[str, Any]) -> str:
             "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {w} {h}' width='{w}' height='{h}' "
             "role='img'><title>{title}</title><style>{style}</style>"
             "<rect width='{w}' height='{h}' fill='#ffffff'/>{parts}</svg>\n"
-        ).format(
-            w=width, h=height, title=title, style=Markup(_STYLE), parts=Markup("").join(parts)
-        )
+        ).format(w=width, h=height, title=title, style=Markup(_STYLE), parts=Markup("").join(parts))
     )
 
 

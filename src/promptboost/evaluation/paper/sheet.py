@@ -1,4 +1,4 @@
-"""A table in the paper's layout: ours, the paper's, the difference, and whether that is within tolerance."""
+"""A table in the paper's layout: ours, the paper's, the difference, and whether it is within tolerance."""
 
 import csv
 import io
@@ -220,7 +220,9 @@ def _number(
                 if (value := _value(slot, measured.lines.get(key))) is not None
             ]
             cells += len(found)
-            why = why or next((measured.reasons[key] for key in keys if key in measured.reasons), "")
+            why = why or next(
+                (measured.reasons[key] for key in keys if key in measured.reasons), ""
+            )
             if found:
                 mean, spread = mean_and_spread(found)
                 means.append(100 * mean)
