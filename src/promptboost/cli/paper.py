@@ -13,7 +13,7 @@ from promptboost.errors import command_name
 if TYPE_CHECKING:
     from promptboost.evaluation.paper.experiment import PaperRequest
     from promptboost.evaluation.paper.needs import Needs
-    from promptboost.evaluation.paper.plans import Plan
+    from promptboost.evaluation.paper.plans import PaperPlan
     from promptboost.evaluation.paper.sheet import Sheet
 
 
@@ -175,16 +175,18 @@ def claims(out: Output, out_folder: Path) -> None:
     )
 
 
-def _asked(out: Output, name: str, options: dict[str, Any]) -> "tuple[PaperRequest, list[Plan]]":
+def _asked(
+    out: Output, name: str, options: dict[str, Any]
+) -> "tuple[PaperRequest, list[PaperPlan]]":
     """Return what was asked for, and the plans as they are then."""
     from promptboost.data.benchmarks.registry import find_benchmark
     from promptboost.errors import SettingError
-    from promptboost.evaluation.paper.choice import Choice, chosen
+    from promptboost.evaluation.paper.choice import PaperChoice, chosen
     from promptboost.evaluation.paper.experiment import PaperRequest
     from promptboost.evaluation.paper.plans import PLANS, find_plan
 
     found = {text: find_benchmark(text) for text in options["datasets"]}
-    choice = Choice(
+    choice = PaperChoice(
         tuple(text if one is None else one.name for text, one in found.items()),
         options["shots"],
         options["seeds"],
@@ -258,7 +260,7 @@ def _sheet_text(sheet: "Sheet", files: list[Path]) -> str:
     return "\n".join(lines)
 
 
-def _needs_text(needs: "Needs", plans: "list[Plan]") -> str:
+def _needs_text(needs: "Needs", plans: "list[PaperPlan]") -> str:
     from promptboost.encoders.store.report import human_bytes
 
     title = plans[0].entry.title if len(plans) == 1 else f"{len(plans)} tables and figures"

@@ -1,6 +1,6 @@
 """A small task by which every plan runs on the fake encoder in seconds."""
 
-from promptboost.evaluation.paper.choice import Choice
+from promptboost.evaluation.paper.choice import PaperChoice
 from promptboost.evaluation.paper.experiment import PaperRequest
 from promptboost.pool import build_pool, save_pool
 from tests.runs.run_tools import COLOURS, SENTENCES, write_images
@@ -32,5 +32,5 @@ def asked(root, **changes):
         **changes,
     }
     return PaperRequest(
-        root / "out", root / "data", root / "pools", Choice(**choice), views=2, progress=False
+        root / "out", root / "data", root / "pools", PaperChoice(**choice), views=2, progress=False
     )

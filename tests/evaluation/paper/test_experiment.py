@@ -8,7 +8,7 @@ from PIL import Image
 
 from promptboost.config import FitConfig
 from promptboost.encoders import load_encoder
-from promptboost.errors import DataError, PoolError, RunError
+from promptboost.errors import DataError, EncoderError, PoolError, RunError
 from promptboost.evaluation.cells import CompareRequest
 from promptboost.evaluation.compare import compare
 from promptboost.evaluation.paper import experiment
@@ -94,7 +94,7 @@ def test_the_last_round_is_the_whole(task):
     sheet = ran(asked(task, methods=("tpb?rounds=3",)), "view-rounds")
     for line in sheet.measured.lines.values():
         assert len(line["by_round"]) == 3
-        assert line["by_round"][-1] == [line["learn_accuracy"], line["accuracy"]]
+        assert tuple(line["by_round"][-1]) == (line["learn_accuracy"], line["accuracy"])
 
 
 def test_a_changed_image_reruns_its_cells_alone(task):
@@ -162,7 +162,7 @@ def test_what_is_missing_is_said_and_the_rest_runs(task):
         task,
         datasets=("colours", "gone"),
         methods=("zero-shot", "llmbo", "tpb?rounds=2"),
-        transfers=("ViT-L-14@nowhere.safetensors",),
+        transfers=("conse:nowhere",),
     )
     sheet = ran(request, "main")
     reasons = " ".join(sheet.measured.reason_lines())
@@ -229,3 +229,26 @@ def test_the_methods_of_these_tests_are_all_that_need_no_gradients():
     assert {text.partition("?")[0] for text in METHODS} == {
         *("zero-shot", "dclip", "cupl", "proapo", "tpb")
     }
+
+
+def test_what_is_missing_is_looked_for_once(task, monkeypatch):
+    asked_for = []
+
+    def opened(name, device):
+        asked_for.append(name)
+        raise EncoderError(f"{name} is not here")
+
+    monkeypatch.setattr(experiment, "_opened", opened)
+    measured = ran(asked(task), "main").measured
+    assert asked_for == [SOURCE]
+    assert set(measured.reasons.values()) == {f"{SOURCE} is not here"}
+
+
+def test_a_full_graphics_card_is_a_reason(task, monkeypatch):
+    def full(*_args, **_options):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(experiment, "carried", full)
+    measured = ran(asked(task, methods=("zero-shot", "tpb?rounds=2")), "pez-failure").measured
+    assert set(measured.reasons.values()) == {f"the device has too little memory for {TARGET}"}
+    assert {key[4] for key in measured.reasons} == {TARGET}

@@ -5,8 +5,8 @@ import io
 
 import pytest
 
-from promptboost.evaluation.paper.choice import Choice, chosen
-from promptboost.evaluation.paper.experiment import Measured
+from promptboost.evaluation.paper.choice import PaperChoice, chosen
+from promptboost.evaluation.paper.experiment import PlanResults
 from promptboost.evaluation.paper.plans import ELEVEN, PLANS, VIT_L, find_plan
 from promptboost.evaluation.paper.published import groups, published
 from promptboost.evaluation.paper.sheet import make_sheet
@@ -18,7 +18,7 @@ def measured(plan, accuracy):
     for cell in plan.cells():
         share = accuracy(*cell)
         lines[cell] = {"accuracy": share, "method": cell[1], "by_round": [(share, share)] * 50}
-    return Measured(lines)
+    return PlanResults(lines)
 
 
 def by_place(sheet):
@@ -99,7 +99,7 @@ def test_what_is_not_whole_is_not_compared():
     lost = next(cell for cell in whole.lines if cell[0] == "dtd" and cell[2])
     reasons = {lost: "dtd is not there"}
     lines = {cell: line for cell, line in whole.lines.items() if cell != lost}
-    one = by_place(make_sheet(plan, Measured(lines, reasons)))["ViT-L/14 (source)", "TPB"]
+    one = by_place(make_sheet(plan, PlanResults(lines, reasons)))["ViT-L/14 (source)", "TPB"]
     assert (one.cells, one.of) == (32, 33)
     assert one.within is None
     assert one.why_not == "dtd is not there"
@@ -107,7 +107,7 @@ def test_what_is_not_whole_is_not_compared():
 
 
 def test_other_encoders_are_never_compared():
-    choice = Choice(encoder="conse:lite0", transfers=("conse:lite2",))
+    choice = PaperChoice(encoder="conse:lite0", transfers=("conse:lite2",))
     for plan in PLANS.values():
         other = chosen(plan, choice)
         assert set(other.encoders) <= {"conse:lite0", "conse:lite2"}
@@ -118,7 +118,7 @@ def test_other_encoders_are_never_compared():
 
 
 def test_narrowed_the_rest_is_still_the_papers():
-    plan = chosen(find_plan("main"), Choice(datasets=("dtd", "eurosat"), shots=(16,)))
+    plan = chosen(find_plan("main"), PaperChoice(datasets=("dtd", "eurosat"), shots=(16,)))
     sheet = make_sheet(plan, measured(plan, lambda *_: 0.628))
     one = by_place(sheet)["16 shot", "TPB", "DTD"]
     assert (one.paper.value, one.within) == (62.8, True)
@@ -127,12 +127,12 @@ def test_narrowed_the_rest_is_still_the_papers():
 
 
 def test_shots_that_a_plan_has_not_stand_for_its_own():
-    plan = chosen(find_plan("main"), Choice(shots=(1, 4), methods=("tpb",)))
+    plan = chosen(find_plan("main"), PaperChoice(shots=(1, 4), methods=("tpb",)))
     assert {slot.row[0]: slot.shots for slot in plan.slots} == {"1 shot": 1, "4 shot": 4}
     assert not any(slot.changed for slot in plan.slots if slot.shots == 1)
-    single = chosen(find_plan("duplication"), Choice(shots=(1, 4)))
+    single = chosen(find_plan("duplication"), PaperChoice(shots=(1, 4)))
     assert {slot.shots for slot in single.slots} == {0, 4}
-    columns = chosen(find_plan("transfer-vit-l"), Choice(shots=(1, 4)))
+    columns = chosen(find_plan("transfer-vit-l"), PaperChoice(shots=(1, 4)))
     assert {slot.column for slot in columns.slots} == {"1", "4"}
 
 
@@ -154,12 +154,12 @@ def test_a_figure_draws_ours_and_the_papers():
     drawn = make_sheet(plan, measured(plan, lambda *_: 0.7)).figure()
     assert drawn.startswith("<svg")
     assert "TPB, the paper" in drawn
-    at_hand = chosen(plan, Choice(encoder="fake:8-0", transfers=("fake:8-1",)))
+    at_hand = chosen(plan, PaperChoice(encoder="fake:8-0", transfers=("fake:8-1",)))
     assert "the paper" not in make_sheet(at_hand, measured(at_hand, lambda *_: 0.7)).figure()
 
 
 def test_names_of_strangers_are_no_marks():
-    plan = chosen(find_plan("main"), Choice(datasets=("a|b<i>",), methods=("zero-shot",)))
+    plan = chosen(find_plan("main"), PaperChoice(datasets=("a|b<i>",), methods=("zero-shot",)))
     text = make_sheet(plan, measured(plan, lambda *_: 0.5)).markdown()
     assert "<i>" not in text.replace("\\<i\\>", "")
     assert "a|b" not in text.replace("a\\|b", "")

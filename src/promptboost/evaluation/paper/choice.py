@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from promptboost.errors import SettingError
-from promptboost.evaluation.paper.plans import SHORT, TITLES, Plan, Slot
+from promptboost.evaluation.paper.plans import SHORT, TITLES, PaperPlan, Slot
 from promptboost.evaluation.paper.published import AVERAGE
 
 
 @dataclass(frozen=True)
-class Choice:
+class PaperChoice:
     """What is asked of a plan instead of what the paper measured; empty is as in the paper."""
 
     datasets: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Choice:
         return " → ".join(part for part in (self.encoder, ", ".join(self.transfers)) if part)
 
 
-def chosen(plan: Plan, choice: Choice) -> Plan:
+def chosen(plan: PaperPlan, choice: PaperChoice) -> PaperPlan:
     """Return the plan with what was asked for; slots that are not the paper's any more say why.
 
     Data sets, methods and seeds are narrowed, or replaced by others. So are shots; where a plan has none
@@ -73,7 +73,7 @@ def chosen(plan: Plan, choice: Choice) -> Plan:
     )
 
 
-def _shots_by_plan(plan: Plan, asked: Sequence[int]) -> dict[int, int]:
+def _shots_by_plan(plan: PaperPlan, asked: Sequence[int]) -> dict[int, int]:
     """Return for each number of shots of a plan the one to measure at; 0 stays."""
     own = plan.shots
     if not asked or plan.pair is not None:
@@ -99,7 +99,7 @@ def _with_shots(slot: Slot, before: int, shots: int) -> Slot:
     )
 
 
-def _with_datasets(slot: Slot, plan: Plan, asked: Sequence[str]) -> list[Slot]:
+def _with_datasets(slot: Slot, plan: PaperPlan, asked: Sequence[str]) -> list[Slot]:
     """Return the slot for the data sets asked for: more than one where a column is a data set."""
     if not asked or tuple(asked) == plan.datasets:
         return [slot]
@@ -124,7 +124,7 @@ def _with_datasets(slot: Slot, plan: Plan, asked: Sequence[str]) -> list[Slot]:
     ]
 
 
-def _with_encoders(slot: Slot, plan: Plan, choice: Choice) -> list[Slot]:
+def _with_encoders(slot: Slot, plan: PaperPlan, choice: PaperChoice) -> list[Slot]:
     """Return the slot on the encoders asked for: one for each, unless it is a group's mean."""
     other = choice.encoder not in ("", plan.source)
     if slot.target == plan.source:

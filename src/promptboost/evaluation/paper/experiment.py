@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -33,8 +33,8 @@ from promptboost.errors import (
 from promptboost.evaluation.cells import CompareRequest, Key, Notebook, Result
 from promptboost.evaluation.compare import Cell, carried, figures
 from promptboost.evaluation.measures import Count, Positive, Share
-from promptboost.evaluation.paper.choice import Choice
-from promptboost.evaluation.paper.plans import VIEWS, Plan
+from promptboost.evaluation.paper.choice import PaperChoice
+from promptboost.evaluation.paper.plans import VIEWS, PaperPlan
 from promptboost.evaluation.world import Draw, World
 from promptboost.folders import is_ours
 from promptboost.methods import Fitted, Group, Method, load_fitted, make_method, save_fitted
@@ -42,6 +42,7 @@ from promptboost.methods import Fitted, Group, Method, load_fitted, make_method,
 if TYPE_CHECKING:
     from promptboost.encoders.store import EmbeddingStore
 
+T = TypeVar("T")
 Say = Callable[[str], None]
 #: Data set, method as typed, shots, seed, encoder it is measured on.
 Wanted = tuple[str, str, int, int, str]
@@ -88,7 +89,7 @@ class PaperRequest:
     out: Path
     data: Path | None = None  # holds a folder for each data set
     pools: Path | None = None  # holds a file or folder of sentences for each data set
-    choice: Choice = field(default_factory=Choice)
+    choice: PaperChoice = field(default_factory=PaperChoice)
     views: int | None = None  # crops of an image; None is as in the paper, or the default elsewhere
     cache: bool = True
     progress: bool = True
@@ -103,7 +104,7 @@ class PaperRequest:
 
 
 @dataclass(frozen=True)
-class Measured:
+class PlanResults:
     """What is there of a plan: results by cell, and why others are not."""
 
     lines: dict[Wanted, Result] = field(default_factory=dict)
@@ -129,12 +130,13 @@ class Laboratory:
         self.book = Notebook(request.out / CELLS, PaperCell)
         if self.book.damaged:
             say(f"{self.book.damaged} damaged lines in {request.out / CELLS} left aside")
-        self._encoders: dict[str, Encoder] = {}
+        self._found: dict[str, Any] = {}
+        self._failed: dict[str, PromptBoostError] = {}
         self._worlds: dict[tuple[str, int, int, str, tuple[str, ...]], World] = {}
         self._digests: dict[tuple[str, int, int, tuple[str, ...]], tuple[str, str]] = {}
         self._sources: dict[str, tuple[Any, Any]] = {}  # data and pool
 
-    def run(self, plan: Plan) -> Measured:
+    def run(self, plan: PaperPlan) -> PlanResults:
         """Measure what is not there yet; what cannot be says why, and the rest goes on."""
         from tqdm import tqdm
 
@@ -165,9 +167,9 @@ class Laboratory:
                         raise
                     reasons[cell] = f"the device has too little memory for {cell[-1]}"
         samples = {name for name in plan.datasets if not self._is_benchmark(name)}
-        return Measured(lines, reasons, done, frozenset(samples))
+        return PlanResults(lines, reasons, done, frozenset(samples))
 
-    def _key(self, plan: Plan, cell: Wanted) -> Key:
+    def _key(self, plan: PaperPlan, cell: Wanted) -> Key:
         dataset, spelling, shots, seed, on = cell
         method = make_method(spelling)
         home, target = self._encoder(_home(plan, method, on)), self._encoder(on)
@@ -188,7 +190,7 @@ class Laboratory:
             "classes": "+".join(plan.pair or ()),
         }
 
-    def _digest(self, plan: Plan, dataset: str, shots: int, seed: int) -> tuple[str, str]:
+    def _digest(self, plan: PaperPlan, dataset: str, shots: int, seed: int) -> tuple[str, str]:
         """Return the digests of a draw and of the prompts; of what does not learn, of the test images."""
         pair = plan.pair or ()
         if (dataset, shots, seed, pair) not in self._digests:
@@ -201,7 +203,7 @@ class Laboratory:
             self._digests[dataset, shots, seed, pair] = whole.hexdigest(), world.pool.fingerprint
         return self._digests[dataset, shots, seed, pair]
 
-    def _world(self, plan: Plan, dataset: str, shots: int, seed: int) -> World:
+    def _world(self, plan: PaperPlan, dataset: str, shots: int, seed: int) -> World:
         """Return one draw of one data set; few of them at a time, for the room their rows take."""
         name = dataset, shots, seed, plan.source, plan.pair or ()
         if name not in self._worlds:
@@ -228,11 +230,26 @@ class Laboratory:
             self._worlds[name] = world
         return self._worlds[name]
 
-    @cache  # noqa: B019  # a laboratory lives as long as its command
     def _place(self, dataset: str) -> tuple[str, str | None]:
         """Return where a data set and its sentences are; raise with what is missing."""
         request = self.request
-        return find_data(dataset, request.data), find_sentences(dataset, request.pools)
+        return self._once(
+            f"data {dataset}",
+            lambda: (find_data(dataset, request.data), find_sentences(dataset, request.pools)),
+        )
+
+    def _once(self, name: str, work: Callable[[], T]) -> T:
+        """Do something at most once, also if it fails: what is missing stays missing."""
+        if name in self._failed:
+            raise self._failed[name]
+        try:
+            if name not in self._found:
+                self._found[name] = work()
+            found: T = self._found[name]
+            return found
+        except PromptBoostError as error:
+            self._failed[name] = error
+            raise
 
     def _is_benchmark(self, dataset: str) -> bool:
         """Tell whether a data set is the paper's own, and whole; one that is missing is not here."""
@@ -243,13 +260,14 @@ class Laboratory:
 
     def _encoder(self, name: str) -> Encoder:
         """Open an encoder; three at a time, for the memory that they take."""
-        if name not in self._encoders:
-            while len(self._encoders) >= 3:
-                del self._encoders[next(iter(self._encoders))]
-            self._encoders[name] = Embedder(
-                _opened(name, self.request.device), self._store, progress=False
-            )
-        return self._encoders[name]
+        device = self.request.device
+        encoder = self._once(
+            f"encoder {name}", lambda: Embedder(_opened(name, device), self._store, progress=False)
+        )
+        opened = [key for key in self._found if key.startswith("encoder ")]
+        for key in opened[:-3]:
+            del self._found[key]
+        return encoder
 
     @property
     def _store(self) -> "EmbeddingStore | None":
@@ -257,7 +275,9 @@ class Laboratory:
 
         return EmbeddingStore() if self.request.cache else None
 
-    def _measure(self, plan: Plan, wanted: Wanted, key: Key) -> Iterator[tuple[Key, Result, float]]:
+    def _measure(
+        self, plan: PaperPlan, wanted: Wanted, key: Key
+    ) -> Iterator[tuple[Key, Result, float]]:
         """Fit, or load what was learnt, and measure on one encoder; at home first."""
         dataset, spelling, shots, seed, on = wanted
         world = self._world(plan, dataset, shots, seed)
@@ -295,7 +315,7 @@ class Laboratory:
             return None  # gone or damaged: learnt again, with the same result
 
 
-def _results(fitted: Fitted, draw: Draw, plan: Plan, *, at_home: bool = True) -> Result:
+def _results(fitted: Fitted, draw: Draw, plan: PaperPlan, *, at_home: bool = True) -> Result:
     from promptboost.evaluation.paper.scene import by_round, repeated_share, rounds_of, shown
 
     measured = figures(fitted, draw, learnt_there=at_home)
@@ -404,7 +424,7 @@ def _opened(name: str, device: str | None) -> Encoder:
         raise EncoderError(f"{name} cannot be loaded: {error}") from error
 
 
-def _home(plan: Plan, method: Method, on: str) -> str:
+def _home(plan: PaperPlan, method: Method, on: str) -> str:
     """Return where a method learns; what does not is at home wherever it is measured."""
     return plan.source if method.learns else on
 

@@ -20,7 +20,7 @@ from promptboost.evaluation.paper.experiment import (
     find_data,
     find_sentences,
 )
-from promptboost.evaluation.paper.plans import Plan
+from promptboost.evaluation.paper.plans import PaperPlan
 
 _PROBED = 8  # images, and texts, by which an encoder's speed is told
 
@@ -77,7 +77,7 @@ class Needs:
         return sum(one.bytes or 0 for one in self.encoders)
 
 
-def tell_needs(plans: Sequence[Plan], request: PaperRequest, *, probe: bool = True) -> Needs:
+def tell_needs(plans: Sequence[PaperPlan], request: PaperRequest, *, probe: bool = True) -> Needs:
     """Count what some plans need; `probe` opens encoders that are here to see how fast they are."""
     cells = {(plan.source, *cell) for plan in plans for cell in plan.cells()}
     fits = {(source, *cell[:4]) for source, *cell in cells if cell[2]}

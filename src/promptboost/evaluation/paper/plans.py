@@ -118,7 +118,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PaperPlan:
     """A table or figure: its numbers, and how they are laid out."""
 
     entry: Entry  # what the paper says of it
@@ -302,12 +302,12 @@ _CROPS = (
 )
 
 
-def _plan(name: str, slots: Iterable[Slot], head: tuple[str, ...], **options: Any) -> Plan:
+def _plan(name: str, slots: Iterable[Slot], head: tuple[str, ...], **options: Any) -> PaperPlan:
     entry = find_entry(name)
-    return Plan(entry, (*entry.sources, VIT_B)[0], tuple(slots), head, **options)
+    return PaperPlan(entry, (*entry.sources, VIT_B)[0], tuple(slots), head, **options)
 
 
-def _tables() -> Iterator[Plan]:
+def _tables() -> Iterator[PaperPlan]:
     text_peers, carried = ("coop", "pez", "llmbo", "proapo", "tpb"), ("coop+eft", "promptsrc+eft")
     shot_head, target_head = ("Shot", "Method"), ("Target model", "Method")
     for name in ("main", "main-shots"):
@@ -352,7 +352,7 @@ def _tables() -> Iterator[Plan]:
     yield _plan("pool-robustness", slots, ("Target",))
 
 
-def _figures() -> Iterator[Plan]:
+def _figures() -> Iterator[PaperPlan]:
     away = ("ViT-L (target)", *_group("ViT-L"))
     slots = [
         Slot((title, TITLES[method]), str(k), method, k, target, members, ELEVEN)
@@ -386,7 +386,7 @@ def _figures() -> Iterator[Plan]:
         yield _plan(name, slots, ("Method",), pair=("beagle", "basset hound"), seeds=(1,))
 
 
-def _all() -> dict[str, Plan]:
+def _all() -> dict[str, PaperPlan]:
     by_name = {plan.name: plan for plan in (*_tables(), *_figures())}
     return {entry.name: by_name[entry.name] for entry in entries()}
 
@@ -395,7 +395,7 @@ def _all() -> dict[str, Plan]:
 PLANS = _all()
 
 
-def find_plan(name: str) -> Plan:
+def find_plan(name: str) -> PaperPlan:
     """Return the plan of a name; raise a SettingError that tells which there are.
 
     Examples

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from promptboost.evaluation.cells import Result
-from promptboost.evaluation.paper.experiment import KEY, Measured, PaperRequest
-from promptboost.evaluation.paper.plans import Plan, Slot
+from promptboost.evaluation.paper.experiment import KEY, PaperRequest, PlanResults
+from promptboost.evaluation.paper.plans import PaperPlan, Slot
 from promptboost.evaluation.paper.published import PublishedNumber, published
 from promptboost.evaluation.summary import Curve, accuracy_figure, mean_and_spread
 from promptboost.files import write_text
@@ -73,9 +73,9 @@ class Number:
 class Sheet:
     """A table or figure with its numbers."""
 
-    plan: Plan
+    plan: PaperPlan
     numbers: tuple[Number, ...]
-    measured: Measured
+    measured: PlanResults
 
     @property
     def columns(self) -> list[str]:
@@ -198,14 +198,14 @@ def _curve(name: str, points: Mapping[int, Number], *, theirs: bool = False) -> 
     )
 
 
-def make_sheet(plan: Plan, measured: Measured) -> Sheet:
+def make_sheet(plan: PaperPlan, measured: PlanResults) -> Sheet:
     """Put the results of a plan into its layout, beside the paper's numbers."""
     known = {one.key: one for one in published(plan.name)}
     return Sheet(plan, tuple(_number(slot, plan, measured, known) for slot in plan.slots), measured)
 
 
 def _number(
-    slot: Slot, plan: Plan, measured: Measured, known: Mapping[Any, PublishedNumber]
+    slot: Slot, plan: PaperPlan, measured: PlanResults, known: Mapping[Any, PublishedNumber]
 ) -> Number:
     seeds = plan.seeds if slot.shots else (0,)
     means: list[float] = []
