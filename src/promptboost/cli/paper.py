@@ -58,8 +58,8 @@ _CHOICE = with_options(
         click.option(
             "--views",
             type=click.IntRange(min=0),
-            help="Crops of each image to draw among. Default: 200, the paper's exposure; 8 with "
-            "--encoder.",
+            help="Crops of each image that a round draws its own among. Default: 32, or as many as a "
+            "round sees; 8 with --encoder.",
         ),
     ]
 )
@@ -285,7 +285,12 @@ def _needs_text(needs: "Needs", plans: "list[PaperPlan]") -> str:
         ]
         for one in needs.encoders
     ]
-    reasons = [text for one in needs.data for text in (one.data, one.sentences) if text]
+    reasons = [
+        text.removeprefix(f"{one.name}: ")
+        for one in needs.data
+        for text in (one.data, one.sentences)
+        if text
+    ]
     lines = [
         f"{title}",
         *([plans[0].at_hand] if plans[0].at_hand else []),
@@ -293,10 +298,10 @@ def _needs_text(needs: "Needs", plans: "list[PaperPlan]") -> str:
         f"methods  {', '.join(needs.methods)}",
         f"shots    {', '.join(map(str, needs.shots))}",
         f"draws    {', '.join(map(str, needs.seeds))}",
-        f"views    {needs.views} of each image",
+        f"views    {needs.views} of each image at most",
         f"fits     {needs.fits:,}, in {needs.cells:,} cells, of which {needs.kept:,} are there",
         f"time     {_time(needs)}",
-        f"disk     {human_bytes(needs.bytes)} of embeddings, in the store's own format less",
+        f"disk     {human_bytes(needs.bytes)} of embeddings",
         "",
         table(["data set", "images", "classes", "images are", "sentences are"], data),
         "",

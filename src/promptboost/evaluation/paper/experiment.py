@@ -90,17 +90,21 @@ class PaperRequest:
     data: Path | None = None  # holds a folder for each data set
     pools: Path | None = None  # holds a file or folder of sentences for each data set
     choice: PaperChoice = field(default_factory=PaperChoice)
-    views: int | None = None  # crops of an image; None is as in the paper, or the default elsewhere
+    views: int | None = None  # crops of an image; None for as many as the experiment asks for
     cache: bool = True
     progress: bool = True
     device: str | None = None
 
-    @property
-    def n_views(self) -> int:
-        """Crops of an image to draw among."""
+    def views_for(self, spelling: str) -> int:
+        """Return how many crops of an image a method draws among."""
+        method = make_method(spelling)
+        if not method.learns:
+            return 0
         if self.views is not None:
             return self.views
-        return FitConfig().views if self.choice.encoder else VIEWS
+        if self.choice.encoder:
+            return FitConfig().views
+        return max(VIEWS, getattr(method, "views_per_round", 0) or 0)
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,7 @@ class Laboratory:
             say(f"{self.book.damaged} damaged lines in {request.out / CELLS} left aside")
         self._found: dict[str, Any] = {}
         self._failed: dict[str, PromptBoostError] = {}
-        self._worlds: dict[tuple[str, int, int, str, tuple[str, ...]], World] = {}
+        self._worlds: dict[tuple[object, ...], World] = {}
         self._digests: dict[tuple[str, int, int, tuple[str, ...]], tuple[str, str]] = {}
         self._sources: dict[str, tuple[Any, Any]] = {}  # data and pool
 
@@ -186,7 +190,7 @@ class Laboratory:
             "weights": home.fingerprint,
             "on_weights": target.fingerprint,
             "code": code_of(type(method)),
-            "views": self.request.n_views if method.learns else 0,
+            "views": self.request.views_for(spelling),
             "classes": "+".join(plan.pair or ()),
         }
 
@@ -194,7 +198,7 @@ class Laboratory:
         """Return the digests of a draw and of the prompts; of what does not learn, of the test images."""
         pair = plan.pair or ()
         if (dataset, shots, seed, pair) not in self._digests:
-            world = self._world(plan, dataset, shots, seed)
+            world = self._world(plan, dataset, shots, seed, 0)
             task = world.task(*_draw(shots, seed))
             parts = ([task.learn] if shots else []) + [task.held_out]
             whole = hashlib.blake2b(digest_size=16)
@@ -203,13 +207,13 @@ class Laboratory:
             self._digests[dataset, shots, seed, pair] = whole.hexdigest(), world.pool.fingerprint
         return self._digests[dataset, shots, seed, pair]
 
-    def _world(self, plan: PaperPlan, dataset: str, shots: int, seed: int) -> World:
+    def _world(self, plan: PaperPlan, dataset: str, shots: int, seed: int, views: int) -> World:
         """Return one draw of one data set; few of them at a time, for the room their rows take."""
-        name = dataset, shots, seed, plan.source, plan.pair or ()
+        name = dataset, shots, seed, views, plan.source, plan.pair or ()
         if name not in self._worlds:
             source, prompts = self._place(dataset)
             k, draw = _draw(shots, seed)
-            words = FitConfig(prompts=prompts, views=self.request.n_views)
+            words = FitConfig(prompts=prompts, views=views)
             request = CompareRequest(
                 *(source, self.request.out, ("tpb",), (k,), (draw,), plan.source),
                 words=words,
@@ -280,7 +284,7 @@ class Laboratory:
     ) -> Iterator[tuple[Key, Result, float]]:
         """Fit, or load what was learnt, and measure on one encoder; at home first."""
         dataset, spelling, shots, seed, on = wanted
-        world = self._world(plan, dataset, shots, seed)
+        world = self._world(plan, dataset, shots, seed, self.request.views_for(spelling))
         cell = Cell(spelling, make_method(spelling), *_draw(shots, seed))
         draw = world.draw(cell.shots, cell.seed)
         home, target = self._encoder(_home(plan, cell.method, on)), self._encoder(on)

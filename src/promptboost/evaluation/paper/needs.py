@@ -33,6 +33,7 @@ class DataNeed:
     images: int | None  # None where that is not known
     test_images: int | None
     classes: int | None
+    held_apart: int | None = None  # test images that are never learnt from
     data: str = ""  # why the images are not there, or nothing
     sentences: str = ""  # why the sentences are not there, or nothing
     prompts: int | None = None  # of all classes
@@ -92,7 +93,7 @@ def tell_needs(plans: Sequence[PaperPlan], request: PaperRequest, *, probe: bool
         tuple(dict.fromkeys(name for plan in plans for name in plan.methods)),
         tuple(sorted({k for plan in plans for k in plan.shots})),
         tuple(sorted({seed for plan in plans for seed in plan.seeds})),
-        request.n_views,
+        max(request.views_for(method) for _, _, method, *_ in cells),
         len(fits),
         len(cells),
         len(there),
@@ -112,10 +113,10 @@ def _kept(request: PaperRequest) -> list[dict[str, Any]]:
 
 def _data_need(name: str, request: PaperRequest) -> DataNeed:
     missing = lacking = ""
-    images = test = classes = prompts = None
+    images = test = classes = apart = prompts = None
     if (benchmark := BENCHMARKS.get(name)) is not None:
         images, test = sum(benchmark.sizes.values()), benchmark.sizes["test"]
-        classes = benchmark.classes
+        classes, apart = benchmark.classes, test
     names: Sequence[str] = ()
     try:
         source = find_data(name, request.data)
@@ -124,7 +125,7 @@ def _data_need(name: str, request: PaperRequest) -> DataNeed:
         if not source.startswith(f"{name}:"):
             whole = load_data(source, check=False)
             names, images = whole.class_names, len(whole)
-            classes, test = len(names), len(whole)
+            classes, test, apart = len(names), len(whole), 0
     except PromptBoostError as error:
         missing = str(error)
     try:
@@ -137,7 +138,7 @@ def _data_need(name: str, request: PaperRequest) -> DataNeed:
             prompts = sum(len(pool.prompts(one)) for one in names)
     except PromptBoostError as error:
         lacking = str(error)
-    return DataNeed(name, images, test, classes, missing, lacking, prompts)
+    return DataNeed(name, images, test, classes, apart, missing, lacking, prompts)
 
 
 def _encoder_need(
@@ -150,12 +151,20 @@ def _encoder_need(
 ) -> EncoderNeed:
     here = [cell for cell in cells if name in (cell[0], cell[-1])]
     tested = {cell[1] for cell in here}
-    draws = {(cell[1], cell[3], cell[4]) for cell in here if cell[0] == name and cell[3]}
     images = sum(data[one].test_images or 0 for one in tested)
-    images += sum(
-        (data[dataset].classes or 0) * shots * (1 + request.n_views) for dataset, shots, _ in draws
-    )
-    texts = sum(data[dataset].prompts or 0 for dataset in {dataset for dataset, _, _ in draws})
+    # Draws by data set and number of crops; an image in several of them is embedded once.
+    draws: dict[tuple[str, int], set[tuple[int, int]]] = {}
+    for source, dataset, method, shots, seed, _ in here:
+        if source == name and shots:
+            draws.setdefault((dataset, request.views_for(method)), set()).add((shots, seed))
+    learnt: dict[str, int] = {}
+    for (dataset, views), drawn in draws.items():
+        need = data[dataset]
+        number = (need.classes or 0) * sum(shots for shots, _ in drawn)
+        number = min(number, (need.images or number) - (need.held_apart or 0))
+        learnt[dataset] = max(learnt.get(dataset, 0), number * (1 + views))
+    images += sum(learnt.values())
+    texts = sum(data[dataset].prompts or 0 for dataset in learnt)
     dim = {record.name: record.dim for record in MODELS}.get(name)
     stored = _stored(name) if request.cache else 0
     missing, seconds = "", None

@@ -15,8 +15,8 @@ from promptboost.evaluation.paper.published import AVERAGE, Entry, entries, find
 #: The numbers of shots that the paper measures at, and its draws.
 SHOTS = (1, 2, 4, 8, 16)
 SEEDS = (1, 2, 3)
-#: The paper cuts four new crops of an image in each of fifty rounds.
-VIEWS = 200
+#: Crops of an image that are kept for a round to draw among, unless it sees more.
+VIEWS = 32
 
 ELEVEN = tuple(BENCHMARKS)
 TEN = tuple(name for name in ELEVEN if name != "imagenet")
@@ -297,8 +297,8 @@ def _weak() -> tuple[Slot, ...]:
 
 
 _CROPS = (
-    "The paper's exposure: four new crops of an image in each of fifty rounds. Here a round draws its "
-    "crops among those kept, see --views."
+    "The paper cuts new crops of an image in every round. Here a round draws its crops among those that "
+    "are kept, see --views; a round that sees more has more of them."
 )
 
 
