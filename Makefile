@@ -38,7 +38,7 @@ attack: .venv/dev.stamp
 	touch $@
 
 .venv/dev.stamp: .venv/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet -e '.[clip,offline,pandas,llm,dev]'
+	$(BIN)/python -m pip install --quiet -e '.[clip,offline,pandas,llm,serve,dev]'
 	touch $@
 
 clean:

@@ -4,7 +4,8 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from promptboost.boosting import (
 )
 from promptboost.boosting.composition import class_rows
 from promptboost.boosting.gradient.compose import compose_by_gradient
-from promptboost.boosting.gradient.scale import FACTORS
+from promptboost.boosting.gradient.scale import FACTORS, FoldTexts
 from promptboost.boosting.grid import GridRows
 from promptboost.training.learner import calibrated_logit_scale, learn_residual, settle_scale
 
@@ -32,7 +33,7 @@ SETTINGS = GradientSettings(logit_scale=300.0)
 
 def measure_gradient(
     task: Task, hits: "np.ndarray[tuple[int, int], np.dtype[np.bool_]]", greedy_error: float
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Compose with the default settings, and again until the greedy search's error is reached."""
     pool = GridPool(task.templates, tuple(task.prompts))
     _compose(task.X[: len(task.templates) * 4], task, pool, hits, replace(SETTINGS, sweeps=1))
@@ -62,8 +63,8 @@ def measure_gradient(
     }
 
 
-def measure_fit(task: Task, pool: GridPool) -> dict[str, object]:
-    """Fit with the default settings, part by part; seconds, and those of the processor.
+def measure_fit(task: Task, pool: GridPool) -> dict[str, Any]:
+    """Fit with the default settings, part by part; seconds, those of the processor, and memory.
 
     One composition is one round at a scale that is known, its templates compared included. The whole fit
     begins with the choice of that scale and ends with the residual.
@@ -86,19 +87,44 @@ def measure_fit(task: Task, pool: GridPool) -> dict[str, object]:
             times[f"fit_{clock}"] += seconds
         return result
 
+    folds: list[FoldTexts] = []
+    before = resident_bytes(forget_peak=True)
     settled, why, held_out = timed(
-        "choice_of_scale", lambda: settle_scale(shots, pool, asked, encoder_scale)
+        "choice_of_scale",
+        lambda: settle_scale(shots, pool, asked, encoder_scale, on_folds=folds.append),
     )
     (done,) = timed("composition", lambda: list(boost(shots, pool, settled)))
     timed(
         "calibration", lambda: calibrated_logit_scale(shots, pool, settled, encoder_scale, held_out)
     )
     text = class_rows(done.composition, pool)
-    timed("residual", lambda: learn_residual(shots, pool, text, settled))
+    timed("residual", lambda: learn_residual(shots, pool, text, settled, folds=folds[0]))
+    peak = resident_bytes() - before
     start = time.perf_counter()
     calibrated_logit_scale(shots, pool, replace(settled, gradient=None), encoder_scale, None)
     greedy_s = time.perf_counter() - start
-    return {**times, "scale_choice": why, "greedy_calibration_s": greedy_s}
+    return {
+        **times,
+        "fit_over_composition": times["fit_s"] / times["composition_s"],
+        "fit_cpu_over_composition_cpu": times["fit_cpu_s"] / times["composition_cpu_s"],
+        "fit_peak_extra_bytes": peak,
+        "scale_choice": why,
+        "greedy_calibration_s": greedy_s,
+    }
+
+
+def resident_bytes(*, forget_peak: bool = False) -> int:
+    """Return the most memory that was resident since the peak was forgotten last; 0 where Linux is not.
+
+    Unlike what Python traces, it has the arrays of compiled code and buffers of libraries in it.
+    """
+    try:
+        if forget_peak:
+            Path("/proc/self/clear_refs").write_text("5")
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
 def _until(

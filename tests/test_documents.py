@@ -100,6 +100,27 @@ def test_what_the_page_on_being_sure_shows(here, capsys):
     assert len(answers[0]) == 1
 
 
+def test_the_page_on_editing_shows_images_that_are_there_and_small():
+    page = ROOT / "docs/how-to/edit.md"
+    named = re.findall(r'(?:src|srcset)="([^"]+)"', page.read_text(encoding="utf-8"))
+    assert len(named) == 2
+    for name in named:
+        assert 10_000 < (page.parent / name).stat().st_size < 150_000
+
+
+@pytest.mark.parametrize("page", ["explain", "export"])
+def test_what_the_pages_on_a_fitted_run_show(here, capsys, page):
+    text = (ROOT / f"docs/how-to/{page}.md").read_text(encoding="utf-8")
+    [commands] = blocks("sh", text)
+    for line in commands.splitlines():
+        words = shlex.split(line)[1:]
+        answer = call(capsys, *words, *(["--encoder", FAKE] if words[0] == "fit" else []))
+        assert answer.code == 0, f"{line}\n{answer.err}"
+    for code in blocks("python", text):
+        exec(code, {})
+        assert "rather than" in capsys.readouterr().out
+
+
 def test_targets_in_readme_and_contributing_are_in_the_makefile():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     text = README + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

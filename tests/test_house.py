@@ -28,7 +28,8 @@ ROOMS = (
         "boosting",
         "model",
     ),
-    *("training", "estimator", "methods", "testing", "evaluation", "runs", "report", "cli"),
+    *("training", "estimator", "methods", "testing", "evaluation", "runs", "report"),
+    *("serve", "cli"),
 )
 # Parts of the package itself, which any room may ask for.
 EVERYWHERE = {"__version__"}

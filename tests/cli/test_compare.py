@@ -44,7 +44,8 @@ def test_json_has_every_result(capsys, task):
 def test_all_leaves_out_what_cannot_be_used_and_says_why(capsys, task):
     answer = compare(capsys, task, "--json", "--shots", "1", "--seeds", "1", methods="all")
     methods = {line["method"] for line in json.loads(answer.out)["results"]}
-    assert {"zero-shot", "logistic", "tip-adapter", "promptboost", "tpb"} <= methods
+    assert {"zero-shot", "waffle", "logistic", "tip-adapter", "lp++", "clap"} <= methods
+    assert {"promptboost", "tpb"} <= methods
     assert "promptsrc" not in methods
     noisy = compare(capsys, task, "--shots", "1", "--seeds", "1", methods="all")
     assert "without promptsrc:" in noisy.err

@@ -252,6 +252,7 @@ class TestCheckMethod:
             *("zero-shot", "zero-shot-80", "zero-shot-dataset", "dclip", "cupl", "cupl+templates"),
             *("pool-mean", "proapo?epochs=2&group_epochs=1", "pez?steps=2&tokens=2"),
             *("coop?epochs=2", "logistic", "tip-adapter", "tip-adapter-f", "promptboost"),
+            *("waffle", "lp++", "clap"),
             *("tpb?rounds=2&views_per_round=1", f"{HERE}:NearestMean", f"{HERE}:Majority"),
         ],
     )

@@ -16,9 +16,11 @@ from promptboost.methods.sentence_means import ZeroShot
 from promptboost.methods.tip_adapter import (
     ALPHAS,
     BETAS,
+    EPOCHS,
     Cache,
     CacheClassifier,
     TipAdapter,
+    choose_epoch,
     choose_weights,
     gradient,
     tune,
@@ -257,6 +259,63 @@ def test_the_seed_decides():
     one, same, other = (fitted_on(shots, tuned=True, seed=s).cache.keys for s in (1, 1, 2))
     np.testing.assert_array_equal(one, same)
     assert np.abs(one - other).max() > 0
+
+
+# The epoch
+
+
+def loss_aside(start, views, text, epoch, folds):
+    """Log loss of images by a tuned cache of the others, at the best loudness, written plainly."""
+    number = np.array(
+        [int((start.labels[:i] == label).sum()) for i, label in enumerate(start.labels)]
+    )
+    logits = np.array(views[:, 0] @ text.T)
+    for part in range(folds):
+        rest = number % folds != part
+        cache = Cache(
+            start.keys[rest],
+            start.labels[rest],
+            start.n_classes,
+            start.alpha * folds / (folds - 1),
+            start.beta,
+        )
+        cache = tune(cache, views[rest], text, last=epoch, step=0.01)
+        rows = views[~rest, 0]
+        logits[~rest] += cache.scores(rows)
+    return min(log_losses(loud * logits, start.labels).mean() for loud in np.geomspace(0.1, 10, 9))
+
+
+@pytest.mark.parametrize(("shots", "ends_early"), [(2, True), (4, False)])
+def test_the_epoch_is_the_best_on_images_set_aside(shots, ends_early):
+    task = clip_like(n_classes=5, shots=shots, dim=16, seed=3)
+    text = task.templates[:, 0] * np.float32(20)
+    views = np.concatenate([task.images[:, None], task.views], axis=1)
+    start = Cache(unit_rows(views.mean(axis=1)), task.labels, 5, alpha=4.0)
+    chosen = choose_epoch(start, views, text, step=0.01)
+    losses = [loss_aside(start, views, text, e, min(shots, 3)) for e in range(1, EPOCHS + 1)]
+    assert losses[chosen - 1] == pytest.approx(min(losses), rel=1e-5)
+    assert min(losses) < 0.999 * max(losses)  # else any would have been right
+    assert (chosen < EPOCHS) == ends_early
+
+
+def test_an_epoch_on_the_way_is_that_of_the_whole_path():
+    task = clip_like(n_classes=3, shots=4, dim=16)
+    text = task.templates[:, 0] * np.float32(20)
+    start = Cache(task.images, task.labels, 3)
+    ends = [tune(start, task.images[:, None], text, last=last).keys for last in (3, EPOCHS, None)]
+    assert np.abs(ends[0] - ends[1]).max() > 0
+    np.testing.assert_array_equal(ends[1], ends[2])
+
+
+def test_one_image_a_class_is_tuned_to_the_end_and_what_is_given_is_not_chosen():
+    one = fitted_on(shots_of(1), tuned=True).cache.keys
+    np.testing.assert_array_equal(one, fitted_on(shots_of(1), tuned=True, epochs=20).cache.keys)
+    shots = shots_of(4, misnamed=True)
+    views, text = shots.images.views(ENCODER), fitted_on(shots).rows * ENCODER.logit_scale
+    start = fitted_on(shots, tuned=True, epochs=1).cache
+    start = replace(start, keys=unit_rows(views.mean(axis=1)))
+    chosen = tune(start, views, text, last=choose_epoch(start, views, text))
+    np.testing.assert_allclose(fitted_on(shots, tuned=True).cache.keys, chosen.keys, atol=1e-6)
 
 
 # One method among others

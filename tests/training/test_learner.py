@@ -10,7 +10,12 @@ from hypothesis.extra.numpy import arrays
 
 from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots, boost
 from promptboost.boosting.composition import scores_of
-from promptboost.boosting.gradient.scale import FACTORS, calibrated_scale, choose_scale
+from promptboost.boosting.gradient.scale import (
+    FACTORS,
+    calibrated_scale,
+    choose_scale,
+    fold_texts,
+)
 from promptboost.boosting.grid import side_by_side
 from promptboost.data.memory import holds_images
 from promptboost.encoders.fake import FakeEncoder
@@ -21,7 +26,7 @@ from promptboost.pool import build_pool
 from promptboost.testing import clip_like
 from promptboost.training import PoolTexts, fit_ensemble
 from promptboost.training.examples import RowSpace
-from promptboost.training.learner import calibrated_logit_scale, settle_scale
+from promptboost.training.learner import calibrated_logit_scale, learn_residual, settle_scale
 
 NAMES = ("ant", "bee", "cow", "dog", "eel")
 
@@ -286,6 +291,25 @@ def test_another_gradient_fit_is_not_continued(problem, change, named):
     part = problem.fit(rounds=1, **OPEN)
     with pytest.raises(SettingError, match=f"cannot continue.*{named}"):
         problem.fit(rounds=2, resume=part, **OPEN | change)
+
+
+def test_texts_of_folds_are_the_same_whether_composed_to_choose_the_scale_or_later(problem):
+    asked = BoostSettings(views_per_round=3, gradient=OPEN["gradient"])
+    folds = []
+    settled, _, _ = settle_scale(problem.shots, problem.pool, asked, 20.0, on_folds=folds.append)
+    later = fold_texts(problem.shots, problem.pool, settled.gradient, views=3)
+    assert len(folds) == 1
+    assert np.array_equal(folds[0].fold, later.fold)
+    assert np.array_equal(folds[0].rows, later.rows)
+    text = problem.pool.templates[:, 0] / np.float32(2**14)
+    known, composed = (
+        learn_residual(problem.shots, problem.pool, text, settled, folds=given)
+        for given in (folds[0], None)
+    )
+    assert np.array_equal(known.weights, composed.weights)
+    assert known.losses == composed.losses
+    settle_scale(problem.shots, problem.pool, settled, 20.0, on_folds=folds.append)
+    assert len(folds) == 1, "nothing is chosen, so nothing is composed"
 
 
 def test_greedy_settings_and_given_scales_are_left_alone(problem):

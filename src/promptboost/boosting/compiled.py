@@ -3,21 +3,22 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from promptboost.boosting.grid import GridRows
+from promptboost.boosting.grid import COSINE_UNIT, GridRows
 from promptboost.threads import set_threads as set_threads  # it was here first
 from promptboost.threads import thread_count
 
 Integers = NDArray[np.int64]
 Cosines = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Flags = NDArray[np.bool_]
 
-Float = TypeVar("Float", np.float32, np.float64)
+Float = TypeVar("Float", bound=np.floating[Any])
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -88,25 +89,10 @@ def column(X: GridRows, t: GridRows, out: Cosines) -> None:
     some_cosines(X, t, 0, X.shape[0], out)
 
 
-@compiled
-def nearest(X: GridRows, T: GridRows, out: Cosines) -> None:
-    """Fill ``out[i]`` with the class whose single prompt ``T[k]`` is nearest to row i (ties: lowest k)."""
-    best = np.empty(64, np.int64)
-    for start in range(0, X.shape[0], 64):
-        stop = min(start + 64, X.shape[0])
-        best[:] = -(2**40)
-        for k in range(T.shape[0]):
-            for i in range(start, stop):
-                c = dot(X[i], T[k])
-                if c > best[i - start]:
-                    best[i - start] = c
-                    out[i] = k
-
-
 # Below this many multiplications a second thread costs more than it brings.
 WORTH_A_THREAD = 20_000_000
-# Rows that one thread multiplies at a time: not a share of all, so that no sum depends on their number.
-_ROWS_AT_ONCE = 1024
+# Rows that are multiplied while they are in cache.
+_BLOCK = 64
 
 
 class _Threads:
@@ -184,8 +170,8 @@ def _fill_block(
 
 @compiled
 def _fill(A: NDArray[Float], X: NDArray[Float], start: int, stop: int, out: NDArray[Float]) -> None:
-    for first in range(start, stop, 64):
-        _fill_block(A, X, first, min(first + 64, stop), out)
+    for first in range(start, stop, _BLOCK):
+        _fill_block(A, X, first, min(first + _BLOCK, stop), out)
 
 
 def multiply(A: NDArray[Float], X: NDArray[Float]) -> NDArray[Float]:
@@ -199,5 +185,52 @@ def multiply(A: NDArray[Float], X: NDArray[Float]) -> NDArray[Float]:
     def fill(rows: slice) -> None:
         _fill(A, X, rows.start, rows.stop, out)
 
-    in_threads(fill, len(X), A.size * len(X), chunk=_ROWS_AT_ONCE)
+    # Eight parts or so of whole blocks, whatever the number of threads: no sum depends on it.
+    blocks = -(-len(X) // (8 * _BLOCK))
+    in_threads(fill, len(X), A.size * len(X), chunk=blocks * _BLOCK)
     return out
+
+
+@compiled
+def is_nearest(X: GridRows, T: GridRows, i: int, k: int) -> bool:
+    """Return whether of all prompts ``T`` it is number k that is nearest to row i (ties: the lowest)."""
+    mine = dot(X[i], T[k])
+    for other in range(T.shape[0]):
+        c = dot(X[i], T[other])
+        if c > mine or (c == mine and other < k):
+            return False
+    return True
+
+
+@compiled
+def fill_hits(X: GridRows, T: GridRows, y: Integers, out: Flags) -> None:
+    """Fill ``out[t, i]`` with whether of the prompts ``T[t]`` that of its class is the nearest to row i.
+
+    Most rows are decided by products in single precision, which are faster. Those that differ by no more
+    than their rounding are made again as whole numbers.
+    """
+    number, K, dim = T.shape
+    prompts = T.astype(np.float32).reshape(number * K, dim)
+    rows, best = np.empty((_BLOCK, dim), np.float32), np.empty(_BLOCK, np.float32)
+    cosines = np.empty((number * K, _BLOCK), np.float32)
+    # A sum of D products is off by D roundings at most, each of 2**-24 of all; two sums are compared.
+    doubt = np.float32(2 * (dim + 2) * 2.0**-24 * COSINE_UNIT)
+    for start in range(0, X.shape[0], _BLOCK):
+        count = min(_BLOCK, X.shape[0] - start)
+        for j in range(count):
+            for d in range(dim):
+                rows[j, d] = np.float32(X[start + j, d])
+        _fill_block(prompts, rows, 0, count, cosines)
+        for t in range(number):
+            some = cosines[t * K : (t + 1) * K]
+            best[:] = -np.inf
+            for k in range(K):
+                for j in range(count):
+                    others = some[k, j] if y[start + j] != k else -np.inf
+                    best[j] = max(best[j], others)
+            for j in range(count):
+                ahead = some[y[start + j], j] - best[j]
+                if abs(ahead) > doubt:
+                    out[t, start + j] = ahead > 0
+                else:
+                    out[t, start + j] = is_nearest(X, T[t], start + j, y[start + j])

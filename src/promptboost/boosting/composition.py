@@ -6,13 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting.compiled import in_threads, multiply, nearest
+from promptboost.boosting.compiled import fill_hits, in_threads, multiply
 from promptboost.boosting.greedy.search import Effort
 from promptboost.boosting.grid import COSINE_UNIT, GridRows, block_of, from_grid
 from promptboost.boosting.problem import GridPool
 
 # Rows whose numbers stand in memory as floats at once.
 _ROWS = 4096
+# Templates that one thread looks at, so that they share the work of reading rows.
+_TEMPLATES = 4
 
 
 @dataclass(frozen=True)
@@ -131,9 +133,13 @@ def class_rows(weak: Composition, pool: GridPool) -> NDArray[np.float32]:
 
 def log_losses(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return each row's log loss: minus the logarithm of the probability of its label."""
-    highest = logits.max(axis=1)
-    total = highest + np.log(np.exp(logits - highest[:, None]).sum(axis=1))
-    return np.asarray(total - logits[np.arange(len(labels)), labels], dtype=np.float64)
+    losses = np.empty(len(labels))
+    for start in range(0, len(labels), _ROWS):
+        some, own = logits[start : start + _ROWS], labels[start : start + _ROWS]
+        highest = some.max(axis=1)
+        total = highest + np.log(np.exp(some - highest[:, None]).sum(axis=1))
+        losses[start : start + _ROWS] = total - some[np.arange(len(own)), own]
+    return losses
 
 
 def template_hits(X: GridRows, y: NDArray[np.int64], templates: GridRows) -> NDArray[np.bool_]:
@@ -144,16 +150,15 @@ def template_hits(X: GridRows, y: NDArray[np.int64], templates: GridRows) -> NDA
     """
     number, dim = templates.shape[1], X.shape[1]
     parts = parts_of(len(X), templates.shape[2] // dim)
-    winners = np.empty((number, len(X)), dtype=np.int32)
+    hits = np.empty((number, len(X)), dtype=np.bool_)
 
     def fill(part: slice) -> None:
-        for j in range(part.start, part.stop):
-            filled = np.ascontiguousarray(templates[:, j])
-            for e, rows in enumerate(parts):
-                nearest(X[rows], block_of(filled, e, dim), winners[j, rows])
+        filled = np.ascontiguousarray(templates[:, part].transpose(1, 0, 2))
+        for e, rows in enumerate(parts):
+            fill_hits(X[rows], block_of(filled, e, dim), y[rows], hits[part, rows])
 
-    in_threads(fill, number, X.size * len(templates) * number)
-    return np.ascontiguousarray((winners == y).T)
+    in_threads(fill, number, X.size * len(templates) * number, chunk=_TEMPLATES)
+    return np.ascontiguousarray(hits.T)
 
 
 def pick_template(

@@ -24,6 +24,7 @@ _COMMANDS = {
     "explain": "Tell why images are answered as they are, sentence by sentence.",
     "show": "Read what was learnt.",
     "edit": "Edit the sentences of a run into a new run, and see what that does.",
+    "workbench": "Edit a run in the browser, and see at once what each edit does.",
     "diff": "Compare the sentences of two runs.",
     "issues": "List images to look at: wrong labels, copies, outliers.",
     "evaluate": "Measure a run on other labelled images.",
@@ -35,6 +36,7 @@ _COMMANDS = {
     "compare": "Compare methods on the same images and draws.",
     "paper": "Run the paper's tables and figures, and see its numbers beside yours.",
     "pool": "Check, join and read files of sentences about classes.",
+    "serve": "Answer over HTTP: predictions, sentences, metrics.",
     "report": "Write the report and the model card of a run again.",
     "models": "List encoders and the name to type for each.",
     "data": "Check the benchmarks of the papers: what is there, what is missing.",
@@ -70,6 +72,8 @@ Exit codes
 \b
 Environment
   PROMPTBOOST_CACHE  folder of the embedding store
+  PROMPTBOOST_STATE  folder of edits in the workbench that are not saved yet
+  PROMPTBOOST_TOKEN  what clients of promptboost serve have to show
   PROMPTBOOST_DEBUG  1 shows where in the code an error comes from, as --debug does
 """
 

@@ -104,6 +104,11 @@ class BadImage:
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
 
+    @property
+    def too_large(self) -> bool:
+        """Whether a smaller copy of it could be used."""
+        return self.reason.startswith("too large")
+
 
 class ImageError(DataError):
     """One image cannot be opened; ``bad`` says which and why."""
@@ -117,12 +122,19 @@ class _UnusableError(Exception):
     """A reason found here rather than by Pillow."""
 
 
-def read_image(source: ImageSource, name: str = "image", *, at_least: int | None = None) -> "Image":
+def read_image(
+    source: ImageSource,
+    name: str = "image",
+    *,
+    at_least: int | None = None,
+    most: int | None = None,
+) -> "Image":
     """Open an image as RGB, the right way up, on white, first frame only; or raise ImageError.
 
     `source` is a file, the bytes of one, or an image in memory, and `name` what errors call it. With
     `at_least`, a large image may be read smaller by a whole factor, as long as its shorter side keeps
-    so many pixels: a JPEG is then decoded several times faster.
+    so many pixels: a JPEG is then decoded several times faster. `most` is how many bytes of memory
+    decoding may take, however large the file is.
 
     Examples
     --------
@@ -134,14 +146,14 @@ def read_image(source: ImageSource, name: str = "image", *, at_least: int | None
     # Pillow's plugins raise nearly any type of exception on damaged bytes, so all are caught.
     try:
         with quiet_pillow():
-            image = _opened(source)
+            image = _opened(source, most)
             _check_size(image)
             full_size = image.size
             if at_least is not None:
                 factor = max(1, min(image.size) // at_least)
                 image.draft(None, (image.width // factor, image.height // factor))
             factor = 1 if at_least is None else max(1, min(image.size) // at_least)
-            with _decoded(image, source, full_size, factor):
+            with _decoded(image, source, full_size, factor, most):
                 return _as_rgb(_upright(image), factor)
     except Exception as error:
         raise ImageError(BadImage(name, reason_for(error, source, name))) from error
@@ -245,7 +257,7 @@ def _has_both_ends(file: Path) -> bool:
     return any(first.startswith(begin) and last.endswith(end) for begin, end in _ENDS)
 
 
-def _opened(source: ImageSource) -> "Image":
+def _opened(source: ImageSource, most: int | None = None) -> "Image":
     from PIL import Image
 
     if isinstance(source, Image.Image):
@@ -254,7 +266,7 @@ def _opened(source: ImageSource) -> "Image":
     if not data:
         raise _UnusableError("the file is empty")
     if data.startswith(_ICONS):
-        _check_icon(data)
+        _check_icon(data, most)
     return Image.open(io.BytesIO(data), formats=_known_formats())
 
 
@@ -305,18 +317,23 @@ def _check_size(image: "Image") -> None:
 
 @contextmanager
 def _decoded(
-    image: "Image", source: ImageSource, full_size: tuple[int, int], factor: int | None = None
+    image: "Image",
+    source: ImageSource,
+    full_size: tuple[int, int],
+    factor: int | None = None,
+    most: int | None = None,
 ) -> Iterator[None]:
     """Decode an image if it may take the memory; large ones one after the other.
 
-    `factor` is by how much what is made of it will be smaller; None if nothing is.
+    `factor` is by how much what is made of it will be smaller; None if nothing is. `most` is how many
+    bytes it may take, whatever the size of its file.
     """
     stream = getattr(image, "fp", None)  # None once it is decoded, or if it never was in a file
     needed = 0
     if stream is not None:
         needed = _memory(image, full_size)
         needed += 0 if factor is None else 4 * image.width * image.height // factor**2
-        _check_memory(image, full_size, needed, _size_of(stream))
+        _check_memory(image, full_size, needed, _size_of(stream), most)
     with _large_images if needed > _LARGE else nullcontext():
         if image.tell() != 0:
             image.seek(0)
@@ -331,12 +348,19 @@ def _size_of(stream: Any) -> int:
     return size
 
 
-def _check_memory(image: "Image", full_size: tuple[int, int], needed: int, file_size: int) -> None:
+def _check_memory(
+    image: "Image",
+    full_size: tuple[int, int],
+    needed: int,
+    file_size: int,
+    most: int | None = None,
+) -> None:
     """Raise if decoding takes far more memory than the file is worth."""
     width, height = full_size
     if image.format == "PNG" and file_size * _DEFLATE < width * height // 8:
         raise _UnusableError("cut off or damaged (it has fewer bytes than its size needs)")
-    if needed > max(MAX_DECODED, MAX_GROWTH * file_size):
+    allowed = max(MAX_DECODED, MAX_GROWTH * file_size)
+    if needed > (allowed if most is None else min(allowed, most)):
         raise _UnusableError(
             f"too large: {width} × {height} pixels ({image.mode}) take "
             f"{needed / 2**20:,.0f} MiB decoded, from a file of {file_size / 2**10:,.0f} KiB; "
@@ -359,7 +383,7 @@ def _memory(image: "Image", full_size: tuple[int, int]) -> int:
     return needed
 
 
-def _check_icon(data: bytes) -> None:
+def _check_icon(data: bytes, most: int | None) -> None:
     """Raise if an icon holds an image that is too large: Pillow decodes it when it opens the icon."""
     from PIL import Image
 
@@ -371,7 +395,7 @@ def _check_icon(data: bytes) -> None:
             image = Image.open(io.BytesIO(data[start:]), formats=("PNG", "JPEG2000"))
             # It is decoded, made RGBA, and perhaps made to fit.
             needed = _memory(image, image.size) + 8 * image.width * image.height
-            _check_memory(image, image.size, needed, len(data))
+            _check_memory(image, image.size, needed, len(data), most)
 
 
 def _as_rgb(image: "Image", factor: int) -> "Image":

@@ -1,6 +1,6 @@
 """What each sentence does to the answers for many images: which help, which harm, which never matter."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from promptboost.evaluation.measures import Indices
 from promptboost.model.ensemble import PromptEnsemble
-from promptboost.model.scores import SentenceScores, best_of_others
+from promptboost.model.scores import SentenceScores
 
 #: Sentences named for each confusion.
 _BLAMED = 3
@@ -71,11 +71,16 @@ class Blame:
 
 
 def sentence_influences(
-    scores: SentenceScores, ensemble: PromptEnsemble, labels: Indices
+    scores: SentenceScores,
+    ensemble: PromptEnsemble,
+    labels: Indices,
+    originals: Mapping[str, str] | None = None,
 ) -> list[Influence]:
     """Take out each sentence by itself, exactly; those whose loss mends most come first.
 
-    Only the score of one class changes each time, so nothing else is computed again.
+    Only the score of one class changes each time, so nothing else is computed again. `labels` are numbers
+    of the text's classes, −1 for an image that does not count; `originals` are as for
+    :meth:`~promptboost.model.scores.SentenceScores.logits`.
 
     Examples
     --------
@@ -88,19 +93,39 @@ def sentence_influences(
     >>> first.prompt, first.gain
     ('a pet', 1)
     """
-    logits = scores.logits(ensemble)
-    answers = logits.argmax(axis=1)
+    found = [item for part in each_influence(scores, ensemble, labels, originals) for item in part]
+    return sorted(found, key=lambda item: (-item.gain, item.changed, item.class_name, item.prompt))
+
+
+def each_influence(
+    scores: SentenceScores,
+    ensemble: PromptEnsemble,
+    labels: Indices,
+    originals: Mapping[str, str] | None = None,
+) -> Iterator[list[Influence]]:
+    """Yield the influences of :func:`sentence_influences` class by class, in the order of the text."""
+    if any(key.lead is not None for key in scores.class_keys(ensemble, originals)):
+        # A class that was added by words alone is kept in balance: any sentence of another moves it.
+        yield from _each_anew(scores, ensemble, labels, originals)
+        return
+    best, answers, second, next_one = scores.two_best(ensemble, originals)
+    counted = labels >= 0
     right = answers == labels
-    found: list[Influence] = []
     for place, name in enumerate(ensemble.class_names):
-        best, other = best_of_others(logits, place)
+        first = answers == place
+        rival, other = np.where(first, second, best), np.where(first, next_one, answers)
+        known = name if originals is None else originals.get(name)
+        logit = scores.class_score(ensemble.prompts(name)) * scores.factor
+        if known is not None:
+            logit += scores.rest(known)
+        found = []
         for prompt, weight, change in _without_each(scores, ensemble, name):
             if change is None:
                 found.append(Influence(name, prompt, weight, removable=False))
                 continue
-            less = logits[:, place] + scores.factor * change
+            less = logit + scores.factor * change
             # Of equals the first class wins, as everywhere.
-            wins = (less > best) | ((less == best) & (place < other))
+            wins = (less > rival) | ((less == rival) & (place < other))
             after = np.where(wins, place, other)
             now = after == labels
             found.append(
@@ -110,10 +135,35 @@ def sentence_influences(
                     weight,
                     mended=int((now & ~right).sum()),
                     broken=int((right & ~now).sum()),
-                    changed=int((after != answers).sum()),
+                    changed=int(((after != answers) & counted).sum()),
                 )
             )
-    return sorted(found, key=lambda item: (-item.gain, item.changed, item.class_name, item.prompt))
+        yield found
+
+
+def _each_anew(
+    scores: SentenceScores,
+    ensemble: PromptEnsemble,
+    labels: Indices,
+    originals: Mapping[str, str] | None,
+) -> Iterator[list[Influence]]:
+    """Yield the same by asking the text without each sentence for its answers."""
+    for name in ensemble.class_names:
+        found = []
+        for prompt, weight, change in _without_each(scores, ensemble, name):
+            if change is None:
+                found.append(Influence(name, prompt, weight, removable=False))
+                continue
+            before = scores.answers(ensemble, originals)
+            after = scores.answers(ensemble.remove(prompt, name), originals)
+            mended, broken = (
+                (after == labels) & (before != labels),
+                (before == labels) & (after != labels),
+            )
+            changed = (after != before) & (labels >= 0)
+            counts = (int(those.sum()) for those in (mended, broken, changed))
+            found.append(Influence(name, prompt, weight, True, *counts))
+        yield found
 
 
 def _without_each(
@@ -123,7 +173,7 @@ def _without_each(
     banks = [item.banks[name] for item in ensemble.rounds]
     sizes = [sum(bank.values()) for bank in banks]
     means = [
-        scores.class_score({text: copies / size for text, copies in bank.items()})
+        scores.mean_score({text: copies / size for text, copies in bank.items()})
         for bank, size in zip(banks, sizes, strict=True)
     ]
     for prompt, weight in ensemble.prompts(name).items():
@@ -145,6 +195,7 @@ def confusion_blame(
     labels: Indices,
     *,
     most: int | None = None,
+    originals: Mapping[str, str] | None = None,
 ) -> list[Blame]:
     """Return which sentences are responsible for which confusion, the most frequent first.
 
@@ -152,13 +203,16 @@ def confusion_blame(
     against the right one, in the mean over the images of that confusion.
     """
     names = ensemble.class_names
-    answers = scores.logits(ensemble).argmax(axis=1)
-    wrong = np.flatnonzero(answers != labels)
+    answers = scores.answers(ensemble, originals)
+    wrong = np.flatnonzero((answers != labels) & (labels >= 0))
     pairs: dict[tuple[int, int], list[int]] = {}
     for image in wrong.tolist():
         pairs.setdefault((int(labels[image]), int(answers[image])), []).append(image)
     ranked = sorted(pairs.items(), key=lambda item: (-len(item[1]), item[0]))[:most]
-    return [_blame(scores, ensemble, names[a], names[b], images) for (a, b), images in ranked]
+    known = dict(zip(names, names, strict=True)) if originals is None else originals
+    return [
+        _blame(scores, ensemble, names[a], names[b], images, known) for (a, b), images in ranked
+    ]
 
 
 def _blame(
@@ -167,10 +221,11 @@ def _blame(
     true: str,
     answered: str,
     images: Sequence[int],
+    known: Mapping[str, str],
 ) -> Blame:
-    each = list(images)
+    each = np.array(images, dtype=np.intp)
     shares = {name: ensemble.prompts(name) for name in (answered, true)}
-    middle = np.mean([scores.class_score(share)[each] for share in shares.values()], axis=0)
+    middle = np.mean([scores.class_score(share, each) for share in shares.values()], axis=0)
     parts = [
         (
             name,
@@ -181,5 +236,9 @@ def _blame(
         for text, weight in shares[name].items()
     ]
     parts.sort(key=lambda part: -part[2])
-    residual = float((scores.rest(answered)[each] - scores.rest(true)[each]).mean())
+    rest = [
+        scores.rest(known[name])[each] if name in known else np.zeros(len(each))
+        for name in (answered, true)
+    ]
+    residual = float((rest[0] - rest[1]).mean())
     return Blame(true, answered, len(each), tuple(parts[:_BLAMED]), residual)

@@ -28,6 +28,14 @@ def filled(templates: Sequence[str], class_names: Sequence[str]) -> tuple[Bank, 
     return tuple({fill(t, name): 1.0 for t in templates} for name in class_names)
 
 
+def logit_slopes(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the slope of each row's log loss for its logits: softmax minus one for the label."""
+    slopes = np.exp(logits - logits.max(axis=1, keepdims=True))
+    slopes /= slopes.sum(axis=1, keepdims=True)
+    slopes[np.arange(len(labels)), labels] -= 1
+    return np.asarray(slopes)
+
+
 @dataclass(frozen=True)
 class LinearClassifier(Fitted):
     """A row and an intercept for each class.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting import BoostSettings, GridPool, Shots
+from promptboost.boosting.gradient.scale import FoldTexts
 from promptboost.boosting.grid import side_by_side
 from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
@@ -30,7 +31,7 @@ from promptboost.model import LearntOn, LinearHead, PromptEnsemble, VotingHead
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import of_sources
 from promptboost.training import OnRound, PoolTexts, boost_settings, fit_ensemble
-from promptboost.training.learner import head_with_residual
+from promptboost.training.learner import OnFolds, head_with_residual
 
 if TYPE_CHECKING:
     from promptboost.encoders.store import EmbeddingStore
@@ -87,7 +88,9 @@ class Boosting(BoostConfig, Method):
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
         """Boost, and add what the words leave over."""
-        ensemble, origin = self.ensemble(shots, pool, encoder), self.origin(shots, encoder)
+        folds: list[FoldTexts] = []
+        ensemble = self.ensemble(shots, pool, encoder, on_folds=folds.append)
+        origin = self.origin(shots, encoder)
         text = self.classifier(ensemble, origin)
         if not self.residual or self.algorithm == "samme":
             return text
@@ -96,7 +99,9 @@ class Boosting(BoostConfig, Method):
         every = [encoder, *self.further(encoder)]
         learnt, settings = self._learnt(shots, every)
         grid = _joined(of_sources(pool, self.sources), every)
-        _, residual = head_with_residual(head, ensemble, learnt, grid, settings)
+        _, residual = head_with_residual(
+            head, ensemble, learnt, grid, settings, folds=folds[0] if folds else None
+        )
         if not np.isfinite(residual.penalty):  # the images say that it does harm
             return text
         return ResidualClassifier(
@@ -114,8 +119,9 @@ class Boosting(BoostConfig, Method):
         pool: PromptPool,
         encoder: Encoder,
         on_round: OnRound | None = None,
+        on_folds: OnFolds | None = None,
     ) -> PromptEnsemble:
-        """Boost, and return the text with all its rounds; `on_round` is called after each."""
+        """Boost, and return the text with all its rounds; for the rest see :func:`fit_ensemble`."""
         self.check(shots, pool, encoder)
         words = of_sources(pool, self.sources)
         every = [encoder, *self.further(encoder)]
@@ -134,6 +140,7 @@ class Boosting(BoostConfig, Method):
                 for one in every[1:]
             ],
             on_round=on_round,
+            on_folds=on_folds,
         )
 
     def _learnt(

@@ -62,6 +62,12 @@ _BUILT_IN: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
         "sentence_means:ZeroShot",
         {"template": "all"},
     ),
+    (
+        "waffle",
+        "WaffleCLIP, random words and letters, re-implemented",
+        "waffle:WaffleCLIP",
+        {},
+    ),
     ("dclip", "DCLIP descriptors, re-implemented", "sentence_means:DCLIP", {}),
     ("cupl", "CuPL sentences, re-implemented", "sentence_means:CuPL", {}),
     (
@@ -79,6 +85,8 @@ _BUILT_IN: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("logistic", "logistic regression on the images", "logistic:Logistic", {}),
     ("tip-adapter", "Tip-Adapter, re-implemented", "tip_adapter:TipAdapter", {}),
     ("tip-adapter-f", "Tip-Adapter-F, re-implemented", "tip_adapter:TipAdapter", {"tuned": True}),
+    ("lp++", "LP++, re-implemented", "lp_plus_plus:LPPlusPlus", {}),
+    ("clap", "CLAP, re-implemented", "clap:CLAP", {}),
     ("promptboost", "promptboost, its default", "promptboost:Boosting", {}),
     (
         "tpb",

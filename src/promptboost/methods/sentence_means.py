@@ -13,7 +13,9 @@ from promptboost.pool.combination import sentences
 from promptboost.pool.readers.fragments import connect
 
 
-class _SentenceMean(Method):
+class SentenceMean(Method):
+    """What such methods share: all they do is gather the sentences of each class."""
+
     group: ClassVar[Group] = Group.TEXT
     carries_over: ClassVar[Transfer] = Transfer.TEXT
     learns: ClassVar[bool] = False
@@ -35,7 +37,7 @@ class _SentenceMean(Method):
 
 
 @dataclass(frozen=True)
-class ZeroShot(_SentenceMean):
+class ZeroShot(SentenceMean):
     """Class names in a template.
 
     Parameters
@@ -73,7 +75,7 @@ class ZeroShot(_SentenceMean):
 
 
 @dataclass(frozen=True)
-class DCLIP(_SentenceMean):
+class DCLIP(SentenceMean):
     """A class with each of its descriptors: "owl, which has large eyes.".
 
     Re-implemented. An image's score is the mean of its cosines with a class's prompts, not its
@@ -111,7 +113,7 @@ def _connected(class_name: str, descriptor: str) -> str:
 
 
 @dataclass(frozen=True)
-class CuPL(_SentenceMean):
+class CuPL(SentenceMean):
     """The mean of a class's sentences as they are.
 
     Re-implemented. A sentence that a file repeats counts once, because a pool has it once.
@@ -151,7 +153,7 @@ class CuPL(_SentenceMean):
 
 
 @dataclass(frozen=True)
-class PoolMean(_SentenceMean):
+class PoolMean(SentenceMean):
     """The mean of everything that the pool has for a class.
 
     It tells what choosing prompts is worth: the same words, none of them chosen.

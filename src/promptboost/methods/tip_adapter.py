@@ -1,7 +1,8 @@
 """Tip-Adapter and Tip-Adapter-F (Zhang et al., 2022): zero-shot, corrected by a cache of images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,6 +24,7 @@ from promptboost.methods.base import (
     Transfer,
     check_numbers,
 )
+from promptboost.methods.fitted import logit_slopes
 from promptboost.methods.sentence_means import ZeroShot
 from promptboost.pool import PromptPool
 
@@ -35,6 +37,11 @@ BETAS = (0.5, 1.0, 2.0, 4.0, 5.5, 8.0, 12.0, 16.0, 24.0, 32.0)
 
 #: Where a class has one image only, nothing can be set aside to choose by.
 FIXED_ALPHA, FIXED_BETA = 1.0, 5.5
+
+#: Of the tuning, and from which the best is chosen where images can be set aside.
+EPOCHS = 20
+
+_FOLDS = 3
 
 _LOUDNESS = np.geomspace(0.1, 10.0, 9, dtype=np.float32)
 
@@ -93,13 +100,19 @@ def choose_weights(
         sums = _set_aside(cosines, beta, cache.values, fold)
         for alpha in alphas:
             logits = by_text + alpha * sums
-            wrong = 0.0 if by_loss else float(np.mean(logits.argmax(axis=1) != cache.labels))
-            if wrong > best[0]:
-                continue  # what its loss is does not matter
-            losses = (log_losses(loud * logits, cache.labels).mean() for loud in _LOUDNESS)
-            if (cost := (wrong, float(min(losses)))) < best:
+            if (cost := _cost(logits, cache.labels, by_loss, best[0])) < best:
                 best, chosen = cost, replace(cache, alpha=alpha, beta=beta)
     return chosen
+
+
+def _cost(
+    logits: Floats, labels: NDArray[np.int64], by_loss: bool, most: float = np.inf
+) -> tuple[float, float]:
+    """Return the share that is wrong, and the log loss at the loudness that suits best."""
+    wrong = 0.0 if by_loss else float(np.mean(logits.argmax(axis=1) != labels))
+    if wrong > most:
+        return wrong, np.inf  # what its loss is does not matter
+    return wrong, min(float(log_losses(loud * logits, labels).mean()) for loud in _LOUDNESS)
 
 
 def _nearness(cosines: Floats, beta: float) -> Floats:
@@ -122,7 +135,8 @@ def tune(
     views: Floats,
     text: Floats,
     *,
-    epochs: int = 20,
+    epochs: int = EPOCHS,
+    last: int | None = None,
     batch: int = 256,
     step: float = 0.001,
     seed: int = 0,
@@ -130,8 +144,17 @@ def tune(
     """Move the keys by AdamW so that the log loss of the images falls; α and β stay.
 
     `views` are the images and their crops, (n, 1 + V, D), in the order of the keys; an epoch sees one
-    of each. `text` are the class rows with the logit scale in them.
+    of each. `text` are the class rows with the logit scale in them. Of so many epochs the `last` is
+    returned; the length of the steps does not depend on it.
     """
+    path = _tuned(cache, views, text, epochs, batch, step, seed)
+    return next(islice(path, (last or epochs) - 1, None))
+
+
+def _tuned(
+    cache: Cache, views: Floats, text: Floats, epochs: int, batch: int, step: float, seed: int
+) -> Iterator[Cache]:
+    """Yield the cache after each epoch of tuning."""
     rng = np.random.default_rng(seed)
     count, n_views = views.shape[:2]
     batches = range(0, count, batch)
@@ -143,18 +166,46 @@ def tune(
             at = order[start : start + batch]
             now = replace(cache, keys=optimiser.values)
             optimiser.move(gradient(now, seen[at], text, cache.labels[at]))
-    return replace(cache, keys=optimiser.values)
+        yield replace(cache, keys=optimiser.values)
+
+
+def choose_epoch(
+    cache: Cache,
+    views: Floats,
+    text: Floats,
+    *,
+    batch: int = 256,
+    step: float = 0.001,
+    seed: int = 0,
+) -> int:
+    """Choose after which epoch tuning should end, by images set aside; the last where a class has one.
+
+    The rest of the images are tuned as a cache of their own, as loud as the whole one. The log loss
+    decides, at the loudness that suits each epoch: how many are right differs little from one to the next.
+    """
+    counts = np.bincount(cache.labels, minlength=cache.n_classes)
+    folds = min(int(counts[counts > 0].min()), _FOLDS)
+    if folds < 2:
+        return EPOCHS
+    fold = dealt(cache.labels, folds)
+    logits = np.repeat((views[:, 0] @ text.T)[None], EPOCHS, axis=0)
+    for part in range(folds):
+        aside, rest = fold == part, fold != part
+        louder = cache.alpha * folds / (folds - 1)
+        smaller = replace(cache, keys=cache.keys[rest], labels=cache.labels[rest], alpha=louder)
+        path = _tuned(smaller, views[rest], text, EPOCHS, batch, step, seed)
+        for epoch, now in enumerate(path):
+            logits[epoch, aside] += now.scores(views[aside, 0])
+    costs = [_cost(one, cache.labels, by_loss=True) for one in logits]
+    return costs.index(min(costs)) + 1
 
 
 def gradient(cache: Cache, rows: Floats, text: Floats, labels: NDArray[np.int64]) -> Floats:
     """Return the slope of the mean log loss of some rows for each number in the keys: (n, D)."""
     near = cache.nearness(rows)
     logits = rows @ text.T + cache.alpha * (near @ cache.values)
-    chances = np.exp(logits - logits.max(axis=1, keepdims=True))
-    chances /= chances.sum(axis=1, keepdims=True)
-    chances[np.arange(len(labels)), labels] -= 1
     # A key moves the logit of its own class only.
-    by_key = chances[:, cache.labels] * near
+    by_key = logit_slopes(logits, labels)[:, cache.labels] * near
     return np.asarray(by_key.T @ rows * (cache.alpha * cache.beta / len(rows)))
 
 
@@ -232,8 +283,8 @@ class TipAdapter(Method):
 
     The authors search α and β, and the best epoch of the tuning, on images that are not among the
     few shots. Here they are chosen by cross-validation over the few images: by how many are right,
-    or before a tuning by the log loss. Where a class has one image only they are 1 and 5.5. The
-    tuning keeps them, and its last step is taken.
+    or for a tuning by the log loss. Where a class has one image only they are 1 and 5.5, and the last
+    epoch is taken. The tuning keeps α and β.
 
     Parameters
     ----------
@@ -243,7 +294,9 @@ class TipAdapter(Method):
         What the text says: as for ``zero-shot``. The mean of the pool's templates by default.
     alpha, beta : float or None
         Weight of the cache, and how near an image has to be to count. None chooses them.
-    epochs, learning_rate : int and float
+    epochs : int or None
+        Of the tuning; the last is taken. None chooses which of 20 to end with.
+    learning_rate : float
         Of the tuning.
     seed : int
         Order of the images, and which views are seen, while tuning.
@@ -257,7 +310,7 @@ class TipAdapter(Method):
     template: str = "all"
     alpha: float | None = None
     beta: float | None = None
-    epochs: int = 20
+    epochs: int | None = None
     learning_rate: float = 0.001
     seed: int = 0
 
@@ -285,7 +338,7 @@ class TipAdapter(Method):
         # The loss is what the tuning lowers: it should begin where that is low.
         cache = choose_weights(cache, views[:, 0], text, alphas, betas, by_loss=self.tuned)
         if self.tuned:
-            cache = tune(
-                cache, views, text, epochs=self.epochs, step=self.learning_rate, seed=self.seed
-            )
+            step, seed, epochs = self.learning_rate, self.seed, self.epochs or EPOCHS
+            last = self.epochs or choose_epoch(cache, views, text, step=step, seed=seed)
+            cache = tune(cache, views, text, epochs=epochs, last=last, step=step, seed=seed)
         return CacheClassifier(self.origin(shots, encoder), rows, cache)

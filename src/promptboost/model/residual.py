@@ -23,10 +23,12 @@ Four things make one setting do for all data and any number of images:
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from promptboost.boosting.compiled import in_threads, multiply
 from promptboost.boosting.composition import log_losses
 from promptboost.boosting.gradient.scale import lowest
 from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
@@ -54,6 +56,8 @@ _SCALES = np.geomspace(0.1, 1000.0, 81)
 _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 # Rows whose probabilities stand in memory at once.
 _ROWS = 8192
+# Rows that stand in memory by columns too: without that each pass turns them anew.
+_KEPT_BYTES = 2**26
 # Steps that the solver remembers, and takes at most.
 _MEMORY, _STEPS = 8, 100
 # Factor on all logits where no image can be set aside. Where some can, 1.5 to 2.4 suits few images best: a
@@ -173,7 +177,7 @@ def fit_residual(
         words_of_part = texts[part] * X.dtype.type(scale)
         fewer = _Problem(X[kept], y[kept], counted[kept], words_of_part, problem.metric)
         # Not begun at what was learnt from all images: it would still know those set aside.
-        rest = fewer.solve(rate, tolerance=0.05)
+        rest = fewer.solve(rate, tolerance=0.05, alike=problem)
         scores[out] = X[out, 0] @ texts[part].T
         logits[out] = X[out, 0] @ (fewer.text + rest).T
     scores, logits, y, counted = scores[aside], logits[aside], y[aside], counted[aside]
@@ -356,50 +360,75 @@ class _Problem:
     counted: Floats  # (n,), one on average
     text: Floats  # (K, D), with the factor in it
     metric: Floats  # (D, D)
+    _inverses: dict[float, Floats] = field(default_factory=dict)  # of the penalty asked for last
 
-    def _blocks(self) -> Iterator[tuple[Floats, Indices, Floats]]:
-        """Yield the rows, few enough at a time, their labels, and how much each counts."""
-        views = self.X.shape[1]
-        size = max(_ROWS // views, 1)
-        for start in range(0, len(self.X), size):
+    def _blocks(self) -> Iterator[tuple[Floats, Floats, Indices, Floats]]:
+        """Yield the rows, few enough at a time, their columns, their labels, and how much each counts."""
+        views, size = self.X.shape[1], self._images_at_once
+        for number, start in enumerate(range(0, len(self.X), size)):
             part = slice(start, start + size)
             shares = (self.counted[part] / views).repeat(views)
             rows = self.X[part].reshape(-1, self.X.shape[2])
-            yield rows, self.y[part].repeat(views), shares.astype(self.X.dtype)
+            columns = self._columns[number] if self._columns else np.ascontiguousarray(rows.T)
+            yield rows, columns, self.y[part].repeat(views), shares.astype(self.X.dtype)
+
+    @property
+    def _images_at_once(self) -> int:
+        return max(_ROWS // int(self.X.shape[1]), 1)
+
+    @cached_property
+    def _columns(self) -> list[Floats]:
+        """The columns of all rows, block by block; none where they are many, and made when used."""
+        if self.X.nbytes > _KEPT_BYTES:
+            return []
+        parts = range(0, len(self.X), self._images_at_once)
+        blocks = (self.X[start : start + self._images_at_once] for start in parts)
+        return [np.ascontiguousarray(rows.reshape(-1, rows.shape[2]).T) for rows in blocks]
 
     def objective(self, V: Floats, penalty: float) -> tuple[float, Floats]:
         """Return the loss with the penalty, and its gradient (K, D)."""
-        pull = V @ self.metric * V.dtype.type(penalty)
-        class_rows = (self.text + V).T
-        loss, gradient = float(np.vdot(V, pull)) / 2, pull
-        for rows, labels, shares in self._blocks():
-            logits = rows @ class_rows
-            logits -= logits.max(axis=1, keepdims=True)
-            at = np.arange(len(labels)), labels
-            true = logits[at].astype(np.float64)
-            np.exp(logits, out=logits)
-            totals = logits.sum(axis=1, keepdims=True)
-            loss += float(shares @ (np.log(totals[:, 0].astype(np.float64)) - true))
-            logits /= totals
-            logits[at] -= 1
-            logits *= shares[:, None]
-            gradient += logits.T @ rows
+        pull = multiply(V, self.metric) * V.dtype.type(penalty)
+        class_rows = self.text + V
+        loss, gradient = _inner(V, pull) / 2, pull
+        for rows, columns, labels, shares in self._blocks():
+            missing = multiply(class_rows, rows)
+            loss += float(shares @ _softened(missing, labels))
+            missing *= shares
+            gradient += multiply(missing, columns)
         return loss, gradient
 
+    @cached_property
+    def _curvature(self) -> NDArray[np.float64]:
+        """The covariance of the rows where all classes are as probable, (D, D)."""
+        rows = self.X.reshape(-1, self.X.shape[2])
+        K = len(self.text)
+        return np.asarray(rows.T @ rows * ((K - 1) / K**2 / self.X.shape[1]), dtype=np.float64)
+
+    def inverse_curvature(self, penalty: float) -> Floats:
+        """Return the inverse, (D, D), of the curvature with the penalty.
+
+        Distances are measured with it, so that the first steps are about as long as they should be whatever
+        the penalty.
+        """
+        if penalty not in self._inverses:
+            self._inverses.clear()
+            inverse = np.linalg.inv(self._curvature + self.metric * penalty)
+            self._inverses[penalty] = inverse.astype(self.X.dtype)
+        return self._inverses[penalty]
+
     def solve(
-        self, penalty: float, *, start: Floats | None = None, tolerance: float = 3e-3
+        self,
+        penalty: float,
+        *,
+        start: Floats | None = None,
+        tolerance: float = 3e-3,
+        alike: "_Problem | None" = None,
     ) -> Floats:
         """Return the V of least objective, by L-BFGS; the gradient falls to a share of its first length.
 
-        Distances are measured with the penalty and the covariance of the rows at equal probabilities,
-        so that the first steps are about as long as they should be whatever the penalty.
+        Lengths are measured with the inverse curvature, that of a problem much alike if one is given.
         """
-        rows = self.X.reshape(-1, self.X.shape[2])
-        K = len(self.text)
-        curvature = rows.T @ rows * self.X.dtype.type((K - 1) / K**2 / self.X.shape[1])
-        inverse = np.linalg.inv(curvature.astype(np.float64) + self.metric * penalty).astype(
-            self.X.dtype
-        )
+        inverse = (alike or self).inverse_curvature(penalty)
         V = np.zeros_like(self.text)
         loss, gradient = self.objective(V, penalty)
         enough = tolerance * _length(gradient, inverse)
@@ -411,7 +440,7 @@ class _Problem:
             if _length(gradient, inverse) <= enough:
                 break
             step = -_times_inverse_hessian(gradient, moves, inverse)
-            slope, size = float(np.vdot(step, gradient)), 1.0
+            slope, size = _inner(step, gradient), 1.0
             while True:
                 tried = V + step * V.dtype.type(size)
                 new_loss, new_gradient = self.objective(tried, penalty)
@@ -424,8 +453,35 @@ class _Problem:
         return V
 
 
+def _softened(logits: Floats, labels: Indices) -> NDArray[np.float64]:
+    """Turn logits, (K, n), into probabilities minus what they should be; return the log losses.
+
+    In place, a few rows at a time, so that they stay in cache.
+    """
+    losses = np.empty(len(labels))
+
+    def work(rows: slice) -> None:
+        some, label = logits[:, rows], labels[rows]
+        own = label, np.arange(len(label))
+        some -= some.max(axis=0)
+        true = some[own].astype(np.float64)
+        np.exp(some, out=some)
+        totals = some.sum(axis=0)
+        losses[rows] = np.log(totals.astype(np.float64)) - true
+        some /= totals
+        some[own] -= 1
+
+    in_threads(work, len(labels), 10 * logits.size, chunk=512)
+    return losses
+
+
+def _inner(a: Floats, b: Floats) -> float:
+    """Return the sum of products, without BLAS: its threads spin while other processes hold the cores."""
+    return float(np.multiply(a, b).sum(dtype=np.float64))
+
+
 def _length(gradient: Floats, inverse: Floats) -> float:
-    return float(np.sqrt(max(float(np.vdot(gradient, gradient @ inverse)), 0.0)))
+    return float(np.sqrt(max(_inner(gradient, multiply(gradient, inverse)), 0.0)))
 
 
 def _times_inverse_hessian(
@@ -434,17 +490,19 @@ def _times_inverse_hessian(
     """Multiply by what is known of the inverse Hessian: the two loops of L-BFGS."""
     direction = gradient.copy()
     taken: list[tuple[float, float]] = []
-    moves = [(move, change) for move, change in moves if np.vdot(move, change) > 0]
+    moves = [(move, change) for move, change in moves if _inner(move, change) > 0]
     for move, change in reversed(moves):
-        rate = 1 / float(np.vdot(move, change))
-        taken.append((rate, rate * float(np.vdot(move, direction))))
+        rate = 1 / _inner(move, change)
+        taken.append((rate, rate * _inner(move, direction)))
         direction -= change * direction.dtype.type(taken[-1][1])
-    direction = direction @ inverse
+    direction = multiply(direction, inverse)  # which is symmetric
     if moves:
         move, change = moves[-1]
-        direction *= direction.dtype.type(np.vdot(move, change) / np.vdot(change, change @ inverse))
+        direction *= direction.dtype.type(
+            _inner(move, change) / _inner(change, multiply(change, inverse))
+        )
     for (move, change), (rate, part) in zip(moves, reversed(taken), strict=True):
-        direction += move * direction.dtype.type(part - rate * float(np.vdot(change, direction)))
+        direction += move * direction.dtype.type(part - rate * _inner(change, direction))
     return np.asarray(direction)
 
 

@@ -53,6 +53,9 @@ class Effect(msgspec.Struct, frozen=True):
     flips: tuple[Flip, ...]
     classes: tuple[ClassChange, ...]
     left_out: Count = 0  # images of classes that were dropped
+    changed: Count = 0  # images that get another answer
+    mended: Count = 0  # of which so many become right
+    broken: Count = 0  # and so many become wrong
 
     @property
     def paying(self) -> tuple[ClassChange, ...]:
@@ -79,6 +82,8 @@ class Bench:
         The classes as the images call them, whatever an edit called them since.
     lineage : Lineage
         The edits since the fit.
+    held_out : Dataset, optional
+        The images themselves.
     """
 
     ensemble: PromptEnsemble
@@ -87,10 +92,25 @@ class Bench:
     labels: NDArray[np.int64]
     class_names: tuple[str, ...]
     lineage: Lineage
+    held_out: Dataset | None = None
 
     def originals(self, changes: Iterable[Change] = ()) -> dict[str, str]:
         """Return what the images call the classes of the text after `changes`."""
         return original_names(self.class_names, (*self.lineage.changes, *changes))
+
+    def known_names(self, originals: Mapping[str, str]) -> dict[str, str]:
+        """Return the names that classes have in the run, by those in a text: the residual knows these."""
+        back = {old: new for new, old in self.originals().items()}
+        return {name: back[old] for name, old in originals.items() if old in back}
+
+    def labels_in(
+        self, ensemble: PromptEnsemble, changes: Iterable[Change] = ()
+    ) -> NDArray[np.int64]:
+        """Return each image's class as a number of a text's classes; −1 where the text lacks it."""
+        places = {name: k for k, name in enumerate(ensemble.class_names)}
+        back = {old: places[new] for new, old in self.originals(changes).items()}
+        numbers = np.array([back.get(name, -1) for name in self.class_names], dtype=np.int64)
+        return numbers[self.labels]
 
     def answers(
         self, ensemble: PromptEnsemble, originals: Mapping[str, str]
@@ -99,10 +119,7 @@ class Bench:
 
         Then also as a number of the text's own classes.
         """
-        # The residual is known by the names that the classes have in the run.
-        back = {old: new for new, old in self.originals().items()}
-        known = {name: back[old] for name, old in originals.items() if old in back}
-        chosen = self.scores.logits(ensemble, known).argmax(axis=1)
+        chosen = self.scores.answers(ensemble, self.known_names(originals))
         places = {name: k for k, name in enumerate(self.class_names)}
         numbers = [places.get(originals.get(name, ""), -1) for name in ensemble.class_names]
         return np.array(numbers, dtype=np.int64)[chosen], chosen
@@ -121,49 +138,63 @@ class Bench:
         self,
         one: tuple[PromptEnsemble, tuple[Change, ...]],
         other: tuple[PromptEnsemble, tuple[Change, ...]],
+        most: int | None = None,
     ) -> Effect:
-        """Compare two texts, each with the changes that made it of the run's."""
+        """Compare two texts, each with the changes that made it of the run's.
+
+        With `most`, no more images of each kind are named than that; all are counted.
+        """
         found = []
         remain = np.ones(len(self.labels), dtype=bool)
         for ensemble, changes in (one, other):
             originals = self.originals(changes)
             found.append((ensemble, *self.answers(ensemble, originals)))
-            there = np.isin(np.array(self.class_names), list(originals.values()))
-            remain &= there[self.labels]
+            there = set(originals.values())
+            remain &= np.array([name in there for name in self.class_names])[self.labels]
         (before_text, before, before_place), (after_text, after, after_place) = found
         # A class that was only renamed is the same answer; two that are new to the images are not.
         same = (before == after) & ((before >= 0) | (before_place == after_place))
         flipped = np.flatnonzero(remain & ~same)
-        classes = []
-        for k, name in enumerate(self.class_names):
-            of_class = remain & (self.labels == k)
-            if count := int(of_class.sum()):
-                first, last = (float(np.mean(guess[of_class] == k)) for guess in (before, after))
-                classes.append(ClassChange(name, count, first, last))
-        shares_right = [
-            float(np.mean(guess[remain] == self.labels[remain])) if remain.any() else None
-            for guess in (before, after)
+        right = [(guess == self.labels) & remain for guess in (before, after)]
+        kinds = [
+            flipped[right[1][flipped]],
+            flipped[right[0][flipped]],
+            flipped[~(right[0] | right[1])[flipped]],
         ]
+        flipped = np.sort(np.concatenate([kind[:most] for kind in kinds]))
+        counts, *shares = (
+            np.bincount(self.labels[those], minlength=len(self.class_names)).tolist()
+            for those in (remain, *right)
+        )
+        of_classes = zip(self.class_names, counts, *shares, strict=True)
+        images = int(remain.sum())
+        rows = (self.labels, before_place, after_place, right[0], right[1])
+        accuracies = [float(one.sum() / images) if images else None for one in right]
         return Effect(
-            int(remain.sum()),
-            before=shares_right[0],
-            after=shares_right[1],
+            images,
+            before=accuracies[0],
+            after=accuracies[1],
             flips=tuple(
                 Flip(
                     self.images[i],
-                    self.class_names[int(self.labels[i])],
-                    before_text.class_names[int(before_place[i])],
-                    after_text.class_names[int(after_place[i])],
-                    "right"
-                    if after[i] == self.labels[i]
-                    else "wrong"
-                    if before[i] == self.labels[i]
-                    else "other",
+                    self.class_names[label],
+                    before_text.class_names[one],
+                    after_text.class_names[other],
+                    "right" if now else "wrong" if was else "other",
                 )
-                for i in flipped.tolist()
+                for i, label, one, other, was, now in zip(
+                    flipped.tolist(), *(row[flipped].tolist() for row in rows), strict=True
+                )
             ),
-            classes=tuple(classes),
-            left_out=int((~remain).sum()),
+            classes=tuple(
+                ClassChange(name, count, was / count, now / count)
+                for name, count, was, now in of_classes
+                if count
+            ),
+            left_out=len(self.labels) - images,
+            changed=sum(map(len, kinds)),
+            mended=len(kinds[0]),
+            broken=len(kinds[1]),
         )
 
 
@@ -204,6 +235,7 @@ def open_bench(
         held_out.labels,
         held_out.class_names,
         lineage,
+        held_out,
     )
 
 

@@ -6,10 +6,12 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from promptboost.encoders.embedder import Embedder
 from promptboost.errors import RunError, command_name
 from promptboost.files import read_bytes, write_bytes
 from promptboost.model import LinearHead, PromptEnsemble
@@ -40,6 +42,7 @@ def edit_run(
     author: str | None = None,
     reason: str = "",
     data: str | None = None,
+    bench: Bench | None = None,
     overwrite: bool = False,
     cache: bool = True,
     progress: bool = True,
@@ -50,7 +53,8 @@ def edit_run(
     """Edit the text of a run into a new run, and measure what that does.
 
     The run itself stays as it is, but for the count of looks at its held-out images. Nothing is learnt:
-    the residual, if there is one, stays as it was fitted.
+    the residual, if there is one, stays as it was fitted. With a `bench` that is open already, whoever
+    opened it counts the looks.
     """
     folder, new = RunFolder(run), RunFolder(new_run)
     folder.check_finished()
@@ -62,27 +66,13 @@ def edit_run(
     )
     edited = apply_changes(ensemble, changes)
     options = {"cache": cache, "progress": progress, "device": device}
-    notes = []
-    effect = None
-    try:
-        bench: Bench | None = open_bench(
-            run,
-            data=data,
-            allow_download=allow_download,
-            **options,  # type: ignore[arg-type]
-        )
-    except RunError as error:
-        if data is not None:
-            raise
-        bench, notes = None, [f"not measured: {error}"]
+    notes: list[str] = []
     if bench is not None:
-        effect = bench.effect(changes)
-        try:
-            add_looks(run, looks=1)
-        except (OSError, RunError):
-            notes.append(f"the look at the held-out images could not be written down in {run}")
+        effect: Effect | None = bench.effect(changes)
+    else:
+        effect, notes = _measured(run, changes, data, {**options, "allow_download": allow_download})
     heads = [
-        edited_head(one, edited, changes)
+        edited_head(one.classifier.head, one.classifier.embedder, edited, changes)
         for one in _open_all(run, ensemble, allow_download=allow_download, **options)  # type: ignore[arg-type]
     ]
     if any(isinstance(head, LinearHead) and head.residual is not None for head in heads):
@@ -95,6 +85,24 @@ def edit_run(
     )
     write_edited(folder, new, edited, lineage, heads, finish)
     return Edited(new_run, edited, lineage, effect, tuple(notes))
+
+
+def _measured(
+    run: Path, changes: Sequence[Change], data: str | None, options: Mapping[str, Any]
+) -> tuple[Effect | None, list[str]]:
+    """Measure what changes do, and count the look; with remarks about what could not be done."""
+    try:
+        bench = open_bench(run, data=data, **options)
+    except RunError as error:
+        if data is not None:
+            raise
+        return None, [f"not measured: {error}"]
+    effect = bench.effect(changes)
+    try:
+        add_looks(run, looks=1)
+    except (OSError, RunError):
+        return effect, [f"the look at the held-out images could not be written down in {run}"]
+    return effect, []
 
 
 def _open_all(
@@ -120,9 +128,11 @@ def _open_all(
     ]
 
 
-def edited_head(one: Predictor, edited: PromptEnsemble, changes: Sequence[Change]) -> AnyHead:
+def edited_head(
+    before: AnyHead, embedder: Embedder, edited: PromptEnsemble, changes: Sequence[Change]
+) -> AnyHead:
     """Embed an edited text; the residual of a class goes with it, under its new name too."""
-    before, made = one.classifier.head, embed_ensemble(edited, one.classifier.embedder)
+    made = embed_ensemble(edited, embedder)
     if not isinstance(made, LinearHead) or not isinstance(before, LinearHead):
         return made
     names = original_names(before.class_names, changes)

@@ -118,22 +118,15 @@ def explain_held_out(run: Path, bench: Bench) -> HeldOutReasons:
 
     It is a look at the held-out images, and counted as one.
     """
-    originals = bench.originals()
-    places = {name: k for k, name in enumerate(bench.ensemble.class_names)}
-    back = {old: places[new] for new, old in originals.items()}
-    numbers = np.array([back.get(name, -1) for name in bench.class_names])
-    labels = numbers[bench.labels]
-    answers = bench.scores.logits(bench.ensemble).argmax(axis=1)
-    known = np.flatnonzero(labels >= 0)
-    kept = bench.scores
-    if len(known) < len(labels):  # images of a class that was dropped since
-        kept = type(kept)(kept.embeddings[known], kept.source, kept.head)
+    labels = bench.labels_in(bench.ensemble)
+    counted = labels >= 0  # the others are of a class that was dropped since
+    answers = bench.scores.answers(bench.ensemble)
     lineage = add_looks(run, looks=1)
     return HeldOutReasons(
-        len(known),
-        float(np.mean(answers[known] == labels[known])) if len(known) else 0.0,
-        tuple(sentence_influences(kept, bench.ensemble, labels[known])),
-        tuple(confusion_blame(kept, bench.ensemble, labels[known])),
+        int(counted.sum()),
+        float(np.mean(answers[counted] == labels[counted])) if counted.any() else 0.0,
+        tuple(sentence_influences(bench.scores, bench.ensemble, labels)),
+        tuple(confusion_blame(bench.scores, bench.ensemble, labels)),
         lineage.looks,
     )
 

@@ -7,7 +7,11 @@ import msgspec
 
 from promptboost.errors import RunError
 from promptboost.files import write_json
-from promptboost.llm.questions import Pair, confused_pairs, grow_pool
+from promptboost.llm.client import ModelSettings
+from promptboost.llm.generation import generate_pool
+from promptboost.llm.questions import Pair, confused_pairs, contrast_questions, grow_pool
+from promptboost.llm.replies import ReplyCache
+from promptboost.llm.requests import Manner, Retries
 from promptboost.model import PromptEnsemble
 from promptboost.pool import (
     build_pool,
@@ -100,6 +104,23 @@ def fit_command(run: Path, prompts: Path, new_run: str = "NEW_RUN") -> str:
     folder = RunFolder(run)
     config = str(folder.settings_path)
     return folder.fit_command("-o", new_run, "--config", config, "--prompts", str(prompts))
+
+
+def sentences_apart(
+    one: str, other: str, count: int, model: ModelSettings, replies: Path
+) -> dict[str, list[str]]:
+    """Ask a language model for what tells two classes apart: some sentences about each.
+
+    Replies are kept in a file, and not asked for again.
+    """
+    manner = Manner(workers=2, retries=Retries(attempts=2))
+    questions = contrast_questions(one, other, count)
+    done = generate_pool(questions, model, ReplyCache(replies), per_class=count, manner=manner)
+    if not done.sentences:
+        failed = [*done.answers.failed.values(), done.answers.stopped]
+        why = next(filter(None, failed), "its replies held no sentences")
+        raise RunError(f"the language model gave no sentences: {why}")
+    return done.sentences
 
 
 def _words(folder: RunFolder) -> tuple[tuple[str, ...], dict[str, list[str]]]:

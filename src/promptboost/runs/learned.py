@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting import BoostSettings, GridPool, Shots
+from promptboost.boosting.gradient.scale import FoldTexts
 from promptboost.boosting.grid import GridRows, side_by_side
 from promptboost.config import FitConfig
 from promptboost.data.shots import Task, image_ids
@@ -148,6 +149,7 @@ def learn(
     seen, labels = np.unique(task.learn.labels, return_inverse=True)
     shots = Shots.from_rows(embeddings.side_by_side(0), labels, views if views.size else None)
     grid, asked = embeddings.pool_rows.grid, boost_settings(settings, settings.views)
+    folds: list[FoldTexts] = []
     ensemble = text or fit_ensemble(
         shots,
         grid,
@@ -164,14 +166,16 @@ def learn(
         notes={"view_scale": settings.view_scale, "shots": settings.shots},
         resume=resume,
         on_round=None if on_round is None else (lambda so_far, _: on_round(so_far)),
+        on_folds=folds.append,
     )
+    texts = folds[0] if folds else None
     heads: list[AnyHead] = []
     residuals: list[Residual | None] = []
     images: list[TaskEmbeddings | FurtherEmbeddings] = [embeddings, *embeddings.further]
     for number, one in enumerate((embedder, *further)):
         head, residual = embed_ensemble(ensemble, one), None
         if settings.residual and isinstance(head, LinearHead):
-            head, residual = _with_residual(head, ensemble, shots, grid, asked, seen, number)
+            head, residual = _with_residual(head, ensemble, shots, grid, asked, seen, number, texts)
             unseen = images[number].text_heads["zero-shot-80"].weights
             head = in_balance(head, images[number].learn[:, 0], task.learn.labels, unseen)
             keep_residual(head, one)
@@ -190,10 +194,11 @@ def _with_residual(
     asked: BoostSettings,
     seen: Indices,
     encoder: int,
+    folds: FoldTexts | None,
 ) -> tuple[LinearHead, Residual]:
     """Learn the residual of a text; `seen` are its classes that have images, and the shots' labels."""
     if len(seen) == len(head.class_names):
-        return head_with_residual(head, ensemble, shots, grid, asked, encoder=encoder)
+        return head_with_residual(head, ensemble, shots, grid, asked, encoder=encoder, folds=folds)
     names = tuple(head.class_names[k] for k in seen.tolist())
     part = replace(head, class_names=names, weights=head.weights[seen])
     prompts = tuple(grid.prompts[k] for k in seen.tolist())

@@ -11,6 +11,7 @@ from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridP
 from promptboost.boosting.composition import Composition, log_losses, parts_of, scores_of
 from promptboost.boosting.gradient.compose import GradientSettings
 from promptboost.boosting.gradient.scale import (
+    FoldTexts,
     calibrated_scale,
     choose_scale,
     dealt,
@@ -27,6 +28,7 @@ from promptboost.training.pool_rows import PoolTexts
 from promptboost.training.record import FitRecord, recorded_settings
 
 Scores = NDArray[np.float64]
+OnFolds = Callable[[FoldTexts], object]
 
 # Steps of a twentieth: the log loss hardly changes within one.
 _SCALES = np.geomspace(0.5, 2000.0, 171)
@@ -38,11 +40,13 @@ def settle_scale(
     settings: BoostSettings,
     encoder_scale: float | None,
     before: PromptEnsemble | None = None,
+    on_folds: OnFolds | None = None,
 ) -> tuple[BoostSettings, str | None, Scores | None]:
     """Choose the logit scale of the composer, if the composer needs one and none is given.
 
     Returned are the settings with a scale, why it is this one, and the scores of the images when they
     were set aside to choose it; None where nothing was chosen. What the fit continues keeps its scale.
+    `on_folds` is called with the texts that were composed at that scale without some of the images.
     """
     asked = settings.gradient
     if asked is None or asked.logit_scale is not None:
@@ -63,6 +67,8 @@ def settle_scale(
             "suits these images best"
         )
     settled = replace(settings, gradient=replace(asked, logit_scale=choice.logit_scale))
+    if on_folds is not None and choice.texts is not None:
+        on_folds(choice.texts)
     return settled, why, choice.held_out
 
 
@@ -142,23 +148,25 @@ def learn_residual(
     settings: BoostSettings,
     weights: ArrayLike | None = None,
     encoder: int = 0,
+    folds: FoldTexts | None = None,
 ) -> Residual:
     """Learn what the images teach beside a text that was composed on them; see :mod:`.model.residual`.
 
     `text_rows`, (K, D), are the mean rows of its banks, and `settings` have the logit scale it was
     composed at. Texts composed on parts of the images say how far it can be trusted, where the gradient
-    composer made the text and there are images enough. They depend on nothing but the arguments, so a
-    fit that was interrupted ends with the same residual. Of several encoders, the residual is that of the
-    one with the number `encoder`, whose rows the text's are; the parts are composed on all.
+    composer made the text and there are images enough. They are `folds` if the choice of that scale has
+    composed them, else they are composed here, and are the same: a fit that was interrupted ends with the
+    same residual. Of several encoders, the residual is that of the one with the number `encoder`, whose
+    rows the text's are; the parts are composed on all.
     """
     start = encoder * (pool.templates.shape[2] // pool.encoders)
     block = slice(start, start + text_rows.shape[1])
     originals = shots.originals[:, None]
     rows = originals if shots.views is None else np.concatenate([originals, shots.views], axis=1)
     templates = from_grid(pool.templates[..., block]).mean(axis=1)
-    folds = None
-    if settings.gradient is not None and settings.gradient.logit_scale is not None:
-        folds = fold_texts(shots, pool, settings.gradient, views=settings.views_per_round)
+    gradient = settings.gradient
+    if folds is None and gradient is not None and gradient.logit_scale is not None:
+        folds = fold_texts(shots, pool, gradient, views=settings.views_per_round)
     return fit_residual(
         from_grid(rows[..., block]),
         shots.labels,
@@ -188,6 +196,7 @@ def head_with_residual(
     settings: BoostSettings,
     weights: ArrayLike | None = None,
     encoder: int = 0,
+    folds: FoldTexts | None = None,
 ) -> tuple[LinearHead, Residual]:
     """Learn the residual of a fitted text, and return its head with it; see :func:`learn_residual`."""
     if ensemble.further_encoders:
@@ -197,7 +206,7 @@ def head_with_residual(
     if settings.gradient is not None and isinstance(scale, int | float):
         settings = replace(settings, gradient=replace(settings.gradient, logit_scale=float(scale)))
     rows = head.weights / np.float32(head.rounds)
-    residual = learn_residual(shots, pool, rows, settings, weights, encoder)
+    residual = learn_residual(shots, pool, rows, settings, weights, encoder, folds)
     return head.with_residual(residual), residual
 
 
@@ -219,6 +228,7 @@ def fit_ensemble(
     notes: Mapping[str, Scalar] | None = None,
     resume: PromptEnsemble | None = None,
     on_round: OnRound | None = None,
+    on_folds: OnFolds | None = None,
 ) -> PromptEnsemble:
     """Boost, and return the result as text. Input is checked before the first round.
 
@@ -253,6 +263,9 @@ def fit_ensemble(
     on_round : callable, optional
         Called after each round with the ensemble so far, which may be saved, and the round. If
         it returns True, no further round is begun.
+    on_folds : callable, optional
+        Called with the texts composed without some of the images, if the logit scale is chosen by them:
+        the residual needs them again (see :func:`learn_residual`).
 
     Returns
     -------
@@ -292,7 +305,7 @@ def fit_ensemble(
         raise LabelError(f"{len(image_ids)} image ids for {len(shots.labels)} images")
     if further_encoders:
         pool = _with_scales(shots, pool, encoder_scale, further_encoders)
-    settings, why, held_out = settle_scale(shots, pool, settings, encoder_scale, resume)
+    settings, why, held_out = settle_scale(shots, pool, settings, encoder_scale, resume, on_folds)
     if resume is not None and resume.logit_scale is not None:
         scale: float | None = resume.logit_scale
         encoder_scale = resume.encoder_logit_scale

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from promptboost.boosting.gradient.scale import FoldTexts
 from promptboost.boosting.grid import to_grid
 from promptboost.config import FitConfig
 from promptboost.encoders.base import Encoder
@@ -130,6 +131,7 @@ def fit_examples(
     seen = 0 if examples.views is None else examples.views.shape[1]
     shots = examples.shots(space)
     settings = boost_settings(config if seen else replace(config, views_per_round=0), seen)
+    folds: list[FoldTexts] = []
     ensemble = fit_ensemble(
         shots,
         rows.grid,
@@ -144,6 +146,7 @@ def fit_examples(
             LearntOn(one.id, one.fingerprint, encoder_logit_scale=one.logit_scale)
             for one in further
         ],
+        on_folds=folds.append,
     )
     weights = ensemble.sample_weights
     if parts is not None:
@@ -155,7 +158,14 @@ def fit_examples(
             head = EmbeddedRounds.of(ensemble, one).head
             if isinstance(head, LinearHead):
                 _, residuals[number] = head_with_residual(
-                    head, ensemble, shots, rows.grid, settings, examples.weights, number
+                    head,
+                    ensemble,
+                    shots,
+                    rows.grid,
+                    settings,
+                    examples.weights,
+                    number,
+                    folds[0] if folds else None,
                 )
     return ensemble, weights, words, space, residuals
 

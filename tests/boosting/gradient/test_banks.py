@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from promptboost.boosting import compiled
 from promptboost.boosting.gradient import banks as banks_module
-from promptboost.boosting.gradient.banks import Banks, Move
+from promptboost.boosting.gradient.banks import Banks, Move, least
 from promptboost.boosting.grid import ROW_UNIT
 from promptboost.boosting.problem import GridPool
 from tests.boosting.gradient.gradient_oracle import Plain, make_task
@@ -216,3 +216,12 @@ def test_with_spread_copies_are_shared_among_equal_prompts():
     for bank in task.compose(pool=twice).banks:
         assert set(bank) == {0, 1}
         assert abs(bank[0] - bank[1]) <= 1
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=60), st.data())
+def test_the_least_values_are_kept(values, data):
+    values = np.array(values, dtype=float)
+    most = data.draw(st.integers(1, len(values)))
+    found = least(values, most)
+    assert (np.diff(found) > 0).all()
+    assert sorted(values[found]) == sorted(values)[:most]

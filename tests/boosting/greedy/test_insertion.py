@@ -80,6 +80,24 @@ def test_template_hits_are_those_of_argmax(rows, pool):
         assert (hits[:, j] == (scores.argmax(axis=1) == y)).all()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_template_hits_are_exact_where_products_are_next_to_equal(seed):
+    """Prompts of classes that differ by a unit of the grid, or not at all: their order decides."""
+    rng = np.random.default_rng(seed)
+    dim = int(rng.choice([3, 64, 512]))
+    one = rng.standard_normal((1, 5, dim))
+    one *= 2**15 / np.linalg.norm(one, axis=2, keepdims=True) / 1.01
+    templates = np.rint(
+        one + rng.integers(-1, 2, (6, 5, dim)) * (rng.random((6, 5, dim)) < 4 / dim)
+    )
+    X = np.rint(one[0, rng.integers(5, size=150)] + rng.integers(-40, 41, (150, dim)))
+    X, templates = X.astype(np.int16), templates.astype(np.int16)
+    y = rng.integers(6, size=150)
+    scores = np.einsum("id,kjd->ijk", X.astype(np.int64), templates.astype(np.int64))
+    assert (np.ptp(scores, axis=2) < 2**16).any(), "single precision could not tell"
+    assert (template_hits(X, y, templates) == (scores.argmax(axis=2) == y[:, None])).all()
+
+
 def test_scaling_the_weights_changes_nothing(rows, pool):
     weights = np.random.default_rng(1).random(len(rows[1]))
     once = compose_greedily(*rows, weights, pool, rng=np.random.default_rng(0))

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import column, compiled, compiled_any_order, in_threads
+from promptboost.boosting.greedy.flips import sift_down
 from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, GridRows, from_grid
 from promptboost.boosting.problem import GridPool
 
@@ -143,6 +144,19 @@ def keep(prompts: GridRows, k: int, numbers: Integers, found: Candidates) -> Non
 
 
 @compiled
+def least(values: Values, most: int) -> Integers:
+    """Return where the least values are, so many of them, in ascending order."""
+    heap = np.arange(most)  # the greatest of them is on top
+    for start in range(most // 2 - 1, -1, -1):
+        sift_down(heap, most, values, start)
+    for number in range(most, len(values)):
+        if values[number] < values[heap[0]]:
+            heap[0] = number
+            sift_down(heap, most, values, 0)
+    return np.sort(heap)
+
+
+@compiled
 def read_class(
     prompts: GridRows,
     k: int,
@@ -160,12 +174,12 @@ def read_class(
     products = np.empty(len(prompts), np.int32)
     column(prompts, np.rint(gradient * unit).astype(np.int16), products)
     numbers = np.arange(len(prompts))
+    slopes = products * (length / COSINE_UNIT)
     most = found.prompts.shape[1]
     if len(prompts) > most:
-        keep(prompts, k, np.sort(np.argpartition(products, most)[:most]), found)
+        keep(prompts, k, least(slopes, most), found)
     elif found.sizes[k] == 0:
         keep(prompts, k, numbers, found)
-    slopes = products * (length / COSINE_UNIT)
     gap, best = choose_exchange(held, k, gradient, numbers, slopes, rate, copies)
     row = np.empty_like(gradient)
     as_floats(prompts[best], row)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import in_threads
 from promptboost.boosting.composition import (
+    Composition,
     class_rows,
     log_losses,
     parts_of,
@@ -32,18 +33,27 @@ _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 
 
 @dataclass(frozen=True)
+class FoldTexts:
+    """Texts composed without some of the images: number f without those of fold f, `rows` (F, K, D)."""
+
+    fold: NDArray[np.int64]
+    rows: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
 class ScaleChoice:
     """A logit scale, and why: scale → log loss on the images set aside, dealt into so many folds.
 
     There are none if there were too few images. `held_out` are the scores, (n, K), of each image when it
     was set aside, composed at the scale chosen; with several encoders those of the first, then those of
-    the next: (E·n, K).
+    the next: (E·n, K). `texts` are those of the folds, at that scale.
     """
 
     logit_scale: float
     folds: int
     losses: dict[float, float]
     held_out: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+    texts: FoldTexts | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         if not self.losses:
@@ -81,15 +91,17 @@ def choose_scale(
     parts = _Parts(shots, pool, folds, views)
     asked = _few_sweeps(settings)
     tried: dict[float, NDArray[np.float64]] = {}
-    scores: dict[float, NDArray[np.float64]] = {}
+    composed: dict[float, list[Composition]] = {}
+    kept: dict[float, NDArray[np.float32]] = {}  # in half the memory
     while (factor := _next(tried, factors)) is not None:
         scale = encoder_scale * factor
-        scores[factor], _ = parts.held_out(replace(asked, logit_scale=scale))
+        composed[factor], scores = parts.compose(replace(asked, logit_scale=scale))
+        kept[factor] = scores.astype(np.float32)
         tried[factor] = np.mean(
             [
-                _losses(scale * relative * scores[factor][part], shots.labels)
+                _losses(scale * relative * scores[part], shots.labels)
                 for relative, part in zip(
-                    pool.scales, parts_of(len(scores[factor]), pool.encoders), strict=True
+                    pool.scales, parts_of(len(scores), pool.encoders), strict=True
                 )
             ],
             axis=0,
@@ -101,15 +113,8 @@ def choose_scale(
     as_good = behind.mean(axis=1) <= doubt
     chosen = next(f for f in factors if f in tried and as_good[list(tried).index(f)])
     table = {encoder_scale * f: float(mean) for f, mean in zip(tried, means, strict=True)}
-    return ScaleChoice(encoder_scale * chosen, folds, table, scores[chosen])
-
-
-@dataclass(frozen=True)
-class FoldTexts:
-    """Texts composed without some of the images: number f without those of fold f, `rows` (F, K, D)."""
-
-    fold: NDArray[np.int64]
-    rows: NDArray[np.float32]
+    held_out, texts = kept[chosen].astype(np.float64), parts.texts(composed[chosen])
+    return ScaleChoice(encoder_scale * chosen, folds, table, held_out, texts)
 
 
 def fold_texts(
@@ -119,8 +124,8 @@ def fold_texts(
     folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
     if folds < 2:
         return None
-    _, rows = _Parts(shots, pool, folds, views).held_out(_few_sweeps(settings))
-    return FoldTexts(dealt(shots.labels, folds), rows)
+    parts = _Parts(shots, pool, folds, views)
+    return parts.texts(parts.compose(_few_sweeps(settings))[0])
 
 
 def _few_sweeps(settings: GradientSettings) -> GradientSettings:
@@ -184,19 +189,17 @@ class _Parts:
             self._flat(self._rows), self._labels(np.arange(len(shots.labels))), pool.templates
         ).reshape(self._encoders, *self._rows.shape[:2], -1)
 
-    def held_out(
-        self, settings: GradientSettings
-    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Return the scores of each image when it is set aside, and the class rows of each fold."""
+    def compose(self, settings: GradientSettings) -> tuple[list[Composition], NDArray[np.float64]]:
+        """Compose without the images of each fold in turn, and score each image where it is set aside."""
         K = len(self._pool.prompts)
         scores = np.empty((self._encoders, len(self._fold), K))
-        rows_of_folds = np.empty((self._folds, K, self._rows.shape[2]), dtype=np.float32)
+        composed: dict[int, Composition] = {}
 
-        def compose(parts: slice) -> None:
+        def work(parts: slice) -> None:
             for part in range(parts.start, parts.stop):
                 kept, aside = self._fold != part, self._fold == part
                 y = self._labels(kept)
-                weak = compose_by_gradient(
+                composed[part] = compose_by_gradient(
                     self._flat(self._rows[kept]),
                     y,
                     np.ones(len(y)),
@@ -206,13 +209,16 @@ class _Parts:
                     hits=self._hits[:, kept].reshape(len(y), -1),
                 )
                 originals = stacked(self._shots.originals[aside], self._encoders)
-                found = scores_of(weak, originals, self._pool)
+                found = scores_of(composed[part], originals, self._pool)
                 scores[:, aside] = found.reshape(self._encoders, -1, K)
-                rows_of_folds[part] = class_rows(weak, self._pool)
 
-        a_sweep = self._rows.size * len(self._pool.prompts)
-        in_threads(compose, self._folds, a_sweep * settings.sweeps, chunk=1)
-        return scores.reshape(-1, K), rows_of_folds
+        a_sweep = self._rows.size * K
+        in_threads(work, self._folds, a_sweep * settings.sweeps, chunk=1)
+        return [composed[part] for part in range(self._folds)], scores.reshape(-1, K)
+
+    def texts(self, composed: Sequence[Composition]) -> FoldTexts:
+        """Return the class rows of the texts of all folds."""
+        return FoldTexts(self._fold, np.stack([class_rows(weak, self._pool) for weak in composed]))
 
     def _flat(self, rows: GridRows) -> GridRows:
         return stacked(rows.reshape(-1, rows.shape[2]), self._encoders)

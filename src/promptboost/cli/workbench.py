@@ -1,0 +1,93 @@
+"""``promptboost workbench``."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from promptboost.cli.options import allow_download_option, embeds, run_argument
+from promptboost.cli.output import Output, plain, speaks
+
+_EXAMPLES = """
+\b
+promptboost workbench run
+promptboost workbench run --model NAME --base-url http://localhost:8000/v1
+"""
+
+
+@click.command(name="workbench", epilog=_EXAMPLES)
+@run_argument
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="Of this machine; 0 takes a free one.",
+)
+@click.option("--open", "browse", is_flag=True, help="Open the page in the browser, too.")
+@click.option("--data", help="Where the images of the fit are now, if they were moved.")
+@click.option("--model", help="A language model to ask for sentences, as its server knows it.")
+@click.option("--base-url", help="Its server, such as http://localhost:8000/v1.")
+@click.option(
+    "--provider",
+    type=click.Choice(["openai", "anthropic"]),
+    default="openai",
+    show_default=True,
+    help="Protocol of its server; most speak OpenAI's.",
+)
+@allow_download_option
+@embeds
+@speaks
+def workbench(
+    out: Output,
+    run: Path,
+    port: int,
+    browse: bool,
+    data: str | None,
+    model: str | None,
+    base_url: str | None,
+    provider: Any,
+    allow_download: bool,
+    no_cache: bool,
+    device: str | None,
+) -> None:
+    """Edit a run in the browser, and see at once what each edit does.
+
+    The page is served to this machine alone, at the address that is printed. Figures are those of the
+    held-out images, without the part that is kept back for evaluate --held-out --final. The run stays as
+    it is: what you save is a new run beside it. Edits that are not saved come back the next time.
+    """
+    from promptboost.encoders.runtime import require_modules
+    from promptboost.errors import SettingError
+
+    needed = ("fastapi", "uvicorn", "httptools", "prometheus_client")
+    require_modules(needed, "serve", "Workbenches")
+    from promptboost.llm.client import ModelSettings
+    from promptboost.report import write_card, write_report
+    from promptboost.runs.bench import open_bench
+    from promptboost.runs.draft import draft_folder, only_editor
+    from promptboost.runs.workbench import open_workbench
+    from promptboost.serve.workbench_app import serve_workbench
+
+    if base_url and not model:
+        raise SettingError("--base-url says where a language model is: add --model NAME")
+    asked = None if model is None else ModelSettings(model, provider, base_url)
+    options = {"cache": not no_cache, "device": device, "allow_download": allow_download}
+    bench = open_bench(run, data=data, progress=out.progress, **options)  # type: ignore[arg-type]
+    with only_editor(draft_folder(run, bench.ensemble.fingerprint)):
+        opened = open_workbench(
+            run, bench, model=asked, finish=(write_report, write_card), options=options
+        )
+
+        def started(address: str) -> None:
+            lines = [f"workbench of {plain(str(run))} on {address}"]
+            if opened.restored:
+                lines.append(f"unsaved edits that came back: {len(opened.draft.changes)}")
+            lines.append("Ctrl-C stops it; unsaved edits are kept.")
+            record = {"address": address, "unsaved": len(opened.draft.changes)}
+            out.result(record, "\n".join(lines))
+            if browse:
+                click.launch(address)
+
+        serve_workbench(opened, port=port, started=started)
+    out.note("stopped")

@@ -1,0 +1,356 @@
+"""The application: every address, what it takes and what it answers."""
+
+import asyncio
+import html
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+import promptboost
+from promptboost.serve import inference, messages
+from promptboost.serve.batcher import ScoredImage
+from promptboost.serve.gate import LOOPBACK_NAMES, Gate
+from promptboost.serve.limits import Limits, RequestError
+from promptboost.serve.messages import (
+    ErrorAnswer,
+    ImageAnswer,
+    PredictAnswer,
+    StateAnswer,
+    image_answer,
+    json_content,
+    json_response,
+    read_request,
+)
+from promptboost.serve.service import ServedRun, Service, explanations, named_runs
+
+_ABOUT = """Image classifiers made of plain sentences. Ask for answers with `POST /predict`: images as a
+form, as base64 in JSON, or one file as the whole body."""
+#: What any address may answer, beside what it is for.
+_REFUSALS = {
+    400: "The request cannot be understood.",
+    401: "The token is missing or wrong.",
+    403: "This is not allowed.",
+    404: "There is no such thing.",
+    405: "This address is not asked in this way.",
+    408: "The request came too slowly.",
+    413: "The request, or an image in it, is too large.",
+    415: "Content of this type is not read.",
+    421: "The server is not called by this name.",
+    422: "The request cannot be used; the error says why.",
+    429: "Too much at once; Retry-After says when to try again.",
+    501: "This version cannot do it.",
+    503: "Not ready, or about to stop.",
+}
+_CARD = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title>
+<meta name="viewport" content="width=device-width"><style>body{{max-width:50em;margin:auto;padding:1em;
+color-scheme:light dark}}pre{{white-space:pre-wrap}}</style><pre>{card}</pre></html>
+"""
+
+
+def create_app(
+    runs: "Sequence[str | PathLike[str]] | Mapping[str, str | PathLike[str]] | Service",
+    *,
+    token: str | None = None,
+    limits: Limits | None = None,
+    hosts: frozenset[str] | None = LOOPBACK_NAMES,
+    watch: bool = False,
+    **options: Any,
+) -> FastAPI:
+    """Make the application that answers for runs over HTTP.
+
+    Parameters
+    ----------
+    runs : sequence of paths, or mapping from name to path
+        Run folders; a text may be ``NAME=RUN``. The first one answers where none is named.
+    token : str, optional
+        What clients have to show, as ``Authorization: Bearer TOKEN``.
+    limits : Limits, optional
+        Bounds on requests.
+    hosts : set of str, optional
+        Names under which the server may be called, against pages that pretend to be local; None for any.
+        By default those of this machine alone.
+    watch : bool, default=False
+        Load a run again when its files change.
+    **options
+        `encoder`, `text_only`, `cache`, `device` and `allow_download`, as for
+        :class:`~promptboost.serve.service.Service`.
+
+    Returns
+    -------
+    fastapi.FastAPI
+        Its ``state.service`` holds the runs.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from promptboost.model import PromptClassifier, PromptEnsemble, Round
+    >>> banks = {"fire": {"something red": 1}, "ice": {"something blue": 1}}
+    >>> ensemble = PromptEnsemble(("fire", "ice"), (Round("{}", banks, 0.0, 0.1),), encoder_id="fake:8-0")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     PromptClassifier(ensemble, cache=False).save(folder)
+    ...     app = create_app({"elements": folder}, cache=False)
+    >>> app.state.service.run("elements").current.classifier.class_names
+    ('fire', 'ice')
+    """
+    if isinstance(runs, Service):
+        service = runs
+    else:
+        if isinstance(runs, Mapping):
+            named = {name: Path(path) for name, path in runs.items()}
+        else:
+            named = named_runs(str(path) for path in runs)
+        service = Service(named, limits=limits, **options)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        watching = asyncio.ensure_future(service.watch()) if watch else None
+        try:
+            yield
+        finally:
+            if watching is not None:
+                watching.cancel()
+                with suppress(asyncio.CancelledError):
+                    await watching
+            await asyncio.to_thread(service.stop)
+
+    app = FastAPI(
+        title="promptboost",
+        version=promptboost.__version__,
+        description=_ABOUT,
+        lifespan=lifespan,
+        # Their pages come from other servers.
+        docs_url=None,
+        redoc_url=None,
+        responses={
+            status: {"description": text, "content": json_content("ErrorAnswer")}
+            for status, text in _REFUSALS.items()
+        },
+    )
+    app.state.service = service
+    _add_errors(app, service)
+    _add_predict(app, service)  # first: addresses are looked up in this order
+    _add_health(app, service)
+    _add_runs(app, service)
+    _add_reload(app, service, token is not None)
+    app.include_router(inference.router(service))
+    _describe(app, token is not None)
+    app.add_middleware(Gate, service=service, token=token, hosts=hosts)
+    return app
+
+
+def _add_errors(app: FastAPI, service: Service) -> None:
+    @app.exception_handler(RequestError)
+    async def refused(_: Request, error: RequestError) -> Response:
+        service.metrics.rejected(error.reason)
+        return json_response(ErrorAnswer(str(error)), error.status, error.headers)
+
+    @app.exception_handler(HTTPException)
+    async def unknown(_: Request, error: HTTPException) -> Response:
+        words = {404: "there is nothing at this address", 405: "not asked in this way"}
+        text = words.get(error.status_code, "the request cannot be answered")
+        return json_response(ErrorAnswer(text), error.status_code, dict(error.headers or {}))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        return json_response(ErrorAnswer("the request cannot be used"), 422)
+
+
+def _told(name: str) -> dict[int | str, dict[str, Any]]:
+    return {200: {"description": "The answer.", "content": json_content(name)}}
+
+
+def _written(*kinds: str) -> dict[int | str, dict[str, Any]]:
+    content = {kind: {"schema": {"type": "string"}} for kind in kinds}
+    return {200: {"description": "The answer.", "content": content}}
+
+
+def _add_health(app: FastAPI, service: Service) -> None:
+    @app.get(
+        "/healthz", responses=_told("StateAnswer"), tags=["health"], summary="Whether it lives"
+    )
+    async def health() -> Response:
+        return json_response(StateAnswer("alive"))
+
+    @app.get(
+        "/readyz", responses=_told("StateAnswer"), tags=["health"], summary="Whether it is ready"
+    )
+    async def ready() -> Response:
+        if service.ready:
+            return json_response(StateAnswer("ready"))
+        state = "stopping" if service.stopping else "loading"
+        return json_response(StateAnswer(state), 503)
+
+    @app.get(
+        "/metrics",
+        responses=_written("text/plain"),
+        tags=["health"],
+        summary="Counters, for Prometheus",
+    )
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+def _add_runs(app: FastAPI, service: Service) -> None:
+    @app.get("/runs", responses=_told("RunsAnswer"), tags=["runs"], summary="All runs")
+    async def runs() -> Response:
+        return json_response({"runs": [run.record() for run in service.runs.values()]})
+
+    @app.get("/runs/{name}", responses=_told("RunAnswer"), tags=["runs"], summary="A run")
+    async def run(name: str) -> Response:
+        return json_response(service.run(name).record())
+
+    @app.get(
+        "/runs/{name}/sentences",
+        responses=_told("SentencesAnswer"),
+        tags=["runs"],
+        summary="The sentences of each class",
+    )
+    async def sentences(name: str) -> Response:
+        version = service.run(name).current
+        ensemble = version.classifier.ensemble
+        classes = {
+            one: [
+                {"prompt": text, "weight": weight} for text, weight in ensemble.prompts(one).items()
+            ]
+            for one in ensemble.class_names
+        }
+        return json_response({"run": name, "version": version.number, "classes": classes})
+
+    card_told = _written("text/markdown", "text/html")
+
+    @app.get("/runs/{name}/card", responses=card_told, tags=["runs"], summary="The model card")
+    async def card(request: Request, name: str) -> Response:
+        text = service.run(name).current.card
+        if text is None:
+            raise RequestError(404, "no card", "this run was never measured, so it has no card")
+        if "text/html" in request.headers.get("accept", ""):
+            page = _CARD.format(name=html.escape(name), card=html.escape(text))
+            return Response(page, media_type="text/html")
+        return Response(text, media_type="text/markdown")
+
+
+def _add_reload(app: FastAPI, service: Service, has_token: bool) -> None:
+    @app.post(
+        "/reload",
+        responses={
+            **_told("ReloadAnswer"),
+            409: {"description": "A version is broken.", "content": json_content("ReloadAnswer")},
+        },
+        tags=["runs"],
+        summary="Load runs again whose files have changed",
+    )
+    async def reload() -> Response:
+        if not has_token:
+            raise RequestError(403, "token", "a server without a token is not told to reload")
+        outcomes = await asyncio.to_thread(service.reload)
+        answer: dict[str, Any] = {"runs": outcomes, "error": None}
+        broken = [outcome["name"] for outcome in outcomes if outcome["outcome"] == "broken"]
+        if broken:
+            answer["error"] = f"{broken[0]}: {service.run(broken[0]).problem}"
+        return json_response(answer, 409 if broken else 200)
+
+
+def _add_predict(app: FastAPI, service: Service) -> None:
+    file = {"type": "string", "contentMediaType": "application/octet-stream"}
+    option = {"$ref": "#/components/schemas/PredictOptions"}
+    form = {
+        "allOf": [option],
+        "type": "object",
+        "properties": {"image": {"type": "array", "items": file, "minItems": 1}},
+    }
+    sent = {
+        "requestBody": {
+            "required": True,
+            "content": {
+                **json_content("PredictMessage"),
+                "multipart/form-data": {"schema": form},
+                "image/*": {"schema": {}},
+            },
+        }
+    }
+
+    @app.post(
+        "/predict",
+        responses=_told("PredictAnswer"),
+        openapi_extra=sent,
+        tags=["answers"],
+        summary="Answer for images by the first run",
+    )
+    @app.post(
+        "/runs/{name}/predict",
+        responses=_told("PredictAnswer"),
+        openapi_extra=sent,
+        tags=["answers"],
+        summary="Answer for images by a run",
+    )
+    async def predict(request: Request, name: str | None = None) -> Response:
+        run = service.run(name)
+        body = await request.body()
+        images, options = await read_request(
+            body, request.headers, request.query_params, service.limits
+        )
+        return json_response(await _predicted(service, run, images, options))
+
+
+async def _predicted(
+    service: Service,
+    run: ServedRun,
+    images: Sequence[messages.NamedImage],
+    options: messages.PredictOptions,
+) -> PredictAnswer:
+    """Answer for images; those that cannot be read have an error of their own, unless all are so."""
+    version, outcomes = await service.answer(run, images)
+    seen = [outcome for outcome in outcomes if isinstance(outcome, ScoredImage)]
+    if not seen:
+        first = outcomes[0]
+        status = first.status if isinstance(first, RequestError) else 422
+        raise RequestError(status, "no image left", f"{images[0][0]}: {first}")
+    names = version.head.class_names
+    answers = [
+        image_answer(name, names, outcome.probabilities, options)
+        if isinstance(outcome, ScoredImage)
+        else ImageAnswer(name, error=str(outcome))
+        for (name, _), outcome in zip(images, outcomes, strict=True)
+    ]
+    if options.explain:
+        rows = np.stack([outcome.embedding for outcome in seen])
+        records = iter(await asyncio.to_thread(explanations, version, rows))
+        for answer in answers:
+            if answer.error is None:
+                answer.explanation = {**next(records), "image": answer.image}
+    return PredictAnswer(run.name, version.number, answers)
+
+
+def _describe(app: FastAPI, has_token: bool) -> None:
+    """Add the types of requests and answers to what FastAPI says about the addresses."""
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        description = plain()
+        parts = description.setdefault("components", {})
+        parts["schemas"] = {
+            name: schema
+            for name, schema in parts.get("schemas", {}).items()
+            if "Validation" not in name
+        } | messages.schemas((*messages.DESCRIBED, *inference.DESCRIBED))
+        if has_token:
+            parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            description["security"] = [{"token": []}]
+        for address in description["paths"].values():
+            for operation in address.values():
+                # FastAPI's own type for a request that cannot be used, which is never sent.
+                operation["responses"]["422"] = {
+                    "description": _REFUSALS[422],
+                    "content": json_content("ErrorAnswer"),
+                }
+        return description
+
+    app.openapi = openapi  # type: ignore[method-assign]

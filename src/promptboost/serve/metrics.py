@@ -1,0 +1,129 @@
+"""What a server counts, as Prometheus reads it."""
+
+from collections.abc import Callable
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class ServerMetrics:
+    """Counters of one server; labels are names of routes, runs and encoders, never what a client sent.
+
+    Examples
+    --------
+    >>> metrics = ServerMetrics()
+    >>> metrics.rejected("queue")
+    >>> 'promptboost_rejected_total{reason="queue"} 1.0' in metrics.text()
+    True
+    """
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        self._requests = Counter(
+            "promptboost_requests",
+            "Requests, by route, method and status.",
+            ["route", "method", "status"],
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "promptboost_request_seconds",
+            "Time from the head of a request to the end of its answer.",
+            ["route"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._images = Counter(
+            "promptboost_images", "Images answered for, by run.", ["run"], registry=registry
+        )
+        self._rejected = Counter(
+            "promptboost_rejected",
+            "Requests and images that were not answered for, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self._batches = Histogram(
+            "promptboost_batch_images",
+            "Images that went through an encoder at once.",
+            ["encoder"],
+            buckets=_SIZES,
+            registry=registry,
+        )
+        self._tower_seconds = Counter(
+            "promptboost_encoder_seconds",
+            "Time spent by an encoder.",
+            ["encoder"],
+            registry=registry,
+        )
+        self._queue = Gauge(
+            "promptboost_queue_images",
+            "Images that wait for an encoder or are in it.",
+            ["encoder"],
+            registry=registry,
+        )
+        self._in_hand = Gauge(
+            "promptboost_requests_in_hand", "Requests being answered.", registry=registry
+        )
+        self._reloads = Counter(
+            "promptboost_reloads",
+            "Attempts to load a version.",
+            ["run", "outcome"],
+            registry=registry,
+        )
+        self._version = Gauge(
+            "promptboost_version", "Number of the version that answers.", ["run"], registry=registry
+        )
+
+    def request(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count a request that was answered."""
+        self._requests.labels(route, method, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def images(self, run: str, number: int) -> None:
+        """Count images that were answered for."""
+        self._images.labels(run).inc(number)
+
+    def rejected(self, reason: str) -> None:
+        """Count a request or an image that was not answered for."""
+        self._rejected.labels(reason).inc()
+
+    def batch(self, encoder: str, number: int, seconds: float) -> None:
+        """Count a batch."""
+        self._batches.labels(encoder).observe(number)
+        self._tower_seconds.labels(encoder).inc(seconds)
+
+    def version(self, run: str, number: int) -> None:
+        """Note which version answers, which was just loaded."""
+        self._version.labels(run).set(number)
+        self._reloads.labels(run, "loaded").inc()
+
+    def broken(self, run: str) -> None:
+        """Count a version that could not be loaded."""
+        self._reloads.labels(run, "broken").inc()
+
+    def watch_queue(self, encoder: str, length: Callable[[], int]) -> None:
+        """Ask for the length of a queue whenever the metrics are read."""
+        self._queue.labels(encoder).set_function(length)
+
+    def forget_queue(self, encoder: str) -> None:
+        """Ask no longer: the encoder is closed."""
+        self._queue.remove(encoder)
+
+    def watch_requests(self, number: Callable[[], int]) -> None:
+        """Ask for the number of requests in hand whenever the metrics are read."""
+        self._in_hand.set_function(number)
+
+    def text(self) -> str:
+        """Return all of it in Prometheus' text format."""
+        return generate_latest(self._registry).decode()

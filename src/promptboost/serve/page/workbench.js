@@ -1,0 +1,578 @@
+// The page of the workbench. The server has the draft; this shows it and asks for changes.
+// Whatever comes from the server is set as text, never as HTML.
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+const POLL = 2000;
+const FRESH = "Open the address that the command printed: it holds the key to this page.";
+
+const given = () => (location.hash.match(/^#token=(.+)$/) || [])[1];
+const token = given() || sessionStorage.getItem("token") || "";
+if (given()) {
+  sessionStorage.setItem("token", token);
+  history.replaceState(null, "", location.pathname); // it does not stay in the address
+}
+
+let state = null; // as the server told it last
+let reasons = null; // what each sentence does, of one revision
+let selected = null; // the class whose sentences are shown
+let shownSentence = null; // one that was asked for elsewhere
+let explained = null; // {why, url} of the image that is explained
+let comparison = null;
+let grown = null; // {one, other, items} or {one, other, asking}
+let lost = false;
+let queue = Promise.resolve(); // edits go one after the other, each with the newest revision
+const thumbnails = new Map();
+
+// --- small things -----------------------------------------------------------------------------
+
+function el(tag, properties = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name === "class") node.className = value;
+    else if (name === "on") for (const [event, heard] of Object.entries(value)) node.addEventListener(event, heard);
+    else if (name === "vars") for (const [key, number] of Object.entries(value)) node.style.setProperty(`--${key}`, number);
+    else if (name === "key") node.dataset.key = value;
+    else if (name in node) node[name] = value;
+    else node.setAttribute(name, value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== ""));
+  return node;
+}
+const fill = (node, ...children) => node.replaceChildren(...children.filter((child) => child !== null));
+const button = (text, key, click, properties = {}) =>
+  el("button", { type: "button", key, textContent: text, on: { click }, ...properties });
+const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)} %`);
+const signed = (number, digits = 1) => {
+  const text = Math.abs(number).toFixed(digits);
+  return Number(text) === 0 ? "±0" : (number > 0 ? "+" : "−") + text;
+};
+const points = (before, after) =>
+  before === null || after === null ? "" : `${signed(100 * (after - before))} points`;
+const tone = (number) => (number > 1e-9 ? "good" : number < -1e-9 ? "bad" : "");
+const count = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
+
+function notice(text, calm = false) {
+  const box = $("notice");
+  box.classList.toggle("calm", calm);
+  if (!text) return fill(box);
+  fill(box, el("span", { textContent: text }), button("Close", "close", () => notice(""), { class: "quiet" }));
+}
+
+// --- asking the server ------------------------------------------------------------------------
+
+async function ask(path, body, headers = {}) {
+  const options = { headers: { Authorization: `Bearer ${token}`, ...headers } };
+  if (body !== undefined) {
+    options.method = "POST";
+    options.body = body instanceof Blob ? body : JSON.stringify(body);
+  }
+  let reply;
+  try {
+    reply = await fetch(path, options);
+  } catch {
+    lost = true;
+    const run = state ? state.run : "RUN";
+    throw new Error(`The workbench does not answer. Your edits are kept: start it again with promptboost workbench ${run}`);
+  }
+  if (reply.status === 401) throw new Error(`The workbench was started again, or this is no address of it. ${FRESH}`);
+  if (reply.ok && !(reply.headers.get("content-type") || "").includes("json")) return reply.blob();
+  const answer = await reply.json().catch(() => ({ error: `The server answered ${reply.status}.` }));
+  if (!reply.ok) throw Object.assign(new Error(answer.error), { status: reply.status });
+  if (lost) notice("");
+  lost = false;
+  return answer;
+}
+
+/** Ask for a change of the draft, after those that are under way; then show what came of it. */
+function change(path, body = {}, then = () => {}) {
+  const done = queue.then(async () => {
+    document.body.setAttribute("aria-busy", "true");
+    try {
+      const answer = await ask(path, { revision: state.revision, ...body });
+      notice("");
+      then(answer);
+      show(answer);
+      return null;
+    } catch (error) {
+      if (error.status === 409) {
+        show(await ask("/api/state"));
+        notice("The draft was edited in another window. This is the newest: look at it, then repeat what you did.");
+      } else notice(error.message);
+      return error;
+    } finally {
+      document.body.removeAttribute("aria-busy");
+    }
+  });
+  queue = done.catch(() => {});
+  return done;
+}
+const edit = (change_, then) => change("/api/edit", { change: change_ }, then);
+
+async function quietly(work) {
+  try {
+    await work();
+  } catch (error) {
+    if (error.status !== 409) notice(error.message);
+  }
+}
+
+async function poll() {
+  if (!document.hidden && state) {
+    await quietly(async () => {
+      const now = await ask("/api/revision");
+      if (now.revision !== state.revision) {
+        await queue;
+        if (now.revision > state.revision) {
+          show(await ask("/api/state"));
+          notice("The draft was edited in another window.", true);
+        }
+      }
+      if (now.looks !== state.looks) { state.looks = now.looks; showLooks(); }
+    });
+  }
+  setTimeout(poll, POLL);
+}
+
+let asked = 0;
+function askReasons() {
+  clearTimeout(asked);
+  asked = setTimeout(() => quietly(async () => {
+    const found = await ask("/api/reasons");
+    if (found.revision !== state.revision) return;
+    reasons = found;
+    keepFocus(() => { showSentences(); showHarm(); showMixed(); });
+  }), 150);
+}
+
+// --- showing ----------------------------------------------------------------------------------
+
+function show(newest) {
+  const before = state;
+  state = newest;
+  if (!before || before.revision !== state.revision) reasons = null;
+  const names = state.classes.map((item) => item.name);
+  if (!names.includes(selected)) {
+    const same = state.classes.find((item) => item.was !== null && item.was === selectedWas);
+    selected = same ? same.name : names[0];
+  }
+  selectedWas = state.classes.find((item) => item.name === selected).was;
+  keepFocus(() => {
+    showFigures(); showClasses(); showSentences(); showFlips(); showHarm(); showMixed(); showVersions();
+  });
+  $("wait").hidden = true;
+  $("figures").hidden = $("bench").hidden = false;
+  if (!reasons) askReasons();
+  if (explained && explained.why.revision !== state.revision) explainAgain();
+}
+let selectedWas = null;
+
+/** Draw anew, and leave the focus where it was: on the same control, else on the one in its place. */
+function keepFocus(draw) {
+  const active = document.activeElement;
+  const key = active && active.dataset.key;
+  const kind = key ? key.split(":", 1)[0] : "";
+  const alike = () => [...document.querySelectorAll("[data-key]")].filter((one) => one.dataset.key.split(":", 1)[0] === kind);
+  const place = key ? alike().indexOf(active) : -1;
+  draw();
+  if (!key || document.activeElement === active && active.isConnected) return;
+  const others = alike();
+  const same = others.find((one) => one.dataset.key === key) || others[Math.min(place, others.length - 1)];
+  (same && !same.disabled ? same : $("sentences")).focus({ preventScroll: true });
+}
+
+function showFigures() {
+  const { effect, step } = state;
+  document.title = `${percent(effect.after)} · ${state.run} · workbench`;
+  $("run").textContent = state.run;
+  const number = state.classes.reduce((sum, item) => sum + item.sentences.length, 0);
+  $("about").textContent = [state.encoder, count(state.classes.length, "class", "classes"), count(number, "sentence")].join(" · ");
+  $("accuracy").textContent = percent(effect.after);
+  const delta = (effect.after || 0) - (effect.before || 0);
+  $("delta").textContent = state.undo ? points(effect.before, effect.after) || "not measured" : "the run as it is";
+  $("delta").className = tone(delta);
+  const parts = [`${percent(effect.before)} before`, `${count(effect.changed, "image")} changed`];
+  if (effect.changed) parts.push(`${effect.right} now right`, `${effect.wrong} now wrong`);
+  if (effect.left_out) parts.push(`${count(effect.left_out, "image")} of dropped classes left out`);
+  $("summary").textContent = state.undo ? parts.join(" · ") : `on ${count(effect.images, "held-out image")}`;
+  const paying = effect.paying.map((item) => `${item.name} ${signed(100 * (item.after - item.before))}`);
+  if (effect.more_paying) paying.push(`${effect.more_paying} more`);
+  $("paying").textContent = paying.length ? `classes that pay: ${paying.join(", ")}` : "";
+  $("told").textContent = step
+    ? `last edit: ${step.told}: ${points(step.before, step.after)}, ${count(step.changed, "image")} changed` : "";
+  showLooks();
+  $("undo").disabled = !state.undo;
+  $("redo").disabled = !state.redo;
+  $("save").disabled = !state.undo || state.saved !== null;
+  $("save").textContent = state.saved ? `Saved as ${state.saved}` : "Save as a new version…";
+}
+
+function showLooks() {
+  $("looks").textContent = `${count(state.looks, "look")} at these ${state.effect.images + state.effect.left_out} images; a third of the ` +
+    "held-out images is kept back for evaluate --held-out --final.";
+}
+
+function ordered() {
+  const items = state.classes.filter((item) => item.name.toLowerCase().includes($("find").value.trim().toLowerCase()));
+  const order = $("order").value;
+  const moved = (item) => Math.abs((item.after || 0) - (item.before || 0));
+  if (order === "worst") items.sort((a, b) => (a.after ?? 2) - (b.after ?? 2));
+  if (order === "change") items.sort((a, b) => moved(b) - moved(a));
+  return items;
+}
+
+function showClasses() {
+  $("find-label").classList.toggle("on", state.classes.length > 15);
+  fill($("class-list"), ...ordered().map((item) => {
+    const delta = (item.after || 0) - (item.before || 0);
+    const change_ = item.count && Math.abs(delta) > 1e-9 ? ` ${signed(100 * delta)}` : "";
+    const bar = el("span", { class: `bar ${delta > 0 ? "better" : delta < 0 ? "worse" : ""}`, vars: { after: item.after || 0, before: item.before || 0 } }, el("i"), item.count ? el("b") : null);
+    const made = button("", `class:${item.name}`, () => select(item.name));
+    made.append(
+      el("span", { class: "line" }, el("span", { class: "name", textContent: item.name }),
+        el("span", { class: tone(delta), textContent: item.count ? `${(100 * item.after).toFixed(0)} %${change_}` : "no images" })),
+      bar);
+    if (item.name === selected) made.setAttribute("aria-current", "true");
+    return el("li", {}, made);
+  }));
+}
+
+function select(name, sentence = null) {
+  selected = name;
+  selectedWas = state.classes.find((item) => item.name === name).was;
+  shownSentence = sentence;
+  keepFocus(() => { showClasses(); showSentences(); });
+  const list = $("class-list"), mine = list.querySelector("[aria-current]");
+  if (mine) list.scrollTop = Math.max(Math.min(list.scrollTop, mine.offsetTop), mine.offsetTop + mine.offsetHeight - list.clientHeight);
+  if (sentence !== null) {
+    const row = document.querySelector("#sentence-list .shown");
+    if (row) { row.scrollIntoView({ block: "center" }); row.querySelector("input").focus({ preventScroll: true }); }
+  } else if (matchMedia("(max-width: 700px)").matches) $("sentences").scrollIntoView();
+}
+
+function influence(name, text) {
+  if (!reasons) return el("span", { textContent: "…" });
+  const counts = (reasons.sentences[name] || {})[text];
+  if (counts === undefined) return null;
+  if (counts === null) return el("span", { textContent: "all there is in a round: reword it, or add another first" });
+  const [mended, broken, changed] = counts;
+  if (!changed) return el("span", { textContent: "without it nothing changes" });
+  if (!mended && !broken) return el("span", { textContent: "without it only wrong answers change" });
+  const told = `Without it ${count(mended, "image")} would become right and ${broken} wrong.`;
+  return el("span", { class: tone(broken - mended), title: told },
+    `without it +${mended} / −${broken} images`);
+}
+
+function showSentences() {
+  const item = state.classes.find((one) => one.name === selected);
+  $("class-title").textContent = item.name;
+  const told = item.count ? `${percent(item.after)} of ${count(item.count, "image")} right` : "no held-out images of this class";
+  const delta = item.count && item.after !== item.before ? `, ${points(item.before, item.after)}` : "";
+  const was = item.was !== null && item.was !== item.name ? ` · ${item.was} in the run` : "";
+  $("class-figures").textContent = told + delta + was;
+  $("drop").disabled = state.classes.length < 3;
+  fill($("sentence-list"), ...item.sentences.map((one) => {
+    const share = el("input", {
+      type: "number", min: "0.1", max: "99", step: "any", key: `share:${one.text}`, value: (100 * one.share).toFixed(1),
+      "aria-label": `Share of “${one.text}” in ${item.name}, in percent`, disabled: item.sentences.length === 1,
+    });
+    share.addEventListener("change", () => {
+      const asked_ = Number(share.value) / 100;
+      if (Math.abs(asked_ - one.share) > 5e-5) edit({ kind: "weight", class: item.name, sentence: one.text, share: asked_ });
+    });
+    const counts = reasons ? (reasons.sentences[item.name] || {})[one.text] : undefined;
+    return el("li", { class: one.text === shownSentence ? "shown" : "" },
+      el("div", {}, el("span", { class: "unit" }, share, "%"), el("div", { class: "share", vars: { share: one.share } }, el("i"))),
+      el("div", {}, el("div", { textContent: one.text }), el("div", { class: "meta" },
+        one.was === null && item.was !== null ? el("span", { class: "tag", textContent: "new" }) : null,
+        one.was !== null && Math.abs(one.was - one.share) > 5e-4 ? el("span", { textContent: `was ${percent(one.was)}` }) : null,
+        influence(item.name, one.text))),
+      el("div", { class: "tools" },
+        button("Reword", `reword:${one.text}`, () => reword(item.name, one.text), { class: "quiet", "aria-label": `Reword “${one.text}”` }),
+        button("Remove", `remove:${one.text}`, () => edit({ kind: "remove", class: item.name, sentence: one.text }),
+          { "aria-label": `Remove “${one.text}”`, disabled: counts === null })));
+  }));
+}
+
+function thumbnail(image, alt) {
+  const node = el("img", { alt, class: "thumb", loading: "lazy" });
+  const empty = () => node.replaceWith(el("span", { class: "thumb none", title: alt }));
+  if (thumbnails.has(image)) node.src = thumbnails.get(image);
+  else ask(`/api/thumbnail?image=${encodeURIComponent(image)}`).then((blob) => {
+    if (!thumbnails.has(image)) thumbnails.set(image, URL.createObjectURL(blob));
+    node.src = thumbnails.get(image);
+  }).catch(empty);
+  return node;
+}
+
+function flipGroups(flips, figures, kind, most) {
+  const groups = [["wrong", "Now wrong", figures.wrong], ["right", "Now right", figures.right],
+    ["other", "Wrong as before, another way", figures.changed - figures.right - figures.wrong]];
+  return groups.filter(([name]) => flips[name].length).map(([name, title, number]) => el("div", {},
+    el("h3", { class: name === "wrong" ? "bad" : name === "right" ? "good" : "", textContent: `${title}: ${number}` }),
+    el("ul", { class: "thumbs" }, ...flips[name].slice(0, most).map((flip) => {
+      const made = button("", `${kind}:${flip.image}`, () => explain({ image: flip.image }, null), { title: `${flip.image}: why?` });
+      made.append(thumbnail(flip.image, ""), el("span", { class: "soft", textContent: `is ${flip.label}` }), el("br"),
+        el("span", { textContent: `${flip.before} → ${flip.after}` }));
+      return el("li", {}, made);
+    }), number > most ? el("li", { class: "soft small", textContent: `and ${number - most} more` }) : null)));
+}
+
+function showFlips() {
+  const groups = flipGroups(state.effect.flips, state.effect, "flip", 12);
+  fill($("flip-list"), ...(groups.length ? groups : [el("p", { class: "soft small", textContent: state.undo
+    ? "No image has another answer than in the run." : "Edit a sentence: the images that get another answer are shown here." })]));
+}
+
+function showHarm() {
+  const found = [];
+  if (reasons) for (const [name, sentences] of Object.entries(reasons.sentences)) {
+    for (const [text, counts] of Object.entries(sentences)) {
+      if (counts && counts[0] > counts[1]) found.push({ name, text, mended: counts[0], broken: counts[1] });
+    }
+  }
+  found.sort((a, b) => (b.mended - b.broken) - (a.mended - a.broken) || a.broken - b.broken);
+  fill($("harm-list"), ...(found.length ? found.slice(0, 8).map((one) => el("li", {},
+    el("div", { class: "row" },
+      el("div", {}, button(one.text, `harm:${one.name}:${one.text}`, () => select(one.name, one.text), { class: "link" }),
+        el("div", { class: "meta" }, el("span", { textContent: one.name }), el("span", { class: "bad", textContent: `without it +${one.mended} / −${one.broken}` }))),
+      button("Remove", `unharm:${one.name}:${one.text}`, () => edit({ kind: "remove", class: one.name, sentence: one.text }),
+        { "aria-label": `Remove “${one.text}” from ${one.name}` }))))
+    : [el("li", { class: "soft", textContent: reasons ? "There is none." : "…" })]));
+}
+
+function showMixed() {
+  const hint = state.model ? `${state.model} is asked for sentences that tell two classes apart.`
+    : `For sentences from a language model, start with: promptboost workbench ${state.run} --model NAME --base-url URL`;
+  $("mixed-note").textContent = hint;
+  const pairs = reasons ? reasons.confusions : [];
+  fill($("mixed-list"), ...(pairs.length ? pairs.slice(0, 8).map((pair) => {
+    const blamed = pair.sentences[0];
+    const mine = grown && grown.one === pair.true && grown.other === pair.answered;
+    const grow_ = button(mine && grown.asking ? "Asking …" : "Grow", `grow:${pair.true}:${pair.answered}`, () => grow(pair.true, pair.answered),
+      { disabled: Boolean(grown && grown.asking), "aria-label": `Grow: ask for sentences that tell ${pair.true} from ${pair.answered}`, title: hint });
+    return el("li", {}, el("div", { class: "row" },
+      el("div", {}, el("div", {}, el("strong", { textContent: pair.true }), " taken for ", el("strong", { textContent: pair.answered }), `: ${count(pair.count, "image")}`),
+        blamed ? el("div", { class: "meta" }, el("span", {}, "most to blame: ",
+          button(blamed.text, `blame:${blamed.class}:${blamed.text}`, () => select(blamed.class, blamed.text), { class: "link" }))) : null,
+        el("div", { class: "minis" }, ...pair.images.map((image) => {
+          const why = `${image}: why ${pair.answered}?`;
+          const made = button("", `mini:${image}`, () => explain({ image }, null), { title: why, "aria-label": why });
+          made.append(thumbnail(image, ""));
+          return made;
+        }))),
+      grow_), mine && grown.items ? suggestions() : null);
+  }) : [el("li", { class: "soft", textContent: reasons ? "No class is taken for another." : "…" })]));
+}
+
+function suggestions() {
+  if (!grown.items.length) return el("p", { class: "suggested soft", textContent: "Nothing new: these sentences are there already." });
+  return el("ul", { class: "suggested" }, ...grown.items.map((item) => el("li", { class: "row" },
+    el("div", {}, el("div", { textContent: item.text }), el("div", { class: "meta" }, el("span", { textContent: `for ${item.class}` }),
+      el("span", { class: tone(item.after - item.before), textContent: `would bring ${points(item.before, item.after)}: ${percent(item.after)}, ${item.right} now right, ${item.wrong} now wrong` }))),
+    button("Take", `take:${item.text}`, () => edit({ kind: "add", class: item.class, sentence: item.text, share: item.share }, () => {
+      grown.items = grown.items.filter((one) => one !== item);
+    }), { "aria-label": `Take “${item.text}”` }))));
+}
+
+async function grow(one, other) {
+  if (!state.model) return notice($("mixed-note").textContent, true);
+  grown = { one, other, asking: true };
+  keepFocus(showMixed);
+  try {
+    const found = await ask("/api/grow", { one, other });
+    grown = { one, other, items: found.suggestions };
+    state.looks = found.looks;
+    showLooks();
+  } catch (error) {
+    grown = null;
+    notice(error.message);
+  }
+  keepFocus(showMixed);
+}
+
+// --- one image ----------------------------------------------------------------------------------
+
+async function explain(message, url) {
+  await quietly(async () => {
+    const why = await ask("/api/explain", message);
+    explained = { why, url };
+    showExplanation();
+    $("try").scrollIntoView({ block: "nearest" });
+  });
+}
+function explainAgain() {
+  const { why, url } = explained;
+  const message = why.held_out ? { image: why.id } : { dropped: why.id };
+  if (against && state.classes.some((item) => item.name === against)) message.against = against;
+  explain(message, url);
+}
+let against = null;
+
+async function take(file) {
+  if (!file) return;
+  if (file.size > 32 * 2 ** 20) return notice(`${file.name} is too large: 32 MiB at most.`);
+  await quietly(async () => {
+    const why = await ask("/api/image", file, { "Content-Type": "application/octet-stream", "X-Name": encodeURIComponent(file.name) });
+    if (explained && explained.url) URL.revokeObjectURL(explained.url);
+    against = null;
+    explained = { why, url: URL.createObjectURL(file) };
+    notice("");
+    showExplanation();
+  });
+}
+
+function showExplanation() {
+  const { why, url } = explained;
+  const parts = why.contributions.map((item) => ({ value: item.value, of: item.class, text: item.prompt, share: item.weight }));
+  if (why.left_out) parts.push({ value: why.others, text: `${why.left_out} other sentences together` });
+  if (why.residual) parts.push({ value: why.residual, text: "the residual: what words did not say" });
+  const widest = Math.max(...parts.map((part) => Math.abs(part.value)), 1e-9);
+  const verdict = why.label === null ? null : el("span", { class: why.answer === why.label ? "good" : "bad", textContent: why.answer === why.label ? "right" : `wrong: it is ${why.label}` });
+  const choice = el("select", { key: "against", "aria-label": "Compare the answer with" },
+    el("option", { value: "", textContent: `rather than ${why.against}` }),
+    ...state.classes.filter((item) => item.name !== why.answer && item.name !== why.against).map((item) => el("option", { value: item.name, textContent: item.name })));
+  choice.addEventListener("change", () => { against = choice.value; explainAgain(); });
+  const head = el("div", { class: "why" },
+    url ? el("img", { src: url, alt: "" }) : thumbnail(why.image, ""),
+    el("div", {}, el("div", {}, el("strong", { textContent: why.answer }), ` ${percent(why.probability)}`), el("div", { class: "meta" }, verdict),
+      choice, el("div", { class: "meta", textContent: `${percent(why.against_probability)}, ahead by ${why.margin.toFixed(2)}` })));
+  const list = el("ol", { "aria-label": `What each sentence adds to the lead of ${why.answer} over ${why.against}` }, ...parts.map((part) => el("li", {},
+    el("span", { class: "num", textContent: signed(part.value, 2) }),
+    el("span", { class: "lean", vars: { size: Math.abs(part.value) / widest } }, el("i", { class: part.value > 0 ? "for" : "against" })),
+    el("span", {}, part.of ? button(part.text, `why:${part.of}:${part.text}`, () => select(part.of, part.text), { class: "link" }) : part.text,
+      part.of ? el("span", { class: "of", textContent: ` ${part.of}` }) : null))));
+  $("spoken").textContent = `${why.image}: ${why.answer} rather than ${why.against}, ${percent(why.probability)} against ${percent(why.against_probability)}`;
+  keepFocus(() => fill($("explanation"), head, el("p", { class: "meta small", textContent: `${why.image}` }), list,
+    why.told.length ? el("ul", { class: "told" }, ...why.told.map((line) => el("li", { textContent: line }))) : null));
+}
+
+// --- versions -----------------------------------------------------------------------------------
+
+function showVersions() {
+  fill($("version-list"), ...(state.versions.length ? state.versions.map((one) => el("li", {},
+    el("strong", { textContent: one.name }), " ", el("span", { class: "soft", textContent:
+      [one.date.replace("T", " ").slice(0, 16), percent(one.accuracy), count(one.changes, "edit"), one.reason].filter(Boolean).join(" · ") })))
+    : [el("li", { class: "soft", textContent: "No version is saved yet. A version is a run of its own, beside this one." })]));
+  const names = [["run", `${state.run}, as it was`], ...state.versions.map((one) => [one.name, one.name]), ["draft", "the draft"]];
+  for (const [id, first] of [["before", "run"], ["after", "draft"]]) {
+    const chosen = $(id).value || first;
+    fill($(id), ...names.map(([value, textContent]) => el("option", { value, textContent })));
+    $(id).value = names.some(([value]) => value === chosen) ? chosen : first;
+  }
+  if (comparison && comparison.revision !== state.revision && [comparison.before, comparison.after].includes("draft")) {
+    comparison = null;
+    fill($("comparison"));
+  }
+}
+
+async function compare() {
+  await quietly(async () => {
+    comparison = await ask("/api/compare", { before: $("before").value, after: $("after").value });
+    comparison.revision = state.revision;
+    showComparison();
+  });
+}
+
+function showComparison() {
+  const { effect, classes, difference } = comparison;
+  const table = el("table", {}, el("thead", {}, el("tr", {}, ...["", "before", "after", ""].map((text) => el("th", { scope: "col", textContent: text })))),
+    el("tbody", {}, ...[{ name: "all", before: effect.before, after: effect.after }, ...classes].map((item) => el("tr", {},
+      el("th", { scope: "row", textContent: item.name }), el("td", { class: "num", textContent: percent(item.before) }),
+      el("td", { class: "num", textContent: percent(item.after) }),
+      el("td", { class: `num ${tone(item.after - item.before)}`, textContent: points(item.before, item.after) })))));
+  const lines = [];
+  for (const name of difference.added_classes) lines.push(["good", `+ class ${name}`]);
+  for (const name of difference.removed_classes) lines.push(["bad", `− class ${name}`]);
+  for (const [name, item] of Object.entries(difference.classes)) {
+    for (const [text, share] of Object.entries(item.removed)) lines.push(["bad", `− ${name}: ${text} (${percent(share)})`]);
+    for (const [text, share] of Object.entries(item.added)) lines.push(["good", `+ ${name}: ${text} (${percent(share)})`]);
+    const moved = Object.entries(item.changed);
+    for (const [text, both] of moved.slice(0, 3)) lines.push(["soft", `± ${name}: ${text} (${percent(both.before)} → ${percent(both.after)})`]);
+    if (moved.length > 3) lines.push(["soft", `± ${name}: ${moved.length - 3} more shares`]);
+  }
+  if (!lines.length) lines.push(["soft", "The sentences are the same."]);
+  $("spoken").textContent = `${percent(effect.before)} before, ${percent(effect.after)} after`;
+  fill($("comparison"),
+    el("p", { textContent: `${count(effect.changed, "image")} changed, ${effect.right} now right, ${effect.wrong} now wrong.` }),
+    el("div", { class: "columns" }, el("div", {}, table), el("div", {}, el("h3", { textContent: "Sentences" }),
+      el("ul", { class: "diff" }, ...lines.map(([name, textContent]) => el("li", { class: name, textContent })))),
+    el("div", {}, ...flipGroups(effect.flips, effect, "compared", 6))));
+}
+
+// --- dialogs ------------------------------------------------------------------------------------
+
+/** Ask for some texts, and hand them over; what is refused is told in the dialog, and nothing is lost. */
+function dialog(title, fields, ok, work) {
+  $("dialog-title").textContent = title;
+  $("dialog-ok").textContent = ok;
+  $("dialog-error").textContent = "";
+  fill($("dialog-fields"), ...fields.map(({ label, name, value = "", rows, required = true }) => el("label", {}, label,
+    el(rows ? "textarea" : "input", { name, value, required, ...(rows ? { rows } : {}), maxLength: rows ? 20000 : 2000 }))));
+  $("dialog-form").onsubmit = async (event) => {
+    event.preventDefault();
+    const failed = await work(Object.fromEntries(new FormData($("dialog-form"))));
+    if (failed && failed.status !== 409) $("dialog-error").textContent = failed.message;
+    if (failed && failed.status !== 409) notice("");
+    else $("dialog").close();
+  };
+  $("dialog").showModal();
+}
+
+const reword = (name, text) => dialog(`Reword a sentence of ${name}`, [{ label: "Sentence", name: "to", value: text }], "Reword",
+  ({ to }) => edit({ kind: "replace", class: name, sentence: text, to }));
+const rename = () => dialog(`Rename ${selected}`, [{ label: "New name", name: "to", value: selected }], "Rename",
+  ({ to }) => edit({ kind: "rename-class", class: selected, to }, () => { selected = to; }));
+const addClass = () => dialog("Add a class", [{ label: "Name", name: "name" }, { label: "Sentences, one a line", name: "sentences", rows: 4 }], "Add",
+  ({ name, sentences }) => edit({ kind: "add-class", class: name, sentences: sentences.split("\n").map((line) => line.trim()).filter(Boolean) }, () => { selected = name; }));
+const save = () => dialog("Save as a new version", [{ label: "Name of the new run folder", name: "name", value: state.next_version },
+  { label: "Why (kept with the version)", name: "reason", required: false }], "Save",
+  ({ name, reason }) => change("/api/save", { name, reason }, (answer) => notice(`Saved: ${answer.saved_as}. ${answer.notes.join(" ")}`, true)));
+
+// --- hearing ------------------------------------------------------------------------------------
+
+$("undo").addEventListener("click", () => change("/api/undo"));
+$("redo").addEventListener("click", () => change("/api/redo"));
+$("save").addEventListener("click", save);
+$("rename").addEventListener("click", rename);
+$("drop").addEventListener("click", () => edit({ kind: "drop-class", class: selected }));
+$("add-class").addEventListener("click", addClass);
+$("dialog-cancel").addEventListener("click", () => $("dialog").close());
+$("order").addEventListener("change", showClasses);
+$("find").addEventListener("input", showClasses);
+$("compare").addEventListener("submit", (event) => { event.preventDefault(); compare(); });
+$("add").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const failed = await edit({ kind: "add", class: selected, sentence: $("add-text").value.trim(), share: Number($("add-share").value) / 100 });
+  if (!failed) { $("add-text").value = ""; $("add-text").focus(); }
+});
+$("file").addEventListener("change", (event) => { take(event.target.files[0]); event.target.value = ""; });
+for (const name of ["dragover", "dragleave", "drop"]) {
+  addEventListener(name, (event) => {
+    event.preventDefault();
+    $("drop-zone").classList.toggle("over", name === "dragover");
+    if (name === "drop") take([...event.dataTransfer.files][0]);
+  });
+}
+addEventListener("keydown", (event) => {
+  const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) && event.target.type !== "file";
+  if (!(event.ctrlKey || event.metaKey) || typing || $("dialog").open || !state) return;
+  const key = event.key.toLowerCase();
+  if (key === "z" || key === "y") {
+    event.preventDefault();
+    const back = key === "z" && !event.shiftKey;
+    if (back ? state.undo : state.redo) change(back ? "/api/undo" : "/api/redo");
+  }
+});
+addEventListener("hashchange", () => { if (given()) location.reload(); });
+
+(async () => {
+  if (!token) return ($("wait").textContent = FRESH);
+  try {
+    show(await ask("/api/state"));
+    if (state.restored && !state.saved) notice(`${count(state.undo, "edit")} that ${state.undo === 1 ? "was" : "were"} not saved came back.`, true);
+    poll();
+  } catch (error) {
+    $("wait").textContent = error.message;
+  }
+})();

@@ -1,0 +1,367 @@
+"""The service: runs by name, the version of each that answers, and the encoders they share."""
+
+import asyncio
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.runtime import hash_bytes
+from promptboost.encoders.trust import check_trusted
+from promptboost.errors import PromptBoostError, RunError, SettingError, few, without_place
+from promptboost.files import Stamp, file_stamp, read_bytes
+from promptboost.folders import steady
+from promptboost.model.classifier import (
+    RESIDUAL_FILE,
+    AnyHead,
+    PromptClassifier,
+    head_file,
+    load,
+)
+from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
+from promptboost.report.page import card_markdown
+from promptboost.report.run import read_run
+from promptboost.runs.run_folder import RunFolder
+from promptboost.serve.batcher import Batcher, Outcome, ScoredImage
+from promptboost.serve.limits import Limits, RequestError
+from promptboost.serve.metrics import ServerMetrics
+
+_log = logging.getLogger(__name__)
+_REMEMBERED = 50  # versions in the history of a run
+_WATCH_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class RunVersion:
+    """A run as it was when it was read; it answers the same until the next is loaded."""
+
+    number: int
+    digest: str
+    loaded: str
+    classifier: PromptClassifier
+    head: AnyHead
+    batcher: Batcher
+    card: str | None
+    stamps: tuple[Stamp | None, ...]
+
+    @property
+    def encoder_id(self) -> str:
+        """The name of the encoder, without the folder in which its weights lie."""
+        return without_place(self.batcher.name)
+
+    def note(self) -> dict[str, Any]:
+        """Return what the history says about it."""
+        return {"version": self.number, "digest": self.digest, "loaded": self.loaded}
+
+
+@dataclass
+class ServedRun:
+    """A run under a name, with the version that answers."""
+
+    name: str
+    path: Path
+    current: RunVersion
+    history: list[dict[str, Any]] = field(default_factory=list)
+    problem: str | None = None  # with the version that was to follow
+    broken: tuple[Stamp | None, ...] | None = None  # files that could not be loaded
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its files."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    def stamps(self) -> tuple[Stamp | None, ...]:
+        """Return what changes when its files do."""
+        return _stamps(self.folder, self.current.batcher.encoder.id)
+
+    def record(self) -> dict[str, Any]:
+        """Return what is told about it."""
+        version, ensemble = self.current, self.current.classifier.ensemble
+        return {
+            "name": self.name,
+            **version.note(),
+            "encoder": version.encoder_id,
+            "classes": list(ensemble.class_names),
+            "rounds": len(ensemble),
+            "sentences": ensemble.n_prompts,
+            "residual": getattr(version.head, "residual", None) is not None,
+            "dimensions": version.head.dim,
+            "problem": self.problem,
+            "versions": [*self.history],
+        }
+
+
+def named_runs(given: Iterable[str]) -> dict[str, Path]:
+    """Read ``RUN`` or ``NAME=RUN``: a run is called by the name of its folder, where none is given.
+
+    Examples
+    --------
+    >>> list(named_runs(["runs/pets", "old=runs/pets-1"]))
+    ['pets', 'old']
+    """
+    runs: dict[str, Path] = {}
+    for text in given:
+        name, equals, place = text.partition("=")
+        if not equals or not re.fullmatch(r"[\w.-]+", name, re.ASCII):
+            name, place = "", text
+        path = Path(place)
+        home = path.resolve().parent if path.name == ENSEMBLE_FILE else path.resolve()
+        name = name or re.sub(r"[^A-Za-z0-9._-]+", "-", home.name).strip("-.") or "run"
+        if name in runs:
+            raise SettingError(
+                f"two runs are called {name}: name one of them otherwise, as in other={place}"
+            )
+        runs[name] = path
+    if not runs:
+        raise SettingError("there is no run to serve")
+    return runs
+
+
+class Service:
+    """Everything a server answers from.
+
+    Parameters
+    ----------
+    runs : mapping from str to path
+        Run folders, or files ``ensemble.json``, by name; the first one answers where none is named.
+    limits : Limits, optional
+        Bounds.
+    encoder : str, optional
+        What all runs see and read with, if not the encoder of their fit.
+    text_only : bool, default=False
+        Answer by the words alone, without the residual.
+    cache : bool, default=True
+        Find embeddings of sentences in the store. Images are never kept.
+    device : str, optional
+        Where encoders run.
+    allow_download : bool, default=False
+        Get encoders that runs name from a model hub.
+    """
+
+    def __init__(
+        self,
+        runs: Mapping[str, Path],
+        *,
+        limits: Limits | None = None,
+        encoder: str | None = None,
+        text_only: bool = False,
+        cache: bool = True,
+        device: str | None = None,
+        allow_download: bool = False,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.metrics = ServerMetrics()
+        self.stopping = False
+        self._encoder, self._text_only = encoder, text_only
+        self._cache, self._device, self._allow_download = cache, device, allow_download
+        self._batchers: dict[str, Batcher] = {}
+        self._started = False
+        self._loading = threading.Lock()
+        self.runs: dict[str, ServedRun] = {}
+        for name, path in runs.items():
+            version = self._load(path, 1)
+            self.runs[name] = ServedRun(name, path, version, [version.note()])
+            self.metrics.version(name, 1)
+
+    # --- asking --------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether every encoder has seen an image, and the server is not about to stop."""
+        batchers = list(self._batchers.values())
+        return self._started and not self.stopping and all(one.ready for one in batchers)
+
+    def run(self, name: str | None = None) -> ServedRun:
+        """Return the run of a name; the first where there is no name."""
+        if name is None:
+            return next(iter(self.runs.values()))
+        if name not in self.runs:
+            known = few(list(self.runs), 10)
+            raise RequestError(
+                404, "unknown run", f"there is no run of that name here, only {known}"
+            )
+        return self.runs[name]
+
+    async def answer(
+        self, run: ServedRun, images: Sequence[tuple[str, Callable[[], bytes]]]
+    ) -> tuple[RunVersion, list[Outcome]]:
+        """Return what a run says of each image, or why it cannot be looked at, and by which version."""
+        while True:
+            version = run.current
+            try:
+                outcomes = await version.batcher.answer(images, version.head)
+                break
+            except RequestError:
+                # Another thread has just exchanged the version, and closed the encoder of the old one.
+                if version is run.current:
+                    raise
+        for outcome in outcomes:
+            if isinstance(outcome, RequestError):
+                self.metrics.rejected(outcome.reason)
+        self.metrics.images(run.name, sum(isinstance(one, ScoredImage) for one in outcomes))
+        return version, outcomes
+
+    async def answer_rows(
+        self, run: ServedRun, rows: NDArray[np.float32]
+    ) -> tuple[RunVersion, list[Outcome]]:
+        """Return what a run says of embeddings, and by which version."""
+        version = run.current
+        probabilities = await asyncio.to_thread(version.head.predict_proba, rows)
+        self.metrics.images(run.name, len(rows))
+        return version, [ScoredImage(*pair) for pair in zip(rows, probabilities, strict=True)]
+
+    # --- loading -------------------------------------------------------------------------------
+
+    def reload(self, name: str | None = None) -> list[dict[str, Any]]:
+        """Load runs again whose files have changed; what cannot be loaded leaves the old one answering.
+
+        Requests in hand end with the version they began with.
+        """
+        with self._loading:
+            served = [self.run(name)] if name is not None else list(self.runs.values())
+            outcomes = [self._reload(run) for run in served]
+            self._close_unused()
+        return outcomes
+
+    def changed(self) -> list[str]:
+        """Return the names of the runs whose files are not those that were loaded, or tried."""
+        runs = self.runs.values()
+        return [run.name for run in runs if run.stamps() not in (run.current.stamps, run.broken)]
+
+    def _reload(self, run: ServedRun) -> dict[str, Any]:
+        stamps = run.stamps()
+        try:
+            version = self._load(run.path, run.current.number + 1)
+        except Exception as error:  # whatever it is, the old version is sound
+            # As Python writes it: a terminal obeys nothing that a damaged or forged file holds.
+            _log.error(
+                "%s: the new version cannot be loaded: %r",
+                run.name,
+                f"{type(error).__name__}: {error}",
+            )
+            run.broken = stamps
+            run.problem = (
+                f"the files have changed and cannot be loaded; version {run.current.number} goes on "
+                "answering, and the log of the server says why"
+            )
+            self.metrics.broken(run.name)
+            return {"name": run.name, "outcome": "broken", "version": run.current.number}
+        run.problem = run.broken = None
+        if version.digest == run.current.digest:
+            run.current = replace(run.current, stamps=version.stamps)
+            return {"name": run.name, "outcome": "unchanged", "version": run.current.number}
+        run.current = version
+        run.history = [*run.history, version.note()][-_REMEMBERED:]
+        self.metrics.version(run.name, version.number)
+        _log.warning("%s: version %d answers now", run.name, version.number)
+        return {"name": run.name, "outcome": "loaded", "version": version.number}
+
+    def _load(self, path: Path, number: int) -> RunVersion:
+        if path.is_dir():
+            RunFolder(path).check_readable()
+            return steady(path, lambda: self._read(path, path, number))
+        return self._read(path, path.parent, number)
+
+    def _read(self, path: Path, folder: Path, number: int) -> RunVersion:
+        ensemble = PromptEnsemble.load(path / ENSEMBLE_FILE if path.is_dir() else path)
+        name = self._encoder or ensemble.encoder_id
+        if name is None:
+            raise RunError("the ensemble does not say which encoder it is for; add --encoder NAME")
+        if self._encoder is None:
+            check_trusted(name, allow_download=self._allow_download)
+        batcher = self._batchers.get(name) or self._open(name)
+        encoder_id = batcher.encoder.id
+        stamps = _stamps(folder, encoder_id)
+        # The same encoder in the place of its name, so that runs share it.
+        classifier = load(path, batcher.encoder, cache=self._cache, text_only=self._text_only)
+        head = classifier.head
+        self._batchers[name] = batcher
+        if self._started:
+            self._start(batcher)
+        return RunVersion(
+            number=number,
+            digest=_digest(path, folder, encoder_id),
+            loaded=datetime.now(UTC).isoformat(timespec="seconds"),
+            classifier=classifier,
+            head=head,
+            batcher=batcher,
+            card=_card(path),
+            stamps=stamps,
+        )
+
+    def _open(self, name: str) -> Batcher:
+        embedder = Embedder.open(name, cache=self._cache, progress=False, device=self._device)
+        return Batcher(embedder, self.limits, self.metrics, name)
+
+    def _start(self, batcher: Batcher) -> None:
+        if not batcher.started:
+            batcher.start()
+
+    def _close_unused(self) -> None:
+        used = {id(run.current.batcher) for run in self.runs.values()}
+        for name, batcher in list(self._batchers.items()):
+            if id(batcher) not in used:
+                del self._batchers[name]
+                batcher.close()
+
+    # --- beginning and ending ------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the threads of all encoders."""
+        self._started = True
+        for batcher in self._batchers.values():
+            self._start(batcher)
+
+    def stop(self) -> None:
+        """Finish what is in hand and end the threads."""
+        self.stopping = True
+        for batcher in self._batchers.values():
+            if batcher.started:
+                batcher.close()
+
+    async def watch(self) -> None:
+        """Look for changed files for ever, and load them."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            for name in await asyncio.to_thread(self.changed):
+                await asyncio.to_thread(self.reload, name)
+
+
+def explanations(version: RunVersion, embeddings: NDArray[np.float32]) -> list[dict[str, Any]]:
+    """Return why each image is answered as it is, as JSON has it."""
+    explain = getattr(version.classifier, "explain", None)
+    if explain is None:
+        raise RequestError(501, "explain", "this version of promptboost cannot explain its answers")
+    return [explanation.record() for explanation in explain(embeddings)]
+
+
+def _stamps(folder: Path, encoder_id: str) -> tuple[Stamp | None, ...]:
+    names = (ENSEMBLE_FILE, RESIDUAL_FILE, head_file(encoder_id))
+    return tuple(file_stamp(folder / name) for name in names)
+
+
+def _digest(path: Path, folder: Path, encoder_id: str) -> str:
+    """Return a digest of the files that answers come from."""
+    files = [
+        path / ENSEMBLE_FILE if path.is_dir() else path,
+        folder / RESIDUAL_FILE,
+        folder / head_file(encoder_id),
+    ]
+    parts = [hash_bytes(read_bytes(file)) if file.is_file() else "" for file in files]
+    return hash_bytes(" ".join(parts).encode())
+
+
+def _card(path: Path) -> str | None:
+    """Return the model card of a run; None for a text without measurements."""
+    try:
+        return card_markdown(read_run(path))
+    except (PromptBoostError, OSError):
+        return None

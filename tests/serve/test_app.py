@@ -1,0 +1,224 @@
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import jsonschema
+import numpy as np
+import pytest
+
+from promptboost import PromptClassifier, load
+from promptboost.errors import SettingError
+from promptboost.model import PromptEnsemble
+from promptboost.serve.service import named_runs
+from tests.serve.server_tools import SLOW, SlowEncoder, png, running, text_of, write_run
+
+
+def classes(record):
+    return {choice["class"]: choice["probability"] for choice in record["top"]}
+
+
+def test_every_way_to_send_an_image_has_the_answer_of_the_classifier(server, world):
+    classifier = load(world / "colours", cache=False)
+    paths = sorted((world / "images").rglob("*.png"))[::5]
+    files = [path.read_bytes() for path in paths]
+    expected = classifier.predict_proba(paths)
+    answers = [
+        server.post_form("/predict", *files, top_k=4),
+        server.post_json("/predict", {"images": [text_of(file) for file in files], "top_k": 4}),
+        server.post_json(
+            "/runs/colours/predict",
+            {
+                "images": [
+                    {"name": "a", "data": f"data:image/png;base64,{text_of(f)}"} for f in files
+                ]
+            }
+            | {"top_k": 4},
+        ),
+    ]
+    alone = [
+        server.ask("POST", "/predict?top_k=4", file, "image/png").json["predictions"][0]
+        for file in files
+    ]
+    for predictions in [*[answer.json["predictions"] for answer in answers], alone]:
+        given = [[classes(one)[name] for name in classifier.class_names] for one in predictions]
+        np.testing.assert_allclose(given, expected, atol=1e-6)
+        best = [classifier.class_names[k] for k in expected.argmax(axis=1)]
+        assert [one["predicted"] for one in predictions] == best
+        assert all(one["top"][0]["class"] == one["predicted"] for one in predictions)
+    assert answers[0].json["predictions"][0]["image"] == "0.png"
+    assert answers[2].json["predictions"][0]["image"] == "a"
+    assert answers[0].json["run"] == "colours"
+
+
+def test_an_answer_below_the_least_probability_is_unsure(server):
+    sure = server.post_form("/runs/saved/predict", png("red"), min_probability=0.5).json
+    unsure = server.post_form("/runs/saved/predict", png("red"), min_probability=1).json
+    assert sure["predictions"][0]["predicted"] == "fire"
+    assert not sure["predictions"][0]["unsure"]
+    assert unsure["predictions"][0]["predicted"] is None
+    assert unsure["predictions"][0]["unsure"]
+    assert classes(unsure["predictions"][0]) == classes(sure["predictions"][0])
+
+
+def test_an_image_that_cannot_be_read_has_an_error_beside_the_others(server):
+    both = server.post_form("/predict", ("bad.png", png()[:40]), png("blue"))
+    assert both.status == 200
+    bad, good = both.json["predictions"]
+    assert bad["image"] == "bad.png"
+    assert bad["predicted"] is None
+    assert bad["error"] == "not an image of a known kind"
+    assert good["error"] is None
+    none = server.post_form("/predict", ("bad.png", b""), ("worse.png", b"no"))
+    assert none.status == 422
+    assert none.error == "bad.png: the file is empty"
+
+
+def test_requests_that_cannot_be_used(server):
+    image = text_of(png())
+    for record, status, words in [
+        ({"images": []}, 422, "length >= 1"),
+        ({"images": [3]}, 422, "images"),
+        ({}, 422, "images"),
+        ({"images": [image], "top_k": 0}, 422, "top_k"),
+        ({"images": [image], "top_k": "many"}, 422, "top_k"),
+        ({"images": [image], "min_probability": 2}, 422, "min_probability"),
+        ({"images": [image], "colour": 1}, 422, "colour"),
+        ({"images": ["no base64!"]}, 422, "not base64"),
+    ]:
+        answer = server.post_json("/predict", record)
+        assert (answer.status, words in answer.error) == (status, True), (record, answer)
+    assert server.ask("POST", "/predict", b"{", "application/json").status == 400
+    assert server.ask("POST", "/predict", b"a", "multipart/form-data").status == 400
+    assert server.ask("POST", "/predict", b"a", "text/plain").status == 415
+    assert server.ask("POST", "/predict").status == 415
+    assert "no image" in server.post_form("/predict", top_k=1).error
+    assert "size" in server.post_form("/predict", png(), size=1).error
+    assert server.post_json("/runs/none/predict", {"images": [image]}).status == 404
+    assert server.get("/nowhere").error == "there is nothing at this address"
+    assert server.get("/predict").status == 405
+
+
+def test_runs_with_one_encoder_share_its_batches(world, monkeypatch):
+    monkeypatch.setattr(SlowEncoder, "batches", [])
+    runs = {"colours": world / "colours", "saved": world / "saved"}
+    with running(runs, encoder=SLOW) as client, ThreadPoolExecutor(8) as threads:
+        batchers = {id(run.current.batcher) for run in client.service.runs.values()}
+        assert len(batchers) == 1
+        paths = ["/runs/colours/predict", "/runs/saved/predict"] * 8
+        answers = list(threads.map(lambda path: client.post_form(path, png("red")), paths))
+    predicted = [answer.json["predictions"][0]["predicted"] for answer in answers]
+    assert set(predicted[1::2]) == {"fire"}
+    assert set(predicted[::2]) == {"ember"}
+    assert sum(SlowEncoder.batches) == 16
+    assert len(SlowEncoder.batches) < 10  # the first goes alone, later ones together
+
+
+def test_what_is_told_about_runs(server, world):
+    ensemble = PromptEnsemble.load(world / "colours/ensemble.json")
+    listed = server.get("/runs").json["runs"]
+    assert [run["name"] for run in listed] == ["colours", "saved"]
+    told = server.get("/runs/colours").json
+    assert told == listed[0]
+    assert told["classes"] == list(ensemble.class_names)
+    assert told["sentences"] == ensemble.n_prompts
+    assert told["residual"]
+    assert not listed[1]["residual"]
+    assert [note["version"] for note in told["versions"]] == [1]
+    assert told["digest"] != listed[1]["digest"]
+    sentences = server.get("/runs/colours/sentences").json["classes"]
+    assert {
+        name: {one["prompt"]: one["weight"] for one in rows} for name, rows in sentences.items()
+    } == {name: ensemble.prompts(name) for name in ensemble.class_names}
+
+
+def test_the_card_as_markdown_and_as_escaped_html(server, world):
+    card = server.get("/runs/colours/card")
+    assert card.headers["content-type"].startswith("text/markdown")
+    assert card.body.decode() == (world / "colours/README.md").read_text()
+    page = server.get("/runs/colours/card", headers={"Accept": "text/html"}).body.decode()
+    assert "<pre>" in page
+    assert page.count("<script") == 0
+    assert "never measured" in server.get("/runs/saved/card").error
+
+
+def test_names_of_strangers_are_escaped(tmp_path):
+    (tmp_path / "run").mkdir()
+    write_run(tmp_path / "run", name="<script>alert(1)</script>")
+    with running({"run": tmp_path / "run"}) as client:
+        answer = client.post_form("/predict", (b'<b>"'.decode(), png("blue")))
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.json["predictions"][0]["predicted"] == "<script>alert(1)</script>"
+
+
+def test_health_and_metrics(server):
+    assert server.get("/healthz").json == {"state": "alive"}
+    assert server.get("/readyz").json == {"state": "ready"}
+    before = metric(server, 'promptboost_images_total{run="saved"}')
+    assert server.post_form("/runs/saved/predict", png(), png()).status == 200
+    assert server.post_form("/runs/saved/predict", b"").status == 422
+    text = server.get("/metrics").body.decode()
+    assert metric(server, 'promptboost_images_total{run="saved"}') == before + 2
+    route = '/runs/{name}/predict"'
+    for name in (
+        f'promptboost_requests_total{{method="POST",route="{route},status="422"}}',
+        f'promptboost_request_seconds_count{{route="{route}}}',
+        'promptboost_batch_images_count{encoder="fake:32-0"}',
+        'promptboost_rejected_total{reason="image"}',
+    ):
+        assert metric(server, name) >= 1, name
+    assert metric(server, 'promptboost_queue_images{encoder="fake:32-0"}') == 0
+    assert "# TYPE promptboost_request_seconds histogram" in text
+    server.get("/a-path-that-a-stranger-made-up")
+    assert "made-up" not in server.get("/metrics").body.decode()
+
+
+def metric(server, name):
+    text = server.get("/metrics").body.decode()
+    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def test_openapi_describes_what_is_there(server):
+    description = server.get("/openapi.json").json
+    assert description["openapi"].startswith("3.1")
+    schemas = description["components"]["schemas"]
+    for schema in schemas.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+    references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(description)))
+    assert references <= set(schemas)
+    assert {"PredictMessage", "PredictAnswer", "InferMessage"} <= references
+    told = {"components": {"schemas": schemas}}
+
+    def check(name, value):
+        jsonschema.validate(value, {**told, "$ref": f"#/components/schemas/{name}"})
+
+    check("PredictAnswer", server.post_form("/predict", png(), b"bad").json)
+    check("RunsAnswer", server.get("/runs").json)
+    check("RunAnswer", server.get("/runs/saved").json)
+    check("SentencesAnswer", server.get("/runs/saved/sentences").json)
+    check("ErrorAnswer", server.post_form("/predict", b"").json)
+    check("PredictMessage", {"images": [text_of(png()), {"data": "", "name": "a"}], "top_k": 2})
+    for address, operations in description["paths"].items():
+        if "{" not in address and "get" in operations:
+            assert server.get(address).status == 200, address
+
+
+def test_explain_answers_or_says_that_it_cannot(server):
+    answer = server.post_form("/predict", ("mine.png", png()), explain="true")
+    if not hasattr(PromptClassifier, "explain"):
+        assert answer.status == 501
+        assert "cannot explain" in answer.error
+        return
+    explanation = answer.json["predictions"][0]["explanation"]
+    assert explanation["image"] == "mine.png"
+    parts = [part["value"] for part in explanation["contributions"]]
+    assert sum(parts) + explanation["residual"] == pytest.approx(explanation["margin"], abs=1e-5)
+    assert server.post_form("/predict", png()).json["predictions"][0]["explanation"] is None
+
+
+def test_names_of_runs(tmp_path):
+    assert list(named_runs(["runs/my pets", "old=runs/my pets"])) == ["my-pets", "old"]
+    assert named_runs(["a/ensemble.json"]).keys() == {"a"}
+    with pytest.raises(SettingError, match="two runs are called pets"):
+        named_runs(["a/pets", "b/pets"])
