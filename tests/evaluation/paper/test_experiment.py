@@ -7,7 +7,9 @@ import pytest
 from PIL import Image
 
 from promptboost.config import FitConfig
+from promptboost.data.benchmarks import BENCHMARKS
 from promptboost.encoders import load_encoder
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import DataError, EncoderError, PoolError, RunError
 from promptboost.evaluation.cells import CompareRequest
 from promptboost.evaluation.compare import compare
@@ -24,6 +26,8 @@ from promptboost.evaluation.paper.experiment import (
 from promptboost.evaluation.paper.plans import PLANS, find_plan
 from promptboost.evaluation.paper.sheet import make_sheet, write_sheet
 from promptboost.methods import make_method
+from promptboost.pool import build_pool, save_pool
+from tests.data.benchmarks.benchmark_tools import tiny, write_tree
 from tests.evaluation.paper.paper_tools import METHODS, SOURCE, TARGET, asked, write_task
 
 
@@ -252,3 +256,35 @@ def test_a_full_graphics_card_is_a_reason(task, monkeypatch):
     measured = ran(asked(task, methods=("zero-shot", "tpb?rounds=2")), "pez-failure").measured
     assert set(measured.reasons.values()) == {f"the device has too little memory for {TARGET}"}
     assert {key[4] for key in measured.reasons} == {TARGET}
+
+
+def test_a_whole_benchmark_stands_beside_the_papers_numbers(tmp_path, monkeypatch):
+    monkeypatch.setitem(BENCHMARKS, "dtd", tiny("dtd"))
+    write_tree(tmp_path / "data", "dtd")
+    sentences = {"banded": ["many stripes"], "dotted": ["many dots"]}
+    pool = build_pool(list(sentences), templates=["a {}."], descriptions={"cupl": sentences})
+    (tmp_path / "pools").mkdir()
+    save_pool(pool, tmp_path / "pools" / "dtd.jsonl")
+    # As if it were the paper's encoder, which is not here.
+    monkeypatch.setattr(experiment, "_opened", lambda name, device: FakeEncoder(dim=16))
+    request = asked(
+        tmp_path,
+        datasets=("dtd",),
+        shots=(1,),
+        methods=("zero-shot", "tpb"),
+        encoder="",
+        transfers=(),
+    )
+    sheet = ran(request, "main")
+    assert not sheet.measured.samples
+    assert not sheet.measured.reasons
+    found = {one.slot.row: one for one in sheet.numbers if one.slot.column == "DTD"}
+    assert found["ZS", "ZS-CLIP"].paper.value == 40.0
+    boosted = found["1 shot", "TPB"]
+    assert boosted.paper.value == 53.1
+    assert boosted.difference == pytest.approx(boosted.mean - 53.1)
+    assert {one.paper for one in sheet.numbers if one.slot.column == "Avg."} == {None}
+    (tmp_path / "data" / "dtd" / "images" / "banded" / "banded_0004.jpg").unlink()
+    gone = ran(request, "main").measured
+    assert not gone.lines
+    assert all("promptboost data check dtd" in reason for reason in gone.reasons.values())
