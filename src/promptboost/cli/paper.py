@@ -193,13 +193,13 @@ def _asked(
         options["methods"],
         options["encoder"],
         options["transfer"],
+        options["views"],
     )
     request = PaperRequest(
         options["out_folder"],
         options["data"],
         options["pools"],
         choice,
-        options["views"],
         not options["no_cache"],
         out.progress,
         options["device"],

@@ -29,8 +29,9 @@ def asked(root, **changes):
         "methods": METHODS,
         "encoder": SOURCE,
         "transfers": (TARGET,),
+        "views": 2,
         **changes,
     }
     return PaperRequest(
-        root / "out", root / "data", root / "pools", PaperChoice(**choice), views=2, progress=False
+        root / "out", root / "data", root / "pools", PaperChoice(**choice), progress=False
     )

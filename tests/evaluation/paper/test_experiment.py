@@ -274,6 +274,7 @@ def test_a_whole_benchmark_stands_beside_the_papers_numbers(tmp_path, monkeypatc
         methods=("zero-shot", "tpb"),
         encoder="",
         transfers=(),
+        views=4,
     )
     sheet = ran(request, "main")
     assert not sheet.measured.samples

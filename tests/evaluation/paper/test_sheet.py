@@ -168,3 +168,17 @@ def test_names_of_strangers_are_no_marks():
 def test_the_eleven_are_the_papers():
     assert len(ELEVEN) == 11
     assert find_plan("large-to-small").source == VIT_L
+
+
+def test_fewer_crops_than_a_round_should_see_are_told():
+    plan = chosen(find_plan("fixed-exposure"), PaperChoice(views=8))
+    changed = {slot.column: slot.changed for slot in plan.slots if slot.method == "tpb"}
+    assert changed == {
+        "M/a 1/8": ("8 crops of an image in a round instead of 200",),
+        "M/a 5/8": ("8 crops of an image in a round instead of 40",),
+        "M/a 10/8": ("8 crops of an image in a round instead of 20",),
+        "M/a 50/4": (),
+    }
+    assert not any(
+        slot.changed for slot in chosen(find_plan("fixed-exposure"), PaperChoice()).slots
+    )

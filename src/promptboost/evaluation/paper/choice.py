@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from promptboost.config import FitConfig
 from promptboost.errors import SettingError
-from promptboost.evaluation.paper.plans import SHORT, TITLES, PaperPlan, Slot
+from promptboost.evaluation.paper.plans import SHORT, TITLES, VIEWS, PaperPlan, Slot
 from promptboost.evaluation.paper.published import AVERAGE
 
 
@@ -18,6 +19,7 @@ class PaperChoice:
     methods: tuple[str, ...] = ()  # perhaps with settings
     encoder: str = ""
     transfers: tuple[str, ...] = ()
+    views: int | None = None  # crops of an image that are kept
     queries: dict[str, str] = field(init=False)  # method → settings
 
     def __post_init__(self) -> None:
@@ -32,6 +34,12 @@ class PaperChoice:
                 )
             queries[name.removesuffix("+eft")] = query
         object.__setattr__(self, "queries", queries)
+
+    def views_kept(self, views_per_round: int) -> int:
+        """Return how many crops of an image are kept for rounds that see so many of them."""
+        if self.views is not None:
+            return self.views
+        return FitConfig().views if self.encoder else max(VIEWS, views_per_round)
 
     @property
     def at_hand(self) -> str:
@@ -59,7 +67,7 @@ def chosen(plan: PaperPlan, choice: PaperChoice) -> PaperPlan:
         kept = _with_datasets(slot, plan, choice.datasets)
         for one in (seen for new in kept for seen in _with_encoders(new, plan, choice)):
             new = _with_query(one, choice.queries.get(base, ""))
-            new = _with_shots(new, named, shots[named])
+            new = _with_views(_with_shots(new, named, shots[named]), choice)
             if new.rounds is None or new.rounds <= new.rounds_of_fit:
                 slots.setdefault((new.row, new.column), new)
     source = choice.encoder or plan.source
@@ -97,6 +105,19 @@ def _with_shots(slot: Slot, before: int, shots: int) -> Slot:
         column=words.get(slot.column, slot.column),
         changed=(*slot.changed, f"{shots} shots instead of {before}"),
     )
+
+
+def _with_views(slot: Slot, choice: PaperChoice) -> Slot:
+    """Tell where a round cannot see as many crops as the paper's: there are fewer."""
+    asked = slot.views_per_round
+    kept = choice.views_kept(asked)
+    if asked <= kept:
+        return slot
+    column = (
+        f"{slot.column.removesuffix(f'/{asked}')}/{kept}" if "/" in slot.column else slot.column
+    )
+    why = f"{kept} crops of an image in a round instead of {asked}"
+    return replace(slot, column=column, changed=(*slot.changed, why))
 
 
 def _with_datasets(slot: Slot, plan: PaperPlan, asked: Sequence[str]) -> list[Slot]:

@@ -34,7 +34,7 @@ from promptboost.evaluation.cells import CompareRequest, Key, Notebook, Result
 from promptboost.evaluation.compare import Cell, carried, figures
 from promptboost.evaluation.measures import Count, Positive, Share
 from promptboost.evaluation.paper.choice import PaperChoice
-from promptboost.evaluation.paper.plans import VIEWS, PaperPlan
+from promptboost.evaluation.paper.plans import PaperPlan
 from promptboost.evaluation.world import Draw, World
 from promptboost.folders import is_ours
 from promptboost.methods import Fitted, Group, Method, load_fitted, make_method, save_fitted
@@ -90,7 +90,6 @@ class PaperRequest:
     data: Path | None = None  # holds a folder for each data set
     pools: Path | None = None  # holds a file or folder of sentences for each data set
     choice: PaperChoice = field(default_factory=PaperChoice)
-    views: int | None = None  # crops of an image; None for as many as the experiment asks for
     cache: bool = True
     progress: bool = True
     device: str | None = None
@@ -100,11 +99,7 @@ class PaperRequest:
         method = make_method(spelling)
         if not method.learns:
             return 0
-        if self.views is not None:
-            return self.views
-        if self.choice.encoder:
-            return FitConfig().views
-        return max(VIEWS, getattr(method, "views_per_round", 0) or 0)
+        return self.choice.views_kept(getattr(method, "views_per_round", 0) or 0)
 
 
 @dataclass(frozen=True)

@@ -113,8 +113,16 @@ class Slot:
     @property
     def rounds_of_fit(self) -> int:
         """How many rounds its fit has, but for ImageNet."""
-        settings = dict(part.partition("=")[::2] for part in self.query.split("&"))
-        return int(settings.get("rounds", 50))
+        return int(self._settings.get("rounds", 50))
+
+    @property
+    def views_per_round(self) -> int:
+        """How many crops of an image a round of boosting sees."""
+        return int(self._settings.get("views_per_round", 4)) if self.method == "tpb" else 0
+
+    @property
+    def _settings(self) -> dict[str, str]:
+        return dict(part.partition("=")[::2] for part in self.query.split("&"))
 
 
 @dataclass(frozen=True)

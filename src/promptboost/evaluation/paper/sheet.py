@@ -115,7 +115,7 @@ class Sheet:
                 f"tolerance {_RIGHT}, which is {self.plan.entry.tolerance:g} points, or the deviation "
                 "that the paper prints where that is more."
             )
-        else:
+        elif any(number.mean is not None and not number.paper for number in self.numbers):
             notes.append("Not compared with the paper's numbers: this is another experiment.")
         seeds = ", ".join(map(str, self.plan.seeds))
         notes.append(f"Per cent; draws {seeds}; deviation is the mean over data sets and encoders.")
