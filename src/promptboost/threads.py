@@ -35,7 +35,7 @@ def set_threads(count: int) -> None:
     _Chosen.count = count
     os.environ.update(dict.fromkeys(_VARIABLES, str(count)))
     if "numpy" in sys.modules:
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+        from threadpoolctl import threadpool_limits
 
         threadpool_limits(count)
     if (torch := sys.modules.get("torch")) is not None:

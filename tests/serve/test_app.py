@@ -24,6 +24,9 @@ def test_every_way_to_send_an_image_has_the_answer_of_the_classifier(server, wor
     expected = classifier.predict_proba(paths)
     answers = [
         server.post_form("/predict", *files, top_k=4),
+        server.post_form("/predict?top_k=1", *files, top_k=4),
+        server.post_form("/predict?top_k=4", *files),
+        server.post_json("/predict?top_k=4", {"images": [text_of(file) for file in files]}),
         server.post_json("/predict", {"images": [text_of(file) for file in files], "top_k": 4}),
         server.post_json(
             "/runs/colours/predict",
@@ -46,7 +49,7 @@ def test_every_way_to_send_an_image_has_the_answer_of_the_classifier(server, wor
         assert [one["predicted"] for one in predictions] == best
         assert all(one["top"][0]["class"] == one["predicted"] for one in predictions)
     assert answers[0].json["predictions"][0]["image"] == "0.png"
-    assert answers[2].json["predictions"][0]["image"] == "a"
+    assert answers[-1].json["predictions"][0]["image"] == "a"
     assert answers[0].json["run"] == "colours"
 
 

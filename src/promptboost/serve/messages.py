@@ -169,17 +169,20 @@ async def read_request(
 ) -> tuple[list[NamedImage], PredictOptions]:
     """Return the images and options of a request.
 
-    Options are fields of the JSON or of the form; with one file as the whole body, of the address.
+    Options are fields of the JSON or of the form, or of the address; those of the body win.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         message = decoded_json(body, PredictMessage)
         check_number(len(message.images), limits)
-        return [_json_image(*pair) for pair in enumerate(message.images, start=1)], message
-    if kind == "multipart/form-data":
+        images = [_json_image(*pair) for pair in enumerate(message.images, start=1)]
+        given = {name: getattr(message, name) for name in PredictOptions.__struct_fields__}
+        plain = msgspec.structs.asdict(PredictOptions())
+        fields: dict[str, Any] = {k: v for k, v in given.items() if v != plain[k]}
+    elif kind == "multipart/form-data":
         images, fields = await _read_form(body, headers, limits)
     elif kind.startswith("image/") or kind == "application/octet-stream":
-        images, fields = [("image", lambda: body)], dict(query)
+        images, fields = [("image", lambda: body)], {}
     else:
         raise RequestError(
             415,
@@ -188,7 +191,7 @@ async def read_request(
         )
     check_number(len(images), limits)
     try:
-        return images, msgspec.convert(fields, PredictOptions, strict=False)
+        return images, msgspec.convert({**query, **fields}, PredictOptions, strict=False)
     except msgspec.ValidationError as error:
         raise RequestError(422, "request", f"the request cannot be used: {error}") from None
 
