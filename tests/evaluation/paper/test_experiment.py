@@ -221,6 +221,7 @@ def test_two_classes_are_shown_round_by_round(task):
     sheet = ran(request, "consecutive-rounds")
     (line,) = sheet.measured.lines.values()
     picture = line["picture"]
+    assert line["classes"] == "+".join(picture["classes"])
     assert len(picture["classes"]) == 2
     assert len(picture["rounds"]) == 3
     assert [image["label"] for image in picture["images"]] == sorted(picture["classes"] * 2)

@@ -186,8 +186,15 @@ class Laboratory:
             "on_weights": target.fingerprint,
             "code": code_of(type(method)),
             "views": self.request.views_for(spelling),
-            "classes": "+".join(plan.pair or ()),
+            "classes": "+".join(self._pair(plan, cell)),
         }
+
+    def _pair(self, plan: PaperPlan, cell: Wanted) -> tuple[str, ...]:
+        """Return the two classes that are told apart, where it is not all."""
+        dataset, _, shots, seed, _ = cell
+        if plan.pair is None:
+            return ()
+        return self._world(plan, dataset, shots, seed, 0).data.class_names
 
     def _digest(self, plan: PaperPlan, dataset: str, shots: int, seed: int) -> tuple[str, str]:
         """Return the digests of a draw and of the prompts; of what does not learn, of the test images."""

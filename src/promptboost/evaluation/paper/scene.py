@@ -97,8 +97,9 @@ _WIDE, _LINE, _LETTERS, _MOST = 560, 16, 84, 4
 _RIGHT, _WRONG = "#0b6e69", "#c0392b"
 
 
-def draw_scene(title: str, picture: Mapping[str, Any]) -> str:
+def draw_scene(picture: Mapping[str, Any]) -> str:
     """Draw each round: the sentences of both classes, and its images, the wrong ones crossed out."""
+    title = f"{' and '.join(picture['classes'])}: prompts, and the images they get wrong"
     parts: list[Markup] = [_text(16, 26, title, "title")]
     images: Sequence[Mapping[str, Any]] = picture["images"]
     y = 52.0

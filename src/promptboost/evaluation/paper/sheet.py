@@ -283,7 +283,7 @@ def write_sheet(sheet: Sheet, request: PaperRequest) -> list[Path]:
 
         for line in sheet.measured.lines.values():
             if line.get("picture"):
-                files["figure.svg"] = draw_scene(sheet.plan.entry.title, line["picture"])
+                files["figure.svg"] = draw_scene(line["picture"])
     elif sheet.plan.entry.kind == "figure" and (drawn := sheet.figure()):
         files["figure.svg"] = drawn
     folder.mkdir(parents=True, exist_ok=True)
