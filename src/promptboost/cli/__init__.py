@@ -34,6 +34,7 @@ _COMMANDS = {
     "transfer": "Move a run to another encoder: the same text, other vectors.",
     "refit": "Learn again what belongs to the text, after it was edited.",
     "compare": "Compare methods on the same images and draws.",
+    "paper": "Run the paper's tables and figures, and see its numbers beside yours.",
     "pool": "Check, join and read files of sentences about classes.",
     "serve": "Answer over HTTP: predictions, sentences, metrics.",
     "report": "Write the report and the model card of a run again.",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.options import config_options, embeds
+from promptboost.cli.options import Methods, Names, Numbers, config_options, embeds
 from promptboost.cli.output import Interrupted, Output, plain, speaks, table
 from promptboost.config import DEFAULT_ENCODER, FitConfig
 from promptboost.errors import command_name
@@ -24,41 +24,6 @@ promptboost compare emoji -o comparison --methods "tpb?rounds=5,promptboost" --t
 """
 
 
-class _Names(click.ParamType[Any]):
-    name = "A,B,…"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if isinstance(value, tuple):
-            return value
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-
-
-class _Methods(_Names):
-    name = "A,B?SETTING=VALUE,…"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        from promptboost.methods.registry import names_method
-
-        spellings: list[str] = []
-        for part in super().convert(value, param, ctx):
-            # A setting may hold commas, such as a template: what names no method belongs to it.
-            if spellings and "?" in spellings[-1] and part != "all" and not names_method(part):
-                spellings[-1] += f", {part}" if "{}" in spellings[-1] else f",{part}"
-            else:
-                spellings.append(part)
-        return tuple(spellings)
-
-
-class _Numbers(_Names):
-    name = "1,2,…"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        try:
-            return tuple(int(part) for part in super().convert(value, param, ctx))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of whole numbers such as 1,2,4", param, ctx)
-
-
 @click.command(name="compare", epilog=_EXAMPLES)
 @click.argument("data", required=False)
 @click.option(
@@ -71,23 +36,23 @@ class _Numbers(_Names):
 )
 @click.option(
     "--methods",
-    type=_Methods(),
+    type=Methods(),
     help="Names, perhaps with settings as in tpb?rounds=5; package.module:Class for your own; or all. "
     "Default: those that take seconds.",
 )
 @click.option(
     "--shots",
-    type=_Numbers(),
+    type=Numbers(),
     default="1,2,4,8,16",
     show_default=True,
     help="Images of each class to learn from.",
 )
 @click.option(
-    "--seeds", type=_Numbers(), default="1,2,3", show_default=True, help="Draws of these images."
+    "--seeds", type=Numbers(), default="1,2,3", show_default=True, help="Draws of these images."
 )
 @click.option("--encoder", default=DEFAULT_ENCODER, show_default=True, help="Model to learn with.")
 @click.option(
-    "--transfer", type=_Names(), default="", help="Other models to carry what was learnt to."
+    "--transfer", type=Names(), default="", help="Other models to carry what was learnt to."
 )
 @config_options(("prompts", "templates", "concatenate", "views", "view_scale"))
 @click.option("--list", "only_list", is_flag=True, help="Say which methods there are.")

@@ -100,6 +100,50 @@ def check_seen_with(encoders: Sequence[str], ensemble: bool) -> None:
         raise SettingError("--ensemble means all encoders of the run: leave --encoder out")
 
 
+class Names(click.ParamType[Any]):
+    """Names with commas between."""
+
+    name = "A,B,…"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Read what was typed."""
+        if isinstance(value, tuple):
+            return value
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+class Methods(Names):
+    """Methods with commas between, each perhaps with settings."""
+
+    name = "A,B?SETTING=VALUE,…"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Read what was typed."""
+        from promptboost.methods.registry import names_method
+
+        spellings: list[str] = []
+        for part in super().convert(value, param, ctx):
+            # A setting may hold commas, such as a template: what names no method belongs to it.
+            if spellings and "?" in spellings[-1] and part != "all" and not names_method(part):
+                spellings[-1] += f", {part}" if "{}" in spellings[-1] else f",{part}"
+            else:
+                spellings.append(part)
+        return tuple(spellings)
+
+
+class Numbers(Names):
+    """Whole numbers with commas between."""
+
+    name = "1,2,…"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Read what was typed."""
+        try:
+            return tuple(int(part) for part in super().convert(value, param, ctx))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of whole numbers such as 1,2,4", param, ctx)
+
+
 class _NumberOrAll(click.ParamType[Any]):
     name = "N|all"
 

@@ -233,7 +233,7 @@ def _measure(
             there = cell.seeded().fit(draw.learn, world.pool, on)
         else:
             fitted = fitted or _fit_or_load(cell, world, draw, folder, book)
-            there = fitted if at_home else _carried(fitted, via, on)
+            there = fitted if at_home else carried(fitted, via, on)
         seconds = time.perf_counter() - start
         leaked = world.inspection(cell.shots, cell.seed).leaked
         result = figures(there, draw, leaked, learnt_there=at_home)
@@ -255,7 +255,8 @@ def _fit_or_load(cell: Cell, world: World, draw: Draw, folder: Path, book: Noteb
     return fitted
 
 
-def _carried(fitted: Fitted, via: Transfer, on: Encoder) -> Fitted:
+def carried(fitted: Fitted, via: Transfer, on: Encoder) -> Fitted:
+    """Carry what was learnt to another encoder, as its method does."""
     if via is Transfer.EMULATED:
         from promptboost.methods.eft import emulate
 

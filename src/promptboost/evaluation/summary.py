@@ -185,6 +185,7 @@ def to_csv(lines: Lines) -> str:
 
 _PLOT, _LEAST_HEIGHT, _LEFT, _TOP, _BOTTOM = 324, 420, 46, 44, 46
 _LABEL_GAP, _SAMPLE = 14, 26
+_TICKS, _DOTS = 12, 24
 # Wide letters of the widest font that may be there; a label is never cut by the edge.
 _LETTER, _LONGEST = 7.4, 44
 # Told apart by those who see colours differently, too; more methods than these repeat with dashes.
@@ -226,8 +227,15 @@ class _Panel:
         return _TOP + room * (self.high - share) / (self.high - self.low)
 
 
-def accuracy_figure(panels: Sequence[tuple[str, Sequence[Curve]]], shots: Sequence[int]) -> str:
-    """Draw one panel for each encoder, all on one scale; thin lines are one standard deviation."""
+def accuracy_figure(
+    panels: Sequence[tuple[str, Sequence[Curve]]],
+    shots: Sequence[int],
+    axis: str = "images of each class to learn from",
+) -> str:
+    """Draw one panel for each encoder, all on one scale; thin lines are one standard deviation.
+
+    Something else than shots may be counted along the `axis`, such as rounds.
+    """
     low, high = _span([curve for _, curves_here in panels for curve in curves_here])
     names = list(dict.fromkeys(curve.method for _, curves_here in panels for curve in curves_here))
     looks = {name: _look(i, name) for i, name in enumerate(names)}
@@ -238,7 +246,7 @@ def accuracy_figure(panels: Sequence[tuple[str, Sequence[Curve]]], shots: Sequen
     parts: list[Markup] = []
     for number, (title, curves_here) in enumerate(panels):
         panel = _Panel(number * wide + _LEFT, height, tuple(shots), low, high)
-        parts += _frame(panel, title)
+        parts += _frame(panel, title, axis)
         parts += [
             part for curve in curves_here for part in _line(panel, curve, *looks[curve.method])
         ]
@@ -273,7 +281,7 @@ def _look(number: int, name: str) -> tuple[str, str, float]:
     return _COLOURS[colour], _DASHES[repeats % len(_DASHES)], 1.6
 
 
-def _frame(panel: _Panel, title: str) -> list[Markup]:
+def _frame(panel: _Panel, title: str, axis: str) -> list[Markup]:
     parts = [_text(panel.left, 22, title, "start", "title")]
     steps = round((panel.high - panel.low) * 20)
     for step in range(0, steps + 1, 2 if steps > 10 else 1):
@@ -286,9 +294,12 @@ def _frame(panel: _Panel, title: str) -> list[Markup]:
         )
         parts.append(_text(panel.left - 8, y + 4, f"{100 * share:.0f}", "end"))
     bottom = panel.height
-    parts += [_text(panel.x(k), bottom - 26, str(k), "middle") for k in panel.shots]
+    # As many as there is room for.
+    step = -(-len(panel.shots) // _TICKS)
+    labelled = panel.shots[::-step][::-1]
+    parts += [_text(panel.x(k), bottom - 26, str(k), "middle") for k in labelled]
     middle = (panel.left + panel.right) / 2
-    parts.append(_text(middle, bottom - 8, "images of each class to learn from", "middle"))
+    parts.append(_text(middle, bottom - 8, axis, "middle"))
     return parts
 
 
@@ -304,7 +315,7 @@ def _line(panel: _Panel, curve: Curve, colour: str, dashes: str, width: float) -
             "<polyline points='{}' stroke='{}' stroke-width='{}' stroke-dasharray='{}'/>"
         ).format(drawn, colour, width, dashes)
     ]
-    for x, mean, spread in points:
+    for x, mean, spread in points if len(points) <= _DOTS else ():
         top = panel.y(min(mean + spread, panel.high))
         bottom = panel.y(max(mean - spread, panel.low))
         parts.append(

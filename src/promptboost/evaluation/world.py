@@ -105,10 +105,11 @@ class Draw:
 class World:
     """Images, words and encoders of a comparison, each read when first needed."""
 
-    def __init__(self, request: CompareRequest) -> None:
+    def __init__(self, request: CompareRequest, encoder: Encoder | None = None) -> None:
         self._request = request
         self._source = DataSource.parse(request.source)
-        self.encoder = self._open(request.encoder)
+        # One that is open already may serve many worlds.
+        self.encoder = self._open(request.encoder) if encoder is None else encoder
         self.targets = [self._open(name) for name in request.transfers]
         self._inspections: dict[tuple[int, int], Inspection] = {}
 
@@ -142,6 +143,10 @@ class World:
             SomeImages(self._measured, self._positions(task.held_out, self._measured.data)),
             task.held_out.labels,
         )
+
+    def task(self, shots: int, seed: int) -> Task:
+        """Return the images of one few-shot task: to learn from, and held out."""
+        return self._tasks[shots, seed]
 
     def inspection(self, shots: int, seed: int) -> Inspection:
         """Return which images of a draw are copies of others."""

@@ -1,0 +1,334 @@
+"""``promptboost paper``."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from promptboost.cli.options import Methods, Names, Numbers, embeds, with_options
+from promptboost.cli.output import Interrupted, Output, echo, plain, speaks, table
+from promptboost.errors import command_name
+
+if TYPE_CHECKING:
+    from promptboost.evaluation.paper.experiment import PaperRequest
+    from promptboost.evaluation.paper.needs import Needs
+    from promptboost.evaluation.paper.plans import PaperPlan
+    from promptboost.evaluation.paper.sheet import Sheet
+
+
+@click.group(name="paper", invoke_without_command=True)
+@click.pass_context
+def paper(ctx: click.Context) -> None:
+    """Reproduce the paper, table by table and figure by figure.
+
+    Its commands take --json and --quiet.
+    """
+    if ctx.invoked_subcommand is None:
+        echo(ctx.get_help())
+
+
+def _folder(name: str, text: str, **options: Any) -> Callable[[Any], Any]:
+    kind = click.Path(path_type=Path, file_okay=False)
+    return click.option(name, type=kind, metavar="DIR", help=text, **options)
+
+
+_CHOICE = with_options(
+    [
+        _folder("--data", "Holds a folder for each data set, see the reproduce-the-paper page."),
+        _folder("--pools", "Holds a file or folder of sentences for each data set."),
+        click.option("--datasets", type=Names(), default="", help="Only these, or others."),
+        click.option("--shots", type=Numbers(), default="", help="Only these, or others."),
+        click.option("--seeds", type=Numbers(), default="", help="Draws. Default: 1,2,3."),
+        click.option(
+            "--methods",
+            type=Methods(),
+            default="",
+            help="Only these, as here or as in the paper, perhaps with settings.",
+        ),
+        click.option(
+            "--encoder", default="", help="Learn with another model; nothing is compared then."
+        ),
+        click.option(
+            "--transfer",
+            type=Names(),
+            default="",
+            help="Carry to these models instead of the paper's; nothing is compared then.",
+        ),
+        click.option(
+            "--views",
+            type=click.IntRange(min=0),
+            help="Crops of each image that a round draws its own among. Default: 32, or as many as a "
+            "round sees; 8 with --encoder.",
+        ),
+    ]
+)
+_OUTPUT = click.option(
+    *("-o", "--output", "out_folder"),
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    required=True,
+    help="Where cells, tables and figures are kept, and found again.",
+)
+
+
+@paper.command(name="list")
+@speaks
+def list_(out: Output) -> None:
+    """List every table and figure."""
+    from promptboost.evaluation.paper.published import entries
+
+    records = [
+        {"name": one.name, "title": one.title, "kind": one.kind, "place": one.place}
+        for one in entries()
+    ]
+    rows = [[one["name"], one["place"], one["title"]] for one in records]
+    out.result(
+        {"entries": records}, lambda: table(["name", "in the paper", "title"], rows, (0, 1, 2))
+    )
+
+
+@paper.command(name="show")
+@click.argument("name")
+@click.option(
+    *("-o", "--output", "out_folder"),
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    default=Path("paper"),
+    help="Where cells are kept, to see which are there.",
+)
+@click.option("--no-probe", is_flag=True, help="Open no encoder to see how fast it is here.")
+@_CHOICE
+@embeds
+@speaks
+def show(out: Output, name: str, no_probe: bool, **options: Any) -> None:
+    """Show what a table or figure needs, and how long it takes.
+
+    NAME is one of 'paper list', or all.
+    """
+    from promptboost.evaluation.paper.needs import tell_needs
+
+    request, plans = _asked(out, name, options)
+    needs = tell_needs(plans, request, probe=not no_probe)
+    out.result(needs.record(), lambda: _needs_text(needs, plans))
+
+
+@paper.command(name="run")
+@click.argument("name")
+@_OUTPUT
+@_CHOICE
+@embeds
+@speaks
+def run(out: Output, name: str, **options: Any) -> None:
+    """Run a table or figure, and see the paper's numbers beside yours.
+
+    NAME is one of 'paper list', or all. What is in FOLDER already is not measured again, whichever
+    table it was measured for: stop it at any time, and the same command goes on.
+    """
+    from promptboost.errors import RunError
+    from promptboost.evaluation.paper.experiment import Laboratory
+    from promptboost.evaluation.paper.sheet import make_sheet, write_sheet
+    from promptboost.folders import writing
+
+    request, plans = _asked(out, name, options)
+    records, any_line, sheet = [], False, None
+    laboratory = Laboratory(request, out.note)
+    try:
+        with writing(request.out, "paper", say=out.note):
+            for plan in plans:
+                sheet = make_sheet(plan, laboratory.run(plan))
+                files = write_sheet(sheet, request) if sheet.measured.lines else []
+                any_line = any_line or bool(files)
+                records.append(_record(sheet, files))
+                if not out.json:
+                    echo(_sheet_text(sheet, files))
+    except KeyboardInterrupt:
+        raise Interrupted("the same command again; what is done is kept") from None
+    if out.json:
+        out.result({"entries": records}, "")
+    if not any_line and sheet is not None:
+        reasons = sheet.measured.reason_lines()
+        raise RunError("nothing could be run: " + "; ".join(reasons or ["nothing was asked for"]))
+
+
+@paper.command(name="claims")
+@_OUTPUT
+@speaks
+def claims(out: Output, out_folder: Path) -> None:
+    """Judge the paper's nine claims from the cells in FOLDER."""
+    from promptboost.errors import RunError
+    from promptboost.evaluation.cells import Notebook
+    from promptboost.evaluation.paper.claims import judge_claims
+    from promptboost.evaluation.paper.experiment import CELLS, PaperCell
+
+    if not (out_folder / CELLS).is_file():
+        raise RunError(
+            f"{out_folder} holds no cells of the paper; run some first: "
+            f"{command_name()} paper run main -o {out_folder} …"
+        )
+    book = Notebook(out_folder / CELLS, PaperCell)
+    judged = judge_claims(book.results(book))
+    rows = [[one.claim, str(one)] for one in judged]
+    out.result(
+        {"claims": [one.record() for one in judged]},
+        lambda: table(["claim", "judged"], rows, (0, 1)),
+    )
+
+
+def _asked(
+    out: Output, name: str, options: dict[str, Any]
+) -> "tuple[PaperRequest, list[PaperPlan]]":
+    """Return what was asked for, and the plans as they are then."""
+    from promptboost.data.benchmarks.registry import find_benchmark
+    from promptboost.errors import SettingError
+    from promptboost.evaluation.paper.choice import PaperChoice, chosen
+    from promptboost.evaluation.paper.experiment import PaperRequest
+    from promptboost.evaluation.paper.plans import PLANS, find_plan
+
+    found = {text: find_benchmark(text) for text in options["datasets"]}
+    choice = PaperChoice(
+        tuple(text if one is None else one.name for text, one in found.items()),
+        options["shots"],
+        options["seeds"],
+        options["methods"],
+        options["encoder"],
+        options["transfer"],
+        options["views"],
+    )
+    request = PaperRequest(
+        options["out_folder"],
+        options["data"],
+        options["pools"],
+        choice,
+        not options["no_cache"],
+        out.progress,
+        options["device"],
+    )
+    plans = list(PLANS.values()) if name == "all" else [find_plan(name)]
+    asked = [plan for plan in (chosen(one, choice) for one in plans) if plan.slots]
+    if not asked:
+        raise SettingError(
+            f"nothing is left of {name}: it has {', '.join(plans[0].methods)} at "
+            f"{', '.join(map(str, plans[0].shots))} shots"
+        )
+    return request, asked
+
+
+def _record(sheet: "Sheet", files: list[Path]) -> dict[str, Any]:
+    entry = sheet.plan.entry
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "kind": entry.kind,
+        "at_hand": sheet.plan.at_hand,
+        "numbers": [
+            {
+                "row": list(one.slot.row),
+                "column": one.slot.column,
+                "ours": one.mean,
+                "deviation": one.deviation,
+                "cells": one.cells,
+                "of": one.of,
+                "paper": None if one.paper is None else one.paper.value,
+                "difference": one.difference,
+                "within": one.within,
+                "why_not": one.why_not,
+            }
+            for one in sheet.numbers
+        ],
+        "measured_now": sheet.measured.done,
+        "missing": sheet.measured.reason_lines(),
+        "files": [str(file) for file in files],
+    }
+
+
+def _sheet_text(sheet: "Sheet", files: list[Path]) -> str:
+    head, rows = sheet.grid()
+    entry = sheet.plan.entry
+    lines = [
+        f"{entry.name}: {entry.title} ({entry.place})",
+        *([sheet.plan.at_hand] if sheet.plan.at_hand else []),
+        "",
+        table(head, rows, tuple(range(len(sheet.plan.head)))),
+        "",
+        *sheet.notes(),
+        *(f"missing  {plain(line)}" for line in sheet.measured.reason_lines()),
+        f"cells    {len(sheet.measured.lines)}, of which {sheet.measured.done} are new",
+        f"files    {', '.join(plain(str(file)) for file in files) or 'none'}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _needs_text(needs: "Needs", plans: "list[PaperPlan]") -> str:
+    from promptboost.encoders.store.report import human_bytes
+
+    title = plans[0].entry.title if len(plans) == 1 else f"{len(plans)} tables and figures"
+    data = [
+        [
+            one.name,
+            "–" if one.images is None else f"{one.images:,}",
+            "–" if one.classes is None else str(one.classes),
+            "there" if not one.data else "missing",
+            "there" if not one.sentences else "missing",
+        ]
+        for one in needs.data
+    ]
+    encoders = [
+        [
+            one.name,
+            f"{one.images:,}",
+            f"{one.texts:,}" if one.texts else "–",
+            "–" if one.bytes is None else human_bytes(one.bytes),
+            f"{one.stored:,}",
+            _duration(one.seconds) if not one.missing else "weights are not here",
+        ]
+        for one in needs.encoders
+    ]
+    reasons = [
+        text.removeprefix(f"{one.name}: ")
+        for one in needs.data
+        for text in (one.data, one.sentences)
+        if text
+    ]
+    lines = [
+        f"{title}",
+        *([plans[0].at_hand] if plans[0].at_hand else []),
+        "",
+        f"methods  {', '.join(needs.methods)}",
+        f"shots    {', '.join(map(str, needs.shots))}",
+        f"draws    {', '.join(map(str, needs.seeds))}",
+        f"views    {needs.views} of each image at most",
+        f"fits     {needs.fits:,}, in {needs.cells:,} cells, of which {needs.kept:,} are there",
+        f"time     {_time(needs)}",
+        f"disk     {human_bytes(needs.bytes)} of embeddings",
+        "",
+        table(["data set", "images", "classes", "images are", "sentences are"], data),
+        "",
+        table(["encoder", "images", "texts", "at most", "in the store", "time here"], encoders),
+        *(["", *(plain(text) for text in dict.fromkeys(reasons))] if reasons else []),
+    ]
+    return "\n".join(lines)
+
+
+def _time(needs: "Needs") -> str:
+    known = [one.seconds for one in needs.encoders if one.seconds is not None]
+    unknown = len(needs.encoders) - len(known)
+    embedding = f"{_duration(sum(known))} to embed" if known else "embedding cannot be timed here"
+    if known and unknown:
+        embedding += f", without {unknown} encoders whose weights are not here"
+    fits = (
+        "fits cannot be timed before one of each method is there"
+        if needs.fit_seconds is None
+        else f"{_duration(needs.fit_seconds)} to fit what is missing"
+    )
+    return f"{embedding}; {fits}"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

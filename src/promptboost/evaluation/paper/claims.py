@@ -1,0 +1,257 @@
+"""The paper's claims, each judged from the cells that are there.
+
+A claim is a difference that should be above zero, paired: both sides on the same data set, draw, shots and
+encoders. The pairs of one data set and seed are averaged first: its shots and targets share their
+images, and would be counted as more than they are. The interval is that of the mean over these.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from promptboost.evaluation.cells import Result
+from promptboost.evaluation.paper.plans import TITLES
+
+Verdict = Literal["holds", "does not hold", "not enough data"]
+#: Fewer pairs than this decide nothing.
+FEWEST = 4
+_NAME = ("dataset", "seed", "shots", "encoder", "on", "split", "views")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim, what the cells say about it, and how sure that is."""
+
+    claim: str
+    measured: str  # what was compared
+    verdict: Verdict
+    difference: float | None = None  # in points
+    low: float | None = None  # of the 95 % interval
+    high: float | None = None
+    pairs: int = 0  # data sets times seeds
+
+    def record(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if self.difference is None:
+            return f"{self.verdict}; {self.measured}"
+        span = f"{self.difference:+.2f} points, 95 % {self.low:+.2f} to {self.high:+.2f}"
+        return f"{self.verdict}: {self.measured}, {span}, {self.pairs} pairs"
+
+
+Differences = dict[tuple[str, int], list[float]]
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of a mean, by Student's distribution: there are few values.
+
+    Examples
+    --------
+    >>> low, high = interval([1.0, 2.0, 3.0])
+    >>> round(low, 3), round(high, 3)
+    (-0.484, 4.484)
+    """
+    from scipy.special import stdtrit
+
+    count = len(values)
+    error = float(np.std(values, ddof=1)) / count**0.5
+    reach = float(stdtrit(count - 1, 0.975)) * error
+    mean = float(np.mean(values))
+    return mean - reach, mean + reach
+
+
+def judge(claim: str, measured: str, differences: Differences) -> Judgement:
+    """Judge a claim that differences are above zero."""
+    values = [100 * float(np.mean(pairs)) for pairs in differences.values()]
+    if len(values) < FEWEST:
+        have = f"{measured}: {len(values)} pairs of data set and seed, and {FEWEST} are needed"
+        return Judgement(claim, have, "not enough data", pairs=len(values))
+    low, high = interval(values)
+    verdict: Verdict = "holds" if low > 0 else "does not hold" if high < 0 else "not enough data"
+    return Judgement(claim, measured, verdict, float(np.mean(values)), low, high, len(values))
+
+
+class Evidence:
+    """Cells, found by method and by where they were measured."""
+
+    def __init__(self, lines: Iterable[Result]) -> None:
+        # An input that has changed leaves earlier results behind: the last ones count.
+        names = ("dataset", "seed", "shots", "encoder", "on", "method")
+        last = {tuple(line[key] for key in names): line for line in lines if not line["classes"]}
+        self._by_method: dict[str, list[Result]] = {}
+        for line in last.values():
+            self._by_method.setdefault(_plain(line), []).append(line)
+
+    def of(self, method: str, *, carried: bool | None = None) -> list[Result]:
+        """Return the cells of a method: at home, carried, or both."""
+        found = self._by_method.get(method, [])
+        if carried is None:
+            return found
+        return [line for line in found if (line["on"] != line["encoder"]) == carried]
+
+    def against(
+        self, method: str, other: str, *, carried: bool, on: str | None = None
+    ) -> Differences:
+        """Return the accuracy of a method less another's, in pairs; zero-shot pairs with every draw."""
+        theirs = {_pair(line): line["accuracy"] for line in self.of(other)}
+        differences: Differences = {}
+        for line in self.of(method, carried=carried):
+            if on is not None and line["on"] != on:
+                continue
+            value = theirs.get(_pair(line), theirs.get((line["dataset"], line["on"])))
+            if value is not None:
+                _add(differences, line, line["accuracy"] - value)
+        return differences
+
+    def over_shots(self, method: str, *, carried: bool) -> Differences:
+        """Return the accuracy at the most shots less that at the fewest."""
+        by_shots: dict[tuple[Any, ...], dict[int, Result]] = {}
+        for line in self.of(method, carried=carried):
+            name = tuple(line[key] for key in _NAME if key not in ("shots", "split"))
+            by_shots.setdefault(name, {})[line["shots"]] = line
+        differences: Differences = {}
+        for found in by_shots.values():
+            most, fewest = max(found), min(found)
+            if most > fewest:
+                gain = found[most]["accuracy"] - found[fewest]["accuracy"]
+                _add(differences, found[most], gain)
+        return differences
+
+    def over_rounds(self, measure: Callable[[list[float]], float]) -> Differences:
+        """Return a measure of the accuracies by round, of fits of ten rounds or more."""
+        differences: Differences = {}
+        for line in self.of("tpb", carried=False):
+            rounds = [held_out for _, held_out in line.get("by_round") or []]
+            if len(rounds) > 10:
+                _add(differences, line, measure(rounds))
+        return differences
+
+    def targets(self, method: str) -> list[str]:
+        """Return the encoders that a method was carried to."""
+        return list(dict.fromkeys(line["on"] for line in self.of(method, carried=True)))
+
+
+def _plain(line: Result) -> str:
+    """Return a method without the settings that only make it quicker, or fit a data set."""
+    name, _, query = line["method"].partition("?")
+    telling = ("views_per_round", "max_copies", "sources")
+    parts = [part for part in query.split("&") if part.partition("=")[0] in telling]
+    return "?".join([name, "&".join(parts)] if parts else [name])
+
+
+def _pair(line: Result) -> tuple[Any, ...]:
+    """Name what two results must share; what does not learn is the same for every draw."""
+    return tuple(line[key] for key in _NAME) if line["shots"] else (line["dataset"], line["on"])
+
+
+def _add(differences: Differences, line: Result, value: float) -> None:
+    differences.setdefault((line["dataset"], line["seed"]), []).append(value)
+
+
+def judge_claims(lines: Iterable[Result]) -> list[Judgement]:
+    """Judge the nine claims from what is there."""
+    return list(_claims(Evidence(lines)))
+
+
+def _claims(cells: Evidence) -> Iterator[Judgement]:
+    yield judge(
+        "More shots help",
+        "TPB at the most shots less TPB at the fewest",
+        cells.over_shots("tpb", carried=False),
+    )
+    yield _all_of(
+        "Ahead of other methods made of text",
+        [
+            judge("", f"TPB less {TITLES[peer]}", cells.against("tpb", peer, carried=False))
+            for peer in ("pez", "llmbo", "proapo")
+        ],
+    )
+    yield _all_of(
+        "What is gained survives transfer",
+        [
+            judge("", "TPB carried less ZS-CLIP", cells.against("tpb", "zero-shot", carried=True)),
+            judge(
+                "",
+                "TPB carried, at the most shots less at the fewest",
+                cells.over_shots("tpb", carried=True),
+            ),
+        ],
+    )
+    yield judge(
+        "Views are needed",
+        "TPB with views less TPB without",
+        cells.against("tpb", "tpb?views_per_round=0", carried=False),
+    )
+    yield _all_of(
+        "Rounds help, and flatten",
+        [
+            judge("", "round 10 less round 1", cells.over_rounds(lambda r: r[9] - r[0])),
+            judge(
+                "",
+                "the gain up to round 10 less the gain after it",
+                cells.over_rounds(lambda r: 2 * r[9] - r[0] - r[-1]),
+            ),
+        ],
+    )
+    yield _all_of(
+        "Bigger pools help",
+        [
+            judge("", f"the whole pool less {name}", cells.against("tpb", other, carried=False))
+            for name, other in (
+                ("CuPL", "tpb?sources=cupl"),
+                ("CuPL+DCLIP", "tpb?sources=cupl,dclip"),
+            )
+        ],
+    )
+    both = [cells.against("tpb", "tpb?max_copies=1", carried=carried) for carried in (False, True)]
+    copies: Differences = {}
+    for differences in both:
+        for name, values in differences.items():
+            copies.setdefault(name, []).extend(values)
+    yield judge("Copies help", "TPB with copies less TPB without", copies)
+    yield judge(
+        "PEZ fails after transfer",
+        "ZS-CLIP less PEZ carried",
+        _turned(cells.against("pez", "zero-shot", carried=True)),
+    )
+    yield _brittle(cells)
+
+
+def _turned(differences: Differences) -> Differences:
+    return {name: [-value for value in values] for name, values in differences.items()}
+
+
+def _brittle(cells: Evidence) -> Judgement:
+    """Judge emulated fine-tuning by the target it does worst on: it should be below zero-shot there."""
+    found = [
+        judge(
+            "",
+            f"ZS-CLIP less {TITLES[f'{method}+eft']} on {on}",
+            _turned(cells.against(method, "zero-shot", carried=True, on=on)),
+        )
+        for method in ("coop", "promptsrc")
+        for on in cells.targets(method)
+    ]
+    claim = "Emulated fine-tuning is brittle"
+    decided = [one for one in found if one.difference is not None]
+    if not decided:
+        have = "no cells of CoOp+EFT or PromptSRC+EFT with enough pairs on one target"
+        return Judgement(claim, have, "not enough data")
+    return replace(max(decided, key=lambda one: one.difference or 0.0), claim=claim)
+
+
+def _all_of(claim: str, parts: Sequence[Judgement]) -> Judgement:
+    """Judge a claim of several parts: by the one that is furthest from holding."""
+    # A part that nothing was measured of is left to those who have it, unless nothing else is there.
+    there = [one for one in parts if one.pairs] or list(parts)
+    order: list[Verdict] = ["does not hold", "not enough data", "holds"]
+    worst = min(there, key=lambda one: (order.index(one.verdict), one.low or 0.0))
+    lacking = [
+        one.measured.partition(":")[0] for one in parts if not one.pairs and one not in there
+    ]
+    measured = worst.measured + (f" (nothing of: {', '.join(lacking)})" if lacking else "")
+    return replace(worst, claim=claim, measured=measured)

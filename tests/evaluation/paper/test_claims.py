@@ -1,0 +1,132 @@
+"""Claims are judged by pairs, and only by as many as decide."""
+
+import numpy as np
+import pytest
+
+from promptboost.evaluation.paper.claims import Evidence, interval, judge, judge_claims
+
+HOME, AWAY = "home", "away"
+
+
+def line(method, dataset="a", seed=1, shots=1, on=HOME, accuracy=0.5, **more):
+    home = on if not shots else HOME
+    return {
+        "method": method,
+        "dataset": dataset,
+        "seed": seed if shots else 0,
+        "shots": shots,
+        "encoder": home,
+        "on": on,
+        "accuracy": accuracy,
+        "split": "s",
+        "views": 8,
+        "classes": "",
+        "by_round": [],
+        **more,
+    }
+
+
+def draws(method, accuracy, **more):
+    return [
+        line(method, dataset, seed, accuracy=accuracy + 0.01 * seed, **more)
+        for dataset in "abc"
+        for seed in (1, 2)
+    ]
+
+
+def verdicts(lines):
+    return {one.claim: one.verdict for one in judge_claims(lines)}
+
+
+def test_nothing_decides_nothing():
+    judged = judge_claims([])
+    assert len(judged) == 9
+    assert {one.verdict for one in judged} == {"not enough data"}
+
+
+def test_more_shots_help_where_they_do():
+    few, many = draws("tpb", 0.5), draws("tpb", 0.6, shots=16)
+    assert verdicts(few + many)["More shots help"] == "holds"
+    worse = draws("tpb", 0.4, shots=16)
+    assert verdicts(few + worse)["More shots help"] == "does not hold"
+    assert verdicts(few)["More shots help"] == "not enough data"
+
+
+def test_a_pair_shares_draw_and_encoders():
+    ours = draws("tpb", 0.6)
+    assert verdicts(ours + draws("proapo", 0.5))[_PEERS] == "holds"
+    other = draws("proapo", 0.5, split="another")
+    assert verdicts(ours + other)[_PEERS] == "not enough data"
+
+
+_PEERS = "Ahead of other methods made of text"
+
+
+def test_one_peer_ahead_is_enough_to_fail():
+    lines = draws("tpb", 0.6) + draws("proapo", 0.5) + draws("pez", 0.7)
+    assert verdicts(lines)[_PEERS] == "does not hold"
+
+
+def test_zero_shot_pairs_with_every_draw():
+    zero = [line("zero-shot", name, shots=0, on=AWAY, accuracy=0.5) for name in "abc"]
+    good, bad = draws("tpb", 0.6, on=AWAY), draws("tpb", 0.7, on=AWAY, shots=16)
+    pez = draws("pez", 0.2, on=AWAY)
+    found = verdicts([*zero, *good, *bad, *pez])
+    assert found["What is gained survives transfer"] == "holds"
+    assert found["PEZ fails after transfer"] == "holds"
+
+
+def test_emulation_is_judged_on_its_worst_target():
+    zero = [
+        line("zero-shot", name, shots=0, on=on, accuracy=0.5)
+        for name in "abc"
+        for on in (AWAY, "far")
+    ]
+    lines = [*zero, *draws("coop?epochs=2", 0.6, on=AWAY), *draws("coop?epochs=2", 0.2, on="far")]
+    (judged,) = [one for one in judge_claims(lines) if "brittle" in one.claim]
+    assert judged.verdict == "holds"
+    assert "far" in judged.measured
+    assert judged.difference == pytest.approx(100 * (0.5 - 0.2 - 0.015))
+
+
+def test_rounds_help_and_flatten():
+    flat = [(0.9, 0.5), *[(0.95, 0.5 + 0.01 * i) for i in range(1, 10)], *[(1.0, 0.6)] * 10]
+    steep = [(0.9, 0.5 + 0.01 * i) for i in range(40)]
+    name = "Rounds help, and flatten"
+    assert verdicts(draws("tpb", 0.6, by_round=flat))[name] == "holds"
+    assert verdicts(draws("tpb", 0.6, by_round=steep))[name] == "does not hold"
+    assert verdicts(draws("tpb", 0.6, by_round=flat[:3]))[name] == "not enough data"
+
+
+def test_views_copies_and_pools_are_settings_of_the_same_method():
+    lines = draws("tpb?rounds=3", 0.6)
+    for query in ("views_per_round=0", "max_copies=1", "sources=cupl", "sources=cupl,dclip"):
+        lines += draws(f"tpb?rounds=3&{query}", 0.5)
+    found = verdicts(lines)
+    for claim in ("Views are needed", "Copies help", "Bigger pools help"):
+        assert found[claim] == "holds"
+
+
+def test_what_was_measured_last_counts():
+    before = [line("tpb", accuracy=0.1)]
+    after = [line("tpb", accuracy=0.9, split="new")]
+    (found,) = Evidence(before + after).of("tpb")
+    assert found["accuracy"] == 0.9
+
+
+def test_an_interval_over_zero_decides_nothing():
+    mixed = {("a", i): [value] for i, value in enumerate((0.1, -0.1, 0.1, -0.1))}
+    assert judge("", "", mixed).verdict == "not enough data"
+    sure = {("a", i): [0.1 + 0.001 * i] for i in range(4)}
+    judged = judge("", "this less that", sure)
+    assert judged.verdict == "holds"
+    assert judged.low <= judged.difference <= judged.high
+    assert "4 pairs" in str(judged)
+
+
+def test_the_interval_is_that_of_the_mean():
+    values = np.random.default_rng(3).normal(5.0, 2.0, 400).tolist()
+    low, high = interval(values)
+    error = 2.0 / 20
+    assert low == pytest.approx(np.mean(values) - 1.96 * error, abs=0.06)
+    assert high == pytest.approx(np.mean(values) + 1.96 * error, abs=0.06)
