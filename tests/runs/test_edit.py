@@ -14,7 +14,7 @@ from promptboost.model.change import Change
 from promptboost.report import write_card, write_report
 from promptboost.runs.bench import add_looks, open_bench
 from promptboost.runs.edit import edit_run
-from promptboost.runs.evaluate import transfer_run
+from promptboost.runs.evaluate import evaluate_run, transfer_run
 from promptboost.runs.explain import explain_held_out
 from promptboost.runs.issues import find_issues
 from promptboost.runs.lineage import Lineage
@@ -255,3 +255,11 @@ def test_the_residual_of_an_edited_run_is_not_new_to_the_machine(fitted, caplog)
     edit_run(fitted / "run", [change], fitted / "edited", **quiet())
     assert promptboost.load(fitted / "edited").head.residual is not None
     assert "new to this machine" not in caplog.text
+
+
+def test_images_that_are_gone_can_be_named_as_the_error_says(fitted):
+    shutil.move(fitted / "images", fitted / "moved")
+    with pytest.raises(RunError, match=r"evaluate .*run DATA --held-out"):
+        evaluate_run(fitted / "run", None, held_out=True, progress=False)
+    found = evaluate_run(fitted / "run", str(fitted / "moved"), held_out=True, progress=False)
+    assert found["held_out"]["looks"] == 1

@@ -39,7 +39,7 @@ def _several(name: str, metavar: str, text: str) -> Callable[[Command], Command]
 @_several("remove", "[CLASS=]SENTENCE", "Take a sentence out, of one class or wherever it is.")
 @_several("add", "CLASS=SENTENCE[=SHARE]", "Add a sentence, perhaps with its share in the class.")
 @_several(
-    "weight", "CLASS=SENTENCE=SHARE", "Set the share of a sentence in its class, from 0 to 1."
+    "weight", "CLASS=SENTENCE=SHARE", "Set the share of a sentence in its class, between 0 and 1."
 )
 @click.option("--reason", default="", help="Why; it is kept with the run.")
 @click.option("--author", help="Who; by default the name of the user.")

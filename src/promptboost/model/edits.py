@@ -179,7 +179,8 @@ def weigh(
     _classes_with(ensemble, sentence, class_name)
     if not isinstance(share, numbers.Real) or not 0 < share < 1:
         raise SettingError(
-            f"the share of {sentence!r} is {share!r}: give a number between 0 and 1."
+            f"the share of {sentence!r} is {share!r}: give a number between 0 and 1, "
+            "and neither of them; remove takes a sentence out."
         )
 
     def weighed(bank: Bank) -> Bank:

@@ -247,7 +247,7 @@ def held_out_images(folder: RunFolder, data: str | None, progress: bool) -> Data
     except DataError as error:
         raise RunError(
             f"the held-out images of {folder.path} cannot be read: {error}; if they were moved, say where "
-            f"with --data DATA; {again}"
+            f"with --data DATA, or as in {command_name()} evaluate {folder.path} DATA --held-out; {again}"
         ) from error
     if task.learn.fingerprint != folder.tables.get("data", {}).get("learn_fingerprint"):
         raise RunError(
