@@ -216,8 +216,12 @@ def test_an_edited_run_is_refitted_and_keeps_its_lineage(fitted):
     refit_run(
         RefitRequest(fitted / "a", progress=False, finish=(write_report, write_card)), said.append
     )
-    assert Lineage.read(fitted / "a") == lineage
-    assert said == []
+    after = Lineage.read(fitted / "a")
+    assert (after.edits, after.parent) == (lineage.edits, lineage.parent)
+    # All held-out images are measured on, and that is counted.
+    assert (after.looks, after.final_looks) == (lineage.looks + 1, 1)
+    assert [line for line in said if "counted as a look" not in line] == []
+    assert len(said) == 1
     head = promptboost.load(fitted / "a").head
     assert head.class_names == ("ember", "grass", "night", "sea")
     assert (np.linalg.norm(head.residual, axis=1) > 0).all()

@@ -61,7 +61,8 @@ class Run:
     @property
     def measure_again(self) -> str:
         """The command that measures the text as it is now."""
-        return f"promptboost evaluate {self.shell_name} DATA"
+        what = "--held-out" if self.lineage.edits else "DATA"
+        return f"promptboost evaluate {self.shell_name} {what}"
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:

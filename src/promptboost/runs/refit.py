@@ -97,6 +97,14 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
             known = folder.tables.get("data", {})
             tables["data"] |= {k: known[k] for k in ("learn_fingerprint", "classes") if k in known}
         run = target.begin(settings, tables)
+        if lineage.edits and task.kind is not None:
+            # Its figures are of all held-out images, those kept back among them.
+            lineage = msgspec.structs.replace(
+                lineage, looks=lineage.looks + 1, final_looks=lineage.final_looks + 1
+            )
+            say(
+                "the figures are of all held-out images, those kept back too: counted as a look at both"
+            )
         if lineage != Lineage():
             lineage.write(run.path)
         write_run(run, task, embeddings, learned, results, embedder, request.finish, text)
