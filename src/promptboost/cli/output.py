@@ -90,6 +90,11 @@ def csv_line(cells: Sequence[str]) -> None:
     echo(line.getvalue(), keep=JOINERS)
 
 
+def on_terminal() -> bool:
+    """Tell whether somebody sees the output as it comes."""
+    return sys.stdout.isatty()
+
+
 def json_line(found: Any) -> str:
     """Write a result as JSON in ASCII, controls escaped; that of deletion too, which JSON allows."""
     return json.dumps(found, allow_nan=False).replace("\x7f", "\\u007f")

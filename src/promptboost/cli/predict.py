@@ -1,6 +1,5 @@
 """``promptboost predict``."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from promptboost.cli.output import (
     csv_line,
     echo,
     json_line,
+    on_terminal,
     percent,
     speaks,
     table,
@@ -79,7 +79,7 @@ def predict(
 
     check_seen_with(encoders, ensemble)
     # A bar would stand among lines that are shown as they come.
-    progress = out.progress and (layout == "table" or not sys.stdout.isatty())
+    progress = out.progress and (layout == "table" or not on_terminal())
     predictor = Predictor.open(
         run,
         encoder=encoders or None,
