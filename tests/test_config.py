@@ -224,7 +224,8 @@ def test_the_estimator_has_the_settings_under_the_names_of_scikit_learn():
         assert first_words in PromptBoostClassifier.__doc__
     # None draws a seed, as everywhere in scikit-learn; labels and images are given to fit; encoder,
     # pool and templates take objects too; and an image that cannot be used is an error.
-    own = {"encoder", "pool", "templates", "class_names", "cache", "random_state"}
+    # Which encoders answer is no setting of a fit.
+    own = {"encoder", "average", "pool", "templates", "class_names", "cache", "random_state"}
     assert set(parameters) == {called.get(name, name) for name in shared if name != "seed"} | own
     assert set(SETTINGS) - set(shared) == {"encoder", "prompts", "templates", "shots", "on_bad"}
 
