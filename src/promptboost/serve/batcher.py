@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from promptboost.data.decode import ImageError, read_image
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.stream import WORKING_SIDE
-from promptboost.errors import PromptBoostError
+from promptboost.errors import EncoderError, PromptBoostError
 from promptboost.serve.limits import MIB, Limits, RequestError
 from promptboost.serve.metrics import ServerMetrics
 
@@ -106,6 +106,7 @@ class Batcher:
         self._waiting = 0
         self._seconds = 0.0  # an image takes in the encoder, about
         self._closed = False
+        self._warm = threading.Event()
         self._threads: list[threading.Thread] = []
 
     @property
@@ -120,6 +121,12 @@ class Batcher:
         for thread in self._threads:
             thread.start()
         self.metrics.watch_queue(self.name, lambda: self._waiting)
+
+    def wait_until_warm(self) -> None:
+        """Wait until the encoder has seen an image; raise if it cannot see."""
+        self._warm.wait()
+        if not self.ready:
+            raise EncoderError(f"{self.encoder.id} cannot embed an image")
 
     def close(self) -> None:
         """Finish what is in hand, then end the threads."""
@@ -214,7 +221,10 @@ class Batcher:
         return None
 
     def _encode_all(self) -> None:
-        self.ready = self._embed([read_image(_SMALLEST)])[0] is not None
+        try:
+            self.ready = self._embed([read_image(_SMALLEST)])[0] is not None
+        finally:
+            self._warm.set()
         while batch := self._next_batch():
             start = time.perf_counter()
             outcomes = self._outcomes(batch)

@@ -286,6 +286,7 @@ class Service:
         self._batchers[name] = batcher
         if self._started:
             self._start(batcher)
+            batcher.wait_until_warm()  # before that it would turn requests away
         return RunVersion(
             number=number,
             digest=_digest(path, folder, encoder_id),
