@@ -167,6 +167,10 @@ function show(newest) {
 }
 let selectedWas = null;
 
+/** The share that is being typed, which outlives a drawing in the middle of it; whether one goes on. */
+let typed = null;
+let drawing = false;
+
 /** Draw anew, and leave the focus where it was: on the same control, else on the one in its place. */
 function keepFocus(draw) {
   const active = document.activeElement;
@@ -174,7 +178,8 @@ function keepFocus(draw) {
   const kind = key ? key.split(":", 1)[0] : "";
   const alike = () => [...document.querySelectorAll("[data-key]")].filter((one) => one.dataset.key.split(":", 1)[0] === kind);
   const place = key ? alike().indexOf(active) : -1;
-  draw();
+  drawing = true;
+  try { draw(); } finally { drawing = false; }
   if (!key || document.activeElement === active && active.isConnected) return;
   const others = alike();
   const same = others.find((one) => one.dataset.key === key) || others[Math.min(place, others.length - 1)];
@@ -272,14 +277,23 @@ function showSentences() {
   $("class-figures").textContent = told + delta + was;
   $("drop").disabled = state.classes.length < 3;
   fill($("sentence-list"), ...item.sentences.map((one) => {
+    const key = `share:${one.text}`;
     const share = el("input", {
-      type: "number", min: "0.1", max: "99", step: "any", key: `share:${one.text}`, value: (100 * one.share).toFixed(1),
+      type: "number", min: "0.1", max: "99", step: "any", key,
+      value: typed && typed.key === key ? typed.value : (100 * one.share).toFixed(1),
       "aria-label": `Share of “${one.text}” in ${item.name}, in percent`, disabled: item.sentences.length === 1,
     });
-    share.addEventListener("change", () => {
+    const commit = () => {
+      if (drawing || !typed || typed.key !== key) return;
+      typed = null;
       const asked_ = Number(share.value) / 100;
-      if (Math.abs(asked_ - one.share) > 5e-5) edit({ kind: "weight", class: item.name, sentence: one.text, share: asked_ });
-    });
+      // What is shown is rounded: to leave it as it is must not be an edit.
+      if (Math.abs(asked_ - one.share) > 5e-4) edit({ kind: "weight", class: item.name, sentence: one.text, share: asked_ });
+    };
+    share.addEventListener("input", () => { typed = { key, value: share.value }; });
+    share.addEventListener("keydown", (event) => { if (event.key === "Enter") commit(); });
+    share.addEventListener("change", commit);
+    share.addEventListener("blur", commit);
     const counts = reasons ? (reasons.sentences[item.name] || {})[one.text] : undefined;
     return el("li", { class: one.text === shownSentence ? "shown" : "" },
       el("div", {}, el("span", { class: "unit" }, share, "%"), el("div", { class: "share", vars: { share: one.share } }, el("i"))),
