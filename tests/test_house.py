@@ -25,6 +25,7 @@ ROOMS = (
         "pool",
         "llm",
         "encoders",
+        "scale",
         "boosting",
         "model",
     ),

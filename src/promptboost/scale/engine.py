@@ -1,0 +1,151 @@
+"""Engines: what carries units out, in this process or on Ray, with the same files in the end."""
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from promptboost.errors import RunError, SettingError, count
+from promptboost.scale.unit import Job, Receipt, WorkUnit, make_worker, try_unit
+
+#: A unit that fails is tried again, on another worker where there is one, then reported.
+TRIES = 3
+
+
+class Engine(Protocol):
+    """Carries out units and returns receipts as they come."""
+
+    def carry_out(self, job: Job, units: Iterable[WorkUnit]) -> Iterator[Receipt]:
+        """Do units, some ahead of what was asked for, never all; a failed one has a receipt too."""
+
+    def close(self) -> None:
+        """End every process it has started."""
+
+
+@dataclass
+class Outcome:
+    """What became of the units of a job."""
+
+    units: int = 0
+    done_before: int = 0
+    items: int = 0
+    seconds: float = 0.0  # of all workers together
+    failed: list[Receipt] = field(default_factory=list)
+    receipts: list[Receipt] = field(default_factory=list)  # those with notes
+
+
+class LocalEngine:
+    """Does all units in this process, one after the other."""
+
+    def carry_out(self, job: Job, units: Iterable[WorkUnit]) -> Iterator[Receipt]:
+        """Do units in order."""
+        worker = None
+        for unit in units:
+            worker = worker or make_worker(job)
+            yield try_unit(job, worker, unit)
+
+    def close(self) -> None:
+        """Do nothing: no process was started."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """One of several equal parts of the units, for schedulers that start the same command n times.
+
+    Examples
+    --------
+    >>> Share.parse("2/8")
+    Share(number=2, of=8)
+    >>> list(Share(2, 8).of_units(range(20)))
+    [2, 10, 18]
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Share":
+        """Read ``i/n``, with i from 0 to n − 1."""
+        match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+        if match is None or not int(match[1]) < int(match[2]):
+            raise SettingError(
+                f"the shard is {text!r}; give its number, from 0, and how many there are, as in 0/8"
+            )
+        return cls(int(match[1]), int(match[2]))
+
+    def of_units(self, units: Iterable[Any]) -> Iterator[Any]:
+        """Return every n-th unit."""
+        return itertools.islice(units, self.number, None, self.of)
+
+
+def open_engine(
+    on: str = "local", *, workers: int | None = None, cores: int | None = None
+) -> Engine:
+    """Open an engine by its name.
+
+    Parameters
+    ----------
+    on : str
+        ``"local"``: this process. ``"ray"``: the Ray cluster that is running, else one that is started on
+        this machine and ends with the command. ``"ray://HOST:PORT"``: a cluster elsewhere.
+    workers : int, optional
+        How many processes work; by default as many as there are GPUs, or cores by `cores`.
+    cores : int, optional
+        Cores for each worker; by default 1.
+
+    Examples
+    --------
+    >>> open_engine("local").close()
+    """
+    if on == "local":
+        return LocalEngine()
+    if on == "ray" or on.startswith("ray://"):
+        from promptboost.scale.cluster import RayEngine
+
+        return RayEngine(None if on == "ray" else on, workers=workers, cores=cores or 1)
+    raise SettingError(f"on is {on!r}; give local, ray, or ray://HOST:PORT")
+
+
+def run_units(
+    engine: Engine,
+    job: Job,
+    units: Iterable[WorkUnit],
+    *,
+    share: Share | None = None,
+    bar: Any = None,
+) -> Outcome:
+    """Do what is missing, and return what became of it; `bar` is told of items as they are done."""
+    outcome, done = Outcome(), job.done()
+
+    def missing() -> Iterator[WorkUnit]:
+        for unit in units if share is None else share.of_units(units):
+            outcome.units += 1
+            if unit.name in done:
+                outcome.done_before += 1
+            else:
+                yield unit
+
+    for receipt in engine.carry_out(job, missing()):
+        outcome.items += receipt.items
+        outcome.seconds += receipt.seconds
+        if receipt.problem is not None:
+            outcome.failed.append(receipt)
+        if receipt.notes:
+            outcome.receipts.append(receipt)
+        if bar is not None:
+            bar.update(receipt.items)
+    return outcome
+
+
+def check_complete(job: Job, units: Iterable[WorkUnit]) -> None:
+    """Raise if the result of a unit is not there: nothing is put together of a part."""
+    done, missing, total = job.done(), 0, 0
+    for unit in units:
+        total += 1
+        missing += unit.name not in done
+    if missing:
+        raise RunError(
+            f"{missing} of {count(total, 'unit')} are not in {job.out} yet. What is done is kept: the "
+            "same command does the rest"
+        )
