@@ -3,13 +3,16 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from promptboost.cli.output import Command
 from promptboost.config import PRESETS, FitConfig, Setting, settings_of
 from promptboost.errors import SettingError
+
+if TYPE_CHECKING:
+    from promptboost.scale import Placement
 
 device_option = click.option(
     "--device", help="Where the encoder runs, such as cpu or cuda:1. Default: the fastest there is."
@@ -71,6 +74,46 @@ embeds = with_options(
         threads_option,
     ]
 )
+
+#: The options about where work is done; :func:`placement` reads them.
+on_options = with_options(
+    [
+        click.option(
+            "--on",
+            default="local",
+            show_default=True,
+            metavar="local|ray|ray://HOST:PORT",
+            help="Where the work is done: in this process, on the Ray cluster that runs here (or all "
+            "cores of this machine), or on one elsewhere.",
+        ),
+        click.option(
+            "--workers",
+            type=click.IntRange(min=1),
+            help="Processes on Ray. Default: one for each GPU, or as many as there are cores for.",
+        ),
+        click.option("--cores", type=click.IntRange(min=1), help="Of each worker. Default: 1."),
+        click.option(
+            "--shard",
+            metavar="I/N",
+            help="Do only part I of N, from 0, without Ray: for the jobs of an array.",
+        ),
+        click.option(
+            "--merge", is_flag=True, help="Put together what all parts have done, and check it."
+        ),
+    ]
+)
+
+
+def placement(options: dict[str, Any]) -> "Placement":
+    """Take the options about where work is done out of all options, and return what they mean."""
+    from promptboost.scale.engine import Placement, Share
+
+    on, workers, cores, shard, merge = (
+        options.pop(name) for name in ("on", "workers", "cores", "shard", "merge")
+    )
+    share = None if shard is None else Share.parse(shard)
+    return Placement(on, workers, cores, share, merge)
+
 
 #: The options about what a run sees with.
 seen_with_options = with_options(

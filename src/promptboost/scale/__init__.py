@@ -1,7 +1,17 @@
 """Beyond one machine: shards and cells, one file each in shared storage, done here or on Ray."""
 
-from promptboost.scale.engine import Engine, Outcome, open_engine
+from promptboost.scale.engine import Engine, Outcome, Placement, open_engine
 from promptboost.scale.storage import Storage
 from promptboost.scale.unit import Job, Receipt, Worker, WorkUnit
 
-__all__ = ["Engine", "Job", "Outcome", "Receipt", "Storage", "WorkUnit", "Worker", "open_engine"]
+__all__ = [
+    "Engine",
+    "Job",
+    "Outcome",
+    "Placement",
+    "Receipt",
+    "Storage",
+    "WorkUnit",
+    "Worker",
+    "open_engine",
+]

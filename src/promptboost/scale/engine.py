@@ -79,6 +79,56 @@ class Share:
         return itertools.islice(units, self.number, None, self.of)
 
 
+@dataclass(frozen=True)
+class Placement:
+    """Where units are carried out, and which of them.
+
+    Parameters
+    ----------
+    on, workers, cores
+        As for :func:`open_engine`.
+    share : Share, optional
+        Do only a part, in this process.
+    merge : bool, default=False
+        Do nothing, and put together what all parts have done.
+
+    Examples
+    --------
+    >>> Placement().elsewhere, Placement("ray").elsewhere, Placement(share=Share(0, 2)).in_parts
+    (False, True, True)
+    """
+
+    on: str = "local"
+    workers: int | None = None
+    cores: int | None = None
+    share: Share | None = None
+    merge: bool = False
+
+    def __post_init__(self) -> None:
+        if self.on not in ("local", "ray") and not self.on.startswith("ray://"):
+            raise SettingError(f"--on is {self.on!r}; give local, ray, or ray://HOST:PORT")
+        if self.in_parts and self.elsewhere:
+            raise SettingError("--shard and --merge are for work without Ray: leave --on out")
+        if self.share is not None and self.merge:
+            raise SettingError("--merge comes after all parts are done: leave --shard out")
+        if not self.elsewhere and (self.workers is not None or self.cores is not None):
+            raise SettingError("--workers and --cores are for --on ray")
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether other processes do the work."""
+        return self.on != "local"
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the same command is started several times, with a part of the units each."""
+        return self.share is not None or self.merge
+
+    def engine(self) -> Engine:
+        """Open the engine."""
+        return open_engine(self.on, workers=self.workers, cores=self.cores)
+
+
 def open_engine(
     on: str = "local", *, workers: int | None = None, cores: int | None = None
 ) -> Engine:
