@@ -1,6 +1,6 @@
 """Few-shot images and a prompt pool as checked rows on the grid: what boosting works on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +58,13 @@ class Shots:
         return int(self.labels.max()) + 1
 
 
+#: Ranks the prompts of all classes: takes a gradient (K, D), the length of a prompt's row and how many
+#: to return; returns their numbers, ascending, and their slopes, as ``gradient.banks.rank_class`` does.
+Ranker = Callable[
+    [NDArray[np.float32], float, int], Sequence[tuple[NDArray[np.int64], NDArray[np.float64]]]
+]
+
+
 @dataclass(frozen=True)
 class GridPool:
     """The prompts to choose from.
@@ -65,12 +72,13 @@ class GridPool:
     The shared templates, (K, number of templates, D), are filled with each class's name, in one order
     for all classes. The pool of each class, (P_k, D), may have another size, and duplicates. The rows of
     several encoders are side by side, as those of the images; `scales` has what each one multiplies
-    cosines with, as a multiple of what the first does.
+    cosines with, as a multiple of what the first does. A `ranker` reads the prompts where they lie.
     """
 
     templates: GridRows
     prompts: tuple[GridRows, ...]
     scales: tuple[float, ...] = (1.0,)
+    ranker: Ranker | None = None
 
     @classmethod
     def from_rows(

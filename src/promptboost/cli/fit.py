@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.options import allow_download_option, config_options, embeds
+from promptboost.cli.options import (
+    allow_download_option,
+    config_options,
+    embeds,
+    engine_options,
+)
 from promptboost.cli.output import Interrupted, Output, percent, plain, sparkline, speaks, table
 from promptboost.config import PRESETS, FitConfig, read_config
 from promptboost.errors import command_name
@@ -50,6 +55,7 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
 )
 @allow_download_option
 @embeds
+@engine_options
 @speaks
 def fit(
     out: Output,
@@ -63,6 +69,9 @@ def fit(
     allow_download: bool,
     no_cache: bool,
     device: str | None,
+    on: str,
+    workers: int | None,
+    cores: int | None,
     **options: Any,
 ) -> None:
     """Learn a classifier made of sentences from labelled images.
@@ -77,6 +86,7 @@ def fit(
     from promptboost.runs.fit import FitRequest, fit_run
     from promptboost.runs.run_folder import RunFolder
     from promptboost.runs.trackers import make_trackers
+    from promptboost.scale.engine import Placement
 
     if overwrite and resume:
         raise SettingError("--overwrite and --resume cannot both be meant; give one of them")
@@ -111,6 +121,7 @@ def fit(
         device,
         finish=finish,
         trackers=make_trackers(track),
+        placement=Placement(on, workers, cores),
     )
     try:
         results = fit_run(request, out.note)

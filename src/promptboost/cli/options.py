@@ -75,8 +75,8 @@ embeds = with_options(
     ]
 )
 
-#: The options about where work is done; :func:`placement` reads them.
-on_options = with_options(
+#: The options about who does the work.
+engine_options = with_options(
     [
         click.option(
             "--on",
@@ -92,6 +92,13 @@ on_options = with_options(
             help="Processes on Ray. Default: one for each GPU, or as many as there are cores for.",
         ),
         click.option("--cores", type=click.IntRange(min=1), help="Of each worker. Default: 1."),
+    ]
+)
+
+#: The options about where work is done, and which part of it; :func:`placement` reads them.
+on_options = with_options(
+    [
+        engine_options,
         click.option(
             "--shard",
             metavar="I/N",

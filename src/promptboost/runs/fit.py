@@ -5,8 +5,9 @@ import csv
 import io
 import platform
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from promptboost.files import json_text, write_bytes
 from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
+from promptboost.pool import PromptPool
 from promptboost.runs.explain import shown_explanations, write_explanations
 from promptboost.runs.learned import (
     Learned,
@@ -50,6 +52,8 @@ from promptboost.runs.preflight import (
 from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
 from promptboost.runs.trackers import Tracker, Tracking
+from promptboost.scale.engine import Engine, Placement
+from promptboost.training.pool_rows import PoolTexts, fits_memory
 
 _THUMBNAIL_SIDE = 96
 _PAIRS_SHOWN = 12
@@ -75,6 +79,8 @@ class FitRequest:
     device: str | None = None
     finish: tuple[Finish, ...] = ()
     trackers: tuple[Tracker, ...] = ()
+    # Who embeds and reads a pool that is too large for memory; the text does not depend on it.
+    placement: Placement = field(default_factory=Placement)
 
 
 def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) -> Results:
@@ -144,8 +150,11 @@ def _fit(
     tracking = Tracking(request.trackers, say)
     tracking.begin(home.home.resolve().name, settings.to_table())
     try:
-        embeddings = embed_task(task, pool, settings, embedder, run.path / POOL_ROWS, further)
-        learned = _learn(run, task, embeddings, settings, embedder, say, tracking)
+        with engine_for(request.placement, pool, [embedder, *further], say) as engine:
+            embeddings = embed_task(
+                task, pool, settings, embedder, run.path / POOL_ROWS, further, engine
+            )
+            learned = _learn(run, task, embeddings, settings, embedder, say, tracking)
         results = msgspec.structs.replace(
             measure(task, embeddings, learned, settings, embedder, inspection),
             timing=timing([embedder, *further], learned, start),
@@ -156,6 +165,28 @@ def _fit(
         raise
     tracking.end(results, home.path)
     return results
+
+
+@contextmanager
+def engine_for(
+    placement: Placement,
+    pool: PromptPool,
+    embedders: Sequence[Embedder],
+    say: Callable[[str], None],
+) -> Iterator[Engine | None]:
+    """Open the engine that reads a large pool; None if nobody asked for one, or the pool is small."""
+    if not placement.elsewhere:
+        yield None
+        return
+    if fits_memory(PoolTexts.of(pool), embedders):
+        say(f"the pool fits into memory: it is read in this process, not on {placement.on}")
+        yield None
+        return
+    engine = placement.engine()
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 def _prepare(

@@ -48,6 +48,7 @@ from promptboost.runs.results import (
     TaskFacts,
     TransferResult,
 )
+from promptboost.scale.engine import Engine
 from promptboost.training import PoolTexts, boost_settings, fit_ensemble
 from promptboost.training.learner import head_with_residual
 from promptboost.training.pool_rows import PoolRows
@@ -106,8 +107,11 @@ def embed_task(
     embedder: Embedder,
     folder: Path | None = None,
     further: Sequence[Embedder] = (),
+    engine: Engine | None = None,
 ) -> TaskEmbeddings:
     """Embed the images and texts of a fit; `folder` may keep the rows of a big pool meanwhile.
+
+    The texts of a big pool are embedded and read by an `engine`, if there is one.
 
     `further` embedders see the same crops of the same images.
     """
@@ -119,7 +123,7 @@ def embed_task(
         )
         for one in every
     ]
-    rows = PoolRows.embed(PoolTexts.of(pool), embedder, folder, further)
+    rows = PoolRows.embed(PoolTexts.of(pool), embedder, folder, further, engine)
     heads = [pool_heads(pool, one, rows.of(number, one.dim)) for number, one in enumerate(every)]
     others = [
         FurtherEmbeddings(one, *images[number], heads[number])

@@ -5,13 +5,21 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from promptboost.errors import MissingExtraError, RunError, SettingError
 from promptboost.scale.engine import TRIES
-from promptboost.scale.unit import Job, Receipt, Worker, WorkUnit, make_worker, try_unit
+from promptboost.scale.unit import (
+    Job,
+    Receipt,
+    Worker,
+    WorkUnit,
+    make_worker,
+    part_of_promptboost,
+    try_unit,
+)
 
 # One in hand and one waiting, so that no worker waits for the driver.
 _AHEAD = 2
@@ -83,6 +91,12 @@ class RayEngine:
         """Leave the cluster; one that was started here ends."""
         if self._ray.is_initialized():
             self._ray.shutdown()
+
+    def call(self, function: str, orders: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a function on all nodes; a call whose process or node is lost is made again."""
+        remote = self._ray.remote(_call).options(num_cpus=self._cores, max_retries=TRIES)
+        answers: list[Any] = self._ray.get([remote.remote(function, order) for order in orders])
+        return answers
 
     def carry_out(self, job: Job, units: Iterable[WorkUnit]) -> Iterator[Receipt]:
         """Do units on all nodes; receipts come in the order in which units are done."""
@@ -202,6 +216,10 @@ class _Crew:
                 f"the cluster has {cores} cores, and a worker is to have {self._cores}: ask for fewer"
             )
         return min(cores // self._cores, self._gpus() or cores)
+
+
+def _call(function: str, order: tuple[Any, ...]) -> Any:
+    return part_of_promptboost(function)(*order)
 
 
 def _start(address: str | None) -> Any:

@@ -2,12 +2,19 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from promptboost.errors import RunError, SettingError, count
-from promptboost.scale.unit import Job, Receipt, WorkUnit, make_worker, try_unit
+from promptboost.scale.unit import (
+    Job,
+    Receipt,
+    WorkUnit,
+    make_worker,
+    part_of_promptboost,
+    try_unit,
+)
 
 #: A unit that fails is tried again, on another worker where there is one, then reported.
 TRIES = 3
@@ -18,6 +25,12 @@ class Engine(Protocol):
 
     def carry_out(self, job: Job, units: Iterable[WorkUnit]) -> Iterator[Receipt]:
         """Do units, some ahead of what was asked for, never all; a failed one has a receipt too."""
+
+    def call(self, function: str, orders: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a function of promptboost, ``"promptboost.room.file:name"``, and return all it returns.
+
+        For small numbers that one process needs at once, not for results to keep.
+        """
 
     def close(self) -> None:
         """End every process it has started."""
@@ -44,6 +57,10 @@ class LocalEngine:
         for unit in units:
             worker = worker or make_worker(job)
             yield try_unit(job, worker, unit)
+
+    def call(self, function: str, orders: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call the function here."""
+        return [part_of_promptboost(function)(*order) for order in orders]
 
     def close(self) -> None:
         """Do nothing: no process was started."""

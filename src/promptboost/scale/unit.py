@@ -81,12 +81,17 @@ class Worker(Protocol):
         """Do one unit."""
 
 
-def make_worker(job: Job) -> Worker:
-    """Make the worker of a job; only classes of promptboost can be one."""
-    module, _, name = job.worker.partition(":")
+def part_of_promptboost(name: str) -> Any:
+    """Return a class or function by its name, ``"promptboost.room.file:name"``, and nothing else."""
+    module, _, name_there = name.partition(":")
     if not module.startswith("promptboost."):
-        raise ValueError(f"{job.worker} is not a part of promptboost")
-    worker: Worker = getattr(importlib.import_module(module), name)(**job.settings)
+        raise ValueError(f"{name} is not a part of promptboost")
+    return getattr(importlib.import_module(module), name_there)
+
+
+def make_worker(job: Job) -> Worker:
+    """Make the worker of a job."""
+    worker: Worker = part_of_promptboost(job.worker)(**job.settings)
     return worker
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,6 +29,10 @@ from promptboost.errors import EmbeddingError, PoolError
 from promptboost.files import append_bytes, read_bytes
 from promptboost.pool import PromptPool
 from promptboost.pool.pool import words_fingerprint
+
+if TYPE_CHECKING:
+    from promptboost.boosting.problem import Ranker
+    from promptboost.scale.engine import Engine
 
 _SCHEMA = 1
 _ROWS = "rows.int16"
@@ -236,11 +240,27 @@ class PoolTexts:
         with the class it was in. The folder is of one pool and encoder; `progress` is called with the
         number of further prompts that are done.
         """
+        return self.write_to(
+            folder,
+            lambda start: self.blocks(encode, start),
+            encoder_fingerprint=encoder_fingerprint,
+            progress=progress,
+        )
+
+    def write_to(
+        self,
+        folder: str | Path,
+        blocks_from: "Callable[[int], Iterator[tuple[GridRows, GridRows]]]",
+        *,
+        encoder_fingerprint: str,
+        progress: Callable[[int], None] | None = None,
+    ) -> GridPool:
+        """Write rows that come class by class, from a number of class on, as :meth:`embed_to` does."""
         sizes = [len(self.templates) + len(prompts) for prompts in self.prompt_texts]
         rows = RowsFolder(Path(folder), self.fingerprint, encoder_fingerprint, sizes)
         tell = progress or (lambda done: None)
         tell(sum(map(len, self.prompt_texts[: rows.done])))
-        for filled, prompts in self.blocks(encode, start=rows.done):
+        for filled, prompts in blocks_from(rows.done):
             rows.add(np.concatenate([filled, prompts]))
             tell(len(prompts))
         both = rows.blocks()
@@ -256,12 +276,20 @@ class PoolTexts:
         row can depend on which texts are embedded together.
         """
         for k in range(start, len(self.class_names)):
-            filled, prompts = self.template_texts[k], self.prompt_texts[k]
-            position = {text: i for i, text in enumerate(dict.fromkeys([*filled, *prompts]))}
-            rows = to_grid(encode(list(position)), name=f"texts of {self.class_names[k]!r}")
-            if len(rows) != len(position):
-                raise EmbeddingError(f"{len(rows)} rows came back for {len(position)} texts")
-            yield rows[[position[text] for text in filled]], rows[[position[t] for t in prompts]]
+            rows = encode(self.distinct(k))
+            yield self.in_place(k, to_grid(rows, name=f"texts of {self.class_names[k]!r}"))
+
+    def distinct(self, k: int) -> list[str]:
+        """Return each text of a class once, those of its templates first."""
+        return list(dict.fromkeys([*self.template_texts[k], *self.prompt_texts[k]]))
+
+    def in_place(self, k: int, rows: GridRows) -> tuple[GridRows, GridRows]:
+        """Return the rows of a class's templates and of its prompts, of those of its distinct texts."""
+        position = {text: i for i, text in enumerate(self.distinct(k))}
+        if len(rows) != len(position):
+            raise EmbeddingError(f"{len(rows)} rows came back for {len(position)} texts")
+        filled, prompts = self.template_texts[k], self.prompt_texts[k]
+        return rows[[position[text] for text in filled]], rows[[position[t] for t in prompts]]
 
     def check_against(self, pool: GridPool) -> None:
         """Raise PoolError if the rows cannot be those of these texts."""
@@ -293,6 +321,12 @@ MOST_IN_MEMORY = 256 * 2**20
 _AT_ONCE = 256
 
 
+def fits_memory(texts: PoolTexts, embedders: Sequence[Embedder]) -> bool:
+    """Tell whether the rows of a pool are kept in memory."""
+    dim = max(one.encoder.dim for one in embedders) * len(embedders)
+    return texts.n_bytes(dim) <= MOST_IN_MEMORY
+
+
 @dataclass(frozen=True)
 class PoolRows:
     """The rows of a pool, and where they are."""
@@ -308,25 +342,27 @@ class PoolRows:
         embedder: Embedder,
         folder: Path | None = None,
         further: Sequence[Embedder] = (),
+        engine: "Engine | None" = None,
     ) -> "PoolRows":
         """Embed a pool; the rows are the same wherever they are kept.
+
+        A pool too large for memory is embedded and read by the processes of an `engine`, if there is one.
 
         Without a `folder`, a pool too large for memory has a place that does not outlive this process.
         In it, rows of the same pool and encoder are gone on with, and all others are deleted. The rows
         of `further` embedders are put side by side with those of the first.
         """
         every = (embedder, *further)
-        dim = max(one.encoder.dim for one in every) * len(every)
-        if texts.n_bytes(dim) <= MOST_IN_MEMORY:
+        if fits_memory(texts, every):
             if folder is not None:
                 _remove(folder)  # a larger pool of an earlier fit may have left something there
             with encoding(texts, *every) as encode:
                 return cls(texts, _marked(texts.embed(encode), len(every)))
         if folder is not None:
-            return cls._on_disk(texts, every, folder)
+            return cls._on_disk(texts, every, folder, engine)
         passing = Path(tempfile.mkdtemp(prefix="promptboost-"))
         try:
-            rows = cls._on_disk(texts, every, passing)
+            rows = cls._on_disk(texts, every, passing, engine)
         except BaseException:
             _remove(passing)
             raise
@@ -334,7 +370,13 @@ class PoolRows:
         return rows
 
     @classmethod
-    def _on_disk(cls, texts: PoolTexts, embedders: Sequence[Embedder], folder: Path) -> "PoolRows":
+    def _on_disk(
+        cls,
+        texts: PoolTexts,
+        embedders: Sequence[Embedder],
+        folder: Path,
+        engine: "Engine | None" = None,
+    ) -> "PoolRows":
         fingerprint = embedders[0].encoder.fingerprint
         if len(embedders) > 1:
             every = "\n".join(one.encoder.fingerprint for one in embedders)
@@ -345,8 +387,16 @@ class PoolRows:
         for other in folder.iterdir() if folder.exists() else ():
             if other != rows_folder:
                 _remove(other)
-        with encoding(texts, *embedders) as encode:
-            grid = texts.embed_to(rows_folder, encode, encoder_fingerprint=fingerprint)
+        if engine is None:
+            with encoding(texts, *embedders) as encode:
+                grid = texts.embed_to(rows_folder, encode, encoder_fingerprint=fingerprint)
+        else:
+            grid = texts.write_to(
+                rows_folder,
+                lambda start: _from_workers(texts, embedders, engine, rows_folder, start),
+                encoder_fingerprint=fingerprint,
+            )
+            grid = replace(grid, ranker=_ranker(texts, grid, engine, rows_folder))
         return cls(texts, _marked(grid, len(embedders)), folder)
 
     def of(self, number: int, dim: int) -> GridPool:
@@ -368,6 +418,49 @@ def _marked(grid: GridPool, encoders: int) -> GridPool:
     return replace(grid, scales=(1.0,) * encoders)
 
 
+def _from_workers(
+    texts: PoolTexts, embedders: Sequence[Embedder], engine: "Engine", folder: Path, start: int
+) -> Iterator[tuple[GridRows, GridRows]]:
+    """Return rows that the workers of an engine embed, one class after the other."""
+    from promptboost.training.ranking import embedded_blocks
+
+    names = texts.class_names[start:]
+    distinct = [texts.distinct(k) for k in range(start, len(texts.class_names))]
+    total = sum(map(len, distinct)) * len(embedders)
+    with embedders[0].bar(total, "texts", "texts", leave=False) as bar:
+        blocks = [embedded_blocks(engine, one, names, distinct, folder, bar) for one in embedders]
+        for k, rows in enumerate(zip(*blocks, strict=True), start=start):
+            joined = rows[0] if len(rows) == 1 else side_by_side(rows, name="texts")
+            yield texts.in_place(k, joined)
+    for leftover in ("units", "lists"):
+        _remove(folder / leftover)
+
+
+def _ranker(texts: PoolTexts, grid: GridPool, engine: "Engine", folder: Path) -> "Ranker":
+    """Return what ranks the prompts of all classes in the processes of an engine."""
+    from promptboost.training.ranking import SharedRanker
+
+    sizes = [len(texts.templates) + len(prompts) for prompts in texts.prompt_texts]
+    ends = list(accumulate(sizes))
+    blocks = [
+        (end - len(prompts), end) for end, prompts in zip(ends, texts.prompt_texts, strict=True)
+    ]
+    return SharedRanker(engine, folder / _ROWS, grid.templates.shape[2], blocks)
+
+
+def encode_in_parts(
+    embedder: Embedder, texts: list[str], done: Callable[[int], object] = lambda count: None
+) -> UnitRows:
+    """Embed texts of one class, always as many at a time: the last bit of a row can depend on that."""
+    quiet = replace(embedder, progress=False)  # it would draw a bar for every call
+    rows = np.empty((len(texts), embedder.encoder.dim), dtype=np.float32)
+    for start in range(0, len(texts), _AT_ONCE):
+        some = texts[start : start + _AT_ONCE]
+        rows[start : start + len(some)] = quiet.texts(some)(some)
+        done(len(some))
+    return rows
+
+
 @contextmanager
 def encoding(texts: PoolTexts, *embedders: Embedder) -> Iterator[Encode]:
     """Return what embeds the texts of a pool a class at a time, with one bar for all classes.
@@ -380,18 +473,12 @@ def encoding(texts: PoolTexts, *embedders: Embedder) -> Iterator[Encode]:
     hidden = None if embedders[0].progress else True
     with tqdm(total=total, desc="texts", unit=" texts", disable=hidden, leave=False) as bar:
 
-        def encode_by(embedder: Embedder, wanted: list[str]) -> UnitRows:
-            quiet = replace(embedder, progress=False)  # it would draw a bar for every call
-            rows = np.empty((len(wanted), embedder.encoder.dim), dtype=np.float32)
-            for start in range(0, len(wanted), _AT_ONCE):
-                some = wanted[start : start + _AT_ONCE]
-                rows[start : start + len(some)] = quiet.texts(some)(some)
-                # Templates that are no prompts are embedded too, and not counted before.
-                bar.update(min(len(some), total - bar.n))
-            return rows
+        def done(count: int) -> None:
+            # Templates that are no prompts are embedded too, and not counted before.
+            bar.update(min(count, total - bar.n))
 
         def encode(wanted: list[str]) -> ArrayLike:
-            rows = [encode_by(embedder, wanted) for embedder in embedders]
+            rows = [encode_in_parts(embedder, wanted, done) for embedder in embedders]
             return rows[0] if len(rows) == 1 else side_by_side(rows, name="texts")
 
         yield encode

@@ -145,7 +145,9 @@ def keep(prompts: GridRows, k: int, numbers: Integers, found: Candidates) -> Non
 
 @compiled
 def least(values: Values, most: int) -> Integers:
-    """Return where the least values are, so many of them, in ascending order."""
+    """Return where the least values are, so many of them, in ascending order; of equal ones the first."""
+    if len(values) <= most:
+        return np.arange(len(values))
     heap = np.arange(most)  # the greatest of them is on top
     for start in range(most // 2 - 1, -1, -1):
         sift_down(heap, most, values, start)
@@ -153,36 +155,62 @@ def least(values: Values, most: int) -> Integers:
         if values[number] < values[heap[0]]:
             heap[0] = number
             sift_down(heap, most, values, 0)
-    return np.sort(heap)
+    bound = values[heap[0]]
+    equal = np.sum(values[heap] == bound)
+    found, at = np.empty(most, np.int64), 0
+    for number in range(len(values)):
+        if values[number] == bound and equal > 0:
+            equal -= 1
+        elif not values[number] < bound:
+            continue
+        found[at] = number
+        at += 1
+    return found
 
 
 @compiled
-def read_class(
-    prompts: GridRows,
-    k: int,
-    gradient: Floats,
-    held: Held,
-    found: Candidates,
-    rate: float,
-    copies: int,
-    row_length: float,
-) -> float:
-    """Choose the exchange of a class among all its prompts, and its candidates; return its gap."""
+def rank_class(
+    prompts: GridRows, gradient: Floats, row_length: float, most: int
+) -> tuple[Integers, Values]:
+    """Return the prompts of a class that would lower the loss most, and by how much: their slopes.
+
+    What comes back depends on nothing else, so any process that has the rows can do it.
+    """
     # Divided by this, the gradient is so short that its product with no prompt leaves 32 bits.
     length = np.sqrt(np.sum(gradient.astype(np.float64) ** 2)) * row_length
     unit = ROW_UNIT / length if length > 0 else 1.0
     products = np.empty(len(prompts), np.int32)
     column(prompts, np.rint(gradient * unit).astype(np.int16), products)
-    numbers = np.arange(len(prompts))
     slopes = products * (length / COSINE_UNIT)
-    most = found.prompts.shape[1]
-    if len(prompts) > most:
-        keep(prompts, k, least(slopes, most), found)
-    elif found.sizes[k] == 0:
-        keep(prompts, k, numbers, found)
-    gap, best = choose_exchange(held, k, gradient, numbers, slopes, rate, copies)
+    numbers = least(slopes, most)
+    return numbers, slopes[numbers]
+
+
+@compiled
+def take_ranked(
+    prompts: GridRows,
+    k: int,
+    numbers: Integers,
+    slopes: Values,
+    gradient: Floats,
+    held: Held,
+    found: Candidates,
+    rate: float,
+    copies: int,
+) -> float:
+    """Choose the exchange of a class, and make what came first its candidates; return its gap.
+
+    The prompt to gain copies is the best of all: it came first, or the bank holds it already.
+    """
+    keep(prompts, k, numbers[least(slopes, found.prompts.shape[1])], found)
+    own = held.prompts[k, : held.sizes[k]]
+    own = own[own != TEMPLATE]
+    both = np.unique(np.concatenate((numbers, own)))
+    theirs = np.full(len(both), np.inf)  # those of prompts the bank holds are found there
+    theirs[np.searchsorted(both, numbers)] = slopes
+    gap, best = choose_exchange(held, k, gradient, both, theirs, rate, copies)
     row = np.empty_like(gradient)
-    as_floats(prompts[best], row)
+    as_floats(prompts[both[best]], row)
     set_direction(held, k, row)
     return gap
 
@@ -242,7 +270,7 @@ class Banks:
             means,
         )
         self.pool_reads = 0
-        self._pool = pool.prompts
+        self._pool, self._ranker = pool.prompts, pool.ranker
         # So long is a prompt's row, in which those of all encoders are side by side.
         self._row_length = float(np.sqrt(pool.encoders))
         self._size = sum(P.size for P in pool.prompts)
@@ -327,19 +355,21 @@ class Banks:
     def _read(self, gradient: Floats) -> float:
         """Multiply the whole pool with the gradient, choose, and keep the prompts that come first."""
         gaps = np.zeros(len(gradient))
+        # More than any bank holds, so that the best of the others is among them.
+        most = max(CANDIDATES, int(self.held.sizes.max()) + 1)
+        ranked = None
+        if self._ranker is not None:
+            ranked = self._ranker(gradient, self._row_length, most)
 
         def work(part: slice) -> None:
             for k in range(part.start, part.stop):
-                gaps[k] = read_class(
-                    self._pool[k],
-                    k,
-                    gradient[k],
-                    self.held,
-                    self._candidates,
-                    self.rate,
-                    self.copies,
-                    self._row_length,
+                first = (
+                    rank_class(self._pool[k], gradient[k], self._row_length, most)
+                    if ranked is None
+                    else ranked[k]
                 )
+                taken = self._pool[k], k, *first, gradient[k], self.held, self._candidates
+                gaps[k] = take_ranked(*taken, self.rate, self.copies)
 
         in_threads(work, len(gaps), self._size)
         return float(gaps.sum())
