@@ -30,8 +30,8 @@ from promptboost.errors import (
     PromptBoostError,
     RunError,
 )
+from promptboost.evaluation.cell_worker import Cell, carried, figures
 from promptboost.evaluation.cells import CompareRequest, Key, Notebook, Result
-from promptboost.evaluation.compare import Cell, carried, figures
 from promptboost.evaluation.measures import Count, Positive, Share
 from promptboost.evaluation.paper.choice import PaperChoice
 from promptboost.evaluation.paper.plans import PaperPlan
