@@ -337,7 +337,9 @@ def _results(fitted: Fitted, draw: Draw, plan: PaperPlan, *, at_home: bool = Tru
         if plan.pair is not None:
             result["picture"] = shown(ensemble, fitted.origin.encoder, draw)
     if fitted.origin.method.partition("?")[0] == "pez" and (words := fitted.words()):
-        result["example"] = next(iter(words[0]))
+        names = fitted.origin.class_names
+        shown_class = names.index("pug") if "pug" in names else 0  # which the paper shows
+        result["example"] = next(iter(words[shown_class]))
     return result
 
 
