@@ -38,6 +38,7 @@ class Number:
     paper: PublishedNumber | None = None  # None where the paper has none, or another experiment
     tolerance: float = 0.0
     why_not: str = ""  # why it is not there, not whole, or not compared
+    reasons: tuple[str, ...] = ()  # why cells of it are not there
 
     @property
     def difference(self) -> float | None:
@@ -94,8 +95,9 @@ class Sheet:
         columns = self.columns
         step = -(-len(columns) // _MOST_COLUMNS)
         columns = columns[::-step][::-1]
+        marks = self.measured.marks()
         lines = [
-            [*row, *(str(found[name]) if name in found else "" for name in columns)]
+            [*row, *(_marked(found[name], marks) if name in found else "" for name in columns)]
             for row, found in self.rows().items()
         ]
         return [*self.plan.head, *columns], lines
@@ -183,6 +185,12 @@ class Sheet:
         return accuracy_figure(drawn, shots, self.plan.axis) if drawn else ""
 
 
+def _marked(number: Number, marks: Mapping[str, str]) -> str:
+    """Return a number as text, with what stands for the reasons why it is not whole."""
+    found = ", ".join(marks[reason] for reason in number.reasons)
+    return f"{number} [{found}]" if found else str(number)
+
+
 def _curve(name: str, points: Mapping[int, Number], *, theirs: bool = False) -> Curve:
     at = sorted(points)
     values = [
@@ -210,7 +218,8 @@ def _number(
     seeds = plan.seeds if slot.shots else (0,)
     means: list[float] = []
     deviations: list[float] = []
-    cells, why = 0, ""
+    cells = 0
+    reasons: dict[str, None] = {}
     for dataset in slot.datasets:
         for on in slot.encoders:
             keys = [(dataset, slot.spelling(dataset), slot.shots, seed, on) for seed in seeds]
@@ -220,9 +229,7 @@ def _number(
                 if (value := _value(slot, measured.lines.get(key))) is not None
             ]
             cells += len(found)
-            why = why or next(
-                (measured.reasons[key] for key in keys if key in measured.reasons), ""
-            )
+            reasons |= dict.fromkeys(measured.reasons[k] for k in keys if k in measured.reasons)
             if found:
                 mean, spread = mean_and_spread(found)
                 means.append(100 * mean)
@@ -240,7 +247,8 @@ def _number(
         len(slot.datasets) * len(slot.encoders) * len(seeds),
         paper,
         0.0 if paper is None else plan.entry.allowed(paper),
-        why or "; ".join(slot.changed) or ("not the paper's data" if strange else ""),
+        "; ".join(reasons or slot.changed) or ("not the paper's data" if strange else ""),
+        tuple(reasons),
     )
 
 
