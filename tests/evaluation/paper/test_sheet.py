@@ -195,7 +195,7 @@ def test_a_figure_draws_ours_and_the_papers():
     assert drawn.startswith("<svg")
     assert "TPB, the paper" in drawn
     at_hand = chosen(plan, PaperChoice(encoder="fake:8-0", transfers=("fake:8-1",)))
-    assert "the paper" not in make_sheet(at_hand, measured(at_hand, lambda *_: 0.7)).figure()
+    assert ", the paper" not in make_sheet(at_hand, measured(at_hand, lambda *_: 0.7)).figure()
 
 
 def test_names_of_strangers_are_no_marks():
