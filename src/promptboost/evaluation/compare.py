@@ -22,9 +22,9 @@ from promptboost.evaluation.cells import (
     check_comparison,
     check_same,
 )
+from promptboost.evaluation.chart import accuracy_figure
 from promptboost.evaluation.overlap import Overlap
 from promptboost.evaluation.summary import (
-    accuracy_figure,
     curves,
     markdown,
     to_csv,
@@ -156,6 +156,7 @@ def _writing(
 ) -> contextlib.AbstractContextManager[None]:
     """Be the only writer, unless this is one of several parts that work at the same time."""
     if place.share is not None:
+        request.out.mkdir(parents=True, exist_ok=True)
         return contextlib.nullcontext()
     # Another comparison in this folder may be doing part of the work: it is waited for, then used.
     return writing(request.out, "comparison", patience=math.inf, say=say)

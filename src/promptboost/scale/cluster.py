@@ -42,15 +42,18 @@ class RayEngine:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._workers, self._cores, self._say = workers, cores, say
+        self._crew: Crew | None = None
         self._ray, self._ours = _start(address)
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends, with all its processes."""
+        self._dismiss()
         if self._ours and self._ray.is_initialized():
             self._ray.shutdown()
 
     def call(self, function: str, orders: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a function on all nodes; a call whose process or node is lost is made again."""
+        self._dismiss()
         remote = self._ray.remote(_call).options(num_cpus=self._cores, max_retries=_RETRIES)
         home = Home.here()
         answers: list[Any] = self._ray.get(
@@ -61,12 +64,23 @@ class RayEngine:
     def carry_out(
         self, job: Job, units: Iterable[WorkUnit], worker: Worker | None = None
     ) -> Iterator[Receipt]:
-        """Do units on all nodes; receipts come in the order in which units are done."""
-        crew = Crew(self._ray, job, self._workers, self._cores, self._say)
+        """Do units on all nodes; receipts come in the order in which units are done.
+
+        The workers stay until other work comes: the next units of a job find all loaded.
+        """
+        if self._crew is None or self._crew.job != job:
+            self._dismiss()
+            self._crew = Crew(self._ray, job, self._workers, self._cores, self._say)
         try:
-            yield from crew.receipts(iter(units))
-        finally:
-            crew.dismiss()
+            yield from self._crew.receipts(iter(units))
+        except BaseException:
+            self._dismiss()
+            raise
+
+    def _dismiss(self) -> None:
+        if self._crew is not None:
+            self._crew.dismiss()
+            self._crew = None
 
 
 def _call(function: str, order: tuple[Any, ...], home: Home) -> Any:

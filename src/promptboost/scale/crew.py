@@ -124,7 +124,7 @@ class Crew:
     def __init__(
         self, ray: Any, job: Job, workers: int | None, cores: int, say: Callable[[str], None]
     ) -> None:
-        self._ray, self._job, self._workers, self._cores, self._say = ray, job, workers, cores, say
+        self._ray, self.job, self._workers, self._cores, self._say = ray, job, workers, cores, say
         self._made = ray.remote(UnitWorker)
         self._home = Home.here()
         self._members: dict[int, _Member] = {}
@@ -191,10 +191,10 @@ class Crew:
 
     def _seen(self, unit: WorkUnit, receipt: Receipt) -> Receipt:
         """Check that what a worker has written can be read here: each may have a disk of its own."""
-        if receipt.problem is not None or self._job.place(unit) in self._job.storage:
+        if receipt.problem is not None or self.job.place(unit) in self.job.storage:
             return receipt
         problem = (
-            f"what {receipt.node or 'a worker'} has written to {self._job.out} cannot be seen here; give "
+            f"what {receipt.node or 'a worker'} has written to {self.job.out} cannot be seen here; give "
             "a folder or URL that is the same for all machines"
         )
         return Receipt(name=unit.name, problem=problem, node=receipt.node)
@@ -270,7 +270,7 @@ class Crew:
         while len(self._members) < wanted:
             actor = self._made.options(
                 num_cpus=self._cores, num_gpus=gpus, max_restarts=0, max_task_retries=0
-            ).remote(self._job, self._cores, self._home)
+            ).remote(self.job, self._cores, self._home)
             self._members[next(self._numbers)] = _Member(actor, actor.node.remote())
 
     def _room(self) -> tuple[int, int]:
@@ -278,7 +278,7 @@ class Crew:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         cores = [int(node.get("CPU", 0)) for node in nodes]
         # One that is to run on the processor leaves GPUs to others.
-        wanted = self._job.settings.get("device") != "cpu"
+        wanted = self.job.settings.get("device") != "cpu"
         gpus = int(wanted and any(node.get("GPU", 0) >= 1 for node in nodes))
         rooms = [
             min(n // self._cores, int(node.get("GPU", 0)) if gpus else n)

@@ -13,16 +13,16 @@ from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import DataError, EncoderError, PoolError, RunError
 from promptboost.evaluation.cells import CompareRequest
 from promptboost.evaluation.compare import compare
-from promptboost.evaluation.paper import experiment
+from promptboost.evaluation.paper import laboratory as room
 from promptboost.evaluation.paper.choice import chosen
 from promptboost.evaluation.paper.experiment import (
     CELLS,
     KEY,
-    Laboratory,
     code_of,
     find_data,
     find_sentences,
 )
+from promptboost.evaluation.paper.laboratory import Laboratory
 from promptboost.evaluation.paper.plans import PLANS, find_plan
 from promptboost.evaluation.paper.sheet import make_sheet, write_sheet
 from promptboost.methods import make_method
@@ -64,6 +64,39 @@ def test_every_plan_runs_and_shares_its_cells(task):
     assert done["main-shots"] == done["transfer-vit-h"] == done["larger-targets"] == 0
     again = Laboratory(request)
     assert sum(again.run(chosen(plan, request.choice)).done for plan in PLANS.values()) == 0
+
+
+def test_what_is_learnt_by_gradients_is_carried_as_text_or_emulated(task):
+    pytest.importorskip("torch", reason="needs the extra clip")
+    methods = ("zero-shot", "coop?epochs=2", "pez?steps=2&tokens=2")
+    request = asked(task, methods=methods, shots=(1,), seeds=(1,))
+    sheet = ran(request, "transfer-vit-l")
+    assert not sheet.measured.reasons
+    found = {one.slot.row[1]: one for one in sheet.numbers}
+    assert {*found} == {"ZS-CLIP", "CoOp+EFT", "PEZ"}
+    assert all(one.mean is not None for one in found.values())
+    (prompt,) = {line["example"] for line in sheet.measured.lines.values() if line.get("example")}
+    assert prompt.endswith("ember.")
+    # What it was carried from is a cell of its own, and shared.
+    assert ran(request, "shot-curves").measured.done == 0
+    assert (
+        prompt
+        in ran(asked(task, methods=methods, shots=(2,), seeds=(1,)), "pez-failure").markdown()
+    )
+
+
+def test_deep_prompts_are_emulated_on_the_target(task, monkeypatch):
+    pytest.importorskip("open_clip", reason="needs the extra clip")
+    from tests.encoders.openclip.prompted_models import DEEP, make_encoder
+
+    models = {SOURCE: make_encoder(DEEP, task), TARGET: FakeEncoder()}
+    monkeypatch.setattr(room, "_opened", lambda name, device: models[name])
+    request = asked(task, methods=("promptsrc?epochs=1",), shots=(1,), seeds=(1,))
+    sheet = ran(request, "transfer-vit-l")
+    assert not sheet.measured.reasons
+    (number,) = sheet.numbers
+    assert number.slot.row[1] == "PromptSRC+EFT"
+    assert number.mean is not None
 
 
 def test_a_cell_says_all_that_decides_it(task):
@@ -133,7 +166,7 @@ def test_changed_code_reruns_its_method_alone(task, monkeypatch):
     def other(method):
         return "another" if method is type(make_method("tpb")) else own(method)
 
-    monkeypatch.setattr(experiment, "code_of", other)
+    monkeypatch.setattr(room, "code_of", other)
     changed = ran(request, "pez-failure").measured
     assert changed.done == sum("tpb" in key[1] for key in changed.lines)
 
@@ -141,10 +174,9 @@ def test_changed_code_reruns_its_method_alone(task, monkeypatch):
 def test_it_goes_on_where_it_was_stopped(task, monkeypatch):
     request = asked(task, methods=("zero-shot", "tpb?rounds=2"))
     whole = ran(request, "pez-failure").measured.lines
-    cells = request.out / CELLS
-    lines = [line for line in cells.read_text().splitlines() if line]
-    torn = "\n".join([*lines[:3], lines[3][: len(lines[3]) // 2]])  # killed while it wrote
-    cells.write_text(torn)
+    (request.out / CELLS).unlink()
+    for file in sorted((request.out / "cells").iterdir())[3:]:
+        file.unlink()
     again = ran(request, "pez-failure").measured
     assert again.done == len(whole) - 3
     assert {key: line["accuracy"] for key, line in again.lines.items()} == {
@@ -243,7 +275,7 @@ def test_what_is_missing_is_looked_for_once(task, monkeypatch):
         asked_for.append(name)
         raise EncoderError(f"{name} is not here")
 
-    monkeypatch.setattr(experiment, "_opened", opened)
+    monkeypatch.setattr(room, "_opened", opened)
     measured = ran(asked(task), "main").measured
     assert asked_for == [SOURCE]
     assert set(measured.reasons.values()) == {f"{SOURCE} is not here"}
@@ -253,7 +285,7 @@ def test_a_full_graphics_card_is_a_reason(task, monkeypatch):
     def full(*_args, **_options):
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr(experiment, "carried", full)
+    monkeypatch.setattr(room, "carried", full)
     measured = ran(asked(task, methods=("zero-shot", "tpb?rounds=2")), "pez-failure").measured
     assert set(measured.reasons.values()) == {f"the device has too little memory for {TARGET}"}
     assert {key[4] for key in measured.reasons} == {TARGET}
@@ -267,7 +299,7 @@ def test_a_whole_benchmark_stands_beside_the_papers_numbers(tmp_path, monkeypatc
     (tmp_path / "pools").mkdir()
     save_pool(pool, tmp_path / "pools" / "dtd.jsonl")
     # As if it were the paper's encoder, which is not here.
-    monkeypatch.setattr(experiment, "_opened", lambda name, device: FakeEncoder(dim=16))
+    monkeypatch.setattr(room, "_opened", lambda name, device: FakeEncoder(dim=16))
     request = asked(
         tmp_path,
         datasets=("dtd",),
