@@ -11,6 +11,7 @@ from promptboost.errors import FileFormatError, InputError, SettingError
 from promptboost.files import read_bytes, write_text
 from promptboost.folders import steady
 from promptboost.model import edits, schema
+from promptboost.model.notebook import card, sizes
 from promptboost.model.schema import Scalar, read_record, write_record
 
 if TYPE_CHECKING:
@@ -244,6 +245,12 @@ class PromptEnsemble:
 
     def __len__(self) -> int:
         return len(self.rounds)
+
+    def __repr__(self) -> str:
+        return f"PromptEnsemble({sizes(self)}, encoder={self.encoder_id!r})"
+
+    def _repr_html_(self) -> str:
+        return card(self, "PromptEnsemble", ", ".join(item.id for item in self.encoders) or None)
 
     # --- reading -------------------------------------------------------------------------------
 
