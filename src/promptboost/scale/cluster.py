@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from promptboost.errors import MissingExtraError, RunError
+from promptboost.errors import MissingExtraError, RunError, count
 from promptboost.scale.crew import Crew, Home
 from promptboost.scale.unit import Job, Receipt, Worker, WorkUnit, part_of_promptboost
 
@@ -44,6 +44,10 @@ class RayEngine:
         self._workers, self._cores, self._say = workers, cores, say
         self._crew: Crew | None = None
         self._ray, self._ours = _start(address)
+        nodes = sum(node["Alive"] for node in self._ray.nodes())
+        there = self._ray.cluster_resources()
+        cards = f" and {count(int(there['GPU']), 'GPU')}" if there.get("GPU") else ""
+        say(f"on Ray: {count(nodes, 'node')} with {count(int(there.get('CPU', 0)), 'core')}{cards}")
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends, with all its processes."""

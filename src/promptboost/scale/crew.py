@@ -183,9 +183,10 @@ class Crew:
         member.strikes += 1
         attempt.tries += 1
         attempt.avoid.add(member.node or "")
+        if member.strikes == _STRIKES:
+            self._leave_out(receipt)
         if attempt.tries < _TRIES:
             self._again.append(attempt)
-            self._stop_if_all_fail(receipt.problem)
             return None
         return receipt
 
@@ -199,14 +200,14 @@ class Crew:
         )
         return Receipt(name=unit.name, problem=problem, node=receipt.node)
 
-    def _stop_if_all_fail(self, problem: str) -> None:
-        """Raise where not one worker gets anything done: hours of that help nobody."""
-        living = [member for member in self._members.values() if member.node is not None]
-        if all(member.strikes >= _STRIKES for member in living):
+    def _leave_out(self, receipt: Receipt) -> None:
+        """Tell of a worker that gets nothing done; raise where all are like that."""
+        often = f"{_STRIKES} units in a row, the last because: {receipt.problem}"
+        if all(m.strikes >= _STRIKES for m in self._members.values() if m.node is not None):
             raise RunError(
-                f"all workers have failed {count(_STRIKES, 'unit')} in a row, the last because: {problem}. "
-                "What is done is kept: the same command does the rest"
+                f"all workers have failed {often}. What is done is kept: the same command does the rest"
             )
+        self._say(f"left out: a worker on {receipt.node}, which has failed {often}")
 
     def _lost(self, number: int, attempt: _Attempt | None, error: Exception) -> Receipt | None:
         """Take back the unit of an actor that has ended."""
@@ -229,12 +230,17 @@ class Crew:
         return Receipt(name=attempt.unit.name, problem=problem)
 
     def _hand_out(self, units: Iterator[WorkUnit]) -> None:
-        idle = [member for member in self._members.values() if member.idle]
-        useful = [member for member in idle if member.strikes < _STRIKES]
-        working = useful or any(m.hand and m.strikes < _STRIKES for m in self._members.values())
-        for member in useful if working else idle:
+        members = self._members.values()
+        if all(
+            member.node and not member.hand and member.strikes >= _STRIKES for member in members
+        ):
+            for member in members:  # those that did better have gone: give these another chance
+                member.strikes = 0
+        for member in members:
             if not self._more(units):
                 return
+            if not member.idle or member.strikes >= _STRIKES:
+                continue
             if (attempt := self._next(member)) is not None:
                 member.hand = attempt
                 member.group = attempt.unit.group
@@ -242,9 +248,9 @@ class Crew:
 
     def _next(self, member: _Member) -> _Attempt | None:
         """Return what a member is to do next: what failed elsewhere, else what it has loaded most for."""
-        nodes = {other.node for other in self._members.values() if other.node is not None}
+        nodes = {m.node for m in self._members.values() if m.node and m.strikes < _STRIKES}
         for attempt in list(self._again):
-            # Where it has failed on all nodes there are, any will do.
+            # Where it has failed on all nodes that work, any of them will do.
             if member.node not in attempt.avoid or nodes <= attempt.avoid:
                 self._again.remove(attempt)
                 return attempt
@@ -264,7 +270,8 @@ class Crew:
             return
         self._looked = time.monotonic()
         room, gpus = self._room()
-        left = len(self._ahead) + len(self._again)
+        # What has failed needs another node than the one that it failed on.
+        left = len(self._ahead) + len(self._again) * _TRIES
         left += sum(member.hand is not None for member in self._members.values())
         wanted = min(self._workers or room, left)
         while len(self._members) < wanted:
