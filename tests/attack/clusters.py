@@ -78,8 +78,10 @@ class Field:
         (place / "texts.txt").write_text(texts, encoding="utf-8")
         return place
 
-    def start(self, job: Job, place: Path, *options: str) -> subprocess.Popen[bytes]:
-        """Start the command of a job."""
+    def start(
+        self, job: Job, place: Path, *options: str, under: tuple[str, ...] = ()
+    ) -> subprocess.Popen[bytes]:
+        """Start the command of a job, perhaps under another one."""
         paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
         environment = {
             **os.environ,
@@ -89,7 +91,15 @@ class Field:
         }
         with (place / "said.txt").open("ab") as said:
             process = subprocess.Popen(
-                [sys.executable, "-m", "promptboost.cli", *job.command, "--quiet", *options],
+                [
+                    *under,
+                    sys.executable,
+                    "-m",
+                    "promptboost.cli",
+                    *job.command,
+                    "--quiet",
+                    *options,
+                ],
                 cwd=place,
                 env=environment,
                 stdout=said,
