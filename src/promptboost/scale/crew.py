@@ -133,6 +133,7 @@ class Crew:
         self._ahead: deque[WorkUnit] = deque()
         self._looked = self._worked = time.monotonic() - _LOOK_AGAIN
         self._told = False
+        self._often = ""  # what the workers that are left out have failed at
         self._stillborn = 0  # actors that ended before they lived, one after the other
 
     def receipts(self, units: Iterator[WorkUnit]) -> Iterator[Receipt]:
@@ -202,12 +203,15 @@ class Crew:
 
     def _leave_out(self, receipt: Receipt) -> None:
         """Tell of a worker that gets nothing done; raise where all are like that."""
-        often = f"{_STRIKES} units in a row, the last because: {receipt.problem}"
-        if all(m.strikes >= _STRIKES for m in self._members.values() if m.node is not None):
-            raise RunError(
-                f"all workers have failed {often}. What is done is kept: the same command does the rest"
-            )
-        self._say(f"left out: a worker on {receipt.node}, which has failed {often}")
+        self._often = f"{_STRIKES} units in a row, the last because: {receipt.problem}"
+        if all(member.strikes >= _STRIKES for member in self._members.values()):
+            self._give_up()
+        self._say(f"left out: a worker on {receipt.node}, which has failed {self._often}")
+
+    def _give_up(self) -> None:
+        raise RunError(
+            f"all workers have failed {self._often}. What is done is kept: the same command does the rest"
+        )
 
     def _lost(self, number: int, attempt: _Attempt | None, error: Exception) -> Receipt | None:
         """Take back the unit of an actor that has ended."""
@@ -300,8 +304,12 @@ class Crew:
         return max(sum(rooms), 1), gpus
 
     def _tell(self) -> None:
-        waits = any(member.node is not None for member in self._members.values())
-        if waits or self._told or time.monotonic() - self._worked < _PATIENCE:
+        """Tell that there is no room; raise where those that live fail, and others do not come."""
+        living = [member for member in self._members.values() if member.node is not None]
+        idle = time.monotonic() - self._worked
+        if living and all(m.strikes >= _STRIKES for m in living) and idle > 6 * _PATIENCE:
+            self._give_up()
+        if living or self._told or idle < _PATIENCE:
             return
         self._told = True
         free = self._ray.available_resources()
