@@ -191,6 +191,8 @@ def attack(field_: Field, job: Job, chance: Random, kills: int, kinds: tuple[str
             command = field_.start(job, place, "--on", "ray")
     if command.wait(max(1.0, deadline - time.monotonic())):
         raise FaultError("stuck", command.returncode, (place / "said.txt").read_text()[-2000:])
+    if "raylet" in (place / "said.txt").read_text():
+        raise FaultError("pages of Ray's on stdout")
     check(field_, job, place, seen)
 
 

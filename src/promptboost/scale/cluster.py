@@ -97,6 +97,8 @@ def _start(address: str | None) -> tuple[Any, bool]:
     # Nobody asked for figures of use to be sent, or for warnings about that and about GPUs.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Of a node that is lost it would print pages on stdout, in the midst of a result.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     try:
         import ray
     except ImportError as error:

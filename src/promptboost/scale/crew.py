@@ -225,6 +225,7 @@ class Crew:
                 ) from error
             return None
         attempt.deaths += 1
+        self._say(f"lost a worker, and another does what it had in hand: {_cause(error)}")
         if attempt.deaths < _DEATHS:
             self._again.append(attempt)
             return None
