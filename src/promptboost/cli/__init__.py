@@ -71,10 +71,11 @@ Exit codes
 
 \b
 Environment
-  PROMPTBOOST_CACHE  folder of the embedding store
-  PROMPTBOOST_STATE  folder of edits in the workbench that are not saved yet
-  PROMPTBOOST_TOKEN  what clients of promptboost serve have to show
-  PROMPTBOOST_DEBUG  1 shows where in the code an error comes from, as --debug does
+  PROMPTBOOST_CACHE    folder of the embedding store
+  PROMPTBOOST_ENCODER  encoder to take where none is asked for
+  PROMPTBOOST_STATE    folder of edits in the workbench that are not saved yet
+  PROMPTBOOST_TOKEN    what clients of promptboost serve have to show
+  PROMPTBOOST_DEBUG    1 shows where in the code an error comes from, as --debug does
 """
 
 

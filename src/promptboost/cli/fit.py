@@ -8,6 +8,7 @@ import click
 from promptboost.cli.options import (
     allow_download_option,
     config_options,
+    default_encoder,
     embeds,
     engine_options,
 )
@@ -105,10 +106,7 @@ def fit(
         for name in settings.encoders:
             check_trusted(name, allow_download=allow_download)
     if "encoder" not in asked and before is None:
-        out.note(
-            f"encoder {settings.encoder}: needs no model hub. Where one can be reached, add "
-            "--encoder ViT-B-32/openai, which sees much better"
-        )
+        settings = settings.merged({"encoder": default_encoder(out)})
     finish = (write_report, write_card)
     request = FitRequest(
         data,

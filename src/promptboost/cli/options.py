@@ -12,6 +12,7 @@ from promptboost.config import PRESETS, FitConfig, Setting, settings_of
 from promptboost.errors import SettingError
 
 if TYPE_CHECKING:
+    from promptboost.cli.output import Output
     from promptboost.scale import Placement
 
 device_option = click.option(
@@ -64,6 +65,21 @@ run_argument = click.argument("run", type=click.Path(path_type=Path))
 def with_options(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
     """Return what adds options to a command, in their order."""
     return lambda function: reduce(lambda made, option: option(made), reversed(options), function)
+
+
+def encoder_option(help_text: str) -> Callable[[Command], Command]:
+    """Return an option for one encoder, which is None if nothing is typed: see :func:`default_encoder`."""
+    usual = settings_of(FitConfig)["encoder"].default_text
+    return click.option("--encoder", help=f"{help_text} Default: {usual}.")
+
+
+def default_encoder(out: "Output") -> str:
+    """Choose the encoder that nobody named, and tell which it is and why."""
+    from promptboost.encoders.choice import chosen_encoder
+
+    choice = chosen_encoder()
+    out.note(str(choice))
+    return choice.name
 
 
 #: The options about embeddings.
