@@ -14,6 +14,7 @@ from promptboost.cli.options import (
     default_encoder,
     embeds,
     encoder_option,
+    image_sources,
 )
 from promptboost.cli.output import Interrupted, Output, plain, speaks, table
 from promptboost.config import FitConfig
@@ -33,7 +34,7 @@ promptboost compare emoji -o comparison --methods "tpb?rounds=5,promptboost" --t
 
 
 @click.command(name="compare", epilog=_EXAMPLES)
-@click.argument("data", required=False)
+@click.argument("data", required=False, shell_complete=image_sources)
 @click.option(
     "-o",
     "--output",

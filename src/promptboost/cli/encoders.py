@@ -10,6 +10,7 @@ from promptboost.cli.options import (
     default_encoder,
     device_option,
     encoder_option,
+    image_sources,
     threads_option,
 )
 from promptboost.cli.output import UNUSABLE, Output, echo, plain, speaks, table
@@ -46,7 +47,7 @@ def models(out: Output) -> None:
 
 
 @click.command(name="embed")
-@click.argument("data", required=False)
+@click.argument("data", required=False, shell_complete=image_sources)
 @click.option(
     "--texts",
     type=click.Path(),

@@ -11,6 +11,7 @@ from promptboost.cli.options import (
     default_encoder,
     embeds,
     engine_options,
+    image_sources,
 )
 from promptboost.cli.output import Interrupted, Output, percent, plain, sparkline, speaks, table
 from promptboost.config import PRESETS, FitConfig, read_config
@@ -30,7 +31,7 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
 
 
 @click.command(name="fit", epilog=_EXAMPLES)
-@click.argument("data")
+@click.argument("data", shell_complete=image_sources)
 @click.option(
     "-o", "--output", "run", required=True, type=click.Path(path_type=Path), metavar="RUN"
 )
