@@ -136,7 +136,7 @@ class PromptEnsemble:
     """A classifier made of sentences: rounds × classes × {prompt: copies}.
 
     It is plain data, kept as JSON. Each editing method returns a new ensemble with one more line of
-    history. An encoder turns it into a :class:`~promptboost.model.LinearHead` that classifies; another
+    history. An encoder turns it into a :class:`~promptboost.LinearHead` that classifies; another
     encoder turns the same text into another head, which is all there is to transfer.
 
     Parameters
