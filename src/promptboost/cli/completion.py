@@ -2,7 +2,7 @@
 
 import click
 
-from promptboost.cli.output import echo
+from promptboost.cli.output import Output, speaks
 
 #: What a shell sets to ask what could follow, whatever path the program was called by.
 VARIABLE = "_PROMPTBOOST_COMPLETE"
@@ -17,8 +17,8 @@ fish  promptboost completion fish > ~/.config/fish/completions/promptboost.fish
 
 @click.command(name="completion", epilog=_WHERE)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
+@speaks
+def completion(out: Output, shell: str) -> None:
     """Write the script that makes a shell complete promptboost's commands and options.
 
     Open a new shell afterwards.
@@ -27,4 +27,6 @@ def completion(ctx: click.Context, shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None  # click has all three
-    echo(kind(ctx.find_root().command, {}, "promptboost", VARIABLE).source().strip())
+    group = click.get_current_context().find_root().command
+    script = kind(group, {}, "promptboost", VARIABLE).source().strip()
+    out.result({"shell": shell, "script": script}, script)
