@@ -17,7 +17,7 @@ from promptboost.files import LARGEST_INTEGER, LARGEST_NUMBER, load_toml, read_b
 
 #: Works on a machine that reaches no model hub.
 DEFAULT_ENCODER = "conse:lite0"
-#: Sees much better, and is taken instead where it can be had: see ``encoders/choice.py``.
+#: Sees much better, and is taken instead where it can be had: see ``encoders/default.py``.
 CLIP_ENCODER = "ViT-B-32/openai"
 
 Templates = Literal["own", "clip"]

@@ -32,7 +32,7 @@ from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_images, holds_images
 from promptboost.data.shots import image_ids
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.choice import AUTO
+from promptboost.encoders.default import AUTO
 from promptboost.encoders.embedder import Embedder, TextSource
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble

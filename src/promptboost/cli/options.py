@@ -93,7 +93,7 @@ def encoder_option(help_text: str) -> Callable[[Command], Command]:
 
 def default_encoder(out: "Output") -> str:
     """Choose the encoder that nobody named, and tell which it is and why."""
-    from promptboost.encoders.choice import chosen_encoder
+    from promptboost.encoders.default import chosen_encoder
 
     choice = chosen_encoder()
     out.note(str(choice))

@@ -200,7 +200,7 @@ def load_encoder(name: str, *, device: str | None = None, **parameters: Any) -> 
 conse:lite0 or conse:lite2-l6? To see what there is, type: promptboost models
     """
     if name == "auto":
-        from promptboost.encoders.choice import named_encoder
+        from promptboost.encoders.default import named_encoder
 
         name = named_encoder(name)
     kind, _, rest = name.partition(":")

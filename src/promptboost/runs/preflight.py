@@ -12,7 +12,7 @@ from shlex import quote
 from promptboost.config import PRESETS, FitConfig
 from promptboost.data import DataSource
 from promptboost.data.shots import Task
-from promptboost.encoders.choice import named_encoder
+from promptboost.encoders.default import named_encoder
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, RunError, StoreError
 from promptboost.files import sweep

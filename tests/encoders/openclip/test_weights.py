@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from promptboost.config import CLIP_ENCODER
-from promptboost.encoders import choice, load_encoder
-from promptboost.encoders.choice import CLIP_REPOSITORY, chosen_encoder
+from promptboost.encoders import default, load_encoder
+from promptboost.encoders.default import CLIP_REPOSITORY, chosen_encoder
 from promptboost.encoders.openclip import weights
 from promptboost.errors import EncoderError
 from tests.cli.cli_tools import call
@@ -27,9 +27,9 @@ def hub_cache(tmp_path, monkeypatch):
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "PROMPTBOOST_ENCODER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("no_proxy", "*")
-    choice._found.cache_clear()
+    default._found.cache_clear()
     yield tmp_path / "hub"
-    choice._found.cache_clear()
+    default._found.cache_clear()
 
 
 @pytest.fixture
@@ -152,9 +152,9 @@ def test_conse_says_what_it_is(closed_port, monkeypatch):
     assert "\n" not in line
     assert line.startswith("encoder conse:lite0: an ImageNet classifier")
     assert "weaker than CLIP; ViT-B-32/openai is taken where http://127.0.0.1" in line
-    choice._found.cache_clear()
+    default._found.cache_clear()
     no_network(monkeypatch)
-    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    monkeypatch.setattr(default, "find_spec", lambda name: None)
     assert "pip install 'promptboost[clip]'" in str(chosen_encoder())
 
 
