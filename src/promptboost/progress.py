@@ -47,6 +47,17 @@ def progress_bar(
     )
 
 
+def waiting(what: str, *, shown: bool) -> Any:
+    """Return a line that stands while something is done whose parts cannot be counted.
+
+    Examples
+    --------
+    >>> with waiting("thinking", shown=False):
+    ...     pass
+    """
+    return progress_bar(None, what, "", shown=shown, form="{desc} …")
+
+
 def in_notebook() -> bool:
     """Tell whether this is a notebook.
 

@@ -20,7 +20,7 @@ from promptboost.encoders.stream import ENCODED_AT_ONCE as ENCODED_AT_ONCE
 from promptboost.encoders.stream import STORED_AT_ONCE, ImageStream
 from promptboost.encoders.stream import WORKING_SIDE as WORKING_SIDE
 from promptboost.errors import EmbeddingError, SettingError, StoreError
-from promptboost.progress import progress_bar
+from promptboost.progress import progress_bar, waiting
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -110,7 +110,8 @@ class Embedder:
 
         `cache` is True for the user's store, False for none, or the folder of another one.
         """
-        encoder = load_encoder(name, device=device)
+        with waiting(f"loading {name}", shown=progress):
+            encoder = load_encoder(name, device=device)
         if cache is False:
             return cls(encoder, None, progress)
         from promptboost.encoders.store import EmbeddingStore
