@@ -271,7 +271,9 @@ def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNES
     """
     n, views, dim = embeddings.shape
     rows = embeddings.reshape(-1, dim)
-    total = float(rows.var(axis=0, dtype=np.float64).sum()) or 1.0
+    mean = rows.mean(axis=0, dtype=np.float64)
+    blocks = (rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS))
+    total = sum(float(np.square(block - mean).sum()) for block in blocks) / len(rows) or 1.0
     centres, known = embeddings.mean(axis=1, keepdims=True), n * (views - 1)
     if views == 1:
         sums = np.zeros((labels.max() + 1, dim), dtype=rows.dtype)

@@ -32,6 +32,8 @@ _SWEEPS = 10
 # More rows or prompts a class than these make a fit better, but no choice of a scale: see `_Parts`.
 _MOST_ROWS = 1024
 _MOST_PROMPTS = 256
+# Class rows of so many numbers make a composition small: it needs some hundred times the room of them.
+_SMALL = 2**18
 _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 
 
@@ -257,7 +259,9 @@ class _Parts:
                 scores = scores_of(weak, originals, self._pool)
                 done[at] = _Aside(part, weak, scores.reshape(self._encoders, -1, K))
 
-        in_threads(work, len(done), self._rows.size * K * _SWEEPS, chunk=1)
+        # Side by side where a composition is small; a large one has work for all threads, and needs room.
+        small = K * self._pool.templates.shape[2] <= _SMALL
+        in_threads(work, len(done), self._rows.size * K * _SWEEPS, chunk=1 if small else len(done))
         every = [one for one in done if one is not None]
         return [every[at * number : (at + 1) * number] for at in range(len(scales))]
 
