@@ -61,7 +61,7 @@ class ScaleChoice:
     logit_scale: float
     folds: int
     losses: dict[float, float]
-    held_out: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+    held_out: NDArray[np.float32] | None = field(default=None, repr=False, compare=False)
     texts: FoldTexts | None = field(default=None, repr=False, compare=False)
     compared: int = 0
 
@@ -130,7 +130,7 @@ def choose_scale(
         [replace(asked, logit_scale=scale)], range(parts.compared, parts.judged)
     )
     done = [*composed[chosen], *further]
-    held_out = np.full((pool.encoders, *parts.shape), np.nan)
+    held_out = np.full((pool.encoders, *parts.shape), np.nan, dtype=np.float32)
     held_out[:, parts.fold >= 0] = parts.scores(done)
     return ScaleChoice(
         scale, folds, table, held_out.reshape(-1, parts.shape[1]), parts.texts(done), parts.compared
