@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_embeddings, as_images, holds_images
@@ -37,6 +37,8 @@ from promptboost.model.head_files import (
     unknown_head,
     write_head,
 )
+from promptboost.model.notebook import card, sizes
+from promptboost.progress import is_interactive
 
 if TYPE_CHECKING:
     from promptboost.model.explanation import Explanation
@@ -64,7 +66,7 @@ def load(
     cache: bool = True,
     text_only: bool = False,
     device: str | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     allow_download: bool = False,
 ) -> "PromptClassifier":
     """Load a classifier that answers for images.
@@ -84,8 +86,8 @@ def load(
         Answer by the words alone, without the residual.
     device : str, optional
         Where an encoder given by name runs, as torch spells it; by default the fastest there is.
-    progress : bool, default=False
-        Show progress bars on a terminal.
+    progress : bool, optional
+        Show progress bars; by default in notebooks and at the prompt of Python.
     allow_download : bool, default=False
         Get the encoder that the file names from a model hub, if it is not on this machine. What you
         name yourself by `encoder` needs no leave.
@@ -173,8 +175,8 @@ class PromptClassifier:
         Answer by the words alone, without the residual.
     device : str, optional
         Where an encoder given by name runs.
-    progress : bool, default=False
-        Show progress bars on a terminal.
+    progress : bool, optional
+        Show progress bars; by default in notebooks and at the prompt of Python.
     allow_download : bool, default=False
         Get the encoder that the ensemble names from a model hub, if it is not on this machine.
 
@@ -206,7 +208,7 @@ class PromptClassifier:
         cache: bool = True,
         text_only: bool = False,
         device: str | None = None,
-        progress: bool = False,
+        progress: bool | None = None,
         allow_download: bool = False,
     ) -> None:
         if not isinstance(encoder, str | Encoder | Mapping | None) and not callable(encoder):
@@ -220,7 +222,8 @@ class PromptClassifier:
         self._source = ensemble.encoder_id if encoder is None else encoder
         self._named_by_file, self._allow_download = encoder is None, allow_download
         self._given_head, self._text_only = head, text_only
-        self._cache, self._device, self._progress = cache, device, progress
+        self._cache, self._device = cache, device
+        self._progress = is_interactive() if progress is None else progress
         self._folder: Path | None = None
 
     @property
@@ -325,7 +328,7 @@ class PromptClassifier:
         """
         if abstain is not None:
             check_share("abstain", abstain)
-        rows = self._rows(images)
+        rows = self.embeddings(images)
         names = self.head.predict(rows)
         return (
             names if abstain is None else sure_ones(names, self.head.predict_proba(rows), abstain)
@@ -336,12 +339,12 @@ class PromptClassifier:
 
         The scale was chosen by the fit on images set aside, where there were enough of them.
         """
-        rows = self._rows(images)
+        rows = self.embeddings(images)
         return self.head.predict_proba(rows)
 
     def decision_function(self, images: Any) -> NDArray[np.float64]:
         """Return the boosting vote for each class and image, centred over the classes: (n, K)."""
-        rows = self._rows(images)
+        rows = self.embeddings(images)
         return self.head.decision_function(rows)
 
     def top_k(self, images: Any, k: int = 3) -> list[list[tuple[str, float]]]:
@@ -393,7 +396,7 @@ class PromptClassifier:
         if holds_images(images):
             images = as_images(images)
             names = [image.name for image in images]
-        rows = np.asarray(self._rows(images))
+        rows = self.embeddings(images)
         if not holds_images(images):
             names = [f"row {number}" for number in range(1, len(rows) + 1)]
         texts = self.ensemble.texts()
@@ -403,7 +406,8 @@ class PromptClassifier:
             self.ensemble, self.head, vectors, rows, names, answer=answer, against=against
         )
 
-    def _rows(self, images: Any) -> ArrayLike:
+    def embeddings(self, images: Any) -> NDArray[np.floating]:
+        """Return the embedding of each image, shape (n, D); embeddings are checked and returned."""
         if not hasattr(images, "__len__") and hasattr(images, "__next__"):
             images = list(images)
         if not holds_images(images):
@@ -480,8 +484,16 @@ class PromptClassifier:
         head = with_images(text, rows, numbers, unseen)
         return PromptClassifier(self.ensemble, self.embedder, head, cache=self._cache)
 
+    def _encoder_name(self) -> object:
+        """Return the name of the encoder, without loading it; None where there is none."""
+        source = self._source
+        return source if isinstance(source, str) else getattr(source, "id", None)
+
     def __repr__(self) -> str:
-        text, source = self.ensemble, self._source
-        name = source if isinstance(source, str) else getattr(source, "id", None)
-        sizes = f"{len(self.class_names)} classes, {count(len(text), 'round')}"
-        return f"PromptClassifier({sizes}, {text.n_prompts} sentences, encoder={name!r})"
+        name = self._encoder_name()
+        return f"{type(self).__name__}({sizes(self.ensemble)}, encoder={name!r})"
+
+    def _repr_html_(self) -> str:
+        name = self._encoder_name()
+        shown = ", ".join(map(str, name)) if isinstance(name, list) else name
+        return card(self.ensemble, type(self).__name__, shown)

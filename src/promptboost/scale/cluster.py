@@ -85,11 +85,11 @@ class RayEngine:
     ) -> None:
         self._asked = workers
         self._cores = cores
-        self._ray = _start(address)
+        self._ray, self._ours = _start(address)
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
-        if self._ray.is_initialized():
+        """Leave the cluster, unless this process was in it before; one that was started here ends."""
+        if self._ours and self._ray.is_initialized():
             self._ray.shutdown()
 
     def call(self, function: str, orders: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -222,7 +222,8 @@ def _call(function: str, order: tuple[Any, ...]) -> Any:
     return part_of_promptboost(function)(*order)
 
 
-def _start(address: str | None) -> Any:
+def _start(address: str | None) -> tuple[Any, bool]:
+    """Return Ray, and whether this process had no connection with a cluster before."""
     # Nobody asked for figures of use to be sent, or for a warning about it.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -233,17 +234,17 @@ def _start(address: str | None) -> Any:
             "Ray is not installed; type: pip install 'promptboost[ray]'"
         ) from error
     if ray.is_initialized():
-        return ray
+        return ray, False
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address is not None:
             ray.init(address, **quiet)
-            return ray
+            return ray, True
         with contextlib.suppress(ConnectionError):
             ray.init("auto", **quiet)
-            return ray
+            return ray, True
         ray.init(include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = address or "on this machine"
         raise RunError(f"no Ray cluster can be reached {where}: {error}") from error
-    return ray
+    return ray, True

@@ -422,7 +422,7 @@ def _from_workers(
     texts: PoolTexts, embedders: Sequence[Embedder], engine: "Engine", folder: Path, start: int
 ) -> Iterator[tuple[GridRows, GridRows]]:
     """Return rows that the workers of an engine embed, one class after the other."""
-    from promptboost.training.ranking import embedded_blocks
+    from promptboost.training.class_blocks import embedded_blocks
 
     names = texts.class_names[start:]
     distinct = [texts.distinct(k) for k in range(start, len(texts.class_names))]
@@ -438,7 +438,7 @@ def _from_workers(
 
 def _ranker(texts: PoolTexts, grid: GridPool, engine: "Engine", folder: Path) -> "Ranker":
     """Return what ranks the prompts of all classes in the processes of an engine."""
-    from promptboost.training.ranking import SharedRanker
+    from promptboost.training.class_blocks import SharedRanker
 
     sizes = [len(texts.templates) + len(prompts) for prompts in texts.prompt_texts]
     ends = list(accumulate(sizes))

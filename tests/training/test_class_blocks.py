@@ -17,7 +17,7 @@ from promptboost.evaluation.world import pool_for
 from promptboost.runs.fit import fit_run
 from promptboost.runs.learned import embed_task, learn
 from promptboost.scale.engine import LocalEngine, Placement
-from promptboost.training.ranking import SharedRanker, rank_blocks
+from promptboost.training.class_blocks import SharedRanker, rank_blocks
 from tests.runs.run_tools import ENCODER, request
 
 

@@ -77,7 +77,7 @@ class SharedRanker:
             )
             for part in parts
         ]
-        ranked = self.engine.call("promptboost.training.ranking:rank_blocks", orders)
+        ranked = self.engine.call("promptboost.training.class_blocks:rank_blocks", orders)
         return [of_class for part in ranked for of_class in part]
 
 
@@ -116,7 +116,7 @@ def embedded_blocks(
         "out": str(folder.absolute()),
         "cache": embedder.store is not None,
     }
-    job = Job("promptboost.training.ranking:BlockWorker", settings, str(folder.absolute()))
+    job = Job("promptboost.training.class_blocks:BlockWorker", settings, str(folder.absolute()))
     lists = [unit_name(["texts", *distinct], ".json") for distinct in texts]
 
     def units() -> Iterator[WorkUnit]:
