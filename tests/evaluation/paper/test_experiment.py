@@ -73,7 +73,7 @@ def test_what_is_learnt_by_gradients_is_carried_as_text_or_emulated(task):
     sheet = ran(request, "transfer-vit-l")
     assert not sheet.measured.reasons
     found = {one.slot.row[1]: one for one in sheet.numbers}
-    assert {*found} == {"ZS-CLIP", "CoOp+EFT", "PEZ"}
+    assert {*found} == {"Zero-shot", "CoOp+EFT", "PEZ"}
     assert all(one.mean is not None for one in found.values())
     (prompt,) = {line["example"] for line in sheet.measured.lines.values() if line.get("example")}
     assert prompt.endswith("ember.")

@@ -155,6 +155,7 @@ def test_other_encoders_are_never_compared():
         assert sheet.compared == []
         assert "With conse:lite0 → conse:lite2 instead of the paper's encoders." in sheet.markdown()
         assert "(paper" not in sheet.markdown()
+        assert "ZS-CLIP" not in sheet.markdown()
 
 
 def test_narrowed_the_rest_is_still_the_papers():
