@@ -199,6 +199,20 @@ def test_a_figure_draws_ours_and_the_papers():
     assert ", the paper" not in make_sheet(at_hand, measured(at_hand, lambda *_: 0.7)).figure()
 
 
+def test_a_figure_says_where_it_is_from_and_what_is_not_whole():
+    plan = chosen(find_plan("view-factor"), PaperChoice(datasets=("dtd", "eurosat"), encoder="a:b"))
+    whole = measured(plan, lambda *_: 0.7).lines
+    lost = {cell for cell in whole if cell[0] == "dtd" and "views_per_round=1" in cell[1]}
+    lines = {cell: line for cell, line in whole.items() if cell not in lost}
+    drawn = make_sheet(plan, PlanResults(lines, dict.fromkeys(lost, "gone"))).figure()
+    assert "Mean of dtd, eurosat." in drawn
+    assert "With a:b instead of the paper" in drawn
+    assert "a=1 [3 of 6]<" in drawn
+    assert "a=2<" in drawn
+    alone = chosen(find_plan("view-rounds"), PaperChoice())
+    assert "On stanford_cars." in make_sheet(alone, measured(alone, lambda *_: 0.7)).figure()
+
+
 def test_names_of_strangers_are_no_marks():
     plan = chosen(find_plan("main"), PaperChoice(datasets=("a|b<i>",), methods=("zero-shot",)))
     text = make_sheet(plan, measured(plan, lambda *_: 0.5)).markdown()
