@@ -5,25 +5,21 @@ of the split, of the prompts and of the encoders' weights, the code of the metho
 seed. What has changed is measured again, and nothing else.
 """
 
-import hashlib
-import inspect
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from promptboost import __version__
 from promptboost.data.benchmarks.registry import BENCHMARKS, find_benchmark
 from promptboost.errors import DataError, PoolError, RunError
 from promptboost.evaluation.cells import Result
 from promptboost.evaluation.measures import Count, Positive, Share
 from promptboost.evaluation.paper.choice import PaperChoice
 from promptboost.folders import is_ours
-from promptboost.methods import Group, Method, make_method
+from promptboost.methods import make_method
 
 #: Data set, method as typed, shots, seed, encoder it is measured on.
 Wanted = tuple[str, str, int, int, str]
@@ -195,21 +191,3 @@ def two_classes(data: Any, pair: tuple[str, str]) -> Any:
     names = tuple(spelled[name] for name in pair if name in spelled)
     names = names if len(names) == 2 else tuple(data.class_names[:2])
     return Dataset(tuple(image for image in data.images if image.label in names), names)
-
-
-@cache
-def code_of(method: type[Method]) -> str:
-    """Return the version and a digest of the code that a method's results come from."""
-    package = Path(__file__).parents[2]
-    # What all methods share is the version's.
-    shared = {"abc", "builtins", "promptboost.methods.base", "promptboost.config"}
-    kinds = [kind for kind in method.__mro__ if kind.__module__ not in shared]
-    files = {Path(inspect.getsourcefile(kind) or "") for kind in kinds}
-    if method.group is Group.BOOSTING:
-        files |= {
-            path for room in ("boosting", "training") for path in package.glob(f"{room}/**/*.py")
-        }
-    whole = hashlib.blake2b(digest_size=4)
-    for path in sorted(files):
-        whole.update(path.read_bytes())
-    return f"{__version__}+{whole.hexdigest()}"
