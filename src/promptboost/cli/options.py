@@ -13,6 +13,7 @@ from promptboost.errors import SettingError
 
 if TYPE_CHECKING:
     from promptboost.scale import Placement
+    from promptboost.scale.shards import ShardPlace
 
 device_option = click.option(
     "--device", help="Where the encoder runs, such as cpu or cuda:1. Default: the fastest there is."
@@ -120,6 +121,32 @@ def placement(options: dict[str, Any]) -> "Placement":
     )
     share = None if shard is None else Share.parse(shard)
     return Placement(on, workers, cores, share, merge)
+
+
+#: The same for what is done in shards; :func:`shard_place` reads them.
+shard_options = with_options(
+    [
+        on_options,
+        click.option(
+            "--storage",
+            metavar="DIR|URL",
+            help="Where the results of shards lie: a folder that all machines see, or s3://… and the like.",
+        ),
+        click.option(
+            "--per-shard",
+            type=click.IntRange(min=1, max=65536),
+            help="About so many images or texts in a shard. Default: 512 images, 4,096 texts.",
+        ),
+    ]
+)
+
+
+def shard_place(options: dict[str, Any]) -> "ShardPlace":
+    """Take the options about shards out of all options, and return what they mean."""
+    from promptboost.scale.shards import ShardPlace
+
+    where = placement(options)
+    return ShardPlace(where, options.pop("storage"), options.pop("per_shard"))
 
 
 #: The options about what a run sees with.

@@ -1,0 +1,205 @@
+"""Shards: a listing cut into fixed pieces, each one unit of work whose name is made of what is in it.
+
+Where a shard ends depends on the names near that place alone: an image more or less in the middle of ten
+million changes a shard or two, and all others keep their names and their results. A plan knows shards,
+not images: of a hundred million images it holds some two hundred thousand names.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from promptboost.errors import RunError, count
+from promptboost.scale.engine import LocalEngine, Outcome, Placement, Share, run_units
+from promptboost.scale.items import Item
+from promptboost.scale.unit import Job, WorkUnit, unit_name
+
+#: Images of a shard, and texts: some seconds of work, which is all that a killed worker loses.
+SHARD_IMAGES, SHARD_TEXTS = 512, 4096
+_LISTS = "lists"
+
+Listed = TypeVar("Listed", bound=Item | str)
+
+
+def cut(items: Iterable[Listed], size: int) -> Iterator[list[Listed]]:
+    """Cut a listing into shards of about `size` items, a quarter of it at least and twice it at most.
+
+    A shard ends after an item whose name hashes to it, so that shards before and after a change stay.
+    A part of a Parquet file and a tar are a shard of their own.
+
+    Examples
+    --------
+    >>> names = [f"{number}.png" for number in range(40)]
+    >>> before, after = list(cut(names, 8)), list(cut(["00.png", *names], 8))
+    >>> [len(shard) for shard in before], [len(shard) for shard in after]
+    ([7, 8, 6, 13, 5, 1], [8, 8, 6, 13, 5, 1])
+    >>> before[1:] == after[1:]
+    True
+    """
+    least, most = max(1, size // 4), 2 * size
+    shard: list[Listed] = []
+    for item in items:
+        if isinstance(item, Item) and item.holds_many:
+            if shard:
+                yield shard
+                shard = []
+            yield [item]
+            continue
+        shard.append(item)
+        name = item if isinstance(item, str) else item.name
+        if len(shard) < least:
+            continue
+        if len(shard) >= most or _ends(name, size):
+            yield shard
+            shard = []
+    if shard:
+        yield shard
+
+
+def _ends(name: str, size: int) -> bool:
+    """Tell whether a shard may end after a name: one name of so many."""
+    checksum = zlib.crc32(name.encode("utf-8", "surrogatepass"))
+    # Names that differ in a digit have checksums that differ in few bits: spread them.
+    return (checksum * 0x9E3779B1 >> 16 & 0xFFFF) * size < 0x10000
+
+
+def read_list(job_storage: Any, order: dict[str, str]) -> list[Any]:
+    """Read what is in a shard: items of images, or texts."""
+    content = job_storage.read(f"{_LISTS}/{order['list']}")
+    if order["of"] == "texts":
+        texts: list[str] = msgspec.json.decode(content, type=list[str])
+        return texts
+    return msgspec.json.decode(content, type=list[Item])
+
+
+@dataclass(frozen=True)
+class ShardPlace:
+    """Where shards are done, where their results lie, and how large they are.
+
+    Attributes
+    ----------
+    placement : Placement
+    storage : str, optional
+        A folder that all machines see, or a URL; a default of the command if it is not given.
+    per_shard : int, optional
+        About so many images or texts in each; another number makes other shards.
+    """
+
+    placement: Placement = field(default_factory=Placement)
+    storage: str | None = None
+    per_shard: int | None = None
+
+    @property
+    def in_shards(self) -> bool:
+        """Whether the work is done in shards at all."""
+        asked = self.storage is not None or self.per_shard is not None
+        return asked or self.placement.elsewhere or self.placement.in_parts
+
+
+@dataclass
+class Plan:
+    """The shards of a job in their order; made by :meth:`of`.
+
+    Attributes
+    ----------
+    job : Job
+    units : list of WorkUnit
+        All of them, or those of one share.
+    sizes : list of int
+        Items in each; 0 for a tar, which nobody has opened yet.
+    """
+
+    job: Job
+    units: list[WorkUnit] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        job: Job,
+        shards: Iterable[Sequence[Any]],
+        facts: Sequence[str],
+        *,
+        of: str,
+        ending: str,
+        share: Share | None = None,
+        write: bool = True,
+    ) -> "Plan":
+        """Name shards by what they hold and by `facts`, and write the lists of those that are missing."""
+        plan, done, storage = cls(job), job.done(), job.storage
+        known = set(storage.names(_LISTS)) if write else set()
+        for number, shard in enumerate(shards):
+            if share is not None and number % share.of != share.number:
+                continue
+            content = msgspec.json.encode(list(shard))
+            listed = unit_name([content], ".json")
+            name = unit_name([of, *facts, listed], ending)
+            if write and name not in done and listed not in known:
+                storage.write(f"{_LISTS}/{listed}", content)
+            plan.units.append(WorkUnit(name, {"list": listed, "of": of}))
+            plan.sizes.append(_size(shard))
+        return plan
+
+    @property
+    def total(self) -> int | None:
+        """How many items there are; None if that is not known before all are done."""
+        return sum(self.sizes) if all(self.sizes) else None
+
+    def missing(self) -> list[WorkUnit]:
+        """Return the units that are not done: one listing of results, and no look at any image."""
+        done = self.job.done()
+        return [unit for unit in self.units if unit.name not in done]
+
+    def check_complete(self) -> None:
+        """Raise if the result of a shard is not there: nothing is put together of a part."""
+        if missing := self.missing():
+            raise RunError(
+                f"{len(missing)} of {count(len(self.units), 'shard')} are not in {self.job.out} yet. What "
+                "is done is kept: do the rest, by the same command with --shard or --on, then --merge"
+            )
+
+    def results(self) -> Iterator[bytes]:
+        """Read the results, one shard after the other."""
+        storage = self.job.storage
+        for unit in self.units:
+            yield storage.read(self.job.place(unit))
+
+
+def carry_out_plan(
+    plan: Plan, placement: Placement, bar: Callable[[int | None, int], Any], *, what: str
+) -> Outcome:
+    """Do what is missing of a plan, where it is to be done; raise if a shard could not be done.
+
+    `bar` is called with how many items there are, and how many of them were done before.
+    """
+    if placement.merge:
+        plan.check_complete()
+        return Outcome(units=len(plan.units), done_before=len(plan.units))
+    todo = {unit.name for unit in plan.missing()}
+    before = sum(
+        size for unit, size in zip(plan.units, plan.sizes, strict=True) if unit.name not in todo
+    )
+    engine = placement.engine() if placement.elsewhere and todo else LocalEngine()
+    try:
+        with bar(plan.total, before) as shown:
+            outcome = run_units(engine, plan.job, plan.units, bar=shown)
+    finally:
+        engine.close()
+    if outcome.failed:
+        first = outcome.failed[0]
+        raise RunError(
+            f"{len(outcome.failed)} of {count(outcome.units, 'shard')} of {what} could not be done, "
+            f"the first because: {first.problem}. What is done is kept in {plan.job.out}: the same command "
+            "does the rest"
+        )
+    return outcome
+
+
+def _size(shard: Sequence[Any]) -> int:
+    if isinstance(shard[0], Item) and shard[0].holds_many:
+        rows = shard[0].rows
+        return 0 if rows is None else rows[1] - rows[0]
+    return len(shard)
