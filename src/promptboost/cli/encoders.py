@@ -94,8 +94,10 @@ def embed_for_command(
     device: str | None,
     options: dict[str, Any],
     views: int = 0,
+    classes: str | None = None,
 ) -> None:
     """Embed, and show what became of it: for ``embed`` and ``pool embed``."""
+    from promptboost.cli.generate import class_names_of
     from promptboost.runs.embed import embed_data, embedded
 
     place = shard_place(options)
@@ -109,6 +111,7 @@ def embed_for_command(
         progress=out.progress,
         device=device,
         place=place,
+        class_names=None if classes is None else tuple(class_names_of(classes)),
     )
     for bad in record.get("bad_images", ()):
         out.note(f"left out {bad['path']}: {bad['reason']}")

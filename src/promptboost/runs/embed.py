@@ -28,12 +28,13 @@ def embed_data(
     progress: bool = True,
     device: str | None = None,
     place: ShardPlace | None = None,
+    class_names: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
     """Embed all images of a source and some crops of each, and texts, into the store.
 
     `texts` is a file with one text a line, or one of sentences about classes: then everything is
     embedded that a fit with these `settings` reads of it, for the classes of the source, or those of the
-    file where there is no source.
+    file where there is no source and no `class_names`.
 
     With a `place` for shards, they may be done elsewhere: see
     :func:`~promptboost.runs.embed_shards.embed_in_shards`.
@@ -53,6 +54,7 @@ def embed_data(
             progress=progress,
             device=device,
             place=place,
+            class_names=class_names,
         )
     lines = None if texts is None else read_lines(Path(texts))
     own_names = () if texts is None or lines is not None else own_names_of(texts)
@@ -64,7 +66,7 @@ def embed_data(
         text_count = len(embedder.texts(lines).matrix)
     elif texts is not None:
         config = (settings or FitConfig()).merged({"prompts": texts})
-        names = own_names if data is None else data.class_names
+        names = class_names or (own_names if data is None else data.class_names)
         text_count = _embed_pool(pool_for(config, source or "", names), embedder)
     return old_names(
         {

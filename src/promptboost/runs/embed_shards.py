@@ -47,6 +47,7 @@ def embed_in_shards(
     progress: bool,
     device: str | None,
     place: ShardPlace,
+    class_names: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
     """Embed images and texts in shards, and put them into the store when all are there.
 
@@ -64,7 +65,8 @@ def embed_in_shards(
         plans.append((plan, "images"))
     names: tuple[str, ...] | None = None
     if texts is not None:
-        lists, names = _text_lists(source, texts, settings, place.per_shard or SHARD_TEXTS)
+        size = place.per_shard or SHARD_TEXTS
+        lists, names = _text_lists(source, texts, settings, size, class_names)
         plans.append((text_plan(lists, encoder, embedder, out, place, device=device), "texts"))
     outcomes = [carry_out_plan(plan, place.placement, bar(what), what=what) for plan, what in plans]
     record: dict[str, Any] = {
@@ -160,16 +162,21 @@ def text_plan(
 
 
 def _text_lists(
-    source: str | None, texts: str, settings: FitConfig, size: int
+    source: str | None,
+    texts: str,
+    settings: FitConfig,
+    size: int,
+    names: tuple[str, ...] | None,
 ) -> tuple[Iterator[list[str]], tuple[str, ...] | None]:
     """Return shards of texts: lines, or what a fit reads of a pool, and the classes of that."""
     file = Path(texts)
     if _is_lines(file):
         return cut(_lines(file), size), None
-    if source is None:
+    if names is None and source is None:
         names = own_names_of(texts)
-    else:
+    elif names is None and source is not None:
         names = tuple(sorted({item.label for item in list_items(source, labelled=True)} - {""}))
+    assert names is not None
     pool = pool_for(
         settings.merged({"prompts": texts}),
         "" if source is None or is_url(source) else source,

@@ -61,7 +61,9 @@ def cut(items: Iterable[Listed], size: int) -> Iterator[list[Listed]]:
 
 def _ends(name: str, size: int) -> bool:
     """Tell whether a shard may end after a name: one name of so many."""
-    checksum = zlib.crc32(name.encode("utf-8", "surrogatepass"))
+    # By the file and its folder alone, wherever they lie.
+    short = name[name.rfind("/", 0, max(0, name.rfind("/"))) + 1 :]
+    checksum = zlib.crc32(short.encode("utf-8", "surrogatepass"))
     # Names that differ in a digit have checksums that differ in few bits: spread them.
     return (checksum * 0x9E3779B1 >> 16 & 0xFFFF) * size < 0x10000
 
