@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types unit fuzz attack clean
+.PHONY: demo test lint types unit fuzz attack docs clean
 
 demo: .venv/demo.stamp
 	$(BIN)/promptboost demo
@@ -27,6 +27,10 @@ fuzz: .venv/dev.stamp
 attack: .venv/dev.stamp
 	$(BIN)/python -m tests.attack
 
+# The site, into docs/_build/html; a warning is an error.
+docs: .venv/dev.stamp
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build/html
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -42,4 +46,4 @@ attack: .venv/dev.stamp
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf docs/_build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

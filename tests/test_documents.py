@@ -136,7 +136,7 @@ def test_files_in_contributing_are_there():
     files = re.findall(r"`([\w/]+\.py)`", walk)
     assert len(files) > 20
     assert [name for name in files if not (ROOT / "src" / "promptboost" / name).is_file()] == []
-    for name in re.findall(r"\((docs/[\w-]+\.md)\)", README + text):
+    for name in re.findall(r"\((docs/[\w/-]+\.md)\)", README + text):
         assert (ROOT / name).is_file(), name
 
 

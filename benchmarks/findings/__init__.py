@@ -1,1 +1,1 @@
-"""The questions of docs/findings.md, one module each: see ``python -m benchmarks.findings --help``."""
+"""The questions of docs/results/findings.md, a module each: ``python -m benchmarks.findings --help``."""

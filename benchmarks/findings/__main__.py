@@ -1,4 +1,4 @@
-"""Answer one question of docs/findings.md.
+"""Answer one question of docs/results/findings.md.
 
     python -m benchmarks.findings QUESTION --images DIR --pools DIR
 

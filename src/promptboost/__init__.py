@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from promptboost.encoders import Encoder, load_encoder
     from promptboost.estimator import ImageEmbedder, PromptBoostClassifier
     from promptboost.model import LinearHead, PromptClassifier, PromptEnsemble, load
+    from promptboost.plot import (
+        BankDisplay,
+        ConfusionDisplay,
+        ReliabilityDisplay,
+        StagedAccuracyDisplay,
+    )
     from promptboost.threads import set_threads
 
 __all__ = [
@@ -27,6 +33,10 @@ __all__ = [
     "Encoder",
     "load",
     "load_encoder",
+    "BankDisplay",
+    "ConfusionDisplay",
+    "ReliabilityDisplay",
+    "StagedAccuracyDisplay",
     "set_threads",
 ]
 
@@ -41,6 +51,10 @@ _HOME = {
     "load": "promptboost.model.classifier",
     "Encoder": "promptboost.encoders",
     "load_encoder": "promptboost.encoders",
+    "BankDisplay": "promptboost.plot",
+    "ConfusionDisplay": "promptboost.plot",
+    "ReliabilityDisplay": "promptboost.plot",
+    "StagedAccuracyDisplay": "promptboost.plot",
     "set_threads": "promptboost.threads",
 }
 

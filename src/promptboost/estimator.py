@@ -121,7 +121,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         Boosting weights at the end of the fit: the examples that stayed hard.
     n_features_in_ : int
         Columns of X where it is a matrix; with an encoder, the length of its embeddings.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (D,)
         Names of the columns, where X had some.
 
     Notes

@@ -359,7 +359,7 @@ _PARTS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def check_encoder(encoder: Any) -> list[str]:
-    """Return what an object lacks to be an :class:`~promptboost.encoders.Encoder`, and what to do.
+    """Return what an object lacks to be an :class:`~promptboost.Encoder`, and what to do.
 
     Examples
     --------

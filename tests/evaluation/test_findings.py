@@ -1,4 +1,4 @@
-"""The questions of docs/findings.md are answered by the methods and figures of ``compare``."""
+"""The questions of docs/results/findings.md are answered by the methods and figures of ``compare``."""
 
 import json
 import sys

@@ -1,13 +1,14 @@
 import csv
+import dataclasses
 import io
 import itertools
 import xml.etree.ElementTree as ET
 
 import pytest
 
+from promptboost.evaluation.chart import accuracy_figure
 from promptboost.evaluation.summary import (
     COLUMNS,
-    accuracy_figure,
     best_at,
     curves,
     markdown,
@@ -140,3 +141,27 @@ def test_many_methods_with_long_names_stay_inside_and_apart():
     assert len({node.text for node in labels}) == 40  # shortened, but not to the same
     samples = [n for n in root.iter(f"{svg}line") if "stroke-dasharray" in n.attrib]
     assert len(samples) == 80  # the dashes tell which of two blue lines is meant
+
+
+def test_a_heading_is_not_cut_and_a_line_beside_another_has_its_colour():
+    ours = curves([line("tpb", 0.5), line("tpb", 0.6, shots=4)], "here")[0]
+    theirs = dataclasses.replace(ours, method="tpb, the paper", beside="tpb")
+    heading = [
+        "A title that is far longer than the panel of a chart with a single line in it " * 2,
+        "b",
+    ]
+    panels = [
+        ("a panel with a title that is longer than the panel itself by some words", [ours, theirs])
+    ]
+    root = ET.fromstring(accuracy_figure(panels, [1, 4], "rounds", heading))
+    svg = "{http://www.w3.org/2000/svg}"
+    assert root.find(f"{svg}title").text == heading[0]
+    width = float(root.attrib["width"])
+    for node in root.iter(f"{svg}text"):
+        if node.attrib.get("text-anchor") == "start":
+            assert float(node.attrib["x"]) + 7 * len(node.text) < width
+    one, other = root.iter(f"{svg}polyline")
+    assert one.attrib["stroke"] == other.attrib["stroke"]
+    assert (one.attrib["stroke-dasharray"], other.attrib["stroke-dasharray"]) == ("", "5 3")
+    shift = float(root.find(f"{svg}g").attrib["transform"].removesuffix(")").split()[-1])
+    assert shift > max(float(node.attrib["y"]) for node in root.findall(f"{svg}text")) - 22

@@ -82,6 +82,20 @@ def test_the_best_tokens_seen_are_kept_as_text():
     assert losses[2] < losses[1] <= losses[0]
 
 
+def test_epochs_are_as_many_steps_as_they_have_batches(monkeypatch):
+    encoder = FakeEncoder()
+    shots = coloured(encoder, views=2)
+    taken = []
+    own = HardTokens.step
+    monkeypatch.setattr(HardTokens, "step", lambda *given: (taken.append(1), own(*given)))
+    batch = len(shots.labels) // 2  # so that an epoch has two
+    PEZ(tokens=2, epochs=4, steps=1, batch=batch).fit(shots, POOL, encoder)
+    assert len(taken) == 8
+    taken.clear()
+    PEZ(tokens=2, epochs=4, batch=len(shots.labels) + 1).fit(shots, POOL, encoder)
+    assert len(taken) == 4
+
+
 def test_transfer_lets_the_other_encoder_tokenise_the_text():
     one, other = FakeEncoder(dim=32, seed=0), FakeEncoder(dim=16, seed=1)
     shots = coloured(one, other)
@@ -155,7 +169,14 @@ def test_what_cannot_be_done_is_refused_before_any_work():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"tokens": 0}, {"steps": 0}, {"batch": 0}, {"learning_rate": -1.0}, {"weight_decay": -0.1}],
+    [
+        {"tokens": 0},
+        {"steps": 0},
+        {"epochs": 0},
+        {"batch": 0},
+        {"learning_rate": -1.0},
+        {"weight_decay": -0.1},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(settings):
     with pytest.raises(SettingError, match=next(iter(settings))):

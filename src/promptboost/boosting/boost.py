@@ -45,7 +45,7 @@ class BoostSettings:
     seed : int
         Decides which views are drawn and how ties between templates are broken.
     max_copies, penalty
-        See :func:`~promptboost.boosting.greedy.insertion.compose_greedily`.
+        See :func:`~promptboost.boosting.compose_greedily`.
     patience : int, optional
         Stop after this many rounds in a row that leave no error. Never by default.
     gradient : GradientSettings, optional

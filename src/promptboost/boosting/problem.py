@@ -16,7 +16,7 @@ class Shots:
 
     Views, (n, V, D), are random crops and flips of each image. Weak classifiers are composed on these,
     sample weights updated on the originals. The rows of several encoders are side by side: see
-    :func:`~promptboost.boosting.grid.side_by_side`.
+    ``boosting.grid.side_by_side``.
     """
 
     originals: GridRows

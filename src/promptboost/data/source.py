@@ -44,7 +44,7 @@ class DataSource:
         """Understand a folder, a manifest, ``emoji``, ``NAME:FOLDER`` or ``NAME:FOLDER@SPLIT-FILE``.
 
         Nothing is read. The name of a benchmark may be spelled in any way that
-        :func:`~promptboost.data.benchmarks.benchmark_named` knows.
+        ``data.benchmarks.benchmark_named`` knows.
         """
         if text == "emoji":
             return cls(text, None)

@@ -129,7 +129,7 @@ def register_encoder(prefix: str, loader: Loader) -> None:
         Letters, digits, ``-`` and ``_``.
     loader : callable
         Called as ``loader(rest, device=device)``, with further parameters of
-        :func:`load_encoder` by name; returns an :class:`~promptboost.encoders.Encoder`. A class
+        :func:`load_encoder` by name; returns an :class:`~promptboost.Encoder`. A class
         will do. :func:`promptboost.testing.check_encoder` tells what an encoder lacks.
 
     Examples

@@ -26,10 +26,10 @@ from promptboost.evaluation.cells import (
     check_comparison,
     check_same,
 )
+from promptboost.evaluation.chart import accuracy_figure
 from promptboost.evaluation.measures import Guesses
 from promptboost.evaluation.overlap import Overlap
 from promptboost.evaluation.summary import (
-    accuracy_figure,
     curves,
     markdown,
     to_csv,

@@ -88,7 +88,7 @@ def generate_pool(
     r"""Ask the questions and sort the answers by class.
 
     At most `per_class` sentences of a class are kept. The same replies always give the same
-    sentences, whatever order they came in. See :func:`~promptboost.llm.requests.ask_all` for the rest.
+    sentences, whatever order they came in. See :func:`~promptboost.llm.ask_all` for the rest.
 
     Examples
     --------

@@ -46,10 +46,17 @@ class TrainingRows:
         count = len(self.labels)
         order = rng.permutation(count)
         views = rng.integers(self.views.shape[1], size=count)
-        for begin in range(0, max(count - size, 0) + 1, size):
+        for begin in self._begins(size):
             one = torch.from_numpy(order[begin : begin + size]).to(self.labels.device)
             view = torch.from_numpy(views[begin : begin + size]).to(self.labels.device)
             yield self.views[one, view], self.labels[one]
+
+    def steps(self, size: int) -> int:
+        """Return how many batches an epoch has."""
+        return len(self._begins(size))
+
+    def _begins(self, size: int) -> range:
+        return range(0, max(len(self.labels) - size, 0) + 1, size)
 
     def loss(self, class_rows: "Tensor", rows: "Tensor", labels: "Tensor") -> "Tensor":
         """Return the cross-entropy of the encoder's own softmax."""

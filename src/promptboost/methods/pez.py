@@ -35,6 +35,8 @@ class PEZ(Method):
     ----------
     tokens, steps, batch : int
         How many tokens, gradient steps, and images in a step.
+    epochs : int or None
+        How often to go through the images, instead of a number of steps.
     learning_rate, weight_decay : float
         Of AdamW.
     seed : int
@@ -48,12 +50,13 @@ class PEZ(Method):
     tokens: int = 16
     steps: int = 3000
     batch: int = 32
+    epochs: int | None = None
     learning_rate: float = 0.1
     weight_decay: float = 0.1
     seed: int = 0
 
     def __post_init__(self) -> None:
-        counts = ("tokens", "steps", "batch")
+        counts = ("tokens", "steps", "batch", "epochs")
         check_numbers(self, counts=counts, positive=("learning_rate",), from_zero=("weight_decay",))
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
@@ -96,7 +99,10 @@ class PEZ(Method):
         tokens: list[int] = []
         best: dict[str, Any] = {"loss": np.inf, "step": 0}
         batches = data.batches(self.batch, rng)
-        for step in trange(self.steps, desc="pez", unit=" steps", leave=False, disable=None):
+        steps = self.steps
+        if self.epochs is not None:
+            steps = self.epochs * data.steps(self.batch)
+        for step in trange(steps, desc="pez", unit=" steps", leave=False, disable=None):
             batch = next(batches, None)
             if batch is None:
                 batches = data.batches(self.batch, rng)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.data.memory import as_images, holds_images
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import TextSource
-from promptboost.errors import DataError, SettingError, count
+from promptboost.errors import DataError, SettingError
 from promptboost.model.classifier import AnyHead, PromptClassifier, check_share, sure_ones
 from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.head import Head
@@ -156,7 +156,5 @@ class AveragedClassifier(PromptClassifier):
         for member in self.members:
             member.save(folder)
 
-    def __repr__(self) -> str:
-        names = [getattr(one._source, "id", one._source) for one in self.members]
-        sizes = f"{len(self.class_names)} classes, {count(len(self.ensemble), 'round')}"
-        return f"AveragedClassifier({sizes}, {self.ensemble.n_prompts} sentences, encoder={names})"
+    def _encoder_name(self) -> object:
+        return [PromptClassifier._encoder_name(one) for one in self.members]

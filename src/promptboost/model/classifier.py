@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_embeddings, as_images, holds_images
@@ -37,6 +37,7 @@ from promptboost.model.head_files import (
     unknown_head,
     write_head,
 )
+from promptboost.model.notebook import card, sizes
 
 if TYPE_CHECKING:
     from promptboost.model.explanation import Explanation
@@ -325,7 +326,7 @@ class PromptClassifier:
         """
         if abstain is not None:
             check_share("abstain", abstain)
-        rows = self._rows(images)
+        rows = self.embeddings(images)
         names = self.head.predict(rows)
         return (
             names if abstain is None else sure_ones(names, self.head.predict_proba(rows), abstain)
@@ -336,12 +337,12 @@ class PromptClassifier:
 
         The scale was chosen by the fit on images set aside, where there were enough of them.
         """
-        rows = self._rows(images)
+        rows = self.embeddings(images)
         return self.head.predict_proba(rows)
 
     def decision_function(self, images: Any) -> NDArray[np.float64]:
         """Return the boosting vote for each class and image, centred over the classes: (n, K)."""
-        rows = self._rows(images)
+        rows = self.embeddings(images)
         return self.head.decision_function(rows)
 
     def top_k(self, images: Any, k: int = 3) -> list[list[tuple[str, float]]]:
@@ -393,7 +394,7 @@ class PromptClassifier:
         if holds_images(images):
             images = as_images(images)
             names = [image.name for image in images]
-        rows = np.asarray(self._rows(images))
+        rows = self.embeddings(images)
         if not holds_images(images):
             names = [f"row {number}" for number in range(1, len(rows) + 1)]
         texts = self.ensemble.texts()
@@ -403,7 +404,8 @@ class PromptClassifier:
             self.ensemble, self.head, vectors, rows, names, answer=answer, against=against
         )
 
-    def _rows(self, images: Any) -> ArrayLike:
+    def embeddings(self, images: Any) -> NDArray[np.floating]:
+        """Return the embedding of each image, shape (n, D); embeddings are checked and returned."""
         if not hasattr(images, "__len__") and hasattr(images, "__next__"):
             images = list(images)
         if not holds_images(images):
@@ -480,8 +482,16 @@ class PromptClassifier:
         head = with_images(text, rows, numbers, unseen)
         return PromptClassifier(self.ensemble, self.embedder, head, cache=self._cache)
 
+    def _encoder_name(self) -> object:
+        """Return the name of the encoder, without loading it; None where there is none."""
+        source = self._source
+        return source if isinstance(source, str) else getattr(source, "id", None)
+
     def __repr__(self) -> str:
-        text, source = self.ensemble, self._source
-        name = source if isinstance(source, str) else getattr(source, "id", None)
-        sizes = f"{len(self.class_names)} classes, {count(len(text), 'round')}"
-        return f"PromptClassifier({sizes}, {text.n_prompts} sentences, encoder={name!r})"
+        name = self._encoder_name()
+        return f"{type(self).__name__}({sizes(self.ensemble)}, encoder={name!r})"
+
+    def _repr_html_(self) -> str:
+        name = self._encoder_name()
+        shown = ", ".join(map(str, name)) if isinstance(name, list) else name
+        return card(self.ensemble, type(self).__name__, shown)

@@ -11,6 +11,7 @@ from promptboost.errors import FileFormatError, InputError, SettingError
 from promptboost.files import read_bytes, write_text
 from promptboost.folders import steady
 from promptboost.model import edits, schema
+from promptboost.model.notebook import card, sizes
 from promptboost.model.schema import Scalar, read_record, write_record
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class PromptEnsemble:
     """A classifier made of sentences: rounds × classes × {prompt: copies}.
 
     It is plain data, kept as JSON. Each editing method returns a new ensemble with one more line of
-    history. An encoder turns it into a :class:`~promptboost.model.LinearHead` that classifies; another
+    history. An encoder turns it into a :class:`~promptboost.LinearHead` that classifies; another
     encoder turns the same text into another head, which is all there is to transfer.
 
     Parameters
@@ -244,6 +245,12 @@ class PromptEnsemble:
 
     def __len__(self) -> int:
         return len(self.rounds)
+
+    def __repr__(self) -> str:
+        return f"PromptEnsemble({sizes(self)}, encoder={self.encoder_id!r})"
+
+    def _repr_html_(self) -> str:
+        return card(self, "PromptEnsemble", ", ".join(item.id for item in self.encoders) or None)
 
     # --- reading -------------------------------------------------------------------------------
 

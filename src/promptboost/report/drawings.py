@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from promptboost.evaluation.summary import apart
+from promptboost.evaluation.chart import apart
 from promptboost.report.phrases import percent, runs, spans
 
 

@@ -66,6 +66,39 @@ def test_every_plan_runs_and_shares_its_cells(task):
     assert sum(again.run(chosen(plan, request.choice)).done for plan in PLANS.values()) == 0
 
 
+def test_what_is_learnt_by_gradients_is_carried_as_text_or_emulated(task):
+    pytest.importorskip("torch", reason="needs the extra clip")
+    methods = ("zero-shot", "coop?epochs=2", "pez?steps=2&tokens=2")
+    request = asked(task, methods=methods, shots=(1,), seeds=(1,))
+    sheet = ran(request, "transfer-vit-l")
+    assert not sheet.measured.reasons
+    found = {one.slot.row[1]: one for one in sheet.numbers}
+    assert {*found} == {"ZS-CLIP", "CoOp+EFT", "PEZ"}
+    assert all(one.mean is not None for one in found.values())
+    (prompt,) = {line["example"] for line in sheet.measured.lines.values() if line.get("example")}
+    assert prompt.endswith("ember.")
+    # What it was carried from is a cell of its own, and shared.
+    assert ran(request, "shot-curves").measured.done == 0
+    assert (
+        prompt
+        in ran(asked(task, methods=methods, shots=(2,), seeds=(1,)), "pez-failure").markdown()
+    )
+
+
+def test_deep_prompts_are_emulated_on_the_target(task, monkeypatch):
+    pytest.importorskip("open_clip", reason="needs the extra clip")
+    from tests.encoders.openclip.prompted_models import DEEP, make_encoder
+
+    models = {SOURCE: make_encoder(DEEP, task), TARGET: FakeEncoder()}
+    monkeypatch.setattr(experiment, "_opened", lambda name, device: models[name])
+    request = asked(task, methods=("promptsrc?epochs=1",), shots=(1,), seeds=(1,))
+    sheet = ran(request, "transfer-vit-l")
+    assert not sheet.measured.reasons
+    (number,) = sheet.numbers
+    assert number.slot.row[1] == "PromptSRC+EFT"
+    assert number.mean is not None
+
+
 def test_a_cell_says_all_that_decides_it(task):
     request = asked(task, methods=("tpb?rounds=3",))
     sheet = ran(request, "pez-failure")

@@ -93,6 +93,14 @@ def test_imagenet_has_its_own_number_of_rounds():
     assert set(spelled.values()) == {"tpb"}
 
 
+def test_peers_learn_as_long_as_in_the_paper():
+    spelled = {cell[:2] for cell in find_plan("main").cells()}
+    assert {method for _, method in spelled if method.startswith("pez")} == {"pez?epochs=200"}
+    assert {("imagenet", "coop?epochs=50"), ("dtd", "coop")} <= spelled
+    asked = chosen(find_plan("main"), PaperChoice(methods=("pez?steps=5", "coop?epochs=2")))
+    assert {cell[1] for cell in asked.cells()} == {"pez?steps=5", "coop?epochs=2"}
+
+
 def test_what_is_not_whole_is_not_compared():
     plan = find_plan("large-to-small")
     whole = measured(plan, lambda *_: 0.8)
@@ -104,6 +112,38 @@ def test_what_is_not_whole_is_not_compared():
     assert one.within is None
     assert one.why_not == "dtd is not there"
     assert "[32 of 33]" in str(one)
+
+
+def test_a_number_that_is_not_whole_points_to_its_reasons():
+    plan = find_plan("large-to-small")
+    whole = measured(plan, lambda *_: 0.8)
+    reasons = {}
+    for cell in whole.lines:
+        if cell[4] == VIT_L and not cell[2]:
+            reasons[cell] = "no weights"
+        elif cell[0] in ("dtd", "ucf101") and cell[4] == VIT_L:
+            reasons[cell] = f"no {cell[0]}"
+    lines = {cell: line for cell, line in whole.lines.items() if cell not in reasons}
+    sheet = make_sheet(plan, PlanResults(lines, reasons))
+    _, (first, second) = sheet.grid()
+    assert first == [
+        "ViT-L/14 (source)",
+        "– (paper 71.07) [a]",
+        "80.00 ± 0.00 [27 of 33] [b, c]",
+    ]
+    assert not any("[" in text for text in second)
+    assert sheet.measured.reason_lines() == [
+        "[a] 11 of the cells: no weights",
+        "[b] 3 of the cells: no dtd",
+        "[c] 3 of the cells: no ucf101",
+    ]
+    assert "\\[b\\] 3 of the cells: no dtd" in sheet.markdown()
+
+
+def test_there_are_letters_for_many_reasons():
+    marks = PlanResults(reasons={("d", "m", 1, i, "e"): f"reason {i}" for i in range(30)}).marks()
+    assert [*marks.values()][:2] == ["a", "b"]
+    assert [*marks.values()][-5:] == ["z", "aa", "ab", "ac", "ad"]
 
 
 def test_other_encoders_are_never_compared():
@@ -155,7 +195,7 @@ def test_a_figure_draws_ours_and_the_papers():
     assert drawn.startswith("<svg")
     assert "TPB, the paper" in drawn
     at_hand = chosen(plan, PaperChoice(encoder="fake:8-0", transfers=("fake:8-1",)))
-    assert "the paper" not in make_sheet(at_hand, measured(at_hand, lambda *_: 0.7)).figure()
+    assert ", the paper" not in make_sheet(at_hand, measured(at_hand, lambda *_: 0.7)).figure()
 
 
 def test_names_of_strangers_are_no_marks():

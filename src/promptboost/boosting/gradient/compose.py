@@ -62,7 +62,7 @@ class GradientSettings:
     ----------
     logit_scale : float or None
         β: what cosines are multiplied with. Higher trusts the images more and the pool less. None
-        leaves it open, for :func:`promptboost.boosting.gradient.scale.choose_scale`. It is that of the
+        leaves it open, for ``boosting.gradient.scale.choose_scale``. It is that of the
         first encoder; the others have theirs in proportion (``GridPool.scales``).
     sweeps : int
         Most passes over all classes; fewer if the gap closes before.
@@ -126,7 +126,7 @@ def compose_by_gradient(
     Parameters
     ----------
     X, y, weights, pool, rng, hits
-        As for :func:`~promptboost.boosting.greedy.insertion.compose_greedily`.
+        As for :func:`~promptboost.boosting.compose_greedily`.
     settings : GradientSettings
         Its logit scale must be known.
     fresh : callable, optional

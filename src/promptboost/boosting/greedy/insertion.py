@@ -38,7 +38,7 @@ def compose_greedily(
     ----------
     X : array of int16, shape (n, D)
         Views of the images, on the grid; where the pool has the rows of several encoders, those of the
-        first, then those of the next, see :func:`~promptboost.boosting.grid.stacked`.
+        first, then those of the next, see ``boosting.grid.stacked``.
     y : array of int64, shape (n,)
         Class index of each row.
     weights : array of float, shape (n,)

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import inspect
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -111,12 +112,22 @@ class PlanResults:
     done: int = 0  # cells that were measured now
     samples: frozenset[str] = frozenset()  # data sets that are not the paper's, whatever their name
 
+    def marks(self) -> dict[str, str]:
+        """Return a letter for each reason, by which a table points to it."""
+        found = dict.fromkeys(self.reasons.values())
+        return {reason: _letters(place) for place, reason in enumerate(found)}
+
     def reason_lines(self) -> list[str]:
-        """Return each reason once, with how many cells it concerns."""
-        counts: dict[str, int] = {}
-        for reason in self.reasons.values():
-            counts[reason] = counts.get(reason, 0) + 1
-        return [f"{count} of the cells: {reason}" for reason, count in counts.items()]
+        """Return each reason once, with its letter and how many cells it concerns."""
+        counts = Counter(self.reasons.values())
+        marks = self.marks().items()
+        return [f"[{mark}] {counts[reason]} of the cells: {reason}" for reason, mark in marks]
+
+
+def _letters(place: int) -> str:
+    """Return a, b and so on; after z comes aa."""
+    before, last = divmod(place, 26)
+    return (_letters(before - 1) if before else "") + chr(ord("a") + last)
 
 
 class Laboratory:
@@ -337,7 +348,9 @@ def _results(fitted: Fitted, draw: Draw, plan: PaperPlan, *, at_home: bool = Tru
         if plan.pair is not None:
             result["picture"] = shown(ensemble, fitted.origin.encoder, draw)
     if fitted.origin.method.partition("?")[0] == "pez" and (words := fitted.words()):
-        result["example"] = next(iter(words[0]))
+        names = fitted.origin.class_names
+        shown_class = names.index("pug") if "pug" in names else 0  # which the paper shows
+        result["example"] = next(iter(words[shown_class]))
     return result
 
 
@@ -356,6 +369,8 @@ def find_data(dataset: str, data: Path | None) -> str:
         return dataset
     if data is None:
         raise DataError(f"{dataset}: say where the data sets are, with --data DIR")
+    if not data.is_dir():
+        raise DataError(f"there is no folder {data}; say where the data sets are, with --data DIR")
     benchmark = BENCHMARKS.get(dataset)
     if benchmark is not None:
         from promptboost.data.benchmarks import survey_benchmark

@@ -56,6 +56,12 @@ TITLES = {
     "tpb": "TPB",
 }
 ZERO_SHOT = ("zero-shot", "dclip", "cupl")
+# How long the paper lets a method learn where that is not its usual here, by data set.
+_LENGTHS = {
+    ("tpb", "imagenet"): "rounds=30",
+    ("coop", "imagenet"): "epochs=50",  # as CoOp's authors do, whose code the paper runs
+    ("pez", ""): "epochs=200",
+}
 
 
 @dataclass(frozen=True)
@@ -103,11 +109,12 @@ class Slot:
     changed: tuple[str, ...] = ()  # how it differs from what the paper measured
 
     def spelling(self, dataset: str) -> str:
-        """Return the method as it is typed, with the paper's rounds for a data set."""
+        """Return the method as it is typed, with the paper's settings for a data set."""
         base = self.method.removesuffix("+eft")
         query = self.query
-        if base == "tpb" and dataset == "imagenet" and "rounds=" not in query:
-            query = "&".join(part for part in (query, "rounds=30") if part)
+        if not any(name in self._settings for name in ("rounds", "epochs", "steps")):
+            usual = _LENGTHS.get((base, dataset), _LENGTHS.get((base, "")))
+            query = "&".join(part for part in (query, usual) if part)
         return f"{base}?{query}" if query else base
 
     @property

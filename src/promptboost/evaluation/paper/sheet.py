@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 
 from promptboost.evaluation.cells import Result
+from promptboost.evaluation.chart import accuracy_figure
 from promptboost.evaluation.paper.experiment import KEY, PaperRequest, PlanResults
 from promptboost.evaluation.paper.plans import PaperPlan, Slot
 from promptboost.evaluation.paper.published import PublishedNumber, published
-from promptboost.evaluation.summary import Curve, accuracy_figure, mean_and_spread
+from promptboost.evaluation.summary import Curve, mean_and_spread
 from promptboost.files import write_text
 
 _RIGHT, _WRONG = "✓", "✗"
@@ -24,6 +26,7 @@ _FIELDS = (
 )
 _MEASURED = ("accuracy", "learn_accuracy", "bank_size", "repeated", "seconds")
 _MOST_COLUMNS = 14
+_LINE = 96  # letters of a line above a figure
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Number:
     paper: PublishedNumber | None = None  # None where the paper has none, or another experiment
     tolerance: float = 0.0
     why_not: str = ""  # why it is not there, not whole, or not compared
+    reasons: tuple[str, ...] = ()  # why cells of it are not there
 
     @property
     def difference(self) -> float | None:
@@ -94,8 +98,9 @@ class Sheet:
         columns = self.columns
         step = -(-len(columns) // _MOST_COLUMNS)
         columns = columns[::-step][::-1]
+        marks = self.measured.marks()
         lines = [
-            [*row, *(str(found[name]) if name in found else "" for name in columns)]
+            [*row, *(_marked(found[name], marks) if name in found else "" for name in columns)]
             for row, found in self.rows().items()
         ]
         return [*self.plan.head, *columns], lines
@@ -125,18 +130,28 @@ class Sheet:
         if self.measured.samples:
             names = ", ".join(sorted(self.measured.samples))
             notes.append(f"Not the paper's data: {names}.")
+        return notes + self._words()
+
+    def _words(self) -> list[str]:
+        """Return what the text of this table says of prompts: copies, examples, the paper's own."""
+        lines = self.measured.lines.values()
+        notes = []
         repeated = [
             line["repeated"]
-            for line in self.measured.lines.values()
+            for line in lines
             if line.get("repeated") is not None and "max_copies" not in line["method"]
         ]
         if self.plan.name == "duplication" and repeated:
             share = 100 * float(np.mean(repeated))
             notes.append(f"{share:.0f} % of the chosen prompts have several copies in a bank.")
-        examples = [line for line in self.measured.lines.values() if line.get("example")]
-        if self.plan.name == "pez-failure" and examples:
-            notes += [f"PEZ on {line['dataset']}: “{line['example']}”" for line in examples[:3]]
-        return notes
+        if self.plan.name == "pez-failure":
+            made = {line["dataset"]: line["example"] for line in lines if line.get("example")}
+            notes += [f"PEZ on {name}: “{text}”" for name, text in made.items()]
+        printed = [
+            f"{one.class_name}{f', round {one.round}' if one.round else ''}: “{one.text}”"
+            for one in self.plan.entry.prompts
+        ]
+        return [*notes, f"In the paper – {'; '.join(printed)}"] if printed else notes
 
     def markdown(self) -> str:
         """Write the table as a page."""
@@ -171,16 +186,27 @@ class Sheet:
         shots = sorted({int(name) for name in self.columns})
         panels: dict[str, list[Curve]] = {}
         for row, found in self.rows().items():
-            title, name = (row[0], row[1]) if len(row) > 1 else (self.plan.entry.title, row[0])
+            title, name = (row[0], row[1]) if len(row) > 1 else (self.plan.source, row[0])
             points = {int(c): one for c, one in found.items() if one.mean is not None}
             panels.setdefault(title, [])
             if points:
                 panels[title].append(_curve(name, points))
             theirs = {k: one for k, one in points.items() if one.difference is not None}
             if theirs:
-                panels[title].append(_curve(f"{name}, the paper", theirs, theirs=True))
+                panels[title].append(_curve(name, theirs, theirs=True))
         drawn = [(title, curves) for title, curves in panels.items() if curves]
-        return accuracy_figure(drawn, shots, self.plan.axis) if drawn else ""
+        datasets = (
+            f"Mean of {', '.join(self.plan.datasets)}." if len(self.plan.datasets) > 1 else ""
+        )
+        heading = [self.plan.entry.title]
+        heading += [line for text in (self.plan.at_hand, datasets) for line in wrap(text, _LINE)]
+        return accuracy_figure(drawn, shots, self.plan.axis, heading) if drawn else ""
+
+
+def _marked(number: Number, marks: Mapping[str, str]) -> str:
+    """Return a number as text, with what stands for the reasons why it is not whole."""
+    found = ", ".join(marks[reason] for reason in number.reasons)
+    return f"{number} [{found}]" if found else str(number)
 
 
 def _curve(name: str, points: Mapping[int, Number], *, theirs: bool = False) -> Curve:
@@ -190,11 +216,12 @@ def _curve(name: str, points: Mapping[int, Number], *, theirs: bool = False) -> 
         for one in (points[k] for k in at)
     ]
     return Curve(
-        *(name, "", "", tuple(at)),
+        *(f"{name}, the paper" if theirs else name, "", "", tuple(at)),
         tuple(mean / 100 for mean, _ in values),
         tuple(0.0 if theirs else spread / 100 for _, spread in values),
         (0.0,) * len(at),
         None,
+        beside=name if theirs else "",
     )
 
 
@@ -210,7 +237,8 @@ def _number(
     seeds = plan.seeds if slot.shots else (0,)
     means: list[float] = []
     deviations: list[float] = []
-    cells, why = 0, ""
+    cells = 0
+    reasons: dict[str, None] = {}
     for dataset in slot.datasets:
         for on in slot.encoders:
             keys = [(dataset, slot.spelling(dataset), slot.shots, seed, on) for seed in seeds]
@@ -220,9 +248,7 @@ def _number(
                 if (value := _value(slot, measured.lines.get(key))) is not None
             ]
             cells += len(found)
-            why = why or next(
-                (measured.reasons[key] for key in keys if key in measured.reasons), ""
-            )
+            reasons |= dict.fromkeys(measured.reasons[k] for k in keys if k in measured.reasons)
             if found:
                 mean, spread = mean_and_spread(found)
                 means.append(100 * mean)
@@ -240,7 +266,8 @@ def _number(
         len(slot.datasets) * len(slot.encoders) * len(seeds),
         paper,
         0.0 if paper is None else plan.entry.allowed(paper),
-        why or "; ".join(slot.changed) or ("not the paper's data" if strange else ""),
+        "; ".join(reasons or slot.changed) or ("not the paper's data" if strange else ""),
+        tuple(reasons),
     )
 
 
@@ -283,7 +310,7 @@ def write_sheet(sheet: Sheet, request: PaperRequest) -> list[Path]:
 
         for line in sheet.measured.lines.values():
             if line.get("picture"):
-                files["figure.svg"] = draw_scene(line["picture"])
+                files["figure.svg"] = draw_scene(line["picture"], sheet.plan.at_hand)
     elif sheet.plan.entry.kind == "figure" and (drawn := sheet.figure()):
         files["figure.svg"] = drawn
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,82 @@
+"""The site is built without a warning, and every link in it leads somewhere."""
+
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+class _Page(HTMLParser):
+    """The links of a page, and the places in it that can be linked."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.places: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.places.update(filter(None, (given.get("id"), given.get("name"))))
+        key = {"a": "href", "img": "src", "link": "href", "script": "src", "source": "srcset"}.get(
+            tag
+        )
+        if key and given.get(key):
+            self.links.append(given[key])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    out = tmp_path_factory.mktemp("site")
+    options = ["--quiet", "--fail-on-warning", "--keep-going", "-b", "html"]
+    command = [sys.executable, "-m", "sphinx", *options, str(ROOT / "docs"), str(out)]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return out
+
+
+def _written(site):
+    return [path for path in site.rglob("*.html") if "_static" not in path.parts]
+
+
+def test_every_link_leads_somewhere(site):
+    pages = {path: _Page(path) for path in _written(site)}
+    assert len(pages) > 30
+    broken = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            place = unquote(parts.fragment)
+            if not target.exists():
+                broken.append(f"{path.relative_to(site)} → {link}")
+            elif place and target in pages and place not in pages[target].places:
+                broken.append(f"{path.relative_to(site)} → {link} (no such section)")
+    assert not broken, "\n".join(broken)
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    """A page that fetches from another server tells that server who reads it."""
+    for path in _written(site):
+        text = path.read_text(encoding="utf-8")
+        assert '<script src="http' not in text, path
+        assert 'rel="stylesheet" href="http' not in text, path
+
+
+def test_facts_of_the_code_are_on_their_pages(site):
+    from promptboost.cli import _COMMANDS
+    from promptboost.pool.lint import RULES as POOL_RULES
+    from promptboost.report.checks import RULES
+
+    commands = (site / "reference/commands.html").read_text(encoding="utf-8")
+    assert [name for name in _COMMANDS if f'id="{name}"' not in commands] == []
+    checks = (site / "reference/checks.html").read_text(encoding="utf-8")
+    assert [rule.code for rule in (*RULES, *POOL_RULES) if rule.code not in checks] == []
+    assert "PromptBoostClassifier" in (site / "reference/api/promptboost.html").read_text("utf-8")
