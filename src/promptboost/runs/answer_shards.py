@@ -1,5 +1,6 @@
 """Answers by shard: what very many images show, by many processes, in one file of lines or one table."""
 
+import json
 import os
 import shutil
 import tempfile
@@ -14,7 +15,6 @@ import msgspec
 from promptboost.data.decode import BadImage
 from promptboost.errors import DataError, MissingExtraError, SettingError
 from promptboost.files import json_text, read_bytes, replacing
-from promptboost.model.head_files import HEADS
 from promptboost.runs.predict import Prediction, Predictor, answer_record
 from promptboost.runs.run_folder import RunFolder
 from promptboost.scale.items import Item, is_url, list_items
@@ -81,10 +81,9 @@ class AnswerShardWorker:
         except Exception as error:
             answers = self._one_by_one(items, error)
         asked = self._how.min_probability is not None
-        lines = [json_text(answer_record(answer, asked), indent=None) for answer in answers]
+        lines = [_line(answer_record(answer, asked)) for answer in answers]
         bad = sum(answer.problem is not None for answer in answers)
-        content = "".join(line + "\n" for line in lines).encode()
-        return Result(content, len(answers), {"bad": bad} if bad else {})
+        return Result(b"".join(lines), len(answers), {"bad": bad} if bad else {})
 
     def _answers(self, images: Any) -> Iterator[Prediction]:
         how = self._how
@@ -102,6 +101,11 @@ class AnswerShardWorker:
         if all(answer.problem is not None for answer in answers):
             raise error
         return answers
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    """Return a line of JSON in ASCII, controls escaped, as ``predict --format jsonl`` prints it."""
+    return json.dumps(record, allow_nan=False).replace("\x7f", "\\u007f").encode() + b"\n"
 
 
 def _members(predictor: Predictor) -> Any:
@@ -126,8 +130,8 @@ def predict_in_shards(
     images : sequence of str
         Folders, images, manifests, Parquet files and tars, by path or URL.
     output : str
-        A file or URL that ends in ``.jsonl`` or ``.parquet``. It has one line for each image, in the order of
-        the listing, and is the same whoever did the work.
+        A file or URL that ends in ``.jsonl`` or ``.parquet``. It has one line for each image, in the
+        order of the listing, and is the same whoever did the work.
     how : Answering
     place : ShardPlace
         By default the shards lie beside the output, and are deleted once it is written.
@@ -188,7 +192,9 @@ def _copy_run(run: Path, storage: Storage, *, write: bool) -> str:
 
     def read() -> dict[str, bytes]:
         found = [run / name for name in _TEXTS if (run / name).is_file()]
-        return {file.name: read_bytes(file) for file in [*found, *sorted(run.glob(HEADS))]}
+        return {
+            file.name: read_bytes(file) for file in [*found, *sorted(run.glob("head*.safetensors"))]
+        }
 
     files = folder.steady(read)
     place = "runs/" + unit_name([part for item in files.items() for part in item], "")

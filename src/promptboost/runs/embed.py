@@ -130,8 +130,7 @@ def _embed_pool(pool: PromptPool, embedder: Embedder) -> int:
 def embedded(record: dict[str, Any]) -> str:
     """Return in one line what was embedded, and how much of it was new."""
     if "shards" in record and record.get("share"):
-        done = f"{count(record['shards'], 'shard')} of part {record['share']} are in {record['storage']}"
-        return f"{done}; when all parts are there, type the same with --merge in place of --shard"
+        return part_done(record)
     parts = []
     if record["images"]:
         vectors = f"{count(record['images'], 'image')}, {count(record['rows'], 'vector')}"
@@ -140,6 +139,14 @@ def embedded(record: dict[str, Any]) -> str:
         shares = _shares(record["texts"], record["new_texts"])
         parts.append(f"{count(record['texts'], 'text')} ({shares})")
     return ", ".join([*parts, f"{record['seconds']:.1f} s"])
+
+
+def part_done(record: dict[str, Any]) -> str:
+    """Return in one line what a part of a job has done, and what comes next."""
+    done = (
+        f"part {record['share']}: {count(record['shards'], 'shard')} done, in {record['storage']}"
+    )
+    return f"{done}; when all parts are, type the same with --merge in place of --shard"
 
 
 def _shares(total: int, new: int) -> str:
