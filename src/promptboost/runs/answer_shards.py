@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -136,13 +136,7 @@ def predict_in_shards(
     place : ShardPlace
         By default the shards lie beside the output, and are deleted once it is written.
     """
-    ending = Path(output).suffix.lower()
-    if ending not in (*_LINES, _TABLE):
-        raise SettingError(
-            f"{output} ends in {ending or 'nothing'}; give a .jsonl or .parquet file"
-        )
-    if ending == _TABLE:
-        _parquet()  # now, not after hours
+    check_output(output)
     how.open(run)  # what is wrong with it is found here, not by every worker
     out = place.storage or f"{output}.shards"
     out = out if is_url(out) else os.path.abspath(out)
@@ -173,10 +167,21 @@ def predict_in_shards(
     }
     if share is not None:
         return record
-    total, problems = _write(plan, output, ending, how.min_probability is not None)
+    counts = {"images": 0, "problems": 0}
+
+    def records() -> Iterator[list[dict[str, Any]]]:
+        for content in plan.results():
+            answers = [msgspec.json.decode(line) for line in content.splitlines()]
+            counts["images"] += len(answers)
+            counts["problems"] += sum(answer["problem"] is not None for answer in answers)
+            yield answers
+
+    columns = ("picture", "predicted", "probability", "top", "problem")
+    asked = how.min_probability is not None
+    write_records(output, (*columns, "unsure", "best") if asked else columns, records())
     if place.storage is None:
         _remove(out)
-    return {**record, "images": total, "problems": problems}
+    return {**record, **counts}
 
 
 def _bar(progress: bool, total: int | None, before: int) -> Any:
@@ -205,45 +210,40 @@ def _copy_run(run: Path, storage: Storage, *, write: bool) -> str:
     return place
 
 
-def _write(plan: Plan, output: str, ending: str, asked: bool) -> tuple[int, int]:
-    """Put the lines of all shards together; return how many there are, and how many are problems."""
-    total = problems = 0
+def check_output(output: str) -> None:
+    """Raise for a file that answers cannot be written into: now, not after hours."""
+    ending = Path(output).suffix.lower()
+    if ending not in (*_LINES, _TABLE):
+        raise SettingError(
+            f"{output} ends in {ending or 'nothing'}; give a file that ends in .jsonl or .parquet"
+        )
+    if ending == _TABLE:
+        _parquet()
+
+
+def write_records(
+    output: str, columns: Sequence[str], parts: Iterable[list[dict[str, Any]]]
+) -> None:
+    """Write records into a file of lines or a table, whole or not at all, a part at a time."""
     with _whole(output) as file:
-        add, close = _table_writer(file, asked) if ending == _TABLE else _line_writer(file)
-        for content in plan.results():
-            records = [msgspec.json.decode(line) for line in content.splitlines()]
-            total += len(records)
-            problems += sum(record["problem"] is not None for record in records)
-            add(content, records)
-        close()
-    return total, problems
+        if Path(output).suffix.lower() != _TABLE:
+            with file.open("wb") as stream:
+                for records in parts:
+                    stream.writelines(_line(record) for record in records)
+            return
+        arrow, parquet = _parquet()
+        schema = arrow.schema([(name, _kind(arrow, name)) for name in columns])
+        with parquet.ParquetWriter(file, schema) as writer:
+            for records in parts:
+                writer.write_table(arrow.Table.from_pylist(records, schema=schema))
 
 
-Add = Callable[[bytes, list[dict[str, Any]]], None]
-
-
-def _line_writer(file: Path) -> tuple[Add, Callable[[], None]]:
-    stream = open(file, "wb")  # noqa: SIM115
-
-    def add(content: bytes, records: list[dict[str, Any]]) -> None:
-        stream.write(content)
-
-    return add, stream.close
-
-
-def _table_writer(file: Path, asked: bool) -> tuple[Add, Callable[[], None]]:
-    arrow, parquet = _parquet()
-    text, number = arrow.string(), arrow.float64()
-    top = arrow.list_(arrow.struct([("class", text), ("probability", number)]))
-    fields = [("picture", text), ("predicted", text), ("probability", number), ("top", top)]
-    more = [("unsure", arrow.bool_()), ("best", text)] if asked else []
-    schema = arrow.schema([*fields, ("problem", text), *more])
-    writer = parquet.ParquetWriter(file, schema)
-
-    def add(content: bytes, records: list[dict[str, Any]]) -> None:
-        writer.write_table(arrow.Table.from_pylist(records, schema=schema))
-
-    return add, writer.close
+def _kind(arrow: Any, column: str) -> Any:
+    one = {"probability": arrow.float64(), "unsure": arrow.bool_()}
+    if column == "top":
+        answer = [("class", arrow.string()), ("probability", arrow.float64())]
+        return arrow.list_(arrow.struct(answer))
+    return one.get(column, arrow.string())
 
 
 def _parquet() -> tuple[Any, Any]:

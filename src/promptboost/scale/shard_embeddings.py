@@ -42,6 +42,7 @@ class ListedImage(msgspec.Struct, frozen=True, omit_defaults=True):
     label: str = ""
     split: str = ""
     problem: str = ""
+    no_thumbnail: bool = False
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,10 @@ class ImageShardWorker:
                     every[place] = msgspec.structs.replace(every[place], problem=bad.reason)
                 digests.append(b"" if bad is not None else block.digests[index])
                 if self._thumbnails:
-                    thumbnails.append(b"" if bad is not None else _thumbnail(image))
+                    small = None if bad is not None else image.thumbnail()
+                    thumbnails.append(small or b"")
+                    if small is None:
+                        every[place] = msgspec.structs.replace(every[place], no_thumbnail=True)
             rows.append(block.rows[0])
             seen += len(block.images)
         return EmbeddedShard(
@@ -216,10 +220,6 @@ class ImageShardWorker:
             if self._thumbnails
             else None,
         )
-
-
-def _thumbnail(image: LabelledImage) -> bytes:
-    return image.thumbnail() or b""
 
 
 def _matrix(rows: list[bytes], width: int) -> NDArray[np.uint8]:
