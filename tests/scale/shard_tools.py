@@ -33,3 +33,31 @@ def own_cache(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.environ["PROMPTBOOST_CACHE"] = before
+
+
+@contextmanager
+def s3_server(bucket: str) -> Iterator[str]:
+    """A server on this machine that speaks S3, with one bucket; it keeps all in memory."""
+    import boto3
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    settings = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        boto3.client("s3").create_bucket(Bucket=bucket)
+        yield f"s3://{bucket}"
+    finally:
+        s3fs.S3FileSystem.clear_instance_cache()
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        server.stop()
