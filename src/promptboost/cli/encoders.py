@@ -10,6 +10,7 @@ from promptboost.cli.options import (
     device_option,
     shard_options,
     shard_place,
+    shards_are_kept,
     threads_option,
 )
 from promptboost.cli.output import UNUSABLE, Output, echo, plain, speaks, table
@@ -102,17 +103,18 @@ def embed_for_command(
 
     place = shard_place(options)
     asked = {name: value for name, value in options.items() if value is not None}
-    record = embed_data(
-        data,
-        encoder,
-        texts=texts,
-        settings=FitConfig().merged(asked),
-        views=views,
-        progress=out.progress,
-        device=device,
-        place=place,
-        class_names=None if classes is None else tuple(class_names_of(classes)),
-    )
+    with shards_are_kept(place):
+        record = embed_data(
+            data,
+            encoder,
+            texts=texts,
+            settings=FitConfig().merged(asked),
+            views=views,
+            progress=out.progress,
+            device=device,
+            place=place,
+            class_names=None if classes is None else tuple(class_names_of(classes)),
+        )
     for bad in record.get("bad_images", ()):
         out.note(f"left out {bad['path']}: {bad['reason']}")
     for bad in record.get("bad_texts", ()):

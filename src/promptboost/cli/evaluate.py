@@ -14,6 +14,7 @@ from promptboost.cli.options import (
     seen_with_options,
     shard_options,
     shard_place,
+    shards_are_kept,
 )
 from promptboost.cli.output import Output, percent, plain, speaks, table
 from promptboost.errors import command_name
@@ -87,22 +88,24 @@ def evaluate(
     if final and not held_out:
         raise SettingError("--final goes with --held-out")
     check_seen_with(encoders, ensemble)
-    figures = evaluate_run(
-        run,
-        data,
-        held_out=held_out,
-        final=final,
-        encoder=encoders or None,
-        average=ensemble,
-        text_only=text_only,
-        min_probability=min_probability,
-        cache=not no_cache,
-        progress=out.progress,
-        device=device,
-        allow_download=allow_download,
-        place=shard_place(options),
-        output=output,
-    )
+    place = shard_place(options)
+    with shards_are_kept(place):
+        figures = evaluate_run(
+            run,
+            data,
+            held_out=held_out,
+            final=final,
+            encoder=encoders or None,
+            average=ensemble,
+            text_only=text_only,
+            min_probability=min_probability,
+            cache=not no_cache,
+            progress=out.progress,
+            device=device,
+            allow_download=allow_download,
+            place=place,
+            output=output,
+        )
     if "share" in figures:
         out.result(figures, lambda: plain(part_done(figures)))
         return

@@ -1,13 +1,14 @@
 """Options that several commands have; those for settings of a fit come from the configuration."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.output import Command
+from promptboost.cli.output import Command, Interrupted
 from promptboost.config import PRESETS, FitConfig, Setting, settings_of
 from promptboost.errors import SettingError
 
@@ -139,6 +140,17 @@ shard_options = with_options(
         ),
     ]
 )
+
+
+@contextmanager
+def shards_are_kept(place: "ShardPlace") -> Iterator[None]:
+    """Tell whoever interrupts work in shards that it can go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if place.in_shards:
+            raise Interrupted("the same command again; shards that are done are kept") from None
+        raise
 
 
 def shard_place(options: dict[str, Any]) -> "ShardPlace":

@@ -15,6 +15,7 @@ from promptboost.cli.options import (
     seen_with_options,
     shard_options,
     shard_place,
+    shards_are_kept,
 )
 from promptboost.cli.output import (
     UNUSABLE,
@@ -163,15 +164,19 @@ def _in_shards(
     from promptboost.errors import SettingError, count
     from promptboost.runs.answer_shards import predict_in_shards
     from promptboost.runs.embed import part_done
+    from promptboost.scale.shards import ShardPlace
 
     if output is None:
         raise SettingError("answers of shards go into a file: add -o FILE.jsonl or -o FILE.parquet")
-    record = predict_in_shards(run, images, output, answering, place, progress=out.progress)
+    with shards_are_kept(ShardPlace(storage=output)):
+        record = predict_in_shards(run, images, output, answering, place, progress=out.progress)
     if record["share"]:
         text = part_done(record)
     else:
-        bad = count(record["problems"], "image")
-        text = f"{count(record['images'], 'image')}, of which {bad} could not be read: {output}"
+        answered = record["images"] - record["problems"]
+        text = f"{answered:,} of {count(record['images'], 'image')} answered: {output}"
+        if record["problems"]:
+            text += f"; {record['problems']:,} could not be read, their lines say why"
     out.result(record, plain(text))
     return 0 if record["share"] or record["images"] > record["problems"] else UNUSABLE
 

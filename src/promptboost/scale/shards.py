@@ -88,11 +88,33 @@ class ShardPlace:
         A folder that all machines see, or a URL; a default of the command if it is not given.
     per_shard : int, optional
         About so many images or texts in each; another number makes other shards.
+
+    Examples
+    --------
+    >>> place = ShardPlace.of("ray", workers=8, storage="s3://bucket/work")
+    >>> place.placement.on, place.in_shards
+    ('ray', True)
     """
 
     placement: Placement = field(default_factory=Placement)
     storage: str | None = None
     per_shard: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        on: str = "local",
+        *,
+        workers: int | None = None,
+        cores: int | None = None,
+        shard: str | None = None,
+        merge: bool = False,
+        storage: str | None = None,
+        per_shard: int | None = None,
+    ) -> "ShardPlace":
+        """Make one of what the options ``--on``, ``--workers`` … say."""
+        share = None if shard is None else Share.parse(shard)
+        return cls(Placement(on, workers, cores, share, merge), storage, per_shard)
 
     @property
     def in_shards(self) -> bool:
@@ -187,7 +209,9 @@ def carry_out_plan(
     engine = placement.engine() if placement.elsewhere and todo else LocalEngine()
     try:
         with bar(plan.total, before) as shown:
-            outcome = run_units(engine, plan.job, plan.units, bar=shown)
+            # Shards with the same content have one name, and are done once.
+            distinct = {unit.name: unit for unit in plan.units}
+            outcome = run_units(engine, plan.job, distinct.values(), bar=shown)
     finally:
         engine.close()
     if outcome.failed:
