@@ -8,8 +8,8 @@ import pytest
 from promptboost.data import load_data
 from promptboost.data.folder import find_images
 from promptboost.errors import DataError, MissingExtraError
-from promptboost.scale.items import Item, list_items
-from promptboost.scale.shards import Plan, cut
+from promptboost.scale.items import ImageItem, list_items
+from promptboost.scale.shards import ShardPlan, cut
 from promptboost.scale.storage import Storage, open_url
 from promptboost.scale.unit import Job
 
@@ -54,10 +54,11 @@ def test_a_long_manifest_is_never_held_as_a_whole(tmp_path):
 
 
 def test_one_image_more_changes_one_shard_or_two():
-    items = [Item(f"cat/{number:05d}.jpg", "") for number in range(5000)]
+    items = [ImageItem(f"cat/{number:05d}.jpg", "") for number in range(5000)]
     before = {tuple(shard) for shard in cut(items, 100)}
     after = {
-        tuple(shard) for shard in cut([*items[:2500], Item("cat/new.jpg", ""), *items[2500:]], 100)
+        tuple(shard)
+        for shard in cut([*items[:2500], ImageItem("cat/new.jpg", ""), *items[2500:]], 100)
     }
     assert len(before) > 40
     assert len(after - before) <= 3
@@ -68,7 +69,9 @@ def test_another_content_or_encoder_is_another_shard(tmp_path):
     job = Job("promptboost.scale.shard_embeddings:ImageShardWorker", {}, str(tmp_path))
 
     def name(state, fact):
-        [unit] = Plan.of(job, [[Item("a", "a", state)]], [fact], of="images", ending=".x").units
+        [unit] = ShardPlan.of(
+            job, [[ImageItem("a", "a", state)]], [fact], of="images", ending=".x"
+        ).units
         return unit.name
 
     assert len({name("1", "one"), name("2", "one"), name("1", "two"), name("1", "one")}) == 3

@@ -17,12 +17,12 @@ from promptboost.errors import DataError, MissingExtraError, SettingError
 from promptboost.files import json_text, read_bytes, replacing
 from promptboost.runs.predict import Prediction, Predictor, answer_record
 from promptboost.runs.run_folder import RunFolder
-from promptboost.scale.items import Item, is_url, list_items
+from promptboost.scale.items import ImageItem, is_url, list_items
 from promptboost.scale.shard_embeddings import open_images
 from promptboost.scale.shards import (
     SHARD_IMAGES,
-    Plan,
     ShardPlace,
+    ShardPlan,
     carry_out_plan,
     cut,
     read_list,
@@ -71,7 +71,7 @@ class AnswerShardWorker:
             self._predictor = self._how.open(Path(folder))
             _ = [one.head for one in _members(self._predictor)]  # while its file is there
 
-    def do(self, order: dict[str, str]) -> Result:
+    def do(self, order: dict[str, Any]) -> Result:
         """Answer for one shard, a line of JSON for each image."""
         items = read_list(self._storage, order)
         try:
@@ -89,7 +89,7 @@ class AnswerShardWorker:
         how = self._how
         return self._predictor.answers(images, how.top_k, how.min_probability or 0.0)
 
-    def _one_by_one(self, items: Sequence[Item], error: Exception) -> list[Prediction]:
+    def _one_by_one(self, items: Sequence[ImageItem], error: Exception) -> list[Prediction]:
         """Find the images that an encoder fails on; if it fails on all, the fault is not theirs."""
         answers: list[Prediction] = []
         for image in open_images(items):
@@ -144,7 +144,7 @@ def predict_in_shards(
     settings = {"out": out, "run": copied, "how": msgspec.to_builtins(how)}
     size = place.per_shard or SHARD_IMAGES
     sources = list(dict.fromkeys(images))
-    plan = Plan.of(
+    plan = ShardPlan.of(
         Job("promptboost.runs.answer_shards:AnswerShardWorker", settings, out),
         cut(list_items(sources, table_rows=size), size),
         [copied, json_text(msgspec.to_builtins(msgspec.structs.replace(how, device=None)))],

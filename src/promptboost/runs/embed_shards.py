@@ -25,8 +25,8 @@ from promptboost.scale.shard_embeddings import (
 from promptboost.scale.shards import (
     SHARD_IMAGES,
     SHARD_TEXTS,
-    Plan,
     ShardPlace,
+    ShardPlan,
     carry_out_plan,
     cut,
 )
@@ -59,7 +59,7 @@ def embed_in_shards(
     out = place.storage or str(default_root().parent / "shards")
     out = out if "://" in out else os.path.abspath(out)
     bar = partial(shard_bar, embedder)
-    plans: list[tuple[Plan, str]] = []
+    plans: list[tuple[ShardPlan, str]] = []
     if source is not None:
         plan = image_plan(source, encoder, embedder, out, place, device=device, views=views)
         plans.append((plan, "images"))
@@ -113,7 +113,7 @@ def image_plan(
     device: str | None,
     views: int = 0,
     labelled: bool = False,
-) -> Plan:
+) -> ShardPlan:
     """Return the shards of the images of a source; labels and thumbnails go with `labelled` ones."""
     size = place.per_shard or SHARD_IMAGES
     settings = {
@@ -125,7 +125,7 @@ def image_plan(
         "labelled": labelled,
     }
     job = Job(f"{_WORKERS}:ImageShardWorker", settings, out)
-    plan = Plan.of(
+    plan = ShardPlan.of(
         job,
         cut(list_items(source, labelled=labelled, table_rows=size), size),
         [embedder.fingerprint, f"views {views}", f"labelled {labelled}"],
@@ -147,10 +147,10 @@ def text_plan(
     place: ShardPlace,
     *,
     device: str | None,
-) -> Plan:
+) -> ShardPlan:
     """Return the shards of texts."""
     settings = {"out": out, "encoder": encoder, "device": device}
-    return Plan.of(
+    return ShardPlan.of(
         Job(f"{_WORKERS}:TextShardWorker", settings, out),
         lists,
         [embedder.fingerprint],

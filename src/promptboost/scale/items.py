@@ -29,12 +29,12 @@ ARCHIVE = ".tar"
 TABLE_ROWS = 512
 
 
-class Item(msgspec.Struct, frozen=True, array_like=True):
+class ImageItem(msgspec.Struct, frozen=True, array_like=True):
     """One image of a listing, or a part of a file that holds many: what is sent in place of pixels.
 
     Examples
     --------
-    >>> msgspec.json.encode(Item("cat/1.png", "photos/cat/1.png", "310-17", label="cat"))
+    >>> msgspec.json.encode(ImageItem("cat/1.png", "photos/cat/1.png", "310-17", label="cat"))
     b'["cat/1.png","photos/cat/1.png","310-17","cat","",null,""]'
     """
 
@@ -65,7 +65,7 @@ def is_url(place: str) -> bool:
 
 def list_items(
     sources: str | Sequence[str], *, labelled: bool = False, table_rows: int = TABLE_ROWS
-) -> Iterator[Item]:
+) -> Iterator[ImageItem]:
     """List images in an order that depends on nothing but their names.
 
     Parameters
@@ -92,13 +92,13 @@ def list_items(
         yield from _list_one(os.fspath(source), labelled, table_rows)
 
 
-def _list_one(source: str, labelled: bool, table_rows: int) -> Iterator[Item]:
+def _list_one(source: str, labelled: bool, table_rows: int) -> Iterator[ImageItem]:
     if not is_url(source) and (parsed := DataSource.parse(source)).benchmark is not None:
         for image in parsed.load(check=False, progress=False).images:
             place = str(image.source)
             state = _Here().entry(place)
             known = "" if state is None else state.state
-            yield Item(image.id, place, known, image.label, image.split or "")
+            yield ImageItem(image.id, place, known, image.label, image.split or "")
         return
     if source == "emoji":
         raise DataError("the emoji are for one process: leave out what is for many")
@@ -108,14 +108,14 @@ def _list_one(source: str, labelled: bool, table_rows: int) -> Iterator[Item]:
     if entry is None:
         if labelled or is_url(source):
             raise DataError(f"{source} does not exist; give a folder, a manifest, Parquet or tars")
-        yield Item(source, root)  # as `predict` does: its line says what is wrong
+        yield ImageItem(source, root)  # as `predict` does: its line says what is wrong
     elif entry.is_folder:
         walked = _labelled_folder(tree, root) if labelled else _walk(tree, root, _called(source))
         yield from _parts_of(tree, walked, table_rows)
     elif PurePosixPath(root).suffix.lower() in MANIFEST_ENDINGS:
         yield from _manifest(tree, root, labelled)
     else:
-        one = Item(_called(source), tree.url(root), entry.state)
+        one = ImageItem(_called(source), tree.url(root), entry.state)
         if labelled and PurePosixPath(root).suffix.lower() not in (TABLE, ARCHIVE):
             raise DataError(f"{source} is one file without a label; give a folder or a manifest")
         yield from _parts_of(tree, [one], table_rows)
@@ -217,12 +217,12 @@ _Tree = _Here | _Remote
 
 def _walk(
     tree: _Tree, folder: str, within: str, above: tuple[tuple[int, int], ...] = ()
-) -> Iterator[Item]:
+) -> Iterator[ImageItem]:
     """List what is below a folder; `within` is what names are to begin with."""
     try:
         entries = tree.entries(folder)
     except OSError as error:
-        yield Item(within or folder, tree.url(folder), problem=reason_for(error, Path(folder)))
+        yield ImageItem(within or folder, tree.url(folder), problem=reason_for(error, Path(folder)))
         return
     for entry in entries:
         if entry.name.startswith("."):
@@ -231,16 +231,16 @@ def _walk(
         name = f"{within}/{entry.name}"
         if not entry.is_folder:
             if PurePosixPath(entry.name).suffix.lower() not in COMPANIONS:
-                yield Item(name, tree.url(path), entry.state)
+                yield ImageItem(name, tree.url(path), entry.state)
         elif entry.identity is not None and entry.identity in above:
             problem = "a link back to a folder above it"
-            yield Item(name, tree.url(path), problem=problem)
+            yield ImageItem(name, tree.url(path), problem=problem)
         else:
             here = () if entry.identity is None else (entry.identity,)
             yield from _walk(tree, path, name, (*above, *here))
 
 
-def _labelled_folder(tree: _Tree, root: str) -> Iterator[Item]:
+def _labelled_folder(tree: _Tree, root: str) -> Iterator[ImageItem]:
     """List images with the folder they are in as their label, perhaps below folders of splits."""
     tops = [entry for entry in tree.entries(root) if not entry.name.startswith(".")]
     folders = [entry for entry in tops if entry.is_folder]
@@ -263,7 +263,7 @@ def _labelled_folder(tree: _Tree, root: str) -> Iterator[Item]:
             yield msgspec.structs.replace(item, name=name, label=parts[depth - 1], split=split)
 
 
-def _manifest(tree: _Tree, path: str, labelled: bool) -> Iterator[Item]:
+def _manifest(tree: _Tree, path: str, labelled: bool) -> Iterator[ImageItem]:
     """List the images of a manifest, line by line; paths are relative to its folder."""
     folder = path.rpartition("/")[0]
     needed = ("path", "label") if labelled else ("path",)
@@ -278,7 +278,7 @@ def _manifest(tree: _Tree, path: str, labelled: bool) -> Iterator[Item]:
                 # To ask storage elsewhere for every file would take as long as to read it.
                 entry = tree.entry(place) if isinstance(tree, _Here) and not is_url(place) else None
                 state = "" if entry is None else entry.state
-                yield Item(text if labelled else place, place, state, label, split)
+                yield ImageItem(text if labelled else place, place, state, label, split)
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 text") from error
 
@@ -287,7 +287,7 @@ def _joined(folder: str, text: str) -> str:
     return text if not folder or text.startswith("/") else os.path.normpath(f"{folder}/{text}")
 
 
-def _parts_of(tree: _Tree, items: Iterable[Item], table_rows: int) -> Iterator[Item]:
+def _parts_of(tree: _Tree, items: Iterable[ImageItem], table_rows: int) -> Iterator[ImageItem]:
     """Put parts of a Parquet file in its place."""
     for item in items:
         if PurePosixPath(item.place).suffix.lower() != TABLE:

@@ -25,7 +25,7 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.store import EmbeddingStore, text_key
 from promptboost.encoders.stream import STORED_AT_ONCE, ImageStream, view_keys
 from promptboost.scale.containers import Read, archive_images, fetched, table_images
-from promptboost.scale.items import Item, is_url
+from promptboost.scale.items import ImageItem, is_url
 from promptboost.scale.shards import read_list
 from promptboost.scale.storage import Storage
 from promptboost.scale.unit import Result
@@ -90,7 +90,7 @@ def _about(content: bytes) -> dict[str, Any]:
     return about
 
 
-def open_images(items: Iterable[Item], *, labelled: bool = False) -> Iterator[Read]:
+def open_images(items: Iterable[ImageItem], *, labelled: bool = False) -> Iterator[Read]:
     """Return the images of items in their order; bytes of files elsewhere come ahead of their turn."""
     waiting: deque[Read | Future[Read]] = deque()
     with ThreadPoolExecutor(_AHEAD) as threads:
@@ -105,13 +105,13 @@ def open_images(items: Iterable[Item], *, labelled: bool = False) -> Iterator[Re
         yield from _drained(waiting)
 
 
-def _contained(item: Item, labelled: bool) -> Iterator[Read]:
+def _contained(item: ImageItem, labelled: bool) -> Iterator[Read]:
     if item.rows is not None:
         return table_images(item.place, item.rows, name=item.name, labelled=labelled)
     return archive_images(item.place, name=item.name)
 
 
-def _image(item: Item, threads: ThreadPoolExecutor) -> "Read | Future[Read]":
+def _image(item: ImageItem, threads: ThreadPoolExecutor) -> "Read | Future[Read]":
     if item.problem:
         return BadImage(item.name, item.problem)
     image = LabelledImage(item.name, item.label, Path(item.place), item.split or None)
@@ -146,7 +146,7 @@ class ImageShardWorker:
         self._views, self._scale = 1 + views, (view_scale, 1.0)
         self._thumbnails, self._labelled = thumbnails, labelled
 
-    def do(self, order: dict[str, str]) -> Result:
+    def do(self, order: dict[str, Any]) -> Result:
         """Embed one shard; an image that cannot be used is noted in the result."""
         items = read_list(self._storage, order)
         try:
@@ -158,7 +158,7 @@ class ImageShardWorker:
         bad = sum(bool(image.problem) for image in shard.images)
         return Result(shard.to_bytes(), len(shard.images), {"bad": bad} if bad else {})
 
-    def _one_by_one(self, items: Sequence[Item], error: Exception) -> EmbeddedShard:
+    def _one_by_one(self, items: Sequence[ImageItem], error: Exception) -> EmbeddedShard:
         """Find the images that an encoder fails on; if it fails on all, the fault is not theirs."""
         parts: list[EmbeddedShard] = []
         sound = 0
@@ -241,7 +241,7 @@ class TextShardWorker:
         self._storage = Storage(out)
         self._encoder = Embedder.open(encoder, cache=False, progress=False, device=device)
 
-    def do(self, order: dict[str, str]) -> Result:
+    def do(self, order: dict[str, Any]) -> Result:
         """Embed one shard; a text that the encoder fails on is noted in the result."""
         texts = list(dict.fromkeys(read_list(self._storage, order)))
         problems: dict[int, str] = {}

@@ -6,7 +6,9 @@ not images: of a hundred million images it holds some two hundred thousand names
 """
 
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,14 +16,16 @@ import msgspec
 
 from promptboost.errors import RunError, count
 from promptboost.scale.engine import LocalEngine, Outcome, Placement, Share, run_units
-from promptboost.scale.items import Item
+from promptboost.scale.items import ImageItem
+from promptboost.scale.storage import Storage
 from promptboost.scale.unit import Job, WorkUnit, unit_name
 
 #: Images of a shard, and texts: some seconds of work, which is all that a killed worker loses.
 SHARD_IMAGES, SHARD_TEXTS = 512, 4096
 _LISTS = "lists"
+_WRITTEN_AT_ONCE = 16
 
-Listed = TypeVar("Listed", bound=Item | str)
+Listed = TypeVar("Listed", bound=ImageItem | str)
 
 
 def cut(items: Iterable[Listed], size: int) -> Iterator[list[Listed]]:
@@ -42,7 +46,7 @@ def cut(items: Iterable[Listed], size: int) -> Iterator[list[Listed]]:
     least, most = max(1, size // 4), 2 * size
     shard: list[Listed] = []
     for item in items:
-        if isinstance(item, Item) and item.holds_many:
+        if isinstance(item, ImageItem) and item.holds_many:
             if shard:
                 yield shard
                 shard = []
@@ -68,13 +72,15 @@ def _ends(name: str, size: int) -> bool:
     return (checksum * 0x9E3779B1 >> 16 & 0xFFFF) * size < 0x10000
 
 
-def read_list(job_storage: Any, order: dict[str, str]) -> list[Any]:
+def read_list(job_storage: Storage, order: dict[str, Any]) -> list[Any]:
     """Read what is in a shard: items of images, or texts."""
+    if "items" in order:
+        return msgspec.convert(order["items"], list[ImageItem])
     content = job_storage.read(f"{_LISTS}/{order['list']}")
     if order["of"] == "texts":
         texts: list[str] = msgspec.json.decode(content, type=list[str])
         return texts
-    return msgspec.json.decode(content, type=list[Item])
+    return msgspec.json.decode(content, type=list[ImageItem])
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,7 @@ class ShardPlace:
 
 
 @dataclass
-class Plan:
+class ShardPlan:
     """The shards of a job in their order; made by :meth:`of`.
 
     Attributes
@@ -151,20 +157,24 @@ class Plan:
         ending: str,
         share: Share | None = None,
         write: bool = True,
-    ) -> "Plan":
+    ) -> "ShardPlan":
         """Name shards by what they hold and by `facts`, and write the lists of those that are missing."""
         plan, done, storage = cls(job), job.done(), job.storage
         known = set(storage.names(_LISTS)) if write else set()
-        for number, shard in enumerate(shards):
-            if share is not None and number % share.of != share.number:
-                continue
-            content = msgspec.json.encode(list(shard))
-            listed = unit_name([content], ".json")
-            name = unit_name([of, *facts, listed], ending)
-            if write and name not in done and listed not in known:
-                storage.write(f"{_LISTS}/{listed}", content)
-            plan.units.append(WorkUnit(name, {"list": listed, "of": of}))
-            plan.sizes.append(_size(shard))
+        with _Writer(storage) as writer:
+            for number, shard in enumerate(shards):
+                if share is not None and number % share.of != share.number:
+                    continue
+                content = msgspec.json.encode(list(shard))
+                listed = unit_name([content], ".json")
+                name = unit_name([of, *facts, listed], ending)
+                order: dict[str, Any] = {"of": of, "list": listed}
+                if _holds_many(shard):
+                    order = {"of": of, "items": msgspec.to_builtins(shard)}
+                elif write and name not in done and listed not in known:
+                    writer.write(f"{_LISTS}/{listed}", content)
+                plan.units.append(WorkUnit(name, order))
+                plan.sizes.append(_size(shard))
         return plan
 
     @property
@@ -193,7 +203,7 @@ class Plan:
 
 
 def carry_out_plan(
-    plan: Plan, placement: Placement, bar: Callable[[int | None, int], Any], *, what: str
+    plan: ShardPlan, placement: Placement, bar: Callable[[int | None, int], Any], *, what: str
 ) -> Outcome:
     """Do what is missing of a plan, where it is to be done; raise if a shard could not be done.
 
@@ -224,8 +234,34 @@ def carry_out_plan(
     return outcome
 
 
+class _Writer:
+    """Writes small files several at a time: each takes as long as the storage takes to answer."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._threads = ThreadPoolExecutor(_WRITTEN_AT_ONCE)
+        self._waiting: deque[Future[None]] = deque()
+
+    def __enter__(self) -> "_Writer":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._threads.shutdown(cancel_futures=kind is not None)
+        while kind is None and self._waiting:
+            self._waiting.popleft().result()
+
+    def write(self, name: str, content: bytes) -> None:
+        if len(self._waiting) >= 4 * _WRITTEN_AT_ONCE:  # what waits is in memory
+            self._waiting.popleft().result()
+        self._waiting.append(self._threads.submit(self._storage.write, name, content))
+
+
+def _holds_many(shard: Sequence[Any]) -> bool:
+    return isinstance(shard[0], ImageItem) and shard[0].holds_many
+
+
 def _size(shard: Sequence[Any]) -> int:
-    if isinstance(shard[0], Item) and shard[0].holds_many:
+    if _holds_many(shard):
         rows = shard[0].rows
         return 0 if rows is None else rows[1] - rows[0]
     return len(shard)
