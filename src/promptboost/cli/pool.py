@@ -274,7 +274,12 @@ def show(
 @threads_option
 @speaks
 def embed(
-    out: Output, file: str, data: str | None, encoder: str | None, device: str | None, **options: Any
+    out: Output,
+    file: str,
+    data: str | None,
+    encoder: str | None,
+    device: str | None,
+    **options: Any,
 ) -> None:
     """Embed all that a fit reads of FILE ahead of time: sentences about classes, or a saved pool.
 
