@@ -1,5 +1,12 @@
+import os
+
 import pytest
 from hypothesis import settings
+
+# Tests that run side by side have a core each: threads that share cores wait for each other by spinning.
+# Before numpy is loaded, and for the processes that tests start as well.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The first call of a compiled function loads it; timing single examples says nothing here.
 settings.register_profile("house", deadline=None, print_blob=True, derandomize=True)

@@ -74,8 +74,11 @@ def test_show_tells_what_is_missing(capsys, tmp_path):
     answer = call(capsys, "paper", "show", "main", "--data", tmp_path, "-o", tmp_path / "out")
     assert answer.code == 0
     assert "weights are not here" in answer.out
-    assert "promptboost data check imagenet" in answer.out
-    assert "with --pools DIR" in answer.out
+    assert "promptboost data check NAME" in answer.out
+    assert "promptboost data check food101" in answer.out  # it has a folder of another name
+    assert answer.out.count("with --pools DIR") == 1  # the same of all
+    gone = call(capsys, "paper", "show", "main", "--data", tmp_path / "gone").out
+    assert gone.count("there is no folder") == 1
 
 
 def test_claims_say_what_is_not_enough(capsys, task):

@@ -1,4 +1,4 @@
-"""A pool too large for memory, embedded and read by the nodes of a real cluster: the text of one process."""
+"""A pool too large for memory, embedded and read by nodes of a real cluster: the text of one process."""
 
 import promptboost.training.pool_rows as pool_rows
 from promptboost.runs.fit import fit_run

@@ -147,8 +147,9 @@ def run(out: Output, name: str, **options: Any) -> None:
     if out.json:
         out.result({"entries": records}, "")
     if not any_line and sheet is not None:
-        reasons = sheet.measured.reason_lines()
-        raise RunError("nothing could be run: " + "; ".join(reasons or ["nothing was asked for"]))
+        first, *more = sheet.measured.reason_lines() or ["nothing was asked for"]
+        also = f"; {len(more)} more reasons are above" if more else ""
+        raise RunError(f"nothing could be run: {first}{also}")
 
 
 @paper.command(name="claims")
@@ -285,12 +286,11 @@ def _needs_text(needs: "Needs", plans: "list[PaperPlan]") -> str:
         ]
         for one in needs.encoders
     ]
-    reasons = [
-        text.removeprefix(f"{one.name}: ")
-        for one in needs.data
-        for text in (one.data, one.sentences)
-        if text
-    ]
+    # What is the same of several data sets is said once.
+    reasons: dict[str, list[str]] = {}
+    for one in needs.data:
+        for text in filter(None, (one.data, one.sentences)):
+            reasons.setdefault(text.replace(one.name, "NAME"), []).append(one.name)
     lines = [
         f"{title}",
         *([plans[0].at_hand] if plans[0].at_hand else []),
@@ -306,9 +306,16 @@ def _needs_text(needs: "Needs", plans: "list[PaperPlan]") -> str:
         table(["data set", "images", "classes", "images are", "sentences are"], data),
         "",
         table(["encoder", "images", "texts", "at most", "in the store", "time here"], encoders),
-        *(["", *(plain(text) for text in dict.fromkeys(reasons))] if reasons else []),
+        *([""] if reasons else []),
+        *(plain(_told_once(text, names)) for text, names in reasons.items()),
     ]
     return "\n".join(lines)
+
+
+def _told_once(text: str, names: list[str]) -> str:
+    """Return what is missing of some data sets; NAME stands for each of several."""
+    text = text.removeprefix("NAME: ")
+    return f"{', '.join(names)}: {text.replace('NAME', names[0]) if len(names) == 1 else text}"
 
 
 def _time(needs: "Needs") -> str:

@@ -52,6 +52,25 @@ def test_more_shots_help_where_they_do():
     assert verdicts(few)["More shots help"] == "not enough data"
 
 
+@pytest.mark.parametrize(
+    ("shift", "verdict"),
+    # Four differences with a mean of 2 points and a deviation of 1: 1.59 to either side.
+    [
+        (-0.3, "holds"),
+        (-0.5, "not enough data"),
+        (-3.5, "not enough data"),
+        (-3.7, "does not hold"),
+    ],
+)
+def test_an_interval_decides_at_zero(shift, verdict):
+    values = np.array([1.0, 1.5, 2.5, 3.0])
+    values = 2 + (values - 2) / values.std(ddof=1) + shift
+    found = judge("", "", {("a", i): [value / 100] for i, value in enumerate(values)})
+    assert (found.low + found.high) / 2 == pytest.approx(2 + shift)
+    assert found.high - found.low == pytest.approx(2 * 1.5912, abs=1e-3)
+    assert found.verdict == verdict
+
+
 def test_a_pair_shares_draw_and_encoders():
     ours = draws("tpb", 0.6)
     assert verdicts(ours + draws("proapo", 0.5))[_PEERS] == "holds"

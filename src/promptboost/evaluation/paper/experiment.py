@@ -369,6 +369,8 @@ def find_data(dataset: str, data: Path | None) -> str:
         return dataset
     if data is None:
         raise DataError(f"{dataset}: say where the data sets are, with --data DIR")
+    if not data.is_dir():
+        raise DataError(f"there is no folder {data}; say where the data sets are, with --data DIR")
     benchmark = BENCHMARKS.get(dataset)
     if benchmark is not None:
         from promptboost.data.benchmarks import survey_benchmark

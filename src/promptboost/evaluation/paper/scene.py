@@ -97,12 +97,18 @@ _WIDE, _LINE, _LETTERS, _MOST = 560, 16, 84, 4
 _RIGHT, _WRONG = "#0b6e69", "#c0392b"
 
 
-def draw_scene(picture: Mapping[str, Any]) -> str:
-    """Draw each round: the sentences of both classes, and its images, the wrong ones crossed out."""
+def draw_scene(picture: Mapping[str, Any], about: str = "") -> str:
+    """Draw each round: the sentences of both classes, and its images, the wrong ones crossed out.
+
+    `about` stands below the title.
+    """
     title = f"{' and '.join(picture['classes'])}: prompts, and the images they get wrong"
     parts: list[Markup] = [_text(16, 26, title, "title")]
     images: Sequence[Mapping[str, Any]] = picture["images"]
     y = 52.0
+    if about:
+        parts.append(_text(16, 46, about, "faint"))
+        y += 22
     for number, banks in enumerate(picture["rounds"]):
         top = y
         parts.append(_text(16, y, f"Round {number + 1}", "title"))

@@ -130,18 +130,28 @@ class Sheet:
         if self.measured.samples:
             names = ", ".join(sorted(self.measured.samples))
             notes.append(f"Not the paper's data: {names}.")
+        return notes + self._words()
+
+    def _words(self) -> list[str]:
+        """Return what the text of this table says of prompts: copies, examples, the paper's own."""
+        lines = self.measured.lines.values()
+        notes = []
         repeated = [
             line["repeated"]
-            for line in self.measured.lines.values()
+            for line in lines
             if line.get("repeated") is not None and "max_copies" not in line["method"]
         ]
         if self.plan.name == "duplication" and repeated:
             share = 100 * float(np.mean(repeated))
             notes.append(f"{share:.0f} % of the chosen prompts have several copies in a bank.")
-        examples = [line for line in self.measured.lines.values() if line.get("example")]
-        if self.plan.name == "pez-failure" and examples:
-            notes += [f"PEZ on {line['dataset']}: “{line['example']}”" for line in examples[:3]]
-        return notes
+        if self.plan.name == "pez-failure":
+            made = {line["dataset"]: line["example"] for line in lines if line.get("example")}
+            notes += [f"PEZ on {name}: “{text}”" for name, text in made.items()]
+        printed = [
+            f"{one.class_name}{f', round {one.round}' if one.round else ''}: “{one.text}”"
+            for one in self.plan.entry.prompts
+        ]
+        return [*notes, f"In the paper – {'; '.join(printed)}"] if printed else notes
 
     def markdown(self) -> str:
         """Write the table as a page."""
@@ -300,7 +310,7 @@ def write_sheet(sheet: Sheet, request: PaperRequest) -> list[Path]:
 
         for line in sheet.measured.lines.values():
             if line.get("picture"):
-                files["figure.svg"] = draw_scene(line["picture"])
+                files["figure.svg"] = draw_scene(line["picture"], sheet.plan.at_hand)
     elif sheet.plan.entry.kind == "figure" and (drawn := sheet.figure()):
         files["figure.svg"] = drawn
     folder.mkdir(parents=True, exist_ok=True)
