@@ -31,10 +31,11 @@ attack: .venv/dev.stamp
 docs: .venv/dev.stamp
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build/html
 
-# The figure of README, from a real run.
+# The figures: of README from a real run, of the results from the numbers beside them.
 figures: .venv/dev.stamp
 	$(BIN)/promptboost fit emoji -o docs/_build/run --shots 4 --overwrite
 	$(BIN)/python docs/figures/front.py docs/_build/run
+	$(BIN)/python docs/figures/charts.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
