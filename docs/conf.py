@@ -38,6 +38,8 @@ napoleon_use_rtype = False
 napoleon_use_ivar = True
 napoleon_preprocess_types = False
 
+toc_object_entries_show_parents = "hide"
+
 # A name of ours that is nowhere is a warning; those of others are not known here, as nothing is fetched.
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!promptboost\.).*"), ("py:mod", r"promptboost\..*")]

@@ -53,6 +53,20 @@ def test_files_in_contributing_are_there():
         assert (ROOT / name).is_file(), name
 
 
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_links_lead_somewhere(name):
+    """Those between pages of the site are followed by ``test_site``."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for place, section in re.findall(r"\]\((?!https?:)([^)#]+)(?:#([^)]+))?\)", text):
+        assert (ROOT / place).exists(), place
+        if section:
+            titles = re.findall(
+                r"^#+ (.+)$", (ROOT / place).read_text(encoding="utf-8"), re.MULTILINE
+            )
+            slugs = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert section in slugs, f"{place} has no section {section}"
+
+
 @needs_beside
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
 def test_what_is_beside_the_repository_is_whole(part):
