@@ -53,6 +53,20 @@ def test_files_in_contributing_are_there():
         assert (ROOT / name).is_file(), name
 
 
+def test_pages_with_accuracies_of_conse_encoders_say_that_they_are_not_clip():
+    silent = []
+    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        shown = re.search(r"\d\d\.\d %|\| \**\d\d\.\d", text)
+        if (
+            shown
+            and re.search("conse", text, re.IGNORECASE)
+            and not re.search(r"not\**\s+CLIP", text)
+        ):
+            silent.append(str(path.relative_to(ROOT)))
+    assert silent == []
+
+
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
 def test_links_lead_somewhere(name):
     """Those between pages of the site are followed by ``test_site``."""
