@@ -5,9 +5,16 @@ from typing import Any
 
 import click
 
-from promptboost.cli.options import config_options, device_option, threads_option
+from promptboost.cli.options import (
+    config_options,
+    default_encoder,
+    device_option,
+    encoder_option,
+    image_sources,
+    threads_option,
+)
 from promptboost.cli.output import UNUSABLE, Output, echo, plain, speaks, table
-from promptboost.config import DEFAULT_ENCODER, FitConfig
+from promptboost.config import FitConfig
 
 _MARKS = {True: "ok     ", None: "absent ", False: "FAULT  "}
 
@@ -40,7 +47,7 @@ def models(out: Output) -> None:
 
 
 @click.command(name="embed")
-@click.argument("data", required=False)
+@click.argument("data", required=False, shell_complete=image_sources)
 @click.option(
     "--texts",
     type=click.Path(),
@@ -48,7 +55,7 @@ def models(out: Output) -> None:
     help="Embed texts as well, or alone: a .txt file with one text a line, or what fit --prompts reads; "
     "of that all that a fit embeds, for the classes of DATA or else of the file.",
 )
-@click.option("--encoder", default=DEFAULT_ENCODER, show_default=True)
+@encoder_option("Model to embed with.")
 @config_options(("templates", "concatenate"))
 @click.option(
     "--views",
@@ -64,7 +71,7 @@ def embed(
     out: Output,
     data: str | None,
     texts: str | None,
-    encoder: str,
+    encoder: str | None,
     views: int,
     device: str | None,
     **words: Any,
@@ -78,7 +85,7 @@ def embed(
     asked = {name: value for name, value in words.items() if value is not None}
     record = embed_data(
         data,
-        encoder,
+        encoder or default_encoder(out),
         texts=texts,
         settings=FitConfig().merged(asked),
         views=views,
@@ -124,9 +131,9 @@ def cache(out: Output, action: str, verify: bool, fingerprint: str | None) -> in
 
 
 @click.command(name="doctor")
-@click.option("--encoder", default=DEFAULT_ENCODER, show_default=True, help="Encoder to try.")
+@encoder_option("Encoder to try.")
 @speaks
-def doctor(out: Output, encoder: str) -> int:
+def doctor(out: Output, encoder: str | None) -> int:
     """Look at what is installed, on which device, whether an encoder loads, and the store.
 
     The exit code is 2 if there is a fault.
@@ -134,7 +141,7 @@ def doctor(out: Output, encoder: str) -> int:
     from promptboost.runs.doctor import examine
 
     diagnoses = []
-    for one in examine(encoder):
+    for one in examine(encoder or default_encoder(out)):
         diagnoses.append(one)
         if not out.json:
             echo(f"{_MARKS[one.ok]} {one.name}: {plain(one.detail)}")

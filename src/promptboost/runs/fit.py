@@ -27,6 +27,7 @@ from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
 from promptboost.pool import PromptPool
+from promptboost.progress import progress_bar, waiting
 from promptboost.runs.explain import shown_explanations, write_explanations
 from promptboost.runs.learned import (
     Learned,
@@ -155,11 +156,12 @@ def _fit(
                 task, pool, settings, embedder, run.path / POOL_ROWS, further, engine
             )
             learned = _learn(run, task, embeddings, settings, embedder, say, tracking)
-        results = msgspec.structs.replace(
-            measure(task, embeddings, learned, settings, embedder, inspection),
-            timing=timing([embedder, *further], learned, start),
-        )
-        write_run(run, task, embeddings, learned, results, embedder, request.finish)
+        with waiting("measuring", shown=request.progress):
+            results = msgspec.structs.replace(
+                measure(task, embeddings, learned, settings, embedder, inspection),
+                timing=timing([embedder, *further], learned, start),
+            )
+            write_run(run, task, embeddings, learned, results, embedder, request.finish)
     except BaseException:
         tracking.fail()
         raise
@@ -213,18 +215,14 @@ def _learn(
     tracking: Tracking,
 ) -> Learned:
     """Boost, keeping the rounds so far in a file; the file alone is enough to go on."""
-    from tqdm import tqdm
-
-    hidden = None if embedder.progress else True
     # One round has nothing to count: the words alone say what is going on.
     one = settings.rounds == 1
-    with tqdm(
-        total=settings.rounds,
-        desc="composing" if one else "boosting",
-        unit=" rounds",
-        bar_format="{desc} …" if one else None,
-        disable=hidden,
-        leave=False,
+    with progress_bar(
+        settings.rounds,
+        "composing" if one else "boosting",
+        "rounds",
+        shown=embedder.progress,
+        form="{desc} …" if one else None,
     ) as bar:
 
         def keep(so_far: PromptEnsemble) -> None:
