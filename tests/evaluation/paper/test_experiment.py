@@ -19,12 +19,12 @@ from promptboost.evaluation.paper.experiment import (
     CELLS,
     KEY,
     Laboratory,
-    code_of,
     find_data,
     find_sentences,
 )
 from promptboost.evaluation.paper.plans import PLANS, find_plan
 from promptboost.evaluation.paper.sheet import make_sheet, write_sheet
+from promptboost.evaluation.paper.source_code import bare_code, code_of
 from promptboost.methods import make_method
 from promptboost.pool import build_pool, save_pool
 from tests.data.benchmarks.benchmark_tools import tiny, write_tree
@@ -73,7 +73,7 @@ def test_what_is_learnt_by_gradients_is_carried_as_text_or_emulated(task):
     sheet = ran(request, "transfer-vit-l")
     assert not sheet.measured.reasons
     found = {one.slot.row[1]: one for one in sheet.numbers}
-    assert {*found} == {"ZS-CLIP", "CoOp+EFT", "PEZ"}
+    assert {*found} == {"Zero-shot", "CoOp+EFT", "PEZ"}
     assert all(one.mean is not None for one in found.values())
     (prompt,) = {line["example"] for line in sheet.measured.lines.values() if line.get("example")}
     assert prompt.endswith("ember.")
@@ -169,6 +169,16 @@ def test_changed_code_reruns_its_method_alone(task, monkeypatch):
     monkeypatch.setattr(experiment, "code_of", other)
     changed = ran(request, "pez-failure").measured
     assert changed.done == sum("tpb" in key[1] for key in changed.lines)
+
+
+def test_words_about_the_code_are_no_change_of_it():
+    code = '"""A file."""\n\nNAME = "# kept"\n\n\ndef twice(x):\n    """Return 2 x."""\n    return 2 * x\n'
+    other = (
+        '"""A file, in\ntwo lines."""\nNAME = "# kept"\n# Why.\ndef twice(x):\n    return 2 * x\n'
+    )
+    assert bare_code(code) == bare_code(other) == 'NAME = "# kept"\ndef twice(x):\n    return 2 * x'
+    assert bare_code(code.replace("2 * x", "3 * x")) != bare_code(code)
+    assert bare_code(code.replace("# kept", "# other")) != bare_code(code)
 
 
 def test_it_goes_on_where_it_was_stopped(task, monkeypatch):

@@ -155,6 +155,7 @@ def test_other_encoders_are_never_compared():
         assert sheet.compared == []
         assert "With conse:lite0 → conse:lite2 instead of the paper's encoders." in sheet.markdown()
         assert "(paper" not in sheet.markdown()
+        assert "ZS-CLIP" not in sheet.markdown()
 
 
 def test_narrowed_the_rest_is_still_the_papers():
@@ -196,6 +197,20 @@ def test_a_figure_draws_ours_and_the_papers():
     assert "TPB, the paper" in drawn
     at_hand = chosen(plan, PaperChoice(encoder="fake:8-0", transfers=("fake:8-1",)))
     assert ", the paper" not in make_sheet(at_hand, measured(at_hand, lambda *_: 0.7)).figure()
+
+
+def test_a_figure_says_where_it_is_from_and_what_is_not_whole():
+    plan = chosen(find_plan("view-factor"), PaperChoice(datasets=("dtd", "eurosat"), encoder="a:b"))
+    whole = measured(plan, lambda *_: 0.7).lines
+    lost = {cell for cell in whole if cell[0] == "dtd" and "views_per_round=1" in cell[1]}
+    lines = {cell: line for cell, line in whole.items() if cell not in lost}
+    drawn = make_sheet(plan, PlanResults(lines, dict.fromkeys(lost, "gone"))).figure()
+    assert "Mean of dtd, eurosat." in drawn
+    assert "With a:b instead of the paper" in drawn
+    assert "a=1 [3 of 6]<" in drawn
+    assert "a=2<" in drawn
+    alone = chosen(find_plan("view-rounds"), PaperChoice())
+    assert "On stanford_cars." in make_sheet(alone, measured(alone, lambda *_: 0.7)).figure()
 
 
 def test_names_of_strangers_are_no_marks():

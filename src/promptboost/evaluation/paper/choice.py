@@ -161,12 +161,14 @@ def _with_encoders(slot: Slot, plan: PaperPlan, choice: PaperChoice) -> list[Slo
         return [replace(slot, changed=(*slot.changed, "other encoders"))]
     else:
         return [slot]
+    words[TITLES["zero-shot"]] = "Zero-shot"  # they need not be CLIP
     return [
         replace(
             slot,
             target=(name := "+".join(group)),
             encoders=group,
             row=tuple(words.get(word, word).replace("{}", name) for word in slot.row),
+            column=words.get(slot.column, slot.column),
             changed=(*slot.changed, "other encoders"),
         )
         for group in groups

@@ -173,7 +173,9 @@ def _claims(cells: Evidence) -> Iterator[Judgement]:
     yield _all_of(
         "What is gained survives transfer",
         [
-            judge("", "TPB carried less ZS-CLIP", cells.against("tpb", "zero-shot", carried=True)),
+            judge(
+                "", "TPB carried less zero-shot", cells.against("tpb", "zero-shot", carried=True)
+            ),
             judge(
                 "",
                 "TPB carried, at the most shots less at the fewest",
@@ -215,7 +217,7 @@ def _claims(cells: Evidence) -> Iterator[Judgement]:
     yield judge("Copies help", "TPB with copies less TPB without", copies)
     yield judge(
         "PEZ fails after transfer",
-        "ZS-CLIP less PEZ carried",
+        "zero-shot less PEZ carried",
         _turned(cells.against("pez", "zero-shot", carried=True)),
     )
     yield _brittle(cells)
@@ -230,7 +232,7 @@ def _brittle(cells: Evidence) -> Judgement:
     found = [
         judge(
             "",
-            f"ZS-CLIP less {TITLES[f'{method}+eft']} on {on}",
+            f"zero-shot less {TITLES[f'{method}+eft']} on {on}",
             _turned(cells.against(method, "zero-shot", carried=True, on=on)),
         )
         for method in ("coop", "promptsrc")

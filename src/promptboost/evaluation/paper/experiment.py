@@ -7,18 +7,15 @@ seed. What has changed is measured again, and nothing else.
 
 import errno
 import hashlib
-import inspect
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from promptboost import __version__
 from promptboost.config import FitConfig
 from promptboost.data.benchmarks.registry import BENCHMARKS, find_benchmark
 from promptboost.encoders import Encoder, load_encoder
@@ -36,9 +33,10 @@ from promptboost.evaluation.compare import Cell, carried, figures
 from promptboost.evaluation.measures import Count, Positive, Share
 from promptboost.evaluation.paper.choice import PaperChoice
 from promptboost.evaluation.paper.plans import PaperPlan
+from promptboost.evaluation.paper.source_code import code_of
 from promptboost.evaluation.world import Draw, World
 from promptboost.folders import is_ours
-from promptboost.methods import Fitted, Group, Method, load_fitted, make_method, save_fitted
+from promptboost.methods import Fitted, Method, load_fitted, make_method, save_fitted
 
 if TYPE_CHECKING:
     from promptboost.encoders.store import EmbeddingStore
@@ -416,24 +414,6 @@ def two_classes(data: Any, pair: tuple[str, str]) -> Any:
     names = tuple(spelled[name] for name in pair if name in spelled)
     names = names if len(names) == 2 else tuple(data.class_names[:2])
     return Dataset(tuple(image for image in data.images if image.label in names), names)
-
-
-@cache
-def code_of(method: type[Method]) -> str:
-    """Return the version and a digest of the code that a method's results come from."""
-    package = Path(__file__).parents[2]
-    # What all methods share is the version's.
-    shared = {"abc", "builtins", "promptboost.methods.base", "promptboost.config"}
-    kinds = [kind for kind in method.__mro__ if kind.__module__ not in shared]
-    files = {Path(inspect.getsourcefile(kind) or "") for kind in kinds}
-    if method.group is Group.BOOSTING:
-        files |= {
-            path for room in ("boosting", "training") for path in package.glob(f"{room}/**/*.py")
-        }
-    whole = hashlib.blake2b(digest_size=4)
-    for path in sorted(files):
-        whole.update(path.read_bytes())
-    return f"{__version__}+{whole.hexdigest()}"
 
 
 def _opened(name: str, device: str | None) -> Encoder:

@@ -102,7 +102,8 @@ def draw_scene(picture: Mapping[str, Any], about: str = "") -> str:
 
     `about` stands below the title.
     """
-    title = f"{' and '.join(picture['classes'])}: prompts, and the images they get wrong"
+    names = " and ".join(picture["classes"])
+    title = f"{names}: prompts of each round, and the images, crossed out where it is wrong"
     parts: list[Markup] = [_text(16, 26, title, "title")]
     images: Sequence[Mapping[str, Any]] = picture["images"]
     y = 52.0

@@ -189,15 +189,17 @@ class Sheet:
             title, name = (row[0], row[1]) if len(row) > 1 else (self.plan.source, row[0])
             points = {int(c): one for c, one in found.items() if one.mean is not None}
             panels.setdefault(title, [])
+            lacking = next((one for one in points.values() if one.cells < one.of), None)
+            if lacking is not None:  # such a line lies elsewhere for other reasons, too
+                name = f"{name} [{lacking.cells} of {lacking.of}]"
             if points:
                 panels[title].append(_curve(name, points))
             theirs = {k: one for k, one in points.items() if one.difference is not None}
             if theirs:
                 panels[title].append(_curve(name, theirs, theirs=True))
         drawn = [(title, curves) for title, curves in panels.items() if curves]
-        datasets = (
-            f"Mean of {', '.join(self.plan.datasets)}." if len(self.plan.datasets) > 1 else ""
-        )
+        several = "Mean of " if len(self.plan.datasets) > 1 else "On "
+        datasets = f"{several}{', '.join(self.plan.datasets)}."
         heading = [self.plan.entry.title]
         heading += [line for text in (self.plan.at_hand, datasets) for line in wrap(text, _LINE)]
         return accuracy_figure(drawn, shots, self.plan.axis, heading) if drawn else ""
