@@ -14,7 +14,7 @@ from promptboost.cli.options import (
     image_sources,
 )
 from promptboost.cli.output import Interrupted, Output, percent, plain, sparkline, speaks, table
-from promptboost.config import PRESETS, FitConfig, read_config
+from promptboost.config import PRESETS, FitConfig, read_config, read_scale
 from promptboost.errors import command_name
 
 if TYPE_CHECKING:
@@ -108,6 +108,10 @@ def fit(
             check_trusted(name, allow_download=allow_download)
     if "encoder" not in asked and before is None:
         settings = settings.merged({"encoder": default_encoder(out)})
+    # What is typed wins; the default of --on is not typed.
+    scale = {"on": on, **(read_scale(config) if config else {})}
+    scale |= {} if on == "local" else {"on": on}
+    scale |= {n: v for n, v in (("workers", workers), ("cores", cores)) if v is not None}
     finish = (write_report, write_card)
     request = FitRequest(
         data,
@@ -120,7 +124,7 @@ def fit(
         device,
         finish=finish,
         trackers=make_trackers(track),
-        placement=Placement(on, workers, cores),
+        placement=Placement(**scale),
     )
     try:
         results = fit_run(request, out.note)

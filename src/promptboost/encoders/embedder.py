@@ -210,7 +210,7 @@ class Embedder:
         self.store = None
         warnings.warn(f"{error} Going on without the embedding store", StoreWarning, stacklevel=3)
 
-    def bar(self, total: int, what: str, unit: str, leave: bool = True) -> Any:
+    def bar(self, total: int | None, what: str, unit: str, leave: bool = True) -> Any:
         """Return a progress bar, which is shown if progress is wanted and somebody can see it."""
         return progress_bar(total, what, unit, shown=self.progress, leave=leave)
 
