@@ -2,6 +2,7 @@
 
     python -m benchmarks.search                       the three sizes as a table
     python -m benchmarks.search --size pets --json    one size as one JSON object
+    python -m benchmarks.search --size imagenet --only fit --json    the whole default fit alone
     python -m benchmarks.search --size emoji          real embeddings (extra "offline")
     python -m benchmarks.search --slopes              cost against n, K and P
     python -m benchmarks.search --predict             a linear head against a zero-shot product
@@ -20,14 +21,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks import plain
-from benchmarks.gradient import measure_gradient
+from benchmarks.gradient import measure_fit, measure_gradient
 from benchmarks.task import Size, Task, Visit, make_task
+from promptboost.boosting import GridPool
 from promptboost.boosting.composition import pick_template, template_hits
 from promptboost.boosting.greedy.search import PromptSearch
 
 SIZES = {
     "pets": Size("pets", 37, 12_000, 2.4),
     "caltech": Size("caltech", 100, 12_000, 2.2),
+    "middle": Size("middle", 300, 1_000, 2.0),
     "imagenet": Size("imagenet", 1000, 1_000, 2.0),
     "emoji": Size("emoji", 20, 0, 0.0, dim=384),
 }
@@ -77,8 +80,8 @@ def insert(search: PromptSearch, classes: int) -> tuple[list[Visit], int, int]:
     return visits, cycles, updates
 
 
-def measure(size: Size, check: int = 6) -> dict[str, object]:
-    """Measure one size."""
+def prepare(size: Size) -> tuple[Task, dict[str, Any]]:
+    """Make the task of a size, and time the dense product that all is compared with."""
     if size.name == "emoji":
         from benchmarks.real import make_emoji_task
 
@@ -86,50 +89,94 @@ def measure(size: Size, check: int = 6) -> dict[str, object]:
     else:
         task = make_task(size)
     warm_up()
-    dense = dense_product_seconds(task)
-    # Meaningful with one thread of BLAS (OMP_NUM_THREADS=1): two that wait for each other spin.
-    dense_cpu = dense_product_seconds(task, 10**11, time.process_time)
-    start = time.perf_counter()
-    hits = template_hits(task.X, task.y, task.templates)
-    template = pick_template(hits, task.weights, np.random.default_rng(0))
-    template_s = time.perf_counter() - start
-    first = np.ascontiguousarray(task.templates[:, template])
+    return task, {
+        "size": asdict(size),
+        "rows": len(task.X),
+        "dense_product_s": dense_product_seconds(task),
+        # Meaningful with one thread of BLAS (OMP_NUM_THREADS=1): two that wait for each other spin.
+        "dense_product_cpu_s": dense_product_seconds(task, 10**11, time.process_time),
+    }
 
-    def run() -> tuple[PromptSearch, list[Visit], int, int]:
-        search = PromptSearch(task.X, task.y, task.weights, task.prompts, first)
-        return search, *insert(search, size.classes)
 
+def over_dense(found: dict[str, Any], part: str) -> dict[str, Any]:
+    """Return what was measured, with a part of it as a share of the dense product."""
+    return {
+        **found,
+        f"{part}_over_dense": found[f"{part}_s"] / found["dense_product_s"],
+        f"{part}_cpu_over_dense_cpu": found[f"{part}_cpu_s"] / found["dense_product_cpu_s"],
+    }
+
+
+def measure_only_fit(size: Size) -> dict[str, Any]:
+    """Measure the whole default fit of one size, and the dense product; nothing else."""
+    task, found = prepare(size)
+    tiny = make_task(Size("tiny", 20, 300, 2.0))
+    measure_fit(tiny, GridPool(tiny.templates, tuple(tiny.prompts)))  # loads what is compiled
+    fit = measure_fit(task, GridPool(task.templates, tuple(task.prompts)), greedy=False)
+    return over_dense({**found, **fit}, "fit")
+
+
+class Round:
+    """The greedy composer on a task: its template, then prompts by the search."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        start = time.perf_counter()
+        self.hits = template_hits(task.X, task.y, task.templates)
+        self.template = pick_template(self.hits, task.weights, np.random.default_rng(0))
+        self.template_s = time.perf_counter() - start
+        self.first = np.ascontiguousarray(task.templates[:, self.template])
+
+    def run(self) -> tuple[PromptSearch, list[Visit], int, int]:
+        """Do it once."""
+        task = self.task
+        search = PromptSearch(task.X, task.y, task.weights, task.prompts, self.first)
+        return search, *insert(search, len(task.prompts))
+
+
+def measure_round(
+    task: Task, found: dict[str, Any], check: int = 6
+) -> tuple[Round, dict[str, Any]]:
+    """Measure one greedy round beside the dense product; look at some visits by the plain search."""
+    once = Round(task)
     start, start_cpu = time.perf_counter(), time.process_time()
-    search, visits, cycles, updates = run()
+    search, visits, cycles, updates = once.run()
     insertion = time.perf_counter() - start
     insertion_cpu = time.process_time() - start_cpu
     total = int(task.weights.sum())
-    plain_s, same = plain.compare(task, first, visits, cycles, check)
-    gradient = measure_gradient(task, hits, search.error / total)
-    return {
-        **gradient,
-        "fit_over_dense": gradient["fit_s"] / dense,
-        "fit_cpu_over_dense_cpu": gradient["fit_cpu_s"] / dense_cpu,
-        "size": asdict(size),
-        "rows": len(task.X),
-        "error_before": float((task.weights[~hits[:, template]]).sum() / total),
-        "error_after": search.error / total,
-        "dense_product_s": dense,
-        "dense_product_cpu_s": dense_cpu,
-        "plain_search_s": plain_s,
-        "template_s": template_s,
-        "insertion_s": insertion,
-        "insertion_over_dense": insertion / dense,
-        "insertion_cpu_s": insertion_cpu,
-        "insertion_cpu_over_dense_cpu": insertion_cpu / dense_cpu,
-        "plain_over_insertion": plain_s / insertion,
-        "multiplications_share": search.effort.products
-        / (len(task.X) * sum(map(len, task.prompts))),
-        "peak_extra_bytes": peak_bytes(run),
-        "cycles": cycles,
-        "updates": updates,
-        "same_selections": same,
-    }
+    plain_s, same = plain.compare(task, once.first, visits, cycles, check)
+    return once, over_dense(
+        {
+            **found,
+            "error_before": float((task.weights[~once.hits[:, once.template]]).sum() / total),
+            "error_after": search.error / total,
+            "plain_search_s": plain_s,
+            "template_s": once.template_s,
+            "insertion_s": insertion,
+            "insertion_cpu_s": insertion_cpu,
+            "plain_over_insertion": plain_s / insertion,
+            "multiplications_share": search.effort.products
+            / (len(task.X) * sum(map(len, task.prompts))),
+            "cycles": cycles,
+            "updates": updates,
+            "same_selections": same,
+        },
+        "insertion",
+    )
+
+
+def measure(size: Size) -> dict[str, Any]:
+    """Measure all of one size."""
+    once, found = measure_round(*prepare(size))
+    gradient = measure_gradient(once.task, once.hits, found["error_after"])
+    return {**over_dense({**found, **gradient}, "fit"), "peak_extra_bytes": peak_bytes(once.run)}
+
+
+MEASURED: dict[str | None, Callable[[Size], dict[str, Any]]] = {
+    None: measure,
+    "fit": measure_only_fit,
+    "round": lambda size: measure_round(*prepare(size))[1],
+}
 
 
 def warm_up() -> None:
@@ -276,6 +323,7 @@ def _print_columns(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--size", choices=SIZES, action="append")
+    parser.add_argument("--only", choices=["fit", "round"], help="part of it; as JSON")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--slopes", action="store_true")
     parser.add_argument("--predict", action="store_true")
@@ -286,8 +334,9 @@ def main() -> None:
     elif options.predict:
         result = measure_prediction()
     else:
-        results = [measure(SIZES[name]) for name in options.size or list(SIZES)[:3]]
-        if not options.json:
+        names = options.size or ["pets", "caltech", "imagenet"]
+        results = [MEASURED[options.only](SIZES[name]) for name in names]
+        if not (options.json or options.only):
             print_table(results)
             return
         result = results[0] if len(results) == 1 else results

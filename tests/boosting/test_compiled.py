@@ -101,10 +101,30 @@ def test_an_error_in_a_thread_is_raised(threads):
     threads(2)
 
     def work(part):
-        raise ValueError(f"part {part.start}")
+        if part.start == 2:
+            raise ValueError("part 2")
 
-    with pytest.raises(ValueError, match="part 0"):
+    with pytest.raises(ValueError, match="part 2"):
         in_threads(work, 4, 1, chunk=1)
+    in_threads(lambda part: None, 4, 1, chunk=1)  # and the threads are there again
+
+
+def test_a_thread_that_has_not_begun_is_not_waited_for(threads):
+    threads(2)
+    held, entered = threading.Event(), threading.Event()
+
+    def hold():
+        entered.set()
+        held.wait(60)
+
+    in_threads(lambda part: None, 2, 1, chunk=1)  # the helper is there
+    blocked = compiled._threads.helpers(1).submit(hold)
+    entered.wait(60)
+    seen = []
+    in_threads(lambda part: seen.append(part.start), 4, 1, chunk=1)
+    assert not blocked.done()
+    held.set()
+    assert seen == [0, 1, 2, 3]
 
 
 def test_there_is_at_least_one_thread():

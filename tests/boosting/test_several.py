@@ -127,10 +127,12 @@ def test_the_search_chooses_what_the_plain_one_does(seed, encoders, max_copies, 
     assert found == compose_plain(banks, **options)
 
 
-def test_the_search_on_many_rows(monkeypatch):
+@pytest.mark.parametrize("cached", [0, 2**25], ids=["guesses", "no guesses"])
+def test_the_search_on_many_rows(monkeypatch, cached):
     """More rows than a tile, a block, or those whose products are kept."""
     from promptboost.boosting.greedy import search
 
+    monkeypatch.setattr(search, "CACHED_BYTES", cached)
     monkeypatch.setattr(search, "RISKY_ROWS", 16)
     rng = np.random.default_rng(3)
     tasks = [

@@ -264,9 +264,11 @@ class _ViewDraws:
 
     def rows(self, round_index: int) -> GridRows:
         """Return the rows of one round."""
-        views = self._views_of(round_index)
-        rows = self._bank()[np.arange(len(views))[:, None], views]
-        return stacked(rows.reshape(views.size, -1), self._encoders)
+        rows = self._bank()
+        if not self.always_the_same:
+            views = self._views_of(round_index)
+            rows = rows[np.arange(len(views))[:, None], views]
+        return stacked(rows.reshape(-1, rows.shape[2]), self._encoders)
 
     def draw(
         self, round_index: int

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -211,13 +211,21 @@ WORTH_A_THREAD = 20_000_000
 
 
 class _Threads:
-    """The threads of this process that wait for work."""
+    """The threads of this process that wait for work, beside the one that has it."""
 
     def __init__(self) -> None:
         self.count = 0
         self.workers: ThreadPoolExecutor | None = None
         self.lock = threading.Lock()
         self.here = threading.local()
+
+    def helpers(self, number: int) -> ThreadPoolExecutor:
+        """Return so many threads."""
+        with self.lock:
+            if self.workers is None or self.count != number:
+                self.workers = ThreadPoolExecutor(number)
+                self.count = number
+            return self.workers
 
 
 _threads = _Threads()
@@ -228,7 +236,9 @@ def in_threads(
 ) -> None:
     """Run ``work(slice)`` over ``range(count)``, in several threads if that is worth it.
 
-    Work that is already in one of the threads is done there.
+    Each thread takes the next part when it is done with one; the caller's is one of them. One that has not
+    begun when nothing is left is not waited for, as where other processes hold the cores. Work that is
+    already in one of the threads is done there.
     """
     alone = multiplications < WORTH_A_THREAD or getattr(_threads.here, "busy", False)
     number = 1 if alone else thread_count()
@@ -238,17 +248,27 @@ def in_threads(
         for part in slices:
             work(part)
         return
-    with _threads.lock:
-        if _threads.workers is None or _threads.count != number:
-            _threads.workers = ThreadPoolExecutor(number, initializer=_mark_busy)
-            _threads.count = number
-        workers = _threads.workers
-    for _ in workers.map(work, slices):
-        pass
+    left = iter(slices)
 
+    def take() -> None:
+        _threads.here.busy = True
+        try:
+            for part in left:
+                work(part)
+        finally:
+            _threads.here.busy = False
 
-def _mark_busy() -> None:
-    _threads.here.busy = True
+    helpers = _threads.helpers(number - 1)
+    asked = [helpers.submit(take) for _ in range(min(number, len(slices)) - 1)]
+    try:
+        take()
+    finally:
+        for _ in left:  # after an error nobody should go on
+            pass
+        begun = [helper for helper in asked if not helper.cancel()]
+        wait(begun)
+    for helper in begun:
+        helper.result()
 
 
 @compiled_any_order

@@ -67,7 +67,9 @@ def to_grid(rows: ArrayLike, *, name: str = "rows") -> GridRows:
 
 def from_grid(rows: GridRows) -> NDArray[np.float32]:
     """Return rows on the grid as floats again."""
-    return np.asarray(rows.astype(np.float32) * np.float32(1 / ROW_UNIT))
+    values = rows.astype(np.float32)
+    values *= np.float32(1 / ROW_UNIT)  # in place: there may be many
+    return values
 
 
 def side_by_side(rows: Sequence[ArrayLike], *, name: str = "rows") -> GridRows:

@@ -184,15 +184,20 @@ def fit_residual(
     aside = fold == fold.max() if X.size * len(text) > _MANY else fold >= 0
     scores, logits = np.zeros((2, len(y), len(text)), dtype=X.dtype)
     rows = X.mean(axis=1, keepdims=True) if len(y) * X.shape[1] > _MOST_ROWS else X
-    for part in np.unique(fold[aside]):
-        kept, out = fold != part, fold == part
-        words_of_part = texts[part] * X.dtype.type(scale)
-        fewer = _Problem(rows[kept], y[kept], counted[kept], words_of_part, problem.metric)
-        # Neither begun at what was learnt from all images nor measured with their curvature: both would
-        # still know those set aside, as few steps are taken.
-        rest = fewer.solve(rate, tolerance=0.05)
-        scores[out] = X[out, 0] @ texts[part].T
-        logits[out] = X[out, 0] @ (fewer.text + rest).T
+    parts = np.unique(fold[aside])
+
+    def judge(some: slice) -> None:
+        for part in parts[some]:
+            kept, out = fold != part, fold == part
+            words_of_part = texts[part] * X.dtype.type(scale)
+            fewer = _Problem(rows[kept], y[kept], counted[kept], words_of_part, problem.metric)
+            # Neither begun at what was learnt from all images nor measured with their curvature: both
+            # would still know those set aside, as few steps are taken.
+            rest = fewer.solve(rate, tolerance=0.05)
+            scores[out] = X[out, 0] @ texts[part].T
+            logits[out] = X[out, 0] @ (fewer.text + rest).T
+
+    in_threads(judge, len(parts), rows.size * len(text), chunk=1)
     scores, logits, y, counted = scores[aside], logits[aside], y[aside], counted[aside]
     alone, loud, losses = _mixed(scores, logits, y, counted)
     if not loud:
@@ -266,7 +271,9 @@ def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNES
     """
     n, views, dim = embeddings.shape
     rows = embeddings.reshape(-1, dim)
-    total = float(rows.var(axis=0, dtype=np.float64).sum()) or 1.0
+    mean = rows.mean(axis=0, dtype=np.float64)
+    blocks = (rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS))
+    total = sum(float(np.square(block - mean).sum()) for block in blocks) / len(rows) or 1.0
     centres, known = embeddings.mean(axis=1, keepdims=True), n * (views - 1)
     if views == 1:
         sums = np.zeros((labels.max() + 1, dim), dtype=rows.dtype)

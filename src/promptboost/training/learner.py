@@ -29,7 +29,7 @@ from promptboost.model.schema import Scalar
 from promptboost.training.pool_rows import PoolTexts
 from promptboost.training.record import FitRecord, recorded_settings
 
-Scores = NDArray[np.float64]
+Scores = NDArray[np.floating]
 OnFolds = Callable[[FoldTexts], object]
 
 # Steps of a twentieth: the log loss hardly changes within one.
@@ -104,7 +104,8 @@ def calibrated_logit_scale(
         held_out = scores_of_halves(shots, pool, settings)
     scores = held_out[parts_of(len(held_out), pool.encoders)[encoder]]
     judged = np.isfinite(scores).all(axis=1)  # the others were never set aside
-    scores, labels, n = scores[judged], shots.labels[judged], int(judged.sum())
+    scores, labels = scores[judged].astype(np.float64), shots.labels[judged]
+    n = len(labels)
 
     def loss(scale: float) -> float:
         logits = scale * scores

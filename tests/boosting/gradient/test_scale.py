@@ -179,8 +179,8 @@ def test_same_input_same_choice_and_the_open_scale_plays_no_part():
 )
 def test_factors_far_from_the_best_are_left_out(means, tried):
     known: dict[float, np.ndarray] = {}
-    while (factor := scale_module._next(known, FACTORS)) is not None:
-        known[factor] = np.array([means[factor]])
+    while due := scale_module._due(known, FACTORS):
+        known |= {factor: np.array([means[factor]]) for factor in due}
     assert list(known) == tried
 
 

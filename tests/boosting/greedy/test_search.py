@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from promptboost.boosting import compiled
 from promptboost.boosting.greedy import search as search_module
 from promptboost.boosting.greedy.search import PromptSearch
 from promptboost.boosting.grid import MAX_BANK_SIZE, to_grid, weights_to_grid
@@ -102,8 +103,12 @@ def test_closed_form_agrees_with_trying_every_number_of_copies():
     assert steps > 50
 
 
-@pytest.mark.parametrize("uniform", [True, False])
-def test_a_whole_realistic_round(uniform):
+@pytest.mark.parametrize(("uniform", "guesses"), [(True, 0), (False, 0), (True, 4), (False, 30)])
+def test_a_whole_realistic_round(uniform, guesses, monkeypatch):
+    if guesses:
+        monkeypatch.setattr(search_module, "CACHED_BYTES", 0)
+        monkeypatch.setattr(search_module, "GUESSES", guesses)
+        monkeypatch.setattr(compiled, "WORTH_A_THREAD", 0)
     task = clip_like(12, 8, views=4, prompts=150, dim=64, confusion=2.8, seed=3)
     n = len(task.labels) * 4
     X = to_grid(task.views).reshape(n, -1)
@@ -113,18 +118,22 @@ def test_a_whole_realistic_round(uniform):
     first = np.ascontiguousarray(to_grid(task.templates)[:, 0])
     expected = compose_plain(PlainBanks(X, y, w, prompts, first))
     fast = PromptSearch(X, y, w, prompts, first)
-    found = []
+    found, guessed = [], 0
     while True:
         before = len(found)
         for k in range(12):
+            guess = fast._guesses.get(k)
             choice = fast.select(k)
             if choice:
+                guessed += guess is not None and guess.prompt == choice.prompt
                 fast.append(k, choice.prompt, choice.copies)
                 found.append((k, choice.prompt, choice.copies, fast.error))
         if len(found) == before:
             break
     assert found == expected
     assert len(found) > 30
+    # The first of a batch is guessed when it is asked for.
+    assert guessed > 0.2 * len(found) if guesses else guessed == 0
     assert fast.effort.products < 0.5 * n * sum(map(len, prompts)), "most products are never needed"
 
 

@@ -371,7 +371,7 @@ class Banks:
                 taken = self._pool[k], k, *first, gradient[k], self.held, self._candidates
                 gaps[k] = take_ranked(*taken, self.rate, self.copies)
 
-        in_threads(work, len(gaps), self._size)
+        in_threads(work, len(gaps), self._size, chunk=-(-len(gaps) // 8))
         return float(gaps.sum())
 
     def penalty(self) -> float:

@@ -12,7 +12,6 @@ from promptboost.boosting.composition import (
     Composition,
     class_rows,
     log_losses,
-    parts_of,
     scores_of,
     template_hits,
 )
@@ -33,6 +32,8 @@ _SWEEPS = 10
 # More rows or prompts a class than these make a fit better, but no choice of a scale: see `_Parts`.
 _MOST_ROWS = 1024
 _MOST_PROMPTS = 256
+# Class rows of so many numbers make a composition small: it needs some hundred times the room of them.
+_SMALL = 2**18
 _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 
 
@@ -60,7 +61,7 @@ class ScaleChoice:
     logit_scale: float
     folds: int
     losses: dict[float, float]
-    held_out: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+    held_out: NDArray[np.float32] | None = field(default=None, repr=False, compare=False)
     texts: FoldTexts | None = field(default=None, repr=False, compare=False)
     compared: int = 0
 
@@ -102,25 +103,21 @@ def choose_scale(
         return ScaleChoice(encoder_scale * factors[0], 0, {})
     parts = _Parts(shots, pool, folds, views)
     asked = _few_sweeps(settings)
-    compared = (parts.fold >= 0) & (parts.fold < parts.compared)
-    labels = shots.labels[compared]
+    labels = shots.labels[parts.aside(range(parts.compared))]
     tried: dict[float, NDArray[np.float64]] = {}
-    composed: dict[float, list[Composition]] = {}
-    kept: dict[float, NDArray[np.float32]] = {}  # in half the memory
-    while (factor := _next(tried, factors)) is not None:
-        scale = encoder_scale * factor
-        settings = replace(asked, logit_scale=scale)
-        composed[factor], scores = parts.compose(settings, range(parts.compared))
-        kept[factor] = scores.astype(np.float32)
-        tried[factor] = np.mean(
-            [
-                _losses(scale * relative * scores[part][compared], labels)
-                for relative, part in zip(
-                    pool.scales, parts_of(len(scores), pool.encoders), strict=True
-                )
-            ],
-            axis=0,
-        )
+    composed: dict[float, list[_Aside]] = {}
+    while due := _due(tried, factors):
+        scales = [replace(asked, logit_scale=encoder_scale * factor) for factor in due]
+        composed |= zip(due, parts.compose(scales, range(parts.compared)), strict=True)
+        for factor in due:
+            scores = parts.scores(composed[factor])
+            tried[factor] = np.mean(
+                [
+                    _losses(encoder_scale * factor * relative * some, labels)
+                    for relative, some in zip(pool.scales, scores, strict=True)
+                ],
+                axis=0,
+            )
     losses = np.stack(list(tried.values()))
     means = losses.mean(axis=1)
     behind = losses - losses[means.argmin()]
@@ -129,12 +126,15 @@ def choose_scale(
     chosen = next(f for f in factors if f in tried and as_good[list(tried).index(f)])
     table = {encoder_scale * f: float(mean) for f, mean in zip(tried, means, strict=True)}
     scale = encoder_scale * chosen
-    further, scores = parts.compose(
-        replace(asked, logit_scale=scale), range(parts.compared, parts.judged)
+    (further,) = parts.compose(
+        [replace(asked, logit_scale=scale)], range(parts.compared, parts.judged)
     )
-    held_out = np.where(np.isnan(scores), kept[chosen], scores.astype(np.float32))
-    texts = parts.texts([*composed[chosen], *further])
-    return ScaleChoice(scale, folds, table, held_out.astype(np.float64), texts, parts.compared)
+    done = [*composed[chosen], *further]
+    held_out = np.full((pool.encoders, *parts.shape), np.nan, dtype=np.float32)
+    held_out[:, parts.fold >= 0] = parts.scores(done)
+    return ScaleChoice(
+        scale, folds, table, held_out.reshape(-1, parts.shape[1]), parts.texts(done), parts.compared
+    )
 
 
 def fold_texts(
@@ -145,7 +145,8 @@ def fold_texts(
     if folds < 2:
         return None
     parts = _Parts(shots, pool, folds, views)
-    return parts.texts(parts.compose(_few_sweeps(settings), range(parts.judged))[0])
+    (done,) = parts.compose([_few_sweeps(settings)], range(parts.judged))
+    return parts.texts(done)
 
 
 def _few_sweeps(settings: GradientSettings) -> GradientSettings:
@@ -177,15 +178,27 @@ def lowest(value: Callable[[float], float], scales: NDArray[np.float64]) -> floa
     return float(scales[low])
 
 
-def _next(tried: Mapping[float, NDArray[np.float64]], factors: Sequence[float]) -> float | None:
-    """Return the factor to try next: the first, its neighbours, then those of the best so far."""
-    if not tried:
-        return factors[0]
+def _due(tried: Mapping[float, NDArray[np.float64]], factors: Sequence[float]) -> list[float]:
+    """Return the factors to try next: the first with its neighbours, then those of the best so far."""
     order = sorted(factors)
-    best = min(tried, key=lambda factor: float(tried[factor].mean()))
-    places = [order.index(factors[0]), order.index(best)]
-    around = {factor for at in places for factor in order[max(at - 1, 0) : at + 2]}
-    return next((factor for factor in factors if factor in around and factor not in tried), None)
+
+    def around(factor: float) -> list[float]:
+        at = order.index(factor)
+        near = order[max(at - 1, 0) : at + 2]
+        return [one for one in factors if one in near and one not in tried]
+
+    if not tried:
+        return around(factors[0])
+    return around(min(tried, key=lambda factor: float(tried[factor].mean())))[:1]
+
+
+@dataclass(frozen=True)
+class _Aside:
+    """What was composed without the images of a fold, and their scores, (E, m, K)."""
+
+    part: int
+    composition: Composition
+    scores: NDArray[np.float64]
 
 
 class _Parts:
@@ -214,38 +227,56 @@ class _Parts:
             self._flat(self._rows), self._labels(np.arange(len(shots.labels))), pool.templates
         ).reshape(self._encoders, *self._rows.shape[:2], -1)
 
-    def compose(
-        self, settings: GradientSettings, folds: range
-    ) -> tuple[list[Composition], NDArray[np.float64]]:
-        """Compose without the images of some folds in turn, and score each image where it is set aside."""
-        K = len(self._pool.prompts)
-        scores = np.full((self._encoders, len(self.fold), K), np.nan)
-        composed: dict[int, Composition] = {}
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of images, and of classes."""
+        return len(self.fold), len(self._pool.prompts)
 
-        def work(parts: slice) -> None:
-            for part in folds[parts]:
+    def aside(self, folds: range) -> NDArray[np.bool_]:
+        """Return which images are in some folds."""
+        return np.isin(self.fold, folds)
+
+    def compose(self, scales: Sequence[GradientSettings], folds: range) -> list[list[_Aside]]:
+        """Compose at some scales without the images of some folds in turn, and score those images."""
+        K, number = self.shape[1], len(folds)
+        done: list[_Aside | None] = [None] * (len(scales) * number)
+
+        def work(some: slice) -> None:
+            for at in range(some.start, some.stop):
+                part = folds[at % number]
                 kept, aside = self.fold != part, self.fold == part
                 y = self._labels(kept)
-                composed[part] = compose_by_gradient(
+                weak = compose_by_gradient(
                     self._flat(self._rows[kept]),
                     y,
                     np.ones(len(y)),
                     self._pool,
-                    settings,
+                    scales[at // number],
                     rng=np.random.default_rng(0),
                     hits=self._hits[:, kept].reshape(len(y), -1),
                 )
                 originals = stacked(self._shots.originals[aside], self._encoders)
-                found = scores_of(composed[part], originals, self._pool)
-                scores[:, aside] = found.reshape(self._encoders, -1, K)
+                scores = scores_of(weak, originals, self._pool)
+                done[at] = _Aside(part, weak, scores.reshape(self._encoders, -1, K))
 
-        a_sweep = self._rows.size * K
-        in_threads(work, len(folds), a_sweep * settings.sweeps, chunk=1)
-        return [composed[part] for part in folds], scores.reshape(-1, K)
+        # Side by side where a composition is small; a large one has work for all threads, and needs room.
+        small = K * self._pool.templates.shape[2] <= _SMALL
+        in_threads(work, len(done), self._rows.size * K * _SWEEPS, chunk=1 if small else len(done))
+        every = [one for one in done if one is not None]
+        return [every[at * number : (at + 1) * number] for at in range(len(scales))]
 
-    def texts(self, composed: Sequence[Composition]) -> FoldTexts:
+    def scores(self, done: Sequence[_Aside]) -> NDArray[np.float64]:
+        """Return the scores, (E, m, K), of all images that were set aside, in their order."""
+        of_fold = self.fold[np.isin(self.fold, [one.part for one in done])]
+        scores = np.empty((self._encoders, len(of_fold), self.shape[1]))
+        for one in done:
+            scores[:, of_fold == one.part] = one.scores
+        return scores
+
+    def texts(self, done: Sequence[_Aside]) -> FoldTexts:
         """Return the class rows of the texts of all folds."""
-        return FoldTexts(self.fold, np.stack([class_rows(weak, self._pool) for weak in composed]))
+        rows = [class_rows(one.composition, self._pool) for one in done]
+        return FoldTexts(self.fold, np.stack(rows))
 
     def _flat(self, rows: GridRows) -> GridRows:
         return stacked(rows.reshape(-1, rows.shape[2]), self._encoders)

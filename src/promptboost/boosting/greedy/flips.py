@@ -73,6 +73,14 @@ class Memory(NamedTuple):
     is_risky: Flags  # (n,)
 
 
+class Guess(NamedTuple):
+    """A prompt whose cosines with all rows are known already, or −1; or the question for one."""
+
+    is_asked: bool
+    prompt: int
+    column: Cosines
+
+
 class Events(NamedTuple):
     """Thresholds of the gains of one candidate in ascending order, and harm booked at each."""
 
@@ -161,11 +169,13 @@ def move_class(s: Scores, i: int, k: int) -> None:
 
 
 @compiled
-def append(s: Scores, k: int, c: Cosines, d: int) -> None:
-    """Append d copies of the prompt with cosines c to bank k: only one column of scores changes."""
-    s.sizes[k] += d
+def add_copies(s: Scores, k: int, c: Cosines, d: int, start: int, stop: int) -> None:
+    """Bring the scores of some rows up to date, to which d copies of the prompt with cosines c were added.
+
+    They are in the size of bank k already. Only one column of scores changes.
+    """
     size = s.sizes[k]
-    for i in range(s.y.shape[0]):
+    for i in range(start, stop):
         new = total(s, i, k) + d * np.int64(c[i])
         s.sums[i // TILE, k, i % TILE] = new
         # Most rows are far away, and their best scores need not be fetched to see it.
@@ -519,16 +529,18 @@ def call_risky(memory: Memory, i: int) -> None:
 @compiled
 def value_over_all_rows(
     s: Scores, X: GridRows, t: GridRows, p: int, k: int, c: Cosines, memory: Memory,
-    booked: Cosines, n_gains: int, events: Events, best: Value, penalty: bool, looks: Integers,
+    is_filled: bool, booked: Cosines, n_gains: int, events: Events, best: Value, penalty: bool,
+    looks: Integers,
 ) -> tuple[int, int]:  # fmt: skip
     """Return ``(gain, d)`` of a candidate that survived; fill ``c`` with its cosines with all rows.
 
-    Rows are multiplied block by block; gain 0 as soon as the candidate is beaten.
+    Rows are multiplied block by block, unless they are already; gain 0 as soon as the candidate is beaten.
     """
     for start in range(0, X.shape[0], BLOCK):
         stop = min(start + BLOCK, X.shape[0])
-        some_cosines(X, t, start, stop, c)
-        looks[0] += stop - start
+        if not is_filled:
+            some_cosines(X, t, start, stop, c)
+            looks[0] += stop - start
         for i in range(start, stop):
             if s.right[i] == 0 or not flips(s, i, k, c[i]):
                 continue
@@ -546,12 +558,12 @@ def value_over_all_rows(
 @compiled
 def search_class(
     s: Scores, X: GridRows, T: GridRows, k: int, kept: Kept, memory: Memory, limit: int,
-    penalty: bool, events: Events, columns: Cosines, looks: Integers,
+    penalty: bool, events: Events, columns: Cosines, guess: Guess, looks: Integers,
 ) -> Value:  # fmt: skip
     """Return the best (gain, d, p) of class k; p is -1 if nothing lowers the error.
 
     On return ``columns[0]`` holds the cosines of the best prompt with all rows. ``looks`` counts
-    products and candidates.
+    products and candidates. Where a guess is asked for, it is the first that the rows at risk leave.
     """
     bounds = np.empty(T.shape[0])
     heap = np.empty(T.shape[0], np.int64)
@@ -583,13 +595,17 @@ def search_class(
         sift_down(heap, size, bounds, 0)
         if not promising:
             continue
+        if guess.is_asked:
+            return gain, d, p
+        is_filled = p == guess.prompt
+        c = guess.column if is_filled else columns[1]
         gain, d = value_over_all_rows(
-            s, X, T[p], p, k, columns[1], memory, booked, n_gains, events, best, penalty, looks
+            s, X, T[p], p, k, c, memory, is_filled, booked, n_gains, events, best, penalty, looks
         )
         if surpasses(gain, d, p, best, penalty):
             best = (gain, d, p)
             worth = worth_of(gain, d, penalty)
-            columns[0] = columns[1]
+            columns[0] = c
     return best
 
 

@@ -11,9 +11,13 @@ only what can matter:
 3. A candidate is dropped as soon as the rows it would harm leave it no chance: first those that killed
    it on an earlier visit, then those with the smallest margins, then all others.
 4. One column of scores changes per step, so winners and runners-up are kept up to date, not recomputed.
+5. Where the rows do not fit the cache of a processor, reading them for one prompt takes longer than
+   multiplying. Then the prompts that the next classes are likely to choose are guessed beforehand, side by
+   side, and multiplied with all rows at once.
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +31,9 @@ from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows, block_of
 KEPT_RISKY_ROWS = 12
 # Further rows at risk that a candidate meets before all others.
 RISKY_ROWS = 512
+# Rows of more bytes than this are read from memory each time, and for so many classes there are guesses.
+CACHED_BYTES = 2**25
+GUESSES = 16
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,18 @@ class _ClassMemory:
             self.products = wider
 
 
+class _Bench:
+    """What one thread needs room for while it searches a class."""
+
+    def __init__(self, n: int) -> None:
+        self.gain_rows = np.empty(n, dtype=np.int64)
+        self.marks = np.zeros((2, n), dtype=np.bool_)
+        self.events = flips.Events(*np.empty((3, n), dtype=np.int64))
+        self.columns = np.empty((2, n), dtype=np.int32)
+        self.looks = np.zeros(2, dtype=np.int64)
+        self.no_guess = flips.Guess(False, -1, self.columns[1])
+
+
 class PromptSearch:
     """The scores of one collection of banks, and the search for what to append next.
 
@@ -99,13 +118,11 @@ class PromptSearch:
         known = (np.ascontiguousarray(values, dtype=np.int64) for values in (y, weights))
         self._scores = flips.Scores._make([sums, sizes, *ranks, *known])
         self._memory: dict[int, _ClassMemory] = {}
-        self._gain_rows = np.empty(n, dtype=np.int64)
-        self._marks = np.zeros((2, n), dtype=np.bool_)
-        self._events = flips.Events(*np.empty((3, n), dtype=np.int64))
-        self._columns = np.empty((2, n), dtype=np.int32)
+        self._bench = _Bench(n)
+        self._others = threading.local()  # benches of threads that guess
+        self._guesses: dict[int, flips.Guess] = {}
         self._selected: tuple[int, int] | None = None
-        self._looks = np.zeros(2, dtype=np.int64)
-        self._effort = Effort()
+        self._effort, self._lock = Effort(), threading.Lock()
         self._fill_scores(first)
         flips.rank_all(self._scores)
 
@@ -117,20 +134,35 @@ class PromptSearch:
     @property
     def effort(self) -> Effort:
         """What the search has done so far."""
-        self._effort.products += int(self._looks[0])
-        self._effort.candidates += int(self._looks[1])
-        self._looks[:] = 0
+        self._count(self._bench)
+        self._effort.kept_bytes = sum(
+            4 * len(memory.rows) * len(memory.products) for memory in self._memory.values()
+        )
         return self._effort
+
+    def _count(self, bench: _Bench) -> None:
+        with self._lock:
+            self._effort.products += int(bench.looks[0])
+            self._effort.candidates += int(bench.looks[1])
+        bench.looks[:] = 0
 
     def select(self, k: int) -> Choice | None:
         """Return the (t, d) of class k that lowers the error most per copy, or None."""
+        if self._X.nbytes > CACHED_BYTES and k not in self._guesses:
+            self._guess(range(k, min(k + GUESSES, len(self._prompts))))
+        guess = self._guesses.pop(k, self._bench.no_guess)
+        gain, copies, prompt = self._search(k, self._bench, guess)
+        self._selected = (k, prompt)
+        return Choice(int(prompt), int(copies), int(gain)) if prompt >= 0 else None
+
+    def _search(self, k: int, bench: _Bench, guess: flips.Guess) -> tuple[int, int, int]:
         limit = min(self._max_copies, MAX_BANK_SIZE - int(self._scores.sizes[k]))
-        count = flips.find_gain_rows(self._scores, k, self._gain_rows)
+        count = flips.find_gain_rows(self._scores, k, bench.gain_rows)
         if count == 0 or limit < 1:
-            return None
-        self._effort.visits += 1
-        memory = self._memory_of(k, self._gain_rows[: int(count)])
-        is_kept, is_risky = self._marks
+            return 0, 1, -1
+        self._effort.visits += not guess.is_asked
+        memory = self._memory_of(k, bench.gain_rows[: int(count)], bench)
+        is_kept, is_risky = bench.marks
         is_kept[memory.rows] = is_risky[memory.risky] = True
         kept = flips.Kept(
             memory.products,
@@ -138,7 +170,7 @@ class PromptSearch:
             np.empty(len(memory.rows), dtype=np.int64),
         )
         flips.fill_slots(self._scores, memory.rows, k, kept)
-        gain, copies, prompt = flips.search_class(
+        found = flips.search_class(
             self._scores,
             self._X,
             self._prompts[k],
@@ -147,52 +179,103 @@ class PromptSearch:
             flips.Memory(memory.killers, memory.cosines, memory.risky, is_kept, is_risky),
             limit,
             self._penalty,
-            self._events,
-            self._columns,
-            self._looks,
+            bench.events,
+            bench.columns,
+            guess,
+            bench.looks,
         )
         is_kept[memory.rows] = is_risky[memory.risky] = False
-        self._selected = (k, prompt)
-        return Choice(int(prompt), int(copies), int(gain)) if prompt >= 0 else None
+        return found
+
+    def _guess(self, classes: range) -> None:
+        """Guess what some classes will choose, and multiply it with all rows, which are read once.
+
+        A guess is what a class would look at first if it came now. What it turns out to be changes no
+        choice: only products that are known need not be made.
+        """
+        prompts = np.full(len(classes), -1)
+        dim = self._X.shape[1]
+
+        def look(part: slice) -> None:
+            bench = self._bench_here()
+            for at in range(part.start, part.stop):
+                asked = bench.no_guess._replace(is_asked=True)
+                prompts[at] = self._search(classes[at], bench, asked)[2]
+            self._count(bench)
+
+        in_threads(look, len(classes), self._X.size, chunk=2)
+        known = np.flatnonzero(prompts >= 0)
+        T = np.empty((len(known), self._prompts[classes[0]].shape[1]), dtype=np.int16)
+        for at, number in enumerate(known):
+            T[at] = self._prompts[classes[number]][prompts[number]]
+        columns = np.empty((len(known), len(self._X)), dtype=np.int32)
+
+        def multiply(part: slice) -> None:
+            for start, stop, e in self._by_encoder(part):
+                products(self._X[start:stop], T, columns[:, start:stop], e * dim)
+
+        in_threads(multiply, len(self._X), columns.size * dim, chunk=4096)
+        self._effort.products += columns.size
+        self._guesses = dict.fromkeys(classes, self._bench.no_guess) | {
+            classes[number]: flips.Guess(False, int(prompts[number]), columns[at])
+            for at, number in enumerate(known)
+        }
+
+    def _bench_here(self) -> _Bench:
+        """Return the bench of this thread for guesses."""
+        if not hasattr(self._others, "bench"):
+            self._others.bench = _Bench(len(self._X))
+        return self._others.bench  # type: ignore[no-any-return]
+
+    def _by_encoder(self, part: slice) -> Iterator[tuple[int, int, int]]:
+        """Yield some rows, up to where those of the next encoder begin, and the number of the encoder."""
+        start = part.start
+        while start < part.stop:
+            e = start // self._rows_of_one
+            stop = min(part.stop, (e + 1) * self._rows_of_one)
+            yield start, stop, e
+            start = stop
 
     def append(self, k: int, prompt: int, copies: int) -> None:
         """Append copies of a prompt to bank k and update the scores."""
-        c = self._columns[0]
+        c = self._bench.columns[0]
         if self._selected != (k, prompt):
             column(self._X, self._prompts[k][prompt], c)
             self._effort.products += len(c)
         self._selected = None
-        flips.append(self._scores, k, c, copies)
+        self._scores.sizes[k] += copies
+
+        def add(rows: slice) -> None:
+            flips.add_copies(self._scores, k, c, copies, rows.start, rows.stop)
+
+        in_threads(add, len(c), self._X.size, chunk=4096)
 
     def _fill_scores(self, first: GridRows) -> None:
         def fill(part: slice) -> None:
             number = -(-(part.stop - part.start) // flips.TILE)
             rows = np.zeros((number * flips.TILE, len(first)), np.int32)
-            start = part.start
-            while start < part.stop:  # up to where the rows of the next encoder begin
-                e = start // self._rows_of_one
-                stop = min(part.stop, (e + 1) * self._rows_of_one)
+            for start, stop, e in self._by_encoder(part):
                 filled = block_of(first, e, self._X.shape[1])
                 products(filled, self._X[start:stop], rows[start - part.start :])
-                start = stop
             tiles = rows.reshape(number, flips.TILE, len(first)).transpose(0, 2, 1)
             self._scores.sums[part.start // flips.TILE :][:number] = tiles
 
         in_threads(fill, len(self._X), self._X.size * len(first), chunk=4096)
 
-    def _memory_of(self, k: int, gain_rows: NDArray[np.int64]) -> _ClassMemory:
+    def _memory_of(self, k: int, gain_rows: NDArray[np.int64], bench: _Bench) -> _ClassMemory:
         memory = self._memory.get(k)
         wanted = gain_rows
         if memory is None:
             first, others = np.split(self._rows_at_risk(k), [KEPT_RISKY_ROWS])
             memory = self._memory[k] = _ClassMemory(len(self._prompts[k]), others.copy())
             wanted = np.union1d(gain_rows, first)
-        is_kept = self._marks[0]
+        is_kept = bench.marks[0]
         is_kept[memory.rows] = True
         new = wanted[~is_kept[wanted]]
         is_kept[memory.rows] = False
         if len(new):
             self._keep(k, memory, new)
+            bench.looks[0] += len(new) * len(self._prompts[k])
         return memory
 
     def _rows_at_risk(self, k: int) -> NDArray[np.int64]:
@@ -213,8 +296,6 @@ class PromptSearch:
             at = slice(*np.searchsorted(encoders, [e, e + 1]))
             self._multiply(self._X[new[at]], T, out[:, at], int(e) * dim)
         memory.rows = np.concatenate([memory.rows, new])
-        self._effort.products += out.size
-        self._effort.kept_bytes += out.nbytes
 
     def _multiply(self, X: GridRows, T: GridRows, out: NDArray[np.int32], first: int) -> None:
         in_threads(lambda part: products(X, T[part], out[part], first), len(T), X.size * len(T))
