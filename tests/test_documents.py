@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from promptboost import PromptBoostClassifier
+from promptboost.config import read_scale
 from tests.beside import PARTS, needs_beside
 from tests.cli.cli_tools import call
 
@@ -119,6 +120,18 @@ def test_what_the_pages_on_a_fitted_run_show(here, capsys, page):
     for code in blocks("python", text):
         exec(code, {})
         assert "rather than" in capsys.readouterr().out
+
+
+def test_what_the_page_on_many_images_shows_in_python(here, capsys):
+    text = (ROOT / "docs/how-to/many-images.md").read_text(encoding="utf-8")
+    answer = call(capsys, "fit", "photos", "-o", "run", "--encoder", FAKE, "--shots", 2)
+    assert answer.code == 0, answer.err
+    [code] = blocks("python", text)
+    exec(code, {})
+    assert len(Path("answers.jsonl").read_text().splitlines()) == 20
+    [toml] = blocks("toml", text)
+    Path("settings.toml").write_text(toml)
+    assert read_scale("settings.toml") == {"on": "ray", "workers": 8}
 
 
 def test_targets_in_readme_and_contributing_are_in_the_makefile():

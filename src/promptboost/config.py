@@ -364,7 +364,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
     except ValueError as error:
         raise FileFormatError(f"{path} is not TOML: {error}") from error
     tables = load_toml(text, str(path))
-    table = tables.get("fit", tables)
+    top = {name: value for name, value in tables.items() if name != "scale"}
+    table = tables.get("fit", top)
     if not isinstance(table, dict):
         raise FileFormatError(f"{path}: fit must be a table, [fit]")
     if "versions" in tables:  # written by a fit, perhaps when there was no other composer
@@ -373,6 +374,23 @@ def read_config(path: str | Path) -> dict[str, Any]:
         return _known(table)
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from error
+
+
+def read_scale(path: str | Path) -> dict[str, Any]:
+    """Read the table ``[scale]`` of a TOML file: where work is done, as the options of that name say."""
+    table = load_toml(read_bytes(path).decode("utf-8-sig"), str(path)).get("scale", {})
+    kinds = {"on": str, "workers": int, "cores": int}
+    if not isinstance(table, dict):
+        raise FileFormatError(f"{path}: scale must be a table, [scale]")
+    for name, value in table.items():
+        if name not in kinds:
+            raise SettingError(
+                f"{path}: [scale] has no setting {name!r}; it has {', '.join(kinds)}"
+            )
+        if type(value) is not kinds[name]:
+            what = "a text" if kinds[name] is str else "a whole number"
+            raise SettingError(f"{path}: {name} in [scale] is {value!r}; it must be {what}")
+    return table
 
 
 def _known(table: Mapping[str, Any]) -> dict[str, Any]:

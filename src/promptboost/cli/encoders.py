@@ -5,7 +5,14 @@ from typing import Any
 
 import click
 
-from promptboost.cli.options import config_options, device_option, threads_option
+from promptboost.cli.options import (
+    config_options,
+    device_option,
+    shard_options,
+    shard_place,
+    shards_are_kept,
+    threads_option,
+)
 from promptboost.cli.output import UNUSABLE, Output, echo, plain, speaks, table
 from promptboost.config import DEFAULT_ENCODER, FitConfig
 
@@ -57,6 +64,7 @@ def models(out: Output) -> None:
     show_default=True,
     help=f"Crops of each image; fit uses {FitConfig().views} of those it learns from.",
 )
+@shard_options
 @device_option
 @threads_option
 @speaks
@@ -67,26 +75,50 @@ def embed(
     encoder: str,
     views: int,
     device: str | None,
-    **words: Any,
+    **options: Any,
 ) -> None:
     """Embed images, texts or both ahead of time, so that later commands find them in the store.
 
-    DATA is as for fit.
+    DATA is as for fit. With --on ray, --shard or --storage it may also be a Parquet file, a tar, a folder
+    of those, or a URL: the work is then done in shards, of which each is one file, and an interrupted
+    command goes on where it was.
     """
+    embed_for_command(out, data, encoder, texts=texts, views=views, device=device, options=options)
+
+
+def embed_for_command(
+    out: Output,
+    data: str | None,
+    encoder: str,
+    *,
+    texts: str | None,
+    device: str | None,
+    options: dict[str, Any],
+    views: int = 0,
+    classes: str | None = None,
+) -> None:
+    """Embed, and show what became of it: for ``embed`` and ``pool embed``."""
+    from promptboost.cli.generate import class_names_of
     from promptboost.runs.embed import embed_data, embedded
 
-    asked = {name: value for name, value in words.items() if value is not None}
-    record = embed_data(
-        data,
-        encoder,
-        texts=texts,
-        settings=FitConfig().merged(asked),
-        views=views,
-        progress=out.progress,
-        device=device,
-    )
-    for bad in record["bad_images"]:
+    place = shard_place(options)
+    asked = {name: value for name, value in options.items() if value is not None}
+    with shards_are_kept(place):
+        record = embed_data(
+            data,
+            encoder,
+            texts=texts,
+            settings=FitConfig().merged(asked),
+            views=views,
+            progress=out.progress,
+            device=device,
+            place=place,
+            class_names=None if classes is None else tuple(class_names_of(classes)),
+        )
+    for bad in record.get("bad_images", ()):
         out.note(f"left out {bad['path']}: {bad['reason']}")
+    for bad in record.get("bad_texts", ()):
+        out.note(f"left out {bad['text']!r}: {bad['reason']}")
     out.result(record, lambda: embedded(record))
 
 

@@ -12,6 +12,9 @@ from promptboost.cli.options import (
     min_probability_option,
     run_argument,
     seen_with_options,
+    shard_options,
+    shard_place,
+    shards_are_kept,
 )
 from promptboost.cli.output import Output, percent, plain, speaks, table
 from promptboost.errors import command_name
@@ -38,6 +41,13 @@ _MOVED = {
     is_flag=True,
     help="With --held-out: on the third that was kept back. Do it once, at the end.",
 )
+@click.option(
+    "-o",
+    "output",
+    metavar="FILE|URL",
+    help="Write the answer of each image into a .jsonl or .parquet file.",
+)
+@shard_options
 @seen_with_options
 @min_probability_option
 @allow_download_option
@@ -56,6 +66,8 @@ def evaluate(
     allow_download: bool,
     no_cache: bool,
     device: str | None,
+    output: str | None,
+    **options: Any,
 ) -> None:
     """Measure a run on other labelled images.
 
@@ -63,8 +75,12 @@ def evaluate(
     the run learnt from would flatter it. With --held-out, DATA need only be given if the images of the
     fit were moved. Looks at held-out images are counted: whoever edits until they are answered rightly has
     used them up.
+
+    With --on ray, --shard or --storage, images are read and embedded in shards, and DATA may also be a
+    Parquet file, a tar, a folder of those, or a URL.
     """
     from promptboost.errors import SettingError
+    from promptboost.runs.embed import part_done
     from promptboost.runs.evaluate import evaluate_run
 
     if data is None and not held_out:
@@ -72,20 +88,27 @@ def evaluate(
     if final and not held_out:
         raise SettingError("--final goes with --held-out")
     check_seen_with(encoders, ensemble)
-    figures = evaluate_run(
-        run,
-        data,
-        held_out=held_out,
-        final=final,
-        encoder=encoders or None,
-        average=ensemble,
-        text_only=text_only,
-        min_probability=min_probability,
-        cache=not no_cache,
-        progress=out.progress,
-        device=device,
-        allow_download=allow_download,
-    )
+    place = shard_place(options)
+    with shards_are_kept(place):
+        figures = evaluate_run(
+            run,
+            data,
+            held_out=held_out,
+            final=final,
+            encoder=encoders or None,
+            average=ensemble,
+            text_only=text_only,
+            min_probability=min_probability,
+            cache=not no_cache,
+            progress=out.progress,
+            device=device,
+            allow_download=allow_download,
+            place=place,
+            output=output,
+        )
+    if "share" in figures:
+        out.result(figures, lambda: plain(part_done(figures)))
+        return
     for bad in figures["bad_images"]:
         out.note(f"left out {bad['path']}: {bad['reason']}")
     if figures["learnt_from"] is None:

@@ -12,7 +12,7 @@ from promptboost.cli.options import (
     engine_options,
 )
 from promptboost.cli.output import Interrupted, Output, percent, plain, sparkline, speaks, table
-from promptboost.config import PRESETS, FitConfig, read_config
+from promptboost.config import PRESETS, FitConfig, read_config, read_scale
 from promptboost.errors import command_name
 
 if TYPE_CHECKING:
@@ -109,6 +109,10 @@ def fit(
             f"encoder {settings.encoder}: needs no model hub. Where one can be reached, add "
             "--encoder ViT-B-32/openai, which sees much better"
         )
+    # What is typed wins; the default of --on is not typed.
+    scale = {"on": on, **(read_scale(config) if config else {})}
+    scale |= {} if on == "local" else {"on": on}
+    scale |= {n: v for n, v in (("workers", workers), ("cores", cores)) if v is not None}
     finish = (write_report, write_card)
     request = FitRequest(
         data,
@@ -121,7 +125,7 @@ def fit(
         device,
         finish=finish,
         trackers=make_trackers(track),
-        placement=Placement(on, workers, cores),
+        placement=Placement(**scale),
     )
     try:
         results = fit_run(request, out.note)

@@ -1,18 +1,20 @@
 """Options that several commands have; those for settings of a fit come from the configuration."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.output import Command
+from promptboost.cli.output import Command, Interrupted
 from promptboost.config import PRESETS, FitConfig, Setting, settings_of
 from promptboost.errors import SettingError
 
 if TYPE_CHECKING:
     from promptboost.scale import Placement
+    from promptboost.scale.shards import ShardPlace
 
 device_option = click.option(
     "--device", help="Where the encoder runs, such as cpu or cuda:1. Default: the fastest there is."
@@ -120,6 +122,43 @@ def placement(options: dict[str, Any]) -> "Placement":
     )
     share = None if shard is None else Share.parse(shard)
     return Placement(on, workers, cores, share, merge)
+
+
+#: The same for what is done in shards; :func:`shard_place` reads them.
+shard_options = with_options(
+    [
+        on_options,
+        click.option(
+            "--storage",
+            metavar="DIR|URL",
+            help="Where the results of shards lie: a folder that all machines see, or s3://… and the like.",
+        ),
+        click.option(
+            "--per-shard",
+            type=click.IntRange(min=1, max=65536),
+            help="About so many images or texts in a shard. Default: 512 images, 4,096 texts.",
+        ),
+    ]
+)
+
+
+@contextmanager
+def shards_are_kept(place: "ShardPlace") -> Iterator[None]:
+    """Tell whoever interrupts work in shards that it can go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if place.in_shards:
+            raise Interrupted("the same command again; shards that are done are kept") from None
+        raise
+
+
+def shard_place(options: dict[str, Any]) -> "ShardPlace":
+    """Take the options about shards out of all options, and return what they mean."""
+    from promptboost.scale.shards import ShardPlace
+
+    where = placement(options)
+    return ShardPlace(where, options.pop("storage"), options.pop("per_shard"))
 
 
 #: The options about what a run sees with.

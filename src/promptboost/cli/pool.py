@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from promptboost.cli.generate import class_names_of, generate, grow
-from promptboost.cli.options import with_options
+from promptboost.cli.options import (
+    config_options,
+    device_option,
+    shard_options,
+    threads_option,
+    with_options,
+)
 from promptboost.cli.output import Output, echo, plain, speaks
+from promptboost.config import DEFAULT_ENCODER
 from promptboost.errors import SettingError, few
 
 if TYPE_CHECKING:
@@ -255,6 +262,27 @@ def show(
         texts = sentences_about(read, class_name)
     lines = [plain(text) for listed in texts.values() for text in listed]
     out.result({"class": class_name, "sentences": texts}, "\n".join(lines))
+
+
+@pool.command(name="embed", short_help="Embed all that a fit reads of a file.")
+@click.argument("file", type=click.Path())
+@click.option("--classes", "data", metavar="DATA", help="Images whose classes count, as for fit.")
+@click.option("--encoder", default=DEFAULT_ENCODER, show_default=True)
+@config_options(("templates", "concatenate"))
+@shard_options
+@device_option
+@threads_option
+@speaks
+def embed(
+    out: Output, file: str, data: str | None, encoder: str, device: str | None, **options: Any
+) -> None:
+    """Embed all that a fit reads of FILE ahead of time: sentences about classes, or a saved pool.
+
+    The classes are those of FILE, or of DATA. With --on ray, --shard or --storage, in shards.
+    """
+    from promptboost.cli.encoders import embed_for_command
+
+    embed_for_command(out, None, encoder, texts=file, device=device, classes=data, options=options)
 
 
 pool.add_command(generate)

@@ -13,6 +13,9 @@ from promptboost.cli.options import (
     min_probability_option,
     run_argument,
     seen_with_options,
+    shard_options,
+    shard_place,
+    shards_are_kept,
 )
 from promptboost.cli.output import (
     UNUSABLE,
@@ -22,18 +25,22 @@ from promptboost.cli.output import (
     json_line,
     on_terminal,
     percent,
+    plain,
     speaks,
     table,
 )
 
 if TYPE_CHECKING:
+    from promptboost.runs.answer_shards import Answering
     from promptboost.runs.predict import Prediction
+    from promptboost.scale.shards import ShardPlace
 
 _EXAMPLES = """
 \b
 promptboost predict run holiday/*.jpg --top-k 3
 promptboost predict run holiday/ --format csv > answers.csv
 promptboost predict run holiday/ --min-probability 0.6
+promptboost predict run s3://bucket/photos -o answers.parquet --on ray --storage s3://bucket/work
 """
 
 
@@ -49,6 +56,13 @@ promptboost predict run holiday/ --min-probability 0.6
     default="table",
     show_default=True,
 )
+@click.option(
+    "-o",
+    "output",
+    metavar="FILE|URL",
+    help="Write answers into a .jsonl or .parquet file, in shards: for many images.",
+)
+@shard_options
 @seen_with_options
 @allow_download_option
 @embeds
@@ -66,18 +80,38 @@ def predict(
     allow_download: bool,
     no_cache: bool,
     device: str | None,
+    output: str | None,
+    **options: Any,
 ) -> int:
     """Tell what images show.
 
-    IMAGES are files and folders. An image that cannot be read has a line that says why; the exit
-    code is 2 only if none can be read. The scale of probabilities was chosen by the fit, on images
-    set aside. With --min-probability, images below it are "unsure": programs read `predicted` as
-    null (empty in CSV), and `best` is what it would have been.
+    IMAGES are files and folders; with -o also manifests, Parquet files, tars and URLs. An image that
+    cannot be read has a line that says why; the exit code is 2 only if none can be read. The scale of
+    probabilities was chosen by the fit, on images set aside. With --min-probability, images below it are
+    "unsure": programs read `predicted` as null (empty in CSV), and `best` is what it would have been.
+
+    With -o, images are answered in shards, of which each is one file: on Ray by --on ray, in parts by
+    --shard. An interrupted command goes on where it was, and FILE is the same whoever did the work.
     """
     from promptboost.errors import count
-    from promptboost.runs.predict import Predictor
+    from promptboost.runs.answer_shards import Answering
+    from promptboost.runs.predict import Predictor, answer_record
 
     check_seen_with(encoders, ensemble)
+    place = shard_place(options)
+    if output is not None or place.in_shards:
+        return _in_shards(
+            *(out, run, images, output, place),
+            Answering(
+                encoders=list(encoders),
+                average=ensemble,
+                text_only=text_only,
+                device=device,
+                allow_download=allow_download,
+                top_k=top_k,
+                min_probability=min_probability,
+            ),
+        )
     # A bar would stand among lines that are shown as they come.
     progress = out.progress and (layout == "table" or not on_terminal())
     predictor = Predictor.open(
@@ -101,14 +135,14 @@ def predict(
             yield answer
 
     if out.json:
-        records = [_record(answer, asked) for answer in seen()]
+        records = [answer_record(answer, asked) for answer in seen()]
         record: dict[str, Any] = {"run": str(run), "predictions": records}
         if asked:
             record |= {"min_probability": min_probability, "unsure": unsure}
         out.result(record, "")
     elif layout == "jsonl":
         for answer in seen():
-            echo(json_line(_record(answer, asked)))
+            echo(json_line(answer_record(answer, asked)))
     elif layout == "csv":
         _write_csv(seen(), min(top_k, len(predictor.classifier.class_names)), asked)
     else:
@@ -119,18 +153,32 @@ def predict(
     return 0 if read else UNUSABLE
 
 
-def _record(answer: "Prediction", asked: bool) -> dict[str, Any]:
-    """Return what a program reads; with a least probability, nothing is `predicted` below it."""
-    top = [{"class": name, "probability": chance} for name, chance in answer.best]
-    best = top[0] if top else {"class": None, "probability": None}
-    record = {
-        "picture": answer.image,
-        "predicted": None if answer.unsure else best["class"],
-        "probability": best["probability"],
-        "top": top,
-        "problem": answer.problem,
-    }
-    return record | {"unsure": answer.unsure, "best": best["class"]} if asked else record
+def _in_shards(
+    out: Output,
+    run: Path,
+    images: tuple[str, ...],
+    output: str | None,
+    place: "ShardPlace",
+    answering: "Answering",
+) -> int:
+    from promptboost.errors import SettingError, count
+    from promptboost.runs.answer_shards import predict_in_shards
+    from promptboost.runs.embed import part_done
+    from promptboost.scale.shards import ShardPlace
+
+    if output is None:
+        raise SettingError("answers of shards go into a file: add -o FILE.jsonl or -o FILE.parquet")
+    with shards_are_kept(ShardPlace(storage=output)):
+        record = predict_in_shards(run, images, output, answering, place, progress=out.progress)
+    if record["share"]:
+        text = part_done(record)
+    else:
+        answered = record["images"] - record["problems"]
+        text = f"{answered:,} of {count(record['images'], 'image')} answered: {output}"
+        if record["problems"]:
+            text += f"; {record['problems']:,} could not be read, their lines say why"
+    out.result(record, plain(text))
+    return 0 if record["share"] or record["images"] > record["problems"] else UNUSABLE
 
 
 def _write_csv(answers: "Iterator[Prediction]", top_k: int, asked: bool) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,8 +74,11 @@ class LabelledImage:
     source: ImageSource  # where the pixels are
     split: str | None = None  # "train", "val", "test", or None where the source does not say
     margin: float = 0.0  # white border on each side when opened, as a share of the longer side
-    # The digest, and the stamp of the file it is of: a file that has not changed is not read again.
-    _known: tuple[Stamp, bytes] | None = field(default=None, init=False, compare=False, repr=False)
+    # The digest, and the stamp of the file it is of: a file that has not changed is not read again. Without
+    # a stamp, another process has read it.
+    _known: tuple[Stamp | None, bytes] | None = field(
+        default=None, init=False, compare=False, repr=False
+    )
     # Of the last check: what was decoded for that is not decoded again.
     _thumbnail: bytes | None = field(default=None, init=False, compare=False, repr=False)
 
@@ -101,11 +104,20 @@ class LabelledImage:
 
         A file is read once, and again only when it has changed since.
         """
+        if self._known is not None and self._known[0] is None:
+            return self._known[1]
         if not isinstance(self.source, Path):
             return self._digest_of(self.source)
         if self._known is not None and self._known[0] == file_stamp(self.source):
             return self._known[1]
         return self._digest_file(*read_file(self.source, self.name))
+
+    def seen_elsewhere(self, digest: bytes, thumbnail: bytes | None) -> "LabelledImage":
+        """Return the image with what another process has read of it, so that it is not read again."""
+        image = replace(self)
+        object.__setattr__(image, "_known", (None, digest))
+        object.__setattr__(image, "_thumbnail", thumbnail)
+        return image
 
     def check(self) -> BadImage | None:
         """Return what is wrong with the image, or None; what is read for that is hashed, too."""

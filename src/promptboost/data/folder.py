@@ -9,9 +9,9 @@ from promptboost.data.dataset import LabelledImage, Listing, split_name
 from promptboost.data.decode import BadImage, reason_for
 from promptboost.errors import DataError
 
-# What lies beside images without being meant as one. Anything else that is not hidden must be
+#: What lies beside images without being meant as one. Anything else that is not hidden must be
 # readable or is listed: an unknown ending may be 500 images that nobody would miss in silence.
-_COMPANIONS = {
+COMPANIONS = {
     *(".txt", ".md", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".html", ".yaml", ".yml"),
     *(".toml", ".ini", ".db", ".mat", ".npy", ".npz", ".py", ".log", ".pdf"),
 }
@@ -27,7 +27,7 @@ class _Walk:
         for entry in self.entries(folder, above):
             if entry.is_dir():
                 yield from self.files(entry, (*above, _identity(folder)))
-            elif entry.suffix.lower() not in _COMPANIONS:
+            elif entry.suffix.lower() not in COMPANIONS:
                 yield entry
 
     def entries(self, folder: Path, above: tuple[tuple[int, int], ...] = ()) -> list[Path]:
@@ -57,7 +57,7 @@ def read_folder(root: Path) -> Listing:
                 for path in walk.files(entry, (_identity(top),)):
                     name = path.relative_to(root).as_posix()
                     images.append(LabelledImage(name, entry.name, path, split))
-            elif entry.suffix.lower() not in _COMPANIONS:
+            elif entry.suffix.lower() not in COMPANIONS:
                 walk.bad.append(BadImage(str(entry), "not in the folder of a class"))
     if not classes:
         raise DataError(

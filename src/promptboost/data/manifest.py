@@ -3,7 +3,7 @@
 import csv
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +24,30 @@ def read_manifest(path: Path) -> Listing:
     UTF-8, with or without a byte order mark; blank lines are passed over.
     """
     text = read_text(path, error=DataError)
-    ending = path.suffix.lower()
-    if ending in (".jsonl", ".ndjson"):
-        rows = _json_rows(text, path.name)
-    else:
-        rows = _csv_rows(text, path.name, "\t" if ending == ".tsv" else ",")
-    listing = images_of_rows(rows, path.parent)
+    # newline="" keeps line ends as they are: csv itself must see those inside quotes.
+    listing = images_of_rows(manifest_rows(io.StringIO(text, newline=""), path.name), path.parent)
     if not listing.images:
         raise DataError(f"{path} lists no images; add lines with a path and a label")
     return listing
 
 
-def _csv_rows(text: str, name: str, delimiter: str) -> Iterator[_Row]:
-    # newline="" keeps line ends as they are: csv itself must see those inside quotes.
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+def manifest_rows(
+    lines: Iterable[str], name: str, needed: Sequence[str] = ("path", "label")
+) -> Iterator[_Row]:
+    """Return the rows of a manifest one after the other, each with where it stands; none is kept.
+
+    The ending of its `name` says how its lines are read, which must come with their ends as they are.
+    """
+    ending = Path(name).suffix.lower()
+    if ending in (".jsonl", ".ndjson"):
+        return _json_rows(lines, name, needed)
+    return _csv_rows(lines, name, needed, "\t" if ending == ".tsv" else ",")
+
+
+def _csv_rows(
+    lines: Iterable[str], name: str, needed: Sequence[str], delimiter: str
+) -> Iterator[_Row]:
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] | None = None
     try:
         for cells in reader:
@@ -46,7 +56,7 @@ def _csv_rows(text: str, name: str, delimiter: str) -> Iterator[_Row]:
             where = f"{name}, line {reader.line_num}"
             if header is None:
                 header = [cell.strip().lower() for cell in cells]
-                check_columns(header, ["path", "label"], name)
+                check_columns(header, needed, name)
             elif len(cells) != len(header):
                 raise DataError(
                     f"{where}: {len(cells)} cells under {len(header)} columns; "
@@ -58,8 +68,8 @@ def _csv_rows(text: str, name: str, delimiter: str) -> Iterator[_Row]:
         raise DataError(f"{name}, line {reader.line_num}: {error}; check its quotes") from error
 
 
-def _json_rows(text: str, name: str) -> Iterator[_Row]:
-    for number, line in enumerate(text.split("\n"), start=1):
+def _json_rows(lines: Iterable[str], name: str, needed: Sequence[str]) -> Iterator[_Row]:
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         where = f"{name}, line {number}"
@@ -73,7 +83,7 @@ def _json_rows(text: str, name: str) -> Iterator[_Row]:
         if not isinstance(row, dict):
             raise DataError(f'{where}: not an object; write {{"path": …, "label": …}}')
         row = {str(key).strip().lower(): value for key, value in row.items()}
-        check_columns(row, ["path", "label"], where)
+        check_columns(row, needed, where)
         yield where, row
 
 
@@ -82,10 +92,10 @@ def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) ->
     images: dict[str, tuple[str, LabelledImage]] = {}
     bad: list[BadImage] = []
     for where, row in rows:
-        text = _text(row, "path", where)
+        text = cell_text(row, "path", where)
         name, path = _located(text, root)
         image = LabelledImage(
-            name, _text(row, "label", where), path, split_of(row.get("split"), where)
+            name, cell_text(row, "label", where), path, split_of(row.get("split"), where)
         )
         if name not in images:
             images[name] = where, image
@@ -111,7 +121,8 @@ def check_columns(columns: Iterable[Any], needed: Iterable[str], where: str) -> 
         )
 
 
-def _text(row: Mapping[str, Any], column: str, where: str) -> str:
+def cell_text(row: Mapping[str, Any], column: str, where: str) -> str:
+    """Read a cell that must hold a text, or a whole number."""
     value: Any = row.get(column)
     if isinstance(value, os.PathLike):
         value = os.fspath(value)

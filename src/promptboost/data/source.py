@@ -110,7 +110,7 @@ class DataSource:
             files = [image.source for image in listing.images if isinstance(image.source, Path)]
             bad = cut_off(files, workers=workers, progress=progress)
         # Figures on a part of a benchmark would look like those on all of it.
-        return _without_bad(listing, bad, "stop")
+        return without_bad(listing, bad, "stop")
 
 
 def load_data(
@@ -185,7 +185,7 @@ def check_images(
     return bad
 
 
-def _without_bad(listing: Listing, bad: Sequence[BadImage], on_bad: OnBad) -> Dataset:
+def without_bad(listing: Listing, bad: Sequence[BadImage], on_bad: OnBad) -> Dataset:
     """Make a dataset of the images that can be used; raise if a class has none left."""
     if on_bad not in ("skip", "stop"):
         raise SettingError(f"on_bad is {on_bad!r}, but must be 'skip' or 'stop'")
@@ -217,7 +217,7 @@ def _usable(
     bad = check_images(listing.images, workers=workers, progress=progress) if check else []
     if not listing.classes:
         raise DataError("there are no images; give at least one for each class")
-    return _without_bad(listing, bad, on_bad)
+    return without_bad(listing, bad, on_bad)
 
 
 def _read_memory(source: Any) -> Listing:

@@ -208,7 +208,7 @@ class Embedder:
         self.store = None
         warnings.warn(f"{error} Going on without the embedding store", StoreWarning, stacklevel=3)
 
-    def bar(self, total: int, what: str, unit: str, leave: bool = True) -> Any:
+    def bar(self, total: int | None, what: str, unit: str, leave: bool = True) -> Any:
         """Return a progress bar, which is shown on a terminal only, and if progress is wanted."""
         from tqdm import tqdm
 

@@ -5,9 +5,10 @@ number of images takes the same memory.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,8 @@ class ImageStream:
 
     Parameters
     ----------
-    images : sequence of LabelledImage
+    images : iterable of LabelledImage
+        Read a block ahead of what is encoded.
     embedders : sequence of Embedder
         Each with its store, in which embeddings are found and kept.
     views : int
@@ -83,7 +85,7 @@ class ImageStream:
     [(2, 1, 16)]
     """
 
-    images: Sequence[LabelledImage]
+    images: Iterable[LabelledImage]
     embedders: "Sequence[Embedder]"
     views: int = 1
     scale: tuple[float, float] = (0.5, 1.0)
@@ -152,16 +154,14 @@ class ImageStream:
     def _found(
         self, images: list[LabelledImage], hashed: "list[Future[bytes | BadImage]]"
     ) -> ImageBlock:
-        from promptboost.encoders.store import image_key
-
-        names = [view_name(_VIEW_SEED, number, self.scale) for number in range(self.views)]
+        none = [b""] * self.views
         block = ImageBlock(images, [])
         for index, future in enumerate(hashed):
             digest = future.result()
             if isinstance(digest, BadImage):
                 block.bad[index], digest = digest, b""
             block.digests.append(digest)
-            block.keys += [image_key(digest, name) if digest else b"" for name in names]
+            block.keys += view_keys(digest, self.views, self.scale) if digest else none
         first = {key: position for key, position in _first(block.keys).items() if key}
         positions = list(first.values())
         for embedder in self.embedders:
@@ -223,6 +223,18 @@ class ImageStream:
             if digest and original in block.bad and index not in block.bad:
                 reason = block.bad[original].reason
                 block.bad[index] = BadImage(block.images[index].name, reason)
+
+
+def view_keys(digest: bytes, views: int, scale: tuple[float, float]) -> list[bytes]:
+    """Return the keys in the store of an image and its crops, by the digest of its content."""
+    from promptboost.encoders.store import image_key
+
+    return [image_key(digest, name) for name in _view_names(views, scale)]
+
+
+@lru_cache(maxsize=16)
+def _view_names(views: int, scale: tuple[float, float]) -> tuple[str, ...]:
+    return tuple(view_name(_VIEW_SEED, number, scale) for number in range(views))
 
 
 def _first(keys: Sequence[bytes]) -> dict[bytes, int]:

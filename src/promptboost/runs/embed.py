@@ -14,6 +14,7 @@ from promptboost.pool import PromptPool, is_saved_pool, load_pool, read_sources
 from promptboost.pool.text import clean
 from promptboost.runs.preflight import check_store
 from promptboost.runs.results import old_names
+from promptboost.scale.shards import ShardPlace
 from promptboost.training.pool_rows import PoolTexts, encoding
 
 
@@ -26,18 +27,37 @@ def embed_data(
     views: int = 0,
     progress: bool = True,
     device: str | None = None,
+    place: ShardPlace | None = None,
+    class_names: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
     """Embed all images of a source and some crops of each, and texts, into the store.
 
     `texts` is a file with one text a line, or one of sentences about classes: then everything is
     embedded that a fit with these `settings` reads of it, for the classes of the source, or those of the
-    file where there is no source.
+    file where there is no source and no `class_names`.
+
+    With a `place` for shards, they may be done elsewhere: see
+    :func:`~promptboost.runs.embed_shards.embed_in_shards`.
     """
     if source is None and texts is None:
         raise SettingError("there is nothing to embed: give images, or a file of texts by --texts")
     check_store()
-    lines = None if texts is None else _read_lines(Path(texts))
-    own_names = () if texts is None or lines is not None else _own_names(texts)
+    if place is not None and place.in_shards:
+        from promptboost.runs.embed_shards import embed_in_shards
+
+        return embed_in_shards(
+            source,
+            encoder,
+            texts,
+            settings=settings or FitConfig(),
+            views=views,
+            progress=progress,
+            device=device,
+            place=place,
+            class_names=class_names,
+        )
+    lines = None if texts is None else read_lines(Path(texts))
+    own_names = () if texts is None or lines is not None else own_names_of(texts)
     embedder = Embedder.open(encoder, progress=progress, device=device)
     data = None if source is None else load_data(source, progress=progress)
     rows = 0 if data is None else embedder.images(data, views=views)[..., 0].size
@@ -46,7 +66,7 @@ def embed_data(
         text_count = len(embedder.texts(lines).matrix)
     elif texts is not None:
         config = (settings or FitConfig()).merged({"prompts": texts})
-        names = own_names if data is None else data.class_names
+        names = class_names or (own_names if data is None else data.class_names)
         text_count = _embed_pool(pool_for(config, source or "", names), embedder)
     return old_names(
         {
@@ -64,7 +84,7 @@ def embed_data(
     )
 
 
-def _read_lines(file: Path) -> list[str] | None:
+def read_lines(file: Path) -> list[str] | None:
     """Read a file of one text a line; None for files of sentences about classes."""
     if file.suffix.lower() != ".txt":
         return None
@@ -78,7 +98,7 @@ def _read_lines(file: Path) -> list[str] | None:
     return texts
 
 
-def _own_names(file: str) -> tuple[str, ...]:
+def own_names_of(file: str) -> tuple[str, ...]:
     """Return the classes that a file of sentences names; it is read whole, so that faults are found."""
     if is_saved_pool(file):
         return load_pool(file).class_names
@@ -109,6 +129,8 @@ def _embed_pool(pool: PromptPool, embedder: Embedder) -> int:
 
 def embedded(record: dict[str, Any]) -> str:
     """Return in one line what was embedded, and how much of it was new."""
+    if "shards" in record and record.get("share"):
+        return part_done(record)
     parts = []
     if record["images"]:
         vectors = f"{count(record['images'], 'image')}, {count(record['rows'], 'vector')}"
@@ -117,6 +139,14 @@ def embedded(record: dict[str, Any]) -> str:
         shares = _shares(record["texts"], record["new_texts"])
         parts.append(f"{count(record['texts'], 'text')} ({shares})")
     return ", ".join([*parts, f"{record['seconds']:.1f} s"])
+
+
+def part_done(record: dict[str, Any]) -> str:
+    """Return in one line what a part of a job has done, and what comes next."""
+    done = (
+        f"part {record['share']}: {count(record['shards'], 'shard')} done, in {record['storage']}"
+    )
+    return f"{done}; when all parts are, type the same with --merge in place of --shard"
 
 
 def _shares(total: int, new: int) -> str:

@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from promptboost.config import FitConfig
 from promptboost.data import Dataset, load_data
 from promptboost.data.shots import Task, divide, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
-from promptboost.errors import DataError, PromptBoostError, RunError, without_place
+from promptboost.errors import DataError, PromptBoostError, RunError, SettingError, without_place
 from promptboost.evaluation.baselines import TEXT_BASELINES, pool_heads, zero_shot_head
 from promptboost.evaluation.measures import (
     OURS,
@@ -38,11 +39,14 @@ from promptboost.model.head_files import (
     write_head,
 )
 from promptboost.pool import PromptPool
+from promptboost.runs.answer_shards import check_output, write_records
 from promptboost.runs.bench import add_looks, held_out_images, shown_part
+from promptboost.runs.labelled_shards import SeenImages, see_in_shards
 from promptboost.runs.lineage import Lineage
 from promptboost.runs.predict import Predictor
 from promptboost.runs.results import TransferResult, flat_answer, method_answer, old_names
 from promptboost.runs.run_folder import RunFolder
+from promptboost.scale.shards import ShardPlace
 
 
 def evaluate_run(
@@ -59,6 +63,8 @@ def evaluate_run(
     progress: bool = True,
     device: str | None = None,
     allow_download: bool = False,
+    place: ShardPlace | None = None,
+    output: str | None = None,
 ) -> dict[str, Any]:
     """Measure a run on labelled images: the split ``test`` if there is one, else all.
 
@@ -69,9 +75,14 @@ def evaluate_run(
     It sees with the encoders that :meth:`Predictor.open` is told; the probabilities of several are
     averaged, those of zero-shot too. With `min_probability`, measure also what is left if less probable
     answers are not given.
+
+    With a `place` for shards, images are read and embedded there, without the store. `output` is a file
+    for the answer of each image, ``.jsonl`` or ``.parquet``.
     """
     if min_probability is not None:
         check_share("min_probability", min_probability)
+    if output is not None:
+        check_output(output)
     folder = RunFolder(run)
 
     def read() -> Predictor:
@@ -92,7 +103,18 @@ def evaluate_run(
     names = classifier.class_names
     members = classifier.members if isinstance(classifier, AveragedClassifier) else (classifier,)
     lineage = None
-    if held_out:
+    seen: SeenImages | None = None
+    if place is not None and place.in_shards:
+        if held_out or source is None:
+            raise SettingError(
+                "images held out are few: measure on them without --on and --storage"
+            )
+        told = see_in_shards(source, members, place, progress=progress, device=device)
+        if isinstance(told, dict):
+            return told
+        seen = told
+        data = with_classes(seen.measured, names)
+    elif held_out:
         data = with_classes(_part(folder, source, final=final, progress=progress), names)
         lineage = add_looks(run, **{"final_looks" if final else "looks": 1})
     else:
@@ -102,7 +124,8 @@ def evaluate_run(
         data = with_classes(data, names)
     inspection = inspect_run(folder, data)
     leaked = None if inspection is None else inspection.leaked
-    labels, rows = data.labels, [one.embedder.originals(data) for one in members]
+    labels = data.labels
+    rows = [one.embedder.originals(data) for one in members] if seen is None else seen.rows(data)
     zero_shot = AveragedHead(tuple(zero_shot_head(names, one.embedder) for one in members))
     ours = AveragedHead(tuple(one.head for one in members))
     chances = ours.predict_proba(rows)
@@ -126,9 +149,37 @@ def evaluate_run(
     if lineage is not None:
         counts = {"looks": lineage.looks, "final_looks": lineage.final_looks}
         record["held_out"] = {"part": "final" if final else "shown", **counts}
+    if output is not None:
+        write_records(
+            output,
+            ("picture", "label", "predicted", "probability", "zero_shot", "problem"),
+            [_lines(data, guesses, chances)],
+        )
     if min_probability is not None:
         record["sure"] = msgspec.to_builtins(coverage(chances, labels, min_probability))
     return old_names(record)
+
+
+def _lines(
+    data: Dataset, guesses: Sequence[Guesses], chances: NDArray[np.floating[Any]]
+) -> list[dict[str, Any]]:
+    """Return a record for each image, those that could not be read last."""
+    zero_shot, ours = (guess.held_out for guess in guesses)
+    names = data.class_names
+    answered = [
+        {
+            "picture": name,
+            "label": image.label,
+            "predicted": names[ours[i]],
+            "probability": float(chances[i, ours[i]]),
+            "zero_shot": names[zero_shot[i]],
+            "problem": None,
+        }
+        for i, (name, image) in enumerate(zip(image_ids(data), data.images, strict=True))
+    ]
+    nothing = dict.fromkeys(("label", "predicted", "probability", "zero_shot"))
+    bad = [{"picture": bad.path, **nothing, "problem": bad.reason} for bad in data.bad]
+    return [*answered, *bad]
 
 
 def _part(folder: RunFolder, source: str | None, *, final: bool, progress: bool) -> Dataset:

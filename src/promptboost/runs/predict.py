@@ -1,12 +1,15 @@
 """What images are taken for, with nothing but a run folder and an encoder."""
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from promptboost.data import LabelledImage, find_images
+from promptboost.data.decode import BadImage
 from promptboost.encoders.stream import ImageStream
 from promptboost.errors import DataError, RunError
 from promptboost.model.classifier import PromptClassifier, check_share, load
@@ -77,14 +80,50 @@ class Predictor:
         for bad in listing.bad:
             yield Prediction(bad.path, problem=bad.reason)
         if listing.images:
-            yield from self._answers(listing.images, top_k, min_probability)
+            yield from self.answers(
+                listing.images, top_k, min_probability, total=len(listing.images)
+            )
+
+    def answers(
+        self,
+        images: Iterable[LabelledImage | BadImage],
+        top_k: int = 1,
+        min_probability: float = 0.0,
+        *,
+        total: int | None = None,
+    ) -> Iterator[Prediction]:
+        """Answer for images in their order, those that could not be found included."""
+        order: deque[BadImage | None] = deque()  # what has been taken, and has no answer yet
+
+        def sound() -> Iterator[LabelledImage]:
+            for image in images:
+                if isinstance(image, BadImage):
+                    order.append(image)
+                else:
+                    order.append(None)
+                    yield image
+
+        def bad_ones() -> Iterator[Prediction]:
+            while order and (bad := order[0]) is not None:
+                order.popleft()
+                yield Prediction(bad.path, problem=bad.reason)
+
+        for answer in self._answers(sound(), top_k, min_probability, total):
+            yield from bad_ones()
+            order.popleft()
+            yield answer
+        yield from bad_ones()
 
     def _answers(
-        self, images: Sequence[LabelledImage], top_k: int, min_probability: float
+        self,
+        images: Iterable[LabelledImage],
+        top_k: int,
+        min_probability: float,
+        total: int | None,
     ) -> Iterator[Prediction]:
         members = getattr(self.classifier, "members", (self.classifier,))
         embedders = [member.embedder for member in members]
-        with embedders[0].bar(len(images), "predicting", "images", leave=False) as bar:
+        with embedders[0].bar(total, "predicting", "images", leave=False) as bar:
             for block in ImageStream(images, embedders, bar=bar):
                 sound = [index for index in range(len(block.images)) if index not in block.bad]
                 chances = [
@@ -97,7 +136,21 @@ class Predictor:
                 )
                 for index, image in enumerate(block.images):
                     if index in block.bad:
-                        yield Prediction(image.name, problem=block.bad[index].reason)
+                        yield Prediction(image.id, problem=block.bad[index].reason)
                     else:
                         best = tuple(next(answers))
-                        yield Prediction(image.name, best, unsure=best[0][1] < min_probability)
+                        yield Prediction(image.id, best, unsure=best[0][1] < min_probability)
+
+
+def answer_record(answer: Prediction, asked: bool) -> dict[str, Any]:
+    """Return what a program reads; with a least probability, nothing is `predicted` below it."""
+    top = [{"class": name, "probability": chance} for name, chance in answer.best]
+    best: dict[str, Any] = top[0] if top else {"class": None, "probability": None}
+    record = {
+        "picture": answer.image,
+        "predicted": None if answer.unsure else best["class"],
+        "probability": best["probability"],
+        "top": top,
+        "problem": answer.problem,
+    }
+    return record | {"unsure": answer.unsure, "best": best["class"]} if asked else record

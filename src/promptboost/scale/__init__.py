@@ -1,6 +1,7 @@
 """Beyond one machine: shards and cells, one file each in shared storage, done here or on Ray."""
 
 from promptboost.scale.engine import Engine, Outcome, Placement, open_engine
+from promptboost.scale.shards import ShardPlace
 from promptboost.scale.storage import Storage
 from promptboost.scale.unit import Job, Receipt, Worker, WorkUnit
 
@@ -10,6 +11,7 @@ __all__ = [
     "Outcome",
     "Placement",
     "Receipt",
+    "ShardPlace",
     "Storage",
     "WorkUnit",
     "Worker",

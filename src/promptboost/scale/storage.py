@@ -112,18 +112,33 @@ class Storage:
 
     @cached_property
     def _remote(self) -> tuple[Any, str]:
-        try:
-            import fsspec
-        except ImportError as error:
-            raise MissingExtraError(
-                f"{self.url} is not a folder of this machine; to open it, type: "
-                "pip install 'promptboost[ray]'"
-            ) from error
-        try:
-            system, root = fsspec.core.url_to_fs(self.url)
-        except (ImportError, ValueError) as error:
-            raise StorageError(f"{self.url} cannot be opened: {error}") from error
-        return system, root.rstrip("/")
+        return open_url(self.url)
+
+
+def open_url(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path in it.
+
+    Examples
+    --------
+    >>> open_url("memory://photos/cats/")[1]
+    '/photos/cats'
+    """
+    try:
+        import fsspec
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{url} is not a folder of this machine; to open it, type: pip install 'promptboost[ray]'"
+        ) from error
+    try:
+        system, root = fsspec.core.url_to_fs(url)
+    except ImportError as error:  # what opens s3://, gs:// and others is installed apart
+        protocol = url.partition("://")[0]
+        part = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}.get(protocol)
+        what = f"type: pip install {part}" if part else str(error)
+        raise MissingExtraError(f"{url} cannot be opened yet; {what}") from error
+    except ValueError as error:
+        raise StorageError(f"{url} cannot be opened: {error}") from error
+    return system, root.rstrip("/")
 
 
 def _protocols(system: Any) -> tuple[str, ...]:

@@ -83,6 +83,18 @@ class Database:
                     connection.executemany(_USED, [(block, time.time()) for block in stale])
         return missing
 
+    def all_keys(self) -> Iterator[list[bytes]]:
+        """Return all keys in their order, some at a time."""
+        last = b""
+        while self.path.exists():
+            query = "SELECT key FROM places WHERE key > ? ORDER BY key LIMIT ?"
+            with self._transaction() as connection:
+                found = connection.execute(query, (last, _KEYS_AT_ONCE)).fetchall()
+            if not found:
+                return
+            last = found[-1][0]
+            yield [key for (key,) in found]
+
     def prepare(self, settings: Mapping[str, Any]) -> None:
         """Make the file, noting what it is for, or raise if embeddings cannot be stored."""
         try:

@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -198,6 +198,17 @@ class EmbeddingStore:
         database.prepare(settings)
         self._add(database, settings, keys, list(range(len(keys))), raw, out)
         return out
+
+    def rows(self, fingerprint: str, *, dim: int) -> Iterator[tuple[bytes, NDArray[np.float32]]]:
+        """Return all that is stored of an encoder, in the order of keys.
+
+        SQLite lays the same rows out in another way each time: two stores are the same if this is.
+        """
+        database = self._database(fingerprint, dim)
+        for keys in database.all_keys():
+            out = np.empty((len(keys), dim), dtype=np.float32)
+            missing = set(database.fill(keys, list(range(len(keys))), out))
+            yield from ((key, out[i]) for i, key in enumerate(keys) if i not in missing)
 
     def _database(self, fingerprint: str, dim: int, dtype: str = "float32") -> Database:
         identity = f"{dtype}x{dim} {fingerprint}".encode("utf-8", "surrogatepass")
