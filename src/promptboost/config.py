@@ -15,8 +15,10 @@ from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 from promptboost.errors import FileFormatError, SettingError
 from promptboost.files import LARGEST_INTEGER, LARGEST_NUMBER, load_toml, read_bytes
 
-#: Works on a machine that reaches no model hub. A CLIP model is better where one can be had.
+#: Works on a machine that reaches no model hub.
 DEFAULT_ENCODER = "conse:lite0"
+#: Sees much better, and is taken instead where it can be had: see ``encoders/default.py``.
+CLIP_ENCODER = "ViT-B-32/openai"
 
 Templates = Literal["own", "clip"]
 OnBad = Literal["skip", "stop"]
@@ -36,10 +38,11 @@ class InputConfig:
 
     encoder: str | tuple[str, ...] = _setting(
         DEFAULT_ENCODER,
-        "Model that embeds images and prompts, see 'promptboost models'. The default needs no model "
-        "hub; where one can be reached, ViT-B-32/openai sees much better. A text learnt on several at "
+        "Model that embeds images and prompts, see 'promptboost models'. A text learnt on several at "
         "once keeps more of its gain on others.",
         several=True,
+        usually=f"{CLIP_ENCODER} if open_clip is installed and the weights are on this machine or a hub "
+        f"can be reached, else {DEFAULT_ENCODER}",
     )
     shots: int | None = _setting(16, "Images of each class to learn from.", least=1, none="all")
     views: int = _setting(
@@ -233,6 +236,7 @@ class Setting:
     file: bool = False  # whether it names a file
     several: bool = False  # whether a list of values may be given
     off: str = ""  # the option that turns it off, where it has a name of its own
+    usually: str = ""  # what commands take where nothing is typed, if that is not the default
 
     def checked(self, value: Any, called: str | None = None) -> Any:
         """Return the value as a plain Python one, or raise and say what is expected."""
@@ -273,7 +277,7 @@ class Setting:
     @property
     def default_text(self) -> str:
         """The default, as people write it."""
-        return self.none if self.default is None else str(self.default)
+        return self.usually or (self.none if self.default is None else str(self.default))
 
     def documentation(self, called: str | None = None) -> str:
         """Return the entry of a numpydoc list of parameters."""

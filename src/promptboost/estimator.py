@@ -21,7 +21,6 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from promptboost.boosting.grid import side_by_side
 from promptboost.config import (
-    DEFAULT_ENCODER,
     BoostConfig,
     FitConfig,
     checked,
@@ -33,6 +32,7 @@ from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_images, holds_images
 from promptboost.data.shots import image_ids
 from promptboost.encoders.base import Encoder
+from promptboost.encoders.default import AUTO
 from promptboost.encoders.embedder import Embedder, TextSource
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
@@ -487,7 +487,7 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     Parameters
     ----------
-    encoder : Encoder or str, default="conse:lite0"
+    encoder : Encoder or str, default="auto"
         The model or its name, see :func:`promptboost.load_encoder`.
     cache : bool or path-like, default=True
         Where embeddings are kept: the store that the command line uses, none, or a folder.
@@ -508,7 +508,7 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     array(['fire'], dtype='<U4')
     """
 
-    def __init__(self, encoder: Encoder | str = DEFAULT_ENCODER, *, cache: Cache = True) -> None:
+    def __init__(self, encoder: Encoder | str = AUTO, *, cache: Cache = True) -> None:
         self.encoder = encoder
         self.cache = cache
 

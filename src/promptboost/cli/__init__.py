@@ -43,6 +43,7 @@ _COMMANDS = {
     "embed": "Embed images and texts ahead of time.",
     "cache": "Show, check or clear the embedding store.",
     "doctor": "Look at what is installed and what works.",
+    "completion": "Write what bash, zsh or fish completes promptboost with.",
 }
 
 # Commands that share a file; the others have one of their name.
@@ -71,10 +72,11 @@ Exit codes
 
 \b
 Environment
-  PROMPTBOOST_CACHE  folder of the embedding store
-  PROMPTBOOST_STATE  folder of edits in the workbench that are not saved yet
-  PROMPTBOOST_TOKEN  what clients of promptboost serve have to show
-  PROMPTBOOST_DEBUG  1 shows where in the code an error comes from, as --debug does
+  PROMPTBOOST_CACHE    folder of the embedding store
+  PROMPTBOOST_ENCODER  encoder to take where none is asked for
+  PROMPTBOOST_STATE    folder of edits in the workbench that are not saved yet
+  PROMPTBOOST_TOKEN    what clients of promptboost serve have to show
+  PROMPTBOOST_DEBUG    1 shows where in the code an error comes from, as --debug does
 """
 
 
@@ -151,7 +153,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _invoke(typed: list[str]) -> int:
     _check_not_empty(typed)
-    result: Any = promptboost.main(typed, prog_name=command_name(), standalone_mode=False)
+    result: Any = promptboost.main(
+        typed,
+        prog_name=command_name(),
+        complete_var="_PROMPTBOOST_COMPLETE",  # the same by whatever path it was called
+        standalone_mode=False,
+    )
     return result if isinstance(result, int) else 0
 
 

@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.options import Methods, Names, Numbers, config_options, embeds
+from promptboost.cli.options import (
+    Methods,
+    Names,
+    Numbers,
+    config_options,
+    default_encoder,
+    embeds,
+    encoder_option,
+    image_sources,
+)
 from promptboost.cli.output import Interrupted, Output, plain, speaks, table
-from promptboost.config import DEFAULT_ENCODER, FitConfig
+from promptboost.config import FitConfig
 from promptboost.errors import command_name
 
 if TYPE_CHECKING:
@@ -25,7 +34,7 @@ promptboost compare emoji -o comparison --methods "tpb?rounds=5,promptboost" --t
 
 
 @click.command(name="compare", epilog=_EXAMPLES)
-@click.argument("data", required=False)
+@click.argument("data", required=False, shell_complete=image_sources)
 @click.option(
     "-o",
     "--output",
@@ -50,7 +59,7 @@ promptboost compare emoji -o comparison --methods "tpb?rounds=5,promptboost" --t
 @click.option(
     "--seeds", type=Numbers(), default="1,2,3", show_default=True, help="Draws of these images."
 )
-@click.option("--encoder", default=DEFAULT_ENCODER, show_default=True, help="Model to learn with.")
+@encoder_option("Model to learn with.")
 @click.option(
     "--transfer", type=Names(), default="", help="Other models to carry what was learnt to."
 )
@@ -65,7 +74,7 @@ def compare(
     methods: tuple[str, ...] | None,
     shots: tuple[int, ...],
     seeds: tuple[int, ...],
-    encoder: str,
+    encoder: str | None,
     transfer: tuple[str, ...],
     only_list: bool,
     no_cache: bool,
@@ -96,7 +105,7 @@ def compare(
         DEFAULT_METHODS if methods is None else methods,
         shots,
         seeds,
-        encoder,
+        encoder or default_encoder(out),
         transfer,
         FitConfig().merged({name: value for name, value in words.items() if value is not None}),
         not no_cache,

@@ -7,14 +7,17 @@ import click
 
 from promptboost.cli.options import (
     config_options,
+    default_encoder,
     device_option,
+    encoder_option,
+    image_sources,
     shard_options,
     shard_place,
     shards_are_kept,
     threads_option,
 )
 from promptboost.cli.output import UNUSABLE, Output, echo, plain, speaks, table
-from promptboost.config import DEFAULT_ENCODER, FitConfig
+from promptboost.config import FitConfig
 
 _MARKS = {True: "ok     ", None: "absent ", False: "FAULT  "}
 
@@ -47,7 +50,7 @@ def models(out: Output) -> None:
 
 
 @click.command(name="embed")
-@click.argument("data", required=False)
+@click.argument("data", required=False, shell_complete=image_sources)
 @click.option(
     "--texts",
     type=click.Path(),
@@ -55,7 +58,7 @@ def models(out: Output) -> None:
     help="Embed texts as well, or alone: a .txt file with one text a line, or what fit --prompts reads; "
     "of that all that a fit embeds, for the classes of DATA or else of the file.",
 )
-@click.option("--encoder", default=DEFAULT_ENCODER, show_default=True)
+@encoder_option("Model to embed with.")
 @config_options(("templates", "concatenate"))
 @click.option(
     "--views",
@@ -72,7 +75,7 @@ def embed(
     out: Output,
     data: str | None,
     texts: str | None,
-    encoder: str,
+    encoder: str | None,
     views: int,
     device: str | None,
     **options: Any,
@@ -89,7 +92,7 @@ def embed(
 def embed_for_command(
     out: Output,
     data: str | None,
-    encoder: str,
+    encoder: str | None,
     *,
     texts: str | None,
     device: str | None,
@@ -106,7 +109,7 @@ def embed_for_command(
     with shards_are_kept(place):
         record = embed_data(
             data,
-            encoder,
+            encoder or default_encoder(out),
             texts=texts,
             settings=FitConfig().merged(asked),
             views=views,
@@ -156,9 +159,9 @@ def cache(out: Output, action: str, verify: bool, fingerprint: str | None) -> in
 
 
 @click.command(name="doctor")
-@click.option("--encoder", default=DEFAULT_ENCODER, show_default=True, help="Encoder to try.")
+@encoder_option("Encoder to try.")
 @speaks
-def doctor(out: Output, encoder: str) -> int:
+def doctor(out: Output, encoder: str | None) -> int:
     """Look at what is installed, on which device, whether an encoder loads, and the store.
 
     The exit code is 2 if there is a fault.
@@ -166,7 +169,7 @@ def doctor(out: Output, encoder: str) -> int:
     from promptboost.runs.doctor import examine
 
     diagnoses = []
-    for one in examine(encoder):
+    for one in examine(encoder or default_encoder(out)):
         diagnoses.append(one)
         if not out.json:
             echo(f"{_MARKS[one.ok]} {one.name}: {plain(one.detail)}")

@@ -9,6 +9,7 @@ from promptboost.cli.options import (
     allow_download_option,
     check_seen_with,
     embeds,
+    image_sources,
     min_probability_option,
     run_argument,
     seen_with_options,
@@ -30,7 +31,7 @@ _MOVED = {
 
 @click.command(name="evaluate")
 @run_argument
-@click.argument("data", required=False)
+@click.argument("data", required=False, shell_complete=image_sources)
 @click.option(
     "--held-out",
     is_flag=True,
@@ -163,7 +164,7 @@ def _summary(figures: dict[str, Any]) -> str:
 
 @click.command(name="transfer")
 @run_argument
-@click.argument("data", required=False)
+@click.argument("data", required=False, shell_complete=image_sources)
 @click.option("--encoder", required=True, help="Where to move it; see 'promptboost models'.")
 @embeds
 @speaks

@@ -8,8 +8,10 @@ import click
 from promptboost.cli.options import (
     allow_download_option,
     config_options,
+    default_encoder,
     embeds,
     engine_options,
+    image_sources,
 )
 from promptboost.cli.output import Interrupted, Output, percent, plain, sparkline, speaks, table
 from promptboost.config import PRESETS, FitConfig, read_config, read_scale
@@ -29,7 +31,7 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
 
 
 @click.command(name="fit", epilog=_EXAMPLES)
-@click.argument("data")
+@click.argument("data", shell_complete=image_sources)
 @click.option(
     "-o", "--output", "run", required=True, type=click.Path(path_type=Path), metavar="RUN"
 )
@@ -105,10 +107,7 @@ def fit(
         for name in settings.encoders:
             check_trusted(name, allow_download=allow_download)
     if "encoder" not in asked and before is None:
-        out.note(
-            f"encoder {settings.encoder}: needs no model hub. Where one can be reached, add "
-            "--encoder ViT-B-32/openai, which sees much better"
-        )
+        settings = settings.merged({"encoder": default_encoder(out)})
     # What is typed wins; the default of --on is not typed.
     scale = {"on": on, **(read_scale(config) if config else {})}
     scale |= {} if on == "local" else {"on": on}

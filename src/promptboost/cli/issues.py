@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from promptboost.cli.options import allow_download_option, embeds, run_argument
+from promptboost.cli.options import allow_download_option, embeds, image_sources, run_argument
 from promptboost.cli.output import (
     Output,
     csv_line,
@@ -31,7 +31,7 @@ _COLUMNS = ("kind", "image", "split", "label", "suggested", "probability", "scor
 
 @click.command(name="issues", epilog=_EXAMPLES)
 @run_argument
-@click.argument("data", required=False)
+@click.argument("data", required=False, shell_complete=image_sources)
 @click.option(
     "--format",
     "layout",

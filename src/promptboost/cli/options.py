@@ -13,6 +13,9 @@ from promptboost.config import PRESETS, FitConfig, Setting, settings_of
 from promptboost.errors import SettingError
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from promptboost.cli.output import Output
     from promptboost.scale import Placement
     from promptboost.scale.shards import ShardPlace
 
@@ -66,6 +69,37 @@ run_argument = click.argument("run", type=click.Path(path_type=Path))
 def with_options(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
     """Return what adds options to a command, in their order."""
     return lambda function: reduce(lambda made, option: option(made), reversed(options), function)
+
+
+def encoder_names(ctx: Any, param: Any, typed: str) -> list[str]:
+    """Return the encoders that a shell may complete."""
+    from promptboost.encoders.registry import MODELS
+
+    return [record.name for record in MODELS if record.name.startswith(typed)]
+
+
+def image_sources(ctx: Any, param: Any, typed: str) -> "list[CompletionItem[Any]]":
+    """Return what a shell may complete for images: files and folders, and the word emoji."""
+    from click.shell_completion import CompletionItem
+
+    words = [CompletionItem("emoji")] if typed and "emoji".startswith(typed) else []
+    return words or [CompletionItem(typed, type="file")]
+
+
+def encoder_option(help_text: str) -> Callable[[Command], Command]:
+    """Return an option for one encoder, which is None if nothing is typed: see :func:`default_encoder`."""
+    usual = settings_of(FitConfig)["encoder"].default_text
+    text = f"{help_text} Default: {usual}."
+    return click.option("--encoder", help=text, shell_complete=encoder_names)
+
+
+def default_encoder(out: "Output") -> str:
+    """Choose the encoder that nobody named, and tell which it is and why."""
+    from promptboost.encoders.default import chosen_encoder
+
+    choice = chosen_encoder()
+    out.note(str(choice))
+    return choice.name
 
 
 #: The options about embeddings.
@@ -273,7 +307,14 @@ def _option(setting: Setting, *, presets: bool) -> Callable[[Any], Any]:
         return click.option(f"--{name}/--{off}", default=None, help=_help(setting, presets))
     if setting.several:
         text = f"{_help(setting, presets)} May be given several times."
-        return click.option(f"--{name}", type=kind, multiple=True, callback=_typed, help=text)
+        return click.option(
+            f"--{name}",
+            type=kind,
+            multiple=True,
+            callback=_typed,
+            help=text,
+            shell_complete=encoder_names if name == "encoder" else None,
+        )
     return click.option(f"--{name}", type=kind, help=_help(setting, presets))
 
 

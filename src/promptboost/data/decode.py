@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from promptboost.errors import DataError
 from promptboost.files import NotAFileError, Stamp, open_regular, stamp_of
+from promptboost.progress import progress_bar
 from promptboost.threads import thread_count
 
 if TYPE_CHECKING:
@@ -233,11 +234,8 @@ def cut_off(
 
 
 def checking_bar(total: int, progress: bool) -> Any:
-    """Return a progress bar, which is shown on a terminal only."""
-    from tqdm import tqdm
-
-    hidden = None if progress else True  # None: shown on a terminal only
-    return tqdm(total=total, desc="checking images", unit=" images", disable=hidden, leave=False)
+    """Return a progress bar of the images that are checked."""
+    return progress_bar(total, "checking images", "images", shown=progress)
 
 
 def _bad_ones(files: Sequence[Path]) -> list[BadImage]:

@@ -20,6 +20,7 @@ from promptboost.encoders.stream import ENCODED_AT_ONCE as ENCODED_AT_ONCE
 from promptboost.encoders.stream import STORED_AT_ONCE, ImageStream
 from promptboost.encoders.stream import WORKING_SIDE as WORKING_SIDE
 from promptboost.errors import EmbeddingError, SettingError, StoreError
+from promptboost.progress import progress_bar, waiting
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -109,7 +110,8 @@ class Embedder:
 
         `cache` is True for the user's store, False for none, or the folder of another one.
         """
-        encoder = load_encoder(name, device=device)
+        with waiting(f"loading {name}", shown=progress):
+            encoder = load_encoder(name, device=device)
         if cache is False:
             return cls(encoder, None, progress)
         from promptboost.encoders.store import EmbeddingStore
@@ -209,12 +211,8 @@ class Embedder:
         warnings.warn(f"{error} Going on without the embedding store", StoreWarning, stacklevel=3)
 
     def bar(self, total: int | None, what: str, unit: str, leave: bool = True) -> Any:
-        """Return a progress bar, which is shown on a terminal only, and if progress is wanted."""
-        from tqdm import tqdm
-
-        # disable=None: shown on a terminal only.
-        hidden = None if self.progress else True
-        return tqdm(total=total, desc=what, unit=f" {unit}", disable=hidden, leave=leave)
+        """Return a progress bar, which is shown if progress is wanted and somebody can see it."""
+        return progress_bar(total, what, unit, shown=self.progress, leave=leave)
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:

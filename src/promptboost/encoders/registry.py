@@ -167,6 +167,8 @@ def load_encoder(name: str, *, device: str | None = None, **parameters: Any) -> 
           ``ViT-B-32-quickgelu@...`` for those with;
         * ``conse:lite0``, ``conse:lite2``: made of parts from package registries, no hub needed.
           Settings may follow: ``conse:lite0?temperature=2``;
+        * ``auto``: ``ViT-B-32/openai`` if open_clip is installed and its weights are on this machine or
+          at a hub that answers, else ``conse:lite0``;
         * ``fake:32-0``: for tests, with the dimension and the seed;
         * ``prefix:rest``: of another package, see :func:`register_encoder`;
         * ``package.module:Class``: a class that can be imported. Settings may follow:
@@ -197,6 +199,10 @@ def load_encoder(name: str, *, device: str | None = None, **parameters: Any) -> 
     promptboost.errors.EncoderError: There is no encoder 'conse:lite1'. Did you mean conse:lite2, \
 conse:lite0 or conse:lite2-l6? To see what there is, type: promptboost models
     """
+    if name == "auto":
+        from promptboost.encoders.default import named_encoder
+
+        name = named_encoder(name)
     kind, _, rest = name.partition(":")
     if kind in _BUILT_IN and rest:
         return _BUILT_IN[kind](name, rest, device, parameters)
@@ -266,16 +272,19 @@ def _load_openclip(
     name: str, rest: str, device: str | None, parameters: Mapping[str, Any]
 ) -> Encoder:
     from promptboost.encoders.openclip import checkpoints
+    from promptboost.encoders.openclip.weights import check_reach
 
     _check_parameters(name, parameters, ("batch_size",))
     checkpoints.require_open_clip()
+    in_hub = name.startswith("hf-hub:")
+    if in_hub and rest.count("/") != 1:
+        raise EncoderError(f"{name!r} should be hf-hub:organisation/model")
+    if known := in_hub or name in {record.name for record in MODELS}:
+        check_reach(name)  # before open_clip is loaded, which takes seconds
     from open_clip import list_models, list_pretrained
 
     source = checkpoints.OpenClipName(name, name)
-    if name.startswith("hf-hub:"):
-        if rest.count("/") != 1:
-            raise EncoderError(f"{name!r} should be hf-hub:organisation/model")
-    elif "@" in name:
+    if "@" in name:
         architecture, _, path = name.partition("@")
         if architecture not in list_models():
             raise _unknown(architecture, list_models(), "architecture")
@@ -283,10 +292,12 @@ def _load_openclip(
         if not file.is_file():
             raise EncoderError(f"There is no checkpoint {file}, which {name!r} asks for")
         source = checkpoints.OpenClipName(name, architecture, file=file)
-    else:
+    elif not in_hub:
         architecture, _, tag = name.rpartition("/")
         if (architecture, tag) not in list_pretrained():
             raise _unknown(name, ["/".join(pair) for pair in list_pretrained()])
+        if not known:
+            check_reach(name)
         source = checkpoints.OpenClipName(name, architecture, tag)
     return checkpoints.load_openclip(source, device=device, **parameters)
 

@@ -4,9 +4,8 @@ What a user types is their own decision. What stands in a file is not: its name 
 """
 
 import re
-from pathlib import Path
-from typing import Any
 
+from promptboost.encoders.openclip.weights import is_here
 from promptboost.encoders.registry import is_registered
 from promptboost.errors import EncoderError, PromptBoostError
 
@@ -50,7 +49,7 @@ code that would be imported and run; if you know it and want that, name it yours
             f"the file names the encoder {name!r}, which is code that would be imported and run; if "
             f"you know it and want that, name it yourself: --encoder {name!r} (in Python: encoder=...)"
         )
-    if allow_download or not ("/" in name or "@" in name) or _is_here(name):
+    if allow_download or not ("/" in name or "@" in name) or is_here(name):
         return
     raise EncoderError(
         f"the file names the encoder {name!r}, which is not on this machine and would be got from a "
@@ -66,39 +65,3 @@ def _known_here() -> set[str]:
         return {share.name for share in EmbeddingStore().report().encoders if share.name}
     except (PromptBoostError, OSError):  # a store that cannot be read knows nothing
         return set()
-
-
-def _is_here(name: str) -> bool:
-    """Tell whether weights and tokenizer of an open_clip model are in the caches of this machine."""
-    try:
-        import open_clip
-    except ImportError:
-        return True  # nothing can be loaded, and the message of loading says what is missing
-    if name.startswith("hf-hub:"):
-        return _in_hub_cache(name.removeprefix("hf-hub:"))
-    if "@" in name:
-        architecture = name.partition("@")[0]
-        return _tokenizer_is_here(open_clip.get_model_config(architecture))
-    architecture, _, tag = name.rpartition("/")
-    if (architecture, tag) not in open_clip.list_pretrained():
-        return True  # there is no such model, and the message of loading says so
-    published = open_clip.get_pretrained_cfg(architecture, tag)
-    url, repository = published.get("url", ""), published.get("hf_hub", "").rstrip("/")
-    here = bool(repository) and _in_hub_cache("/".join(repository.split("/")[:2]))
-    file = Path("~/.cache/clip").expanduser() / url.rsplit("/", 1)[-1]
-    here = here or (bool(url) and file.is_file())
-    return here and _tokenizer_is_here(open_clip.get_model_config(architecture))
-
-
-def _tokenizer_is_here(settings: dict[str, Any] | None) -> bool:
-    repository = ((settings or {}).get("text_cfg") or {}).get("hf_tokenizer_name")
-    return not repository or _in_hub_cache(repository)
-
-
-def _in_hub_cache(repository: str) -> bool:
-    try:
-        from huggingface_hub.constants import HF_HUB_CACHE
-    except ImportError:
-        return False
-    folder = Path(HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}" / "snapshots"
-    return any(file.is_file() for file in folder.glob("*/*"))

@@ -38,6 +38,7 @@ from promptboost.model.head_files import (
     write_head,
 )
 from promptboost.model.notebook import card, sizes
+from promptboost.progress import is_interactive
 
 if TYPE_CHECKING:
     from promptboost.model.explanation import Explanation
@@ -65,7 +66,7 @@ def load(
     cache: bool = True,
     text_only: bool = False,
     device: str | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     allow_download: bool = False,
 ) -> "PromptClassifier":
     """Load a classifier that answers for images.
@@ -85,8 +86,8 @@ def load(
         Answer by the words alone, without the residual.
     device : str, optional
         Where an encoder given by name runs, as torch spells it; by default the fastest there is.
-    progress : bool, default=False
-        Show progress bars on a terminal.
+    progress : bool, optional
+        Show progress bars; by default in notebooks and at the prompt of Python.
     allow_download : bool, default=False
         Get the encoder that the file names from a model hub, if it is not on this machine. What you
         name yourself by `encoder` needs no leave.
@@ -174,8 +175,8 @@ class PromptClassifier:
         Answer by the words alone, without the residual.
     device : str, optional
         Where an encoder given by name runs.
-    progress : bool, default=False
-        Show progress bars on a terminal.
+    progress : bool, optional
+        Show progress bars; by default in notebooks and at the prompt of Python.
     allow_download : bool, default=False
         Get the encoder that the ensemble names from a model hub, if it is not on this machine.
 
@@ -207,7 +208,7 @@ class PromptClassifier:
         cache: bool = True,
         text_only: bool = False,
         device: str | None = None,
-        progress: bool = False,
+        progress: bool | None = None,
         allow_download: bool = False,
     ) -> None:
         if not isinstance(encoder, str | Encoder | Mapping | None) and not callable(encoder):
@@ -221,7 +222,8 @@ class PromptClassifier:
         self._source = ensemble.encoder_id if encoder is None else encoder
         self._named_by_file, self._allow_download = encoder is None, allow_download
         self._given_head, self._text_only = head, text_only
-        self._cache, self._device, self._progress = cache, device, progress
+        self._cache, self._device = cache, device
+        self._progress = is_interactive() if progress is None else progress
         self._folder: Path | None = None
 
     @property

@@ -13,7 +13,9 @@ CLASSES, SENTENCES, OPEN = 24, 6, 3
 
 # Text and lines have the notebook's own colours, light or dark.
 _CARD = "max-width:52rem;font:14px/1.45 system-ui,sans-serif"
-_TABLE = "border-collapse:collapse;margin:.1em 0 .4em 1em;background:none"
+_TABLE = (
+    "border-collapse:collapse;margin:.1em 0 .4em 1em;background:none;color:inherit;font:inherit"
+)
 _CELL = "padding:1px 8px;text-align:left;border:0;vertical-align:top;background:none"
 _NUMBER = f"{_CELL};text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap"
 _FAINT = "opacity:.7"

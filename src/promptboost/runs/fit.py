@@ -27,6 +27,7 @@ from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
 from promptboost.pool import PromptPool
+from promptboost.progress import progress_bar
 from promptboost.runs.explain import shown_explanations, write_explanations
 from promptboost.runs.learned import (
     Learned,
@@ -213,18 +214,14 @@ def _learn(
     tracking: Tracking,
 ) -> Learned:
     """Boost, keeping the rounds so far in a file; the file alone is enough to go on."""
-    from tqdm import tqdm
-
-    hidden = None if embedder.progress else True
     # One round has nothing to count: the words alone say what is going on.
     one = settings.rounds == 1
-    with tqdm(
-        total=settings.rounds,
-        desc="composing" if one else "boosting",
-        unit=" rounds",
-        bar_format="{desc} …" if one else None,
-        disable=hidden,
-        leave=False,
+    with progress_bar(
+        settings.rounds,
+        "composing" if one else "boosting",
+        "rounds",
+        shown=embedder.progress,
+        form="{desc} …" if one else None,
     ) as bar:
 
         def keep(so_far: PromptEnsemble) -> None:

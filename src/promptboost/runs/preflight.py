@@ -12,6 +12,7 @@ from shlex import quote
 from promptboost.config import PRESETS, FitConfig
 from promptboost.data import DataSource
 from promptboost.data.shots import Task
+from promptboost.encoders.default import named_encoder
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, RunError, StoreError
 from promptboost.files import sweep
@@ -102,7 +103,8 @@ START_AGAIN = "add --overwrite instead of --resume to start again"
 
 
 def lasting_settings(settings: FitConfig) -> FitConfig:
-    """Return settings whose file of sentences is found from any folder."""
+    """Return settings that name their encoders, and a file of sentences that any folder finds."""
+    settings = settings.merged({"encoder": tuple(map(named_encoder, settings.encoders))})
     if settings.prompts is None or not Path(settings.prompts).exists():
         return settings
     return settings.merged({"prompts": str(Path(settings.prompts).absolute())})

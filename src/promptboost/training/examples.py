@@ -12,6 +12,7 @@ from promptboost.boosting import Shots
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, text_source
 from promptboost.errors import DataError, EmbeddingError, LabelError, SettingError, WeightError
+from promptboost.progress import is_interactive
 
 Rows = NDArray[np.floating]
 # Where embeddings are kept: the user's store, nowhere, or a folder.
@@ -150,10 +151,10 @@ def embedder_of(encoder: object, cache: Cache = True) -> Embedder | TextSource |
     if not isinstance(source, Encoder) or isinstance(source, Embedder):
         return source
     if cache is False:
-        return Embedder(source, None, progress=False)
+        return Embedder(source, None, progress=is_interactive())
     from promptboost.encoders.store import EmbeddingStore
 
-    return Embedder(source, EmbeddingStore(place), progress=False)
+    return Embedder(source, EmbeddingStore(place), progress=is_interactive())
 
 
 def further_embedders(encoder: object, cache: Cache = True) -> tuple[Embedder, ...]:

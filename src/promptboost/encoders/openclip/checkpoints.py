@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptboost.encoders.openclip.openclip import OpenClipEncoder
+from promptboost.encoders.openclip.weights import from_cache_alone, is_here, status_of_hub
 from promptboost.encoders.runtime import fingerprint, hash_tensors, pick_device, require_modules
 from promptboost.errors import EncoderError, MissingExtraError
 from promptboost.files import parse_json
@@ -41,9 +42,21 @@ def load_openclip(
 ) -> OpenClipEncoder:
     """Load an open_clip model as an encoder."""
     require_open_clip()
+    where = pick_device(device)
+    if is_here(name.spelling):
+        try:
+            with from_cache_alone():
+                return _loaded(name, where, batch_size)
+        except EncoderError:
+            # Perhaps only a part of it is here: the hub has the rest, if it answers.
+            if status_of_hub() is None:
+                raise
+    return _loaded(name, where, batch_size)
+
+
+def _loaded(name: OpenClipName, where: "torch.device", batch_size: int) -> OpenClipEncoder:
     import open_clip
 
-    where = pick_device(device)
     precision = "fp16" if where.type == "cuda" else "fp32"
     quick = _quick_gelu(name)
     model, preprocess = _created(name, where, precision, quick)

@@ -1,0 +1,57 @@
+"""Bars are shown where somebody can see them."""
+
+import io
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from promptboost.progress import in_notebook, is_interactive, progress_bar
+
+
+class ZMQInteractiveShell:
+    """What IPython's kernel for notebooks calls its shell."""
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    shell = ZMQInteractiveShell()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setattr("promptboost.progress.find_spec", lambda name: None)  # no widgets
+
+
+def drawn(monkeypatch, *, terminal, shown=True):
+    """What a job of three steps writes."""
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress_bar(3, "painting", "walls", shown=shown) as bar:
+        for _ in range(3):
+            bar.update()
+        bar.refresh()
+    return stream.getvalue()
+
+
+def test_a_terminal_shows_rate_and_time_left(monkeypatch):
+    text = drawn(monkeypatch, terminal=True)
+    assert "painting: 100%" in text
+    assert "walls/s" in text
+    assert "<" in text  # the time that passed < the time left
+    assert drawn(monkeypatch, terminal=True, shown=False) == ""
+
+
+def test_a_file_stays_clean(monkeypatch):
+    assert drawn(monkeypatch, terminal=False) == ""
+    assert not is_interactive()
+
+
+def test_a_notebook_shows_it_without_being_asked(monkeypatch, notebook):
+    assert in_notebook()
+    assert is_interactive()
+    assert "painting: 100%" in drawn(monkeypatch, terminal=False)
+
+
+def test_whoever_sits_at_the_prompt_sees_it(monkeypatch):
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    assert is_interactive()
+    assert not in_notebook()
