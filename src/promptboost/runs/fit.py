@@ -27,7 +27,7 @@ from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
 from promptboost.pool import PromptPool
-from promptboost.progress import progress_bar
+from promptboost.progress import progress_bar, waiting
 from promptboost.runs.explain import shown_explanations, write_explanations
 from promptboost.runs.learned import (
     Learned,
@@ -156,11 +156,12 @@ def _fit(
                 task, pool, settings, embedder, run.path / POOL_ROWS, further, engine
             )
             learned = _learn(run, task, embeddings, settings, embedder, say, tracking)
-        results = msgspec.structs.replace(
-            measure(task, embeddings, learned, settings, embedder, inspection),
-            timing=timing([embedder, *further], learned, start),
-        )
-        write_run(run, task, embeddings, learned, results, embedder, request.finish)
+        with waiting("measuring", shown=request.progress):
+            results = msgspec.structs.replace(
+                measure(task, embeddings, learned, settings, embedder, inspection),
+                timing=timing([embedder, *further], learned, start),
+            )
+            write_run(run, task, embeddings, learned, results, embedder, request.finish)
     except BaseException:
         tracking.fail()
         raise
