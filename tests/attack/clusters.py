@@ -189,7 +189,11 @@ def attack(field_: Field, job: Job, chance: Random, kills: int, kinds: tuple[str
         if command.poll() is not None or kinds[number % len(kinds)] == "command":
             command.wait()
             command = field_.start(job, place, "--on", "ray")
-    if command.wait(max(1.0, deadline - time.monotonic())):
+    try:
+        command.wait(max(1.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise FaultError("stuck", (place / "said.txt").read_text()[-2000:]) from None
+    if command.returncode:
         raise FaultError("stuck", command.returncode, (place / "said.txt").read_text()[-2000:])
     if "raylet" in (place / "said.txt").read_text():
         raise FaultError("pages of Ray's on stdout")

@@ -60,7 +60,7 @@ def node_with_a_small_disk(address, folder):
         yield node
     finally:
         os.killpg(node.pid, signal.SIGTERM)
-        node.wait(30)
+        node.wait(120)
 
 
 def can_mount(folder):
@@ -85,7 +85,7 @@ def test_a_node_whose_disk_is_full_or_not_shared_is_left_out(task, cluster):
     try:
         before = len([node for node in ray.nodes() if node["Alive"]])
         with node_with_a_small_disk(cluster.address, cells):
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 300
             while len([node for node in ray.nodes() if node["Alive"]]) == before:
                 assert time.monotonic() < deadline, "the node does not start"
                 time.sleep(0.1)
@@ -150,7 +150,7 @@ def start_alone(task, mark, *options):
 
 
 def gone(mark):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (left := of_ours(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
     return left
@@ -161,12 +161,13 @@ def test_a_cluster_of_its_own_is_small_quiet_and_gone_in_the_end(task, tmp_path_
     watch = Watch(mark)
     watch.start()
     command = start_alone(task, mark, "--methods", "zero-shot,logistic", "--seeds", "1,2")
-    out, err = command.communicate(timeout=300)
+    out, err = command.communicate(timeout=600)
     watch.over.set()
     assert command.returncode == 0, err
     assert "accuracy in per cent" in out
     # Nothing about /dev/shm, figures of use, GPUs or the dashboard.
-    assert [line for line in err.splitlines() if "on Ray" not in line] == []
+    ours = ("on Ray: ", "no worker has started")
+    assert [line for line in err.splitlines() if not line.startswith(ours)] == []
     assert gone(mark) == []
     assert 0 < watch.peak < 2 * 2**30
 
@@ -174,13 +175,13 @@ def test_a_cluster_of_its_own_is_small_quiet_and_gone_in_the_end(task, tmp_path_
 def test_control_c_leaves_no_process(task, tmp_path_factory):
     mark = str(tmp_path_factory.mktemp("r"))
     command = start_alone(task, mark, "--methods", "tpb?rounds=400", "--seeds", "1,2,3,4,5,6")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not any("UnitWorker" in " ".join(one.cmdline()) for one in of_ours(mark)):
         assert command.poll() is None, command.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.1)
     command.send_signal(signal.SIGINT)
-    _, err = command.communicate(timeout=60)
+    _, err = command.communicate(timeout=300)
     assert command.returncode == 130
     assert "the same command again; what is done is kept" in err
     assert gone(mark) == []

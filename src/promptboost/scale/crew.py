@@ -23,8 +23,8 @@ _DEATHS = 5
 _STRIKES = 3
 # How often the cluster is asked for nodes that came or went, in seconds.
 _LOOK_AGAIN = 2.0
-# Seconds without any worker until people are told.
-_PATIENCE = 10.0
+# Seconds without any worker until people are told; one takes some to start.
+_PATIENCE = 30.0
 # Units that are looked at to find some for which a worker has loaded the rest already.
 _LOOK_AHEAD = 256
 
@@ -308,15 +308,15 @@ class Crew:
         """Tell that there is no room; raise where those that live fail, and others do not come."""
         living = [member for member in self._members.values() if member.node is not None]
         idle = time.monotonic() - self._worked
-        if living and all(m.strikes >= _STRIKES for m in living) and idle > 6 * _PATIENCE:
+        if living and all(m.strikes >= _STRIKES for m in living) and idle > 2 * _PATIENCE:
             self._give_up()
         if living or self._told or idle < _PATIENCE:
             return
         self._told = True
         free = self._ray.available_resources()
         self._say(
-            f"waiting for room in the cluster: {free.get('CPU', 0):g} cores and "
-            f"{free.get('GPU', 0):g} GPUs are free, others are in use"
+            f"no worker has started for {_PATIENCE:.0f} s: {free.get('CPU', 0):g} cores and "
+            f"{free.get('GPU', 0):g} GPUs of the cluster are free; waiting"
         )
 
     def _end(self, member: _Member) -> None:
