@@ -9,12 +9,12 @@ from promptboost.cli.generate import class_names_of, generate, grow
 from promptboost.cli.options import (
     config_options,
     device_option,
+    encoder_option,
     shard_options,
     threads_option,
     with_options,
 )
 from promptboost.cli.output import Output, echo, plain, speaks
-from promptboost.config import DEFAULT_ENCODER
 from promptboost.errors import SettingError, few
 
 if TYPE_CHECKING:
@@ -267,14 +267,19 @@ def show(
 @pool.command(name="embed", short_help="Embed all that a fit reads of a file.")
 @click.argument("file", type=click.Path())
 @click.option("--classes", "data", metavar="DATA", help="Images whose classes count, as for fit.")
-@click.option("--encoder", default=DEFAULT_ENCODER, show_default=True)
+@encoder_option("Model to embed with.")
 @config_options(("templates", "concatenate"))
 @shard_options
 @device_option
 @threads_option
 @speaks
 def embed(
-    out: Output, file: str, data: str | None, encoder: str, device: str | None, **options: Any
+    out: Output,
+    file: str,
+    data: str | None,
+    encoder: str | None,
+    device: str | None,
+    **options: Any,
 ) -> None:
     """Embed all that a fit reads of FILE ahead of time: sentences about classes, or a saved pool.
 

@@ -15,6 +15,7 @@ import msgspec
 from promptboost.data.decode import BadImage
 from promptboost.errors import DataError, MissingExtraError, SettingError
 from promptboost.files import json_text, read_bytes, replacing
+from promptboost.progress import progress_bar
 from promptboost.runs.predict import Prediction, Predictor, answer_record
 from promptboost.runs.run_folder import RunFolder
 from promptboost.scale.items import ImageItem, is_url, list_items
@@ -185,10 +186,10 @@ def predict_in_shards(
 
 
 def _bar(progress: bool, total: int | None, before: int) -> Any:
-    from tqdm import tqdm
-
-    hidden = None if progress else True
-    return tqdm(total=total, initial=before, desc="predicting", unit=" images", disable=hidden)
+    bar = progress_bar(total, "predicting", "images", shown=progress, leave=True)
+    if before and not bar.disable:  # they must not count for the rate
+        bar.initial = bar.last_print_n = bar.n = before
+    return bar
 
 
 def _copy_run(run: Path, storage: Storage, *, write: bool) -> str:
