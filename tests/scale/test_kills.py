@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import contextmanager
@@ -157,14 +156,8 @@ def gone(mark):
     return left
 
 
-@pytest.fixture
-def mark():
-    """A folder for a cluster, by which its processes are known: a short name, as sockets need one."""
-    with tempfile.TemporaryDirectory(prefix="pb-", ignore_cleanup_errors=True) as folder:
-        yield folder
-
-
-def test_a_cluster_of_its_own_is_small_quiet_and_gone_in_the_end(task, mark):
+def test_a_cluster_of_its_own_is_small_quiet_and_gone_in_the_end(task, tmp_path_factory):
+    mark = str(tmp_path_factory.mktemp("r"))
     watch = Watch(mark)
     watch.start()
     command = start_alone(task, mark, "--methods", "zero-shot,logistic", "--seeds", "1,2")
@@ -179,7 +172,8 @@ def test_a_cluster_of_its_own_is_small_quiet_and_gone_in_the_end(task, mark):
     assert 0 < watch.peak < 2 * 2**30
 
 
-def test_control_c_leaves_no_process(task, mark):
+def test_control_c_leaves_no_process(task, tmp_path_factory):
+    mark = str(tmp_path_factory.mktemp("r"))
     command = start_alone(task, mark, "--methods", "tpb?rounds=400", "--seeds", "1,2,3,4,5,6")
     deadline = time.monotonic() + 300
     while not any("UnitWorker" in " ".join(one.cmdline()) for one in of_ours(mark)):

@@ -115,7 +115,7 @@ def _start(address: str | None) -> tuple[Any, bool]:
         else:
             # By that name one is started, though another program may have one of its own.
             ray.init("local", **_own(), **quiet)
-    except (OSError, ValueError, RuntimeError) as error:  # no such host, a path too long for a socket …
+    except (OSError, ValueError, RuntimeError) as error:  # a path too long for a socket, too
         with contextlib.suppress(Exception):
             ray.shutdown()
         where = f"at {address}" if address else "on this machine"
