@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from benchmarks.findings.sets import VIEWS, ImageSet, PoolKind
 from promptboost.boosting import BoostRound, GradientSettings, Shots
 from promptboost.boosting.composition import Composition
+from promptboost.evaluation.cell_worker import Cell, figures
 from promptboost.evaluation.cells import Key, Result
-from promptboost.evaluation.compare import Cell, figures
 from promptboost.evaluation.world import Draw
 from promptboost.methods import Fitted, Method, make_method
 from promptboost.methods.fitted import TextClassifier

@@ -11,7 +11,14 @@ from importlib import import_module
 from pathlib import Path
 
 #: Attacks, with the number of times that takes a minute or two.
-COUNTS = {"mutations": 5000, "kills": 300, "races": 200, "requests": 2000}
+COUNTS = {
+    "mutations": 5000,
+    "kills": 300,
+    "races": 200,
+    "requests": 2000,
+    "clusters": 20,
+    "hosts": 4,
+}
 
 
 def main() -> int:

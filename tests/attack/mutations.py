@@ -76,6 +76,8 @@ class World:
             made = self.call(*command)
             if made.code:
                 raise RuntimeError(f"{command}: {made.err}")
+        cells = sorted((self.kept / "comparison" / "cells").iterdir())
+        self.cells = [f"cells/{file.name}" for file in cells]
         for folder in self.kept.iterdir():
             self.restore(folder.name)
         self.answers = {
@@ -190,7 +192,11 @@ def case(world: World, seed: int, number: int) -> Case:
     draw = random.Random(f"{seed}-{number}")
     if draw.random() < 0.1:
         file, alter = draw.choice(
-            (("cells.jsonl", altered_json_lines), ("compare.json", altered_json))
+            (
+                ("cells.jsonl", altered_json_lines),
+                (draw.choice(world.cells), altered_json),
+                ("compare.json", altered_json),
+            )
         )
         folder, command = "comparison", world.compare("comparison")
     else:

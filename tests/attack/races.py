@@ -85,7 +85,7 @@ def race_compares(world: World, chance: Random) -> None:
     commands = [[names[i] if part == names[0] else part for part in COMPARE] for i in (0, 1)]
     for one in at_once(world, chance, place, *commands):
         succeeded(one)
-    cells = [json.loads(line) for line in (place / "out/cells.jsonl").read_text().split("\n")[1:]]
+    cells = [json.loads(line) for line in (place / "out/cells.jsonl").read_text().splitlines()]
     keys = [json.dumps(cell["key"], sort_keys=True) for cell in cells]
     check(len(keys) == len(set(keys)) == 6, "mixed", keys)
     with (place / "out/results.csv").open() as file:

@@ -19,6 +19,7 @@ from promptboost.evaluation.summary import COLUMNS
 from promptboost.evaluation.world import World
 from promptboost.folders import writing
 from promptboost.methods.promptboost import Boosting
+from promptboost.scale.storage import Storage
 from tests.runs.run_tools import write_images, write_sentences
 
 QUICK = ("zero-shot", "logistic", "promptboost")
@@ -125,8 +126,7 @@ def test_an_interrupted_comparison_loses_only_the_unfinished_cell(task, monkeypa
     monkeypatch.setattr(Boosting, "fit", stops)
     with pytest.raises(KeyboardInterrupt):
         compare(request(task))
-    kept = (task / "out" / "cells.jsonl").read_text().strip().splitlines()
-    assert len(kept) == 4 + 4 + 2
+    assert len(list((task / "out" / "cells").glob("*.json"))) == 4 + 4 + 2
     monkeypatch.setattr(Boosting, "fit", plain)
     whole = compare(request(task))
     assert figures(whole.lines) == figures(compare(request(task, "other")).lines)
@@ -285,18 +285,18 @@ def test_images_are_read_one_at_a_time(task):
 
 def test_a_full_disk_ends_it_and_says_how_to_go_on(task, monkeypatch):
     kept = []
-    plain = Notebook.keep
+    plain = Storage.write
 
-    def keep(self, *parts):
+    def write(self, *parts):
         if len(kept) == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
         kept.append(parts)
         plain(self, *parts)
 
-    monkeypatch.setattr(Notebook, "keep", keep)
+    monkeypatch.setattr(Storage, "write", write)
     with pytest.raises(RunError, match=r"No space left on device, in .* make room"):
         compare(request(task))
-    monkeypatch.setattr(Notebook, "keep", plain)
+    monkeypatch.setattr(Storage, "write", plain)
     assert len(compare(request(task)).lines) == 3 * 4
 
 
@@ -355,16 +355,46 @@ def test_every_column_of_a_table_is_checked_when_it_is_read():
 
 def test_damaged_cells_are_set_aside_and_done_again_with_one_line(task):
     found = compare(request(task, shots=(1,)))
-    cells = task / "out" / "cells.jsonl"
-    lines = cells.read_bytes().split(b"\n")
-    lines[1] = lines[1].replace(b'"unseen_accuracy": null', b'"unseen_accuracy": "x"')
-    cells.write_bytes(b"\n".join([*lines[:2], b"\xff\xfe" + lines[2], *lines[3:], b"[" * 100_000]))
+    whole = (task / "out" / "cells.jsonl").read_bytes()
+    one, two, three, *_ = sorted((task / "out" / "cells").glob("*.json"))
+    one.write_bytes(one.read_bytes().replace(b'"unseen_accuracy": null', b'"unseen_accuracy": "x"'))
+    two.write_bytes(b"\xff\xfe" + two.read_bytes())
+    three.write_bytes(b"[" * 100_000)
+    (task / "out" / "cells.jsonl").write_bytes(whole.replace(b"}", b"", 1) + b"[" * 100_000)
     said = []
     again = compare(request(task, shots=(1,)), said.append)
     assert figures(again.lines) == figures(found.lines)
-    [line] = [line for line in said if "damaged lines" in line]
-    assert line.startswith("3 damaged lines in ")
+    [line] = [line for line in said if "damaged cells" in line]
+    assert line.startswith("5 damaged cells in ")
     assert not again.failed
+    assert (task / "out" / "cells.jsonl").read_bytes() == whole
+
+
+def test_results_of_which_only_one_file_is_left_count(task):
+    found = compare(request(task, shots=(1,)))
+    whole = (task / "out" / "cells.jsonl").read_bytes()
+    assert b"fit_s" not in whole
+    shutil.rmtree(task / "out" / "cells")
+    shutil.rmtree(task / "out" / "fitted")
+    again = compare(request(task, shots=(1,)))
+    assert figures(again.lines) == figures(found.lines)
+    assert {line.get("fit_s") for line in again.lines} == {None}
+    assert "–" in write_results(request(task, shots=(1,)), again)[1].read_text()
+    assert (task / "out" / "cells.jsonl").read_bytes() == whole
+    assert not (task / "out" / "fitted").exists()
+
+
+def test_times_of_a_file_of_an_earlier_version_stay(task):
+    found = compare(request(task, methods=("zero-shot",), shots=(1,), seeds=(1,)))
+    [file] = (task / "out" / "cells").glob("*.json")
+    entry = json.loads(file.read_text())
+    times = entry.pop("times")
+    entry["results"][0] |= {name: times[name] for name in ("fit_s", "predict_ms")}
+    old = json.dumps({**entry, "seconds": times["seconds"]})
+    (task / "out" / "cells.jsonl").write_text("\n" + old)
+    file.unlink()
+    assert compare(request(task, methods=("zero-shot",), shots=(1,), seeds=(1,))) == found
+    assert json.loads(file.read_text())["times"] == times
 
 
 def test_a_second_comparison_waits_and_finds_what_the_first_did(task):
@@ -392,6 +422,11 @@ def test_links_in_a_comparison_are_not_followed(task):
     assert not (one.out / "results.md").is_symlink()
     (one.out / "cells.jsonl").unlink()
     (one.out / "cells.jsonl").symlink_to(task / "precious")
-    with pytest.raises(OSError, match="symbolic link"):
-        compare(one)
+    [kept, *_] = (one.out / "cells").iterdir()
+    kept.unlink()
+    kept.symlink_to(task / "nothing")
+    compare(one)
+    assert not (one.out / "cells.jsonl").is_symlink()
+    assert not kept.is_symlink()
+    assert not (task / "nothing").exists()
     assert (task / "precious").read_text() == "mine"

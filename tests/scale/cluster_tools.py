@@ -1,6 +1,8 @@
 """Real Ray on this machine: nodes with little of everything, and nothing left behind."""
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,7 +21,10 @@ def ray_cluster(nodes: int = 3, cores: int = 1) -> Iterator:
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": cores, "object_store_memory": OBJECT_STORE}
-    head = {**node, "include_dashboard": False}
+    # In a folder of its own, or other commands on this machine would find it and join. The names of
+    # sockets in it must not be long.
+    folder = tempfile.mkdtemp(prefix="pb-", dir="/tmp")
+    head = {**node, "include_dashboard": False, "temp_dir": folder}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     before = os.environ.get("RAY_ADDRESS")
     try:
@@ -35,3 +40,4 @@ def ray_cluster(nodes: int = 3, cores: int = 1) -> Iterator:
         if ray.is_initialized():
             ray.shutdown()
         cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)

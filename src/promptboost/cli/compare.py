@@ -15,6 +15,8 @@ from promptboost.cli.options import (
     embeds,
     encoder_option,
     image_sources,
+    on_options,
+    placement,
 )
 from promptboost.cli.output import Interrupted, Output, plain, speaks, table
 from promptboost.config import FitConfig
@@ -23,6 +25,7 @@ from promptboost.errors import command_name
 if TYPE_CHECKING:
     from promptboost.evaluation.cells import CompareRequest
     from promptboost.evaluation.compare import Compared
+    from promptboost.scale.engine import Share
 
 _EXAMPLES = """
 \b
@@ -30,6 +33,7 @@ promptboost compare my-images -o comparison
 promptboost compare emoji -o comparison --methods logistic,promptboost --shots 1,4,16
 promptboost compare oxford_pets:data/oxford_pets -o pets --prompts pets.jsonl --methods all
 promptboost compare emoji -o comparison --methods "tpb?rounds=5,promptboost" --transfer conse:lite2
+promptboost compare emoji -o comparison --on ray
 """
 
 
@@ -66,6 +70,7 @@ promptboost compare emoji -o comparison --methods "tpb?rounds=5,promptboost" --t
 @config_options(("prompts", "templates", "concatenate", "views", "view_scale"))
 @click.option("--list", "only_list", is_flag=True, help="Say which methods there are.")
 @embeds
+@on_options
 @speaks
 def compare(
     out: Output,
@@ -85,7 +90,8 @@ def compare(
 
     DATA is as for fit. FOLDER keeps every result as soon as it is there: stop it at any time, and the
     same command goes on; with more methods, shots or seeds it does only what is new. It also gets a
-    CSV file, a page of tables and a figure of what the command asks for.
+    CSV file, a page of tables and a figure of what the command asks for. With --on ray the fits are done
+    by many processes, on all machines of a cluster, which must share DATA and FOLDER.
     """
     from promptboost.errors import SettingError
     from promptboost.evaluation.cells import DEFAULT_METHODS, CompareRequest
@@ -99,6 +105,7 @@ def compare(
         lacking += [] if out_folder is not None else ["where to keep the results"]
         shown = shlex.join([data or "my-images", "-o", str(out_folder or "comparison")])
         raise SettingError(f"say {', and '.join(lacking)}: {command_name()} compare {shown}")
+    place = placement(words)
     request = CompareRequest(
         data,
         out_folder,
@@ -113,9 +120,12 @@ def compare(
         device,
     )
     try:
-        compared = compare(request, out.note)
+        compared = compare(request, out.note, place)
     except KeyboardInterrupt:
         raise Interrupted("the same command again; what is done is kept") from None
+    if place.share is not None:
+        _tell_part(out, place.share, request, compared)
+        return
     files: list[Path] = []
     try:
         files = write_results(request, compared)
@@ -130,6 +140,20 @@ def compare(
         },
         lambda: _tables(request, compared, files),
     )
+    if compared.failed:
+        raise SystemExit(1)
+
+
+def _tell_part(
+    out: Output, share: "Share", request: "CompareRequest", compared: "Compared"
+) -> None:
+    record = {"shard": str(share), "failed": compared.failed, "cells": len(compared.lines)}
+    lines = [
+        f"part {share} is done; {len(compared.lines)} cells are in {request.out}",
+        *(f"failed   {line}" for line in compared.failed),
+        "when all parts are done, the same command with --merge in place of --shard writes the tables",
+    ]
+    out.result(record, lambda: "\n".join(map(plain, lines)))
     if compared.failed:
         raise SystemExit(1)
 

@@ -1,12 +1,21 @@
 """``promptboost paper``."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptboost.cli.options import Methods, Names, Numbers, embeds, with_options
+from promptboost.cli.options import (
+    Methods,
+    Names,
+    Numbers,
+    embeds,
+    on_options,
+    placement,
+    with_options,
+)
 from promptboost.cli.output import Interrupted, Output, echo, plain, speaks, table
 from promptboost.errors import command_name
 
@@ -15,6 +24,7 @@ if TYPE_CHECKING:
     from promptboost.evaluation.paper.needs import Needs
     from promptboost.evaluation.paper.plans import PaperPlan
     from promptboost.evaluation.paper.sheet import Sheet
+    from promptboost.scale.engine import Share
 
 
 @click.group(name="paper", invoke_without_command=True)
@@ -118,38 +128,59 @@ def show(out: Output, name: str, no_probe: bool, **options: Any) -> None:
 @_OUTPUT
 @_CHOICE
 @embeds
+@on_options
 @speaks
 def run(out: Output, name: str, **options: Any) -> None:
     """Run a table or figure, and see the paper's numbers beside yours.
 
     NAME is one of 'paper list', or all. What is in FOLDER already is not measured again, whichever
-    table it was measured for: stop it at any time, and the same command goes on.
+    table it was measured for: stop it at any time, and the same command goes on. With --on ray the fits
+    are done by many processes, on all machines of a cluster, which must share the data and FOLDER.
     """
     from promptboost.errors import RunError
-    from promptboost.evaluation.paper.experiment import Laboratory
+    from promptboost.evaluation.paper.laboratory import Laboratory
     from promptboost.evaluation.paper.sheet import make_sheet, write_sheet
     from promptboost.folders import writing
 
+    place = placement(options)
     request, plans = _asked(out, name, options)
-    records, any_line, sheet = [], False, None
-    laboratory = Laboratory(request, out.note)
+    laboratory = Laboratory(request, out.note, place)
+    records, sheet, any_line = [], None, False
+    # Several parts write at the same time, each its own cells.
+    alone = place.share is None
     try:
-        with writing(request.out, "paper", say=out.note):
+        with writing(request.out, "paper", say=out.note) if alone else nullcontext():
             for plan in plans:
                 sheet = make_sheet(plan, laboratory.run(plan))
-                files = write_sheet(sheet, request) if sheet.measured.lines else []
-                any_line = any_line or bool(files)
+                files = write_sheet(sheet, request) if alone and sheet.measured.lines else []
+                any_line = any_line or bool(sheet.measured.lines)
                 records.append(_record(sheet, files))
-                if not out.json:
+                if not out.json and alone:
                     echo(_sheet_text(sheet, files))
     except KeyboardInterrupt:
         raise Interrupted("the same command again; what is done is kept") from None
+    finally:
+        laboratory.close()
     if out.json:
         out.result({"entries": records}, "")
+    elif not alone:
+        echo(_part_text(place.share, records))
     if not any_line and sheet is not None:
         first, *more = sheet.measured.reason_lines() or ["nothing was asked for"]
         also = f"; {len(more)} more reasons are above" if more else ""
         raise RunError(f"nothing could be run: {first}{also}")
+
+
+def _part_text(share: "Share | None", records: list[dict[str, Any]]) -> str:
+    done = sum(record["measured_now"] for record in records)
+    reasons = dict.fromkeys(line for record in records for line in record["missing"])
+    return "\n".join(
+        [
+            f"part {share} is done: {done} new cells",
+            *(f"missing  {plain(line)}" for line in reasons),
+            "when all parts are done, the same command with --merge in place of --shard writes the tables",
+        ]
+    )
 
 
 @paper.command(name="claims")

@@ -1,8 +1,9 @@
-"""Cells of an experiment: computed once, kept one a line, so that it can be stopped and goes on."""
+"""Cells of an experiment: computed once, a file each, so that it can be stopped and goes on."""
 
+import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,8 +13,17 @@ import msgspec
 from promptboost.config import DEFAULT_ENCODER, FitConfig
 from promptboost.errors import FileFormatError, RunError, SettingError
 from promptboost.evaluation.measures import Count, Positive, Share
-from promptboost.files import append_bytes, load_json, read_bytes, read_text, write_json
+from promptboost.files import (
+    json_text,
+    load_json,
+    read_bytes,
+    read_text,
+    write_json,
+    write_text,
+)
 from promptboost.folders import is_ours
+from promptboost.scale.storage import Storage
+from promptboost.scale.unit import unit_name
 
 Key = Mapping[str, str | int | float]
 Result = dict[str, Any]
@@ -27,15 +37,15 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     on: str
     shots: Count
     seed: Count
-    seconds: Positive
+    seconds: Positive | None = None
     accuracy: Share
     class_accuracy: Share | None = None
     learn_accuracy: Share | None = None
     unseen_accuracy: Share | None = None
     leaked_images: Count = 0
     prompts: Positive | None = None
-    fit_s: Positive
-    predict_ms: Positive | None
+    fit_s: Positive | None = None
+    predict_ms: Positive | None = None
     via: Literal["", "text", "emulated", "refit"]
     image_passes: Count = 1
 
@@ -43,30 +53,50 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
 class _Entry(msgspec.Struct, frozen=True):
     key: dict[str, str | int | float]
     results: list[dict[str, Any]]
-    seconds: Positive
+    times: dict[str, float | None] = {}
+    seconds: Positive | None = None  # as it was at first
+
+
+#: What is measured in time: it differs from run to run, and is in no file that is to be the same.
+TIMES = ("seconds", "fit_s", "predict_ms")
 
 
 class Notebook:
-    """Results of one experiment, in a JSONL file; each is checked to be a `line`, where that is given.
+    """Results of one experiment: a file for each key in ``cells/``, and all of them in ``cells.jsonl``.
 
-    A result that cannot be read was cut off when the program was, or altered: it is computed again.
+    A result is there when its file is, whoever has written it. ``cells.jsonl`` is made of them in the end,
+    in the order of the keys and without times: the same bytes wherever the work was done. Results of which
+    only that file is left count, too.
+
+    Parameters
+    ----------
+    path : Path
+        Of ``cells.jsonl``; the folder beside it is called the same without the ending.
+    line : type, optional
+        What each result is checked to be. One that cannot be read is computed again.
+    about : mapping, optional
+        What all results depend on beside their keys; files are named after both.
     """
 
-    def __init__(self, path: Path, line: type[msgspec.Struct] | None = None) -> None:
-        self._path = path
+    def __init__(
+        self,
+        path: Path,
+        line: type[msgspec.Struct] | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._path, self._line, self._about = path, line, dict(about or {})
+        self.storage = Storage(str(path.with_suffix("")))
         self._found: dict[str, Result] = {}
+        self._files: set[str] = set()
+        self._bad: list[str] = []
         self.damaged = 0
+        for name in sorted(self.storage.names()):
+            if name.endswith(".json") and not self.take(name):
+                self._bad.append(name)
         content = read_bytes(path) if path.exists() else b""
         for text in filter(bytes.strip, content.split(b"\n")):
-            try:
-                entry = msgspec.convert(load_json(text.decode("utf-8"), path.name), _Entry)
-                whole = msgspec.to_builtins(entry)
-                for one in _lines(whole) if line is not None else ():
-                    msgspec.convert(one, line)
-            except ValueError:
-                self.damaged += 1  # cut off when the program was, or not ours
-                continue
-            self._found[_name(entry.key)] = whole
+            self._add(text, "", path.name)
+        self.damaged += len(self._bad)
 
     def __contains__(self, key: Key) -> bool:
         return _name(key) in self._found
@@ -74,14 +104,29 @@ class Notebook:
     def __iter__(self) -> Iterator[Key]:
         return (entry["key"] for entry in self._found.values())
 
+    def name(self, key: Key) -> str:
+        """Return the name of the file of a key, made of all that its results depend on."""
+        about = json.dumps(self._about, sort_keys=True)
+        return unit_name(["cell", about, _name(key)], ".json")
+
+    def take(self, name: str) -> bool:
+        """Read a file that was written by now; return whether it is whole."""
+        try:
+            content = self.storage.read(name)
+        except OSError:
+            return False
+        return self._add(content, name, name)
+
+    def drop_damaged(self) -> None:
+        """Remove files that cannot be read, so that their results are made again."""
+        for name in self._bad:
+            self.storage.remove(name)
+
     def keep(self, key: Key, results: list[Result], seconds: float) -> None:
         """Add the results of a key, on disk before anything else is done."""
-        entry = {"key": dict(key), "results": results, "seconds": round(seconds, 3)}
-        text = json.dumps(entry, allow_nan=False)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        # A torn line before this one must not swallow it.
-        append_bytes(self._path, f"\n{text}".encode())
-        self._found[_name(key)] = entry
+        name = self.name(key)
+        self.storage.write(name, cell_file(key, results, {"seconds": round(seconds, 3)}))
+        self.take(name)
 
     def results(self, keys: Iterable[Key]) -> list[Result]:
         """Return what is there of these keys, each result with its key."""
@@ -101,12 +146,56 @@ class Notebook:
             start = time.perf_counter()
             results = work(key)
             self.keep(key, results, time.perf_counter() - start)
+        self.write()
         return self.results(wanted)
+
+    def write(self) -> None:
+        """Write all results into one file; those that had no file of their own get one first."""
+        for name, entry in self._found.items():
+            if name not in self._files:
+                self.storage.write(self.name(entry["key"]), cell_file(**entry))
+                self._files.add(name)
+        entries = (self._found[name] for name in sorted(self._found))
+        lines = [
+            json.dumps({"key": one["key"], "results": one["results"]}, allow_nan=False) + "\n"
+            for one in entries
+        ]
+        if lines:
+            write_text(self._path, "".join(lines), follow=False)
+
+    def _add(self, text: bytes, file: str, where: str) -> bool:
+        """Take in one entry unless it is there; return whether it can be read."""
+        try:
+            entry = _with_times(msgspec.convert(load_json(text.decode("utf-8"), where), _Entry))
+            for one in _lines(entry) if self._line is not None else ():
+                msgspec.convert(one, self._line)
+        except ValueError:
+            self.damaged += not file  # cut off when the program was, or not ours
+            return False
+        name = _name(entry["key"])
+        self._found.setdefault(name, entry)
+        if file:
+            self._files.add(name)
+        return True
+
+
+def cell_file(key: Key, results: Sequence[Result], times: Mapping[str, float | None]) -> bytes:
+    """Return the content of the file of a key; times stand apart from what does not change."""
+    entry = {"key": dict(key), "results": list(results), "times": dict(times)}
+    return json_text(entry).encode()
+
+
+def _with_times(entry: _Entry) -> Result:
+    """Return an entry as it is written now: at first, times stood among the results."""
+    times = {} if entry.seconds is None else {"seconds": entry.seconds}
+    for result in entry.results:
+        times |= {name: result.pop(name) for name in TIMES if name in result}
+    return {"key": entry.key, "results": entry.results, "times": {**times, **entry.times}}
 
 
 def _lines(entry: Mapping[str, Any]) -> list[Result]:
     """Return each result of an entry with its key; what a result says of the key does not count."""
-    whole = {**entry["key"], "seconds": entry["seconds"]}
+    whole = {"seconds": None, **entry["times"], **entry["key"]}
     return [{**whole, **result, **whole} for result in entry["results"]]
 
 
@@ -161,6 +250,20 @@ class CompareRequest:
             raise SettingError(
                 f"{self.encoder} is the encoder to learn with; --transfer is for another one"
             )
+
+    def settings(self) -> dict[str, Any]:
+        """Return it as values that another process can be told, without a progress bar."""
+        parts = dataclasses.asdict(self)
+        return {**parts, "out": str(self.out.absolute()), "progress": False}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> "CompareRequest":
+        """Make it again of what :meth:`settings` returned."""
+        parts: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()
+        }
+        parts |= {"out": Path(parts["out"]), "words": FitConfig(**parts["words"])}
+        return cls(**parts)
 
 
 def check_comparison(out: Path) -> None:

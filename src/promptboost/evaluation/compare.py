@@ -1,22 +1,18 @@
 """Every method on the same images, the same draws and the same embeddings."""
 
-import dataclasses
-import errno
-import hashlib
+import contextlib
 import math
 import re
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from promptboost.encoders import Encoder
-from promptboost.errors import FileFormatError, PromptBoostError, RunError, count
+from promptboost.errors import PromptBoostError, RunError, count
+from promptboost.evaluation.cell_worker import Cell, CellWorker, about
 from promptboost.evaluation.cells import (
     CellResult,
     CompareRequest,
@@ -27,7 +23,6 @@ from promptboost.evaluation.cells import (
     check_same,
 )
 from promptboost.evaluation.chart import accuracy_figure
-from promptboost.evaluation.measures import Guesses
 from promptboost.evaluation.overlap import Overlap
 from promptboost.evaluation.summary import (
     curves,
@@ -36,53 +31,14 @@ from promptboost.evaluation.summary import (
     unseen_lines,
     with_times,
 )
-from promptboost.evaluation.world import Draw, World
+from promptboost.evaluation.world import World
 from promptboost.files import write_text
 from promptboost.folders import writing
-from promptboost.methods import (
-    METHODS,
-    Fitted,
-    Images,
-    Method,
-    Transfer,
-    load_fitted,
-    make_method,
-    save_fitted,
-)
+from promptboost.methods import METHODS, Transfer, make_method
+from promptboost.scale.engine import Engine, Placement, Say, run_units
+from promptboost.scale.unit import Job, Receipt, WorkUnit
 
-#: Called with a line for people now and then.
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One method, learnt from one draw, and everywhere it is to be measured."""
-
-    spelling: str
-    method: Method
-    shots: int
-    seed: int
-
-    def key(self, world: World, on: Encoder) -> Key:
-        """Return what its result on an encoder is kept under."""
-        return {
-            "method": self.spelling,
-            "shots": self.shots,
-            "seed": self.seed,
-            "encoder": world.encoder.id,
-            "on": on.id,
-        }
-
-    def keys(self, world: World) -> list[Key]:
-        """Return where it is to be measured: on its own encoder, then on all others."""
-        return [self.key(world, on) for on in world.encoders_for(self.method)]
-
-    def seeded(self) -> Method:
-        """Return the method, with the seed of the draw where it draws itself and none is spelled."""
-        names = {f.name for f in dataclasses.fields(self.method)}  # type: ignore[arg-type]
-        if "seed" not in names or re.search(r"[?&]seed=", self.spelling):
-            return self.method
-        return dataclasses.replace(self.method, seed=self.seed)  # type: ignore[type-var]
+_WORKER = "promptboost.evaluation.cell_worker:CellWorker"
 
 
 def usable_cells(request: CompareRequest, world: World, book: Notebook, say: Say) -> list[Cell]:
@@ -121,10 +77,6 @@ def say_what_is_short(request: CompareRequest, world: World, say: Say) -> None:
             )
 
 
-# Images that time to predict is measured with, from file to answer.
-_TIMED = 8
-
-
 @dataclass(frozen=True)
 class Compared:
     """What a comparison has found."""
@@ -150,24 +102,34 @@ class Compared:
         ]
 
 
-def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:
+def compare(
+    request: CompareRequest, say: Say = lambda _: None, place: Placement | None = None
+) -> Compared:
     """Do what is not there yet, and return all results.
 
     What cannot be done is refused before any work. Every result is kept as soon as it is there:
     stop it at any time, and the same request goes on.
+
+    Parameters
+    ----------
+    request : CompareRequest
+    say : callable, optional
+        Called with a line for people now and then.
+    place : Placement, optional
+        Where the fits are done, and which of them; by default all of them, in this process. Wherever it
+        is, the results are the same but for what is measured in time.
     """
+    place = place or Placement()
     world = World(request)
     check_comparison(request.out)
-    # Another comparison in this folder may be doing part of the work: it is waited for, then used.
-    with writing(request.out, "comparison", patience=math.inf, say=say):
-        book = Notebook(request.out / "cells.jsonl", CellResult)
+    with _writing(request, place, say):
+        book = Notebook(request.out / "cells.jsonl", CellResult, about(request, world))
         cells = usable_cells(request, world, book, say)
-        check_same(request.out, _about(request, world), say)
+        check_same(request.out, about(request, world), say)
         if book.damaged:
-            lines = count(book.damaged, "damaged line")
-            say(
-                f"{lines} in {request.out / 'cells.jsonl'} left aside: what is not there is done again"
-            )
+            damaged = count(book.damaged, "damaged cell")
+            say(f"{damaged} in {request.out} left aside: what is not there is done again")
+            book.drop_damaged()
         say_what_is_short(request, world, say)
         overlaps = {
             (k, seed): world.inspection(k, seed).overlap
@@ -177,147 +139,113 @@ def compare(request: CompareRequest, say: Say = lambda _: None) -> Compared:
         compared = Compared([], [], overlaps)
         for line in compared.remarks:
             say(line)
-        compared.failed.extend(_run(request, world, book, cells, say))
-    wanted = [key for cell in cells for key in cell.keys(world)]
+        wanted = [key for cell in cells for key in cell.keys(world)]
+        if place.merge:
+            _check_whole(request.out, book, wanted)
+        else:
+            campaign = _Campaign(request, world, book, place, say)
+            compared.failed.extend(campaign.run(cells))
+        if place.share is None:
+            book.write()
     compared.lines.extend(with_times(book.results(wanted), book.results(book)))
     return compared
 
 
-def _run(
-    request: CompareRequest, world: World, book: Notebook, cells: list[Cell], say: Say
-) -> list[str]:
-    from tqdm import tqdm
-
-    missing = [cell for cell in cells if any(key not in book for key in cell.keys(world))]
-    failed: list[str] = []
-    hidden = None if request.progress else True
-    with tqdm(missing, unit=" fits", disable=hidden, leave=False) as bar:
-        for cell in bar:
-            bar.set_description(f"{cell.spelling}, {cell.shots} shots, seed {cell.seed}")
-            try:
-                for key, result, seconds in _measure(request, world, book, cell):
-                    book.keep(key, [result], seconds)
-            except PromptBoostError as error:
-                line = f"{cell.spelling}, {cell.shots} shots, seed {cell.seed}: {error}"
-                failed.append(line)
-                say(f"left out: {line}")
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                raise RunError(
-                    f"{error.strerror}, in {request.out} or where embeddings are kept. What is done is "
-                    "kept: make room, and the same command goes on"
-                ) from error
-    return failed
+def _writing(
+    request: CompareRequest, place: Placement, say: Say
+) -> contextlib.AbstractContextManager[None]:
+    """Be the only writer, unless this is one of several parts that work at the same time."""
+    if place.share is not None:
+        request.out.mkdir(parents=True, exist_ok=True)
+        return contextlib.nullcontext()
+    # Another comparison in this folder may be doing part of the work: it is waited for, then used.
+    return writing(request.out, "comparison", patience=math.inf, say=say)
 
 
-def _measure(
-    request: CompareRequest, world: World, book: Notebook, cell: Cell
-) -> Iterator[tuple[Key, Result, float]]:
-    """Fit once, then measure on the encoder it was learnt with and on all others."""
-    draw = world.draw(cell.shots, cell.seed)
-    folder = request.out / "fitted" / _folder_name(cell)
-    via = cell.method.carries_over
-    fitted: Fitted | None = None
-    for on in world.encoders_for(cell.method):
-        key = cell.key(world, on)
-        if key in book:
-            continue
-        at_home = on is world.encoder
-        learns_there = not at_home and via is Transfer.REFIT
-        # Embedding is not part of a fit's time.
-        draw.learn.images.views(on if learns_there else world.encoder)
-        draw.held_out.rows(on)
-        start = time.perf_counter()
-        if learns_there:
-            there = cell.seeded().fit(draw.learn, world.pool, on)
-        else:
-            fitted = fitted or _fit_or_load(cell, world, draw, folder, book)
-            there = fitted if at_home else carried(fitted, via, on)
-        seconds = time.perf_counter() - start
-        leaked = world.inspection(cell.shots, cell.seed).leaked
-        result = figures(there, draw, leaked, learnt_there=at_home)
-        result["fit_s"] = round(seconds, 3)
-        result["predict_ms"] = _time_to_predict(there, world, book, key) if request.timed else None
-        result["via"] = "" if at_home else via.name.lower()
-        yield key, result, seconds
-
-
-def _fit_or_load(cell: Cell, world: World, draw: Draw, folder: Path, book: Notebook) -> Fitted:
-    """Fit, and keep what was learnt: a further encoder then needs no further fit."""
-    if cell.key(world, world.encoder) in book:
-        try:
-            return load_fitted(folder, world.encoder)
-        except FileFormatError:
-            pass  # gone or damaged: learnt again, with the same result
-    fitted = cell.seeded().fit(draw.learn, world.pool, world.encoder)
-    save_fitted(fitted, folder)
-    return fitted
-
-
-def carried(fitted: Fitted, via: Transfer, on: Encoder) -> Fitted:
-    """Carry what was learnt to another encoder, as its method does."""
-    if via is Transfer.EMULATED:
-        from promptboost.methods.eft import emulate
-
-        return emulate(fitted, on)
-    return fitted.transfer(on)
-
-
-def figures(
-    fitted: Fitted,
-    draw: Draw,
-    leaked: NDArray[np.bool_] | None = None,
-    *,
-    learnt_there: bool = True,
-) -> Result:
-    """Measure a classifier on a draw: on the images held out, and on those it learnt from."""
-    name, held_out = fitted.origin.method, fitted.predict(draw.held_out)
-    if learnt_there:
-        learnt = fitted.predict(draw.learn.images)
-        measured = Guesses(name, "", held_out, learnt).result(
-            draw.labels, draw.learn.labels, leaked
+def _check_whole(out: Path, book: Notebook, wanted: Sequence[Key]) -> None:
+    missing = sum(key not in book for key in wanted)
+    if missing:
+        raise RunError(
+            f"{missing} of {count(len(wanted), 'cell')} are not in {out} yet; the same command without "
+            "--merge does them, or the parts that have not ended"
         )
-    else:
-        measured = Guesses(name, "", held_out).result(draw.labels, leaked=leaked)
-    words = fitted.words()
-    return {
-        "accuracy": measured.accuracy,
-        "class_accuracy": measured.class_accuracy,
-        "learn_accuracy": measured.learn_accuracy,
-        "unseen_accuracy": measured.unseen_accuracy,
-        "leaked_images": 0 if leaked is None else int(leaked.sum()),
-        "prompts": None if words is None else float(np.mean([len(bank) for bank in words])),
-        "image_passes": len(fitted.encoders_asked),
-    }
 
 
-def _time_to_predict(fitted: Fitted, world: World, book: Notebook, key: Key) -> float | None:
-    """Measure from file to answer, without the store; once for a method on an encoder."""
-    same = ("method", "encoder", "on")
-    if any(all(k[name] == key[name] for name in same) for k in book):
-        return None
-    fitted.predict(world.few(1))  # what is read only once is read now
-    images: Images = world.few(_TIMED)
-    start = time.perf_counter()
-    fitted.predict(images)
-    return round(1000 * (time.perf_counter() - start) / len(images), 3)
+class _Campaign:
+    """The cells of a comparison: which are missing, and who does them."""
+
+    def __init__(
+        self, request: CompareRequest, world: World, book: Notebook, place: Placement, say: Say
+    ) -> None:
+        self._request, self._world, self._book = request, world, book
+        self._place, self._say = place, say
+        self._timed = {_whose(key) for key in book}  # time to predict is measured once for each
+
+    def run(self, cells: Sequence[Cell]) -> list[str]:
+        """Do what is missing; return what could not be done, and why."""
+        share = self._place.share
+        ours = list(cells if share is None else share.of_units(cells))
+        failed: dict[str, None] = {}
+        engine = None
+        # What is carried elsewhere is learnt at home first, and once.
+        try:
+            for at_home in (True, False):
+                units = list(self._units(ours, at_home=at_home))
+                if units:
+                    engine = engine or self._place.engine(self._say)
+                    failed |= dict.fromkeys(self._do(engine, units))
+        finally:
+            if engine is not None:
+                engine.close()
+        return list(failed)
+
+    def _units(self, cells: Sequence[Cell], *, at_home: bool) -> Iterator[tuple[WorkUnit, Cell]]:
+        for cell in cells:
+            home, *others = cell.keys(self._world)
+            # Where it could not be learnt at home, that has been said already.
+            wanted = [(0, home)] if at_home else list(enumerate(others, 1)) * (home in self._book)
+            for on, key in wanted:
+                if key in self._book:
+                    continue
+                timed = self._request.timed and _whose(key) not in self._timed
+                self._timed.add(_whose(key))
+                order = {
+                    "method": cell.spelling,
+                    "shots": cell.shots,
+                    "seed": cell.seed,
+                    "on": on,
+                    "timed": timed,
+                }
+                yield WorkUnit(self._book.name(key), order), cell
+
+    def _do(self, engine: Engine, units: Sequence[tuple[WorkUnit, Cell]]) -> list[str]:
+        from tqdm import tqdm
+
+        request, world = self._request, self._world
+        settings = {"request": request.settings(), "inputs": about(request, world)}
+        job = Job(_WORKER, settings, str(request.out.absolute()), "cells")
+        named = {unit.name: cell for unit, cell in units}
+        failed: list[str] = []
+        hidden = None if request.progress else True
+        with tqdm(total=len(units), unit=" cells", disable=hidden, leave=False) as bar:
+
+            def note(receipt: Receipt) -> None:
+                cell = named[receipt.name]
+                bar.set_description(str(cell), refresh=False)
+                problem = receipt.problem
+                if problem is None and not self._book.take(receipt.name):
+                    problem = "its file cannot be read"
+                if problem is not None:
+                    failed.append(f"{cell}: {problem}")
+                    self._say(f"left out: {failed[-1]}")
+
+            worker = CellWorker.around(request, world)
+            run_units(engine, job, (unit for unit, _ in units), bar=bar, worker=worker, each=note)
+        return failed
 
 
-def _folder_name(cell: Cell) -> str:
-    name = re.sub(r"[^\w.+-]+", "_", cell.spelling)
-    if name != cell.spelling:  # two spellings must not meet in one folder
-        name += "-" + hashlib.blake2b(cell.spelling.encode(), digest_size=4).hexdigest()
-    return f"{name}/{cell.shots}-shots-seed-{cell.seed}"
-
-
-def _about(request: CompareRequest, world: World) -> dict[str, Any]:
-    return {
-        "images": world.data.fingerprint,
-        "words": world.pool.fingerprint,
-        "views": [request.words.views, request.words.view_scale],
-        "encoder": [world.encoder.id, world.encoder.fingerprint],
-    }
+def _whose(key: Key) -> tuple[Any, ...]:
+    return tuple(key[name] for name in ("method", "encoder", "on"))
 
 
 def write_results(request: CompareRequest, compared: Compared) -> list[Path]:

@@ -35,7 +35,7 @@ class Curve:
     shots: tuple[int, ...]  # where something was measured, ascending
     means: tuple[float, ...]  # of the accuracy over seeds
     deviations: tuple[float, ...]  # with n − 1; 0 for a single seed
-    fit_s: tuple[float, ...]  # mean seconds of a fit
+    fit_s: tuple[float | None, ...]  # mean seconds of a fit, where it is known
     predict_ms: float | None  # an image, from file to answer
     draws: tuple[int, ...] = ()  # how many results each mean is of; one has no deviation
     image_passes: int = 1  # how often an image goes through an image tower
@@ -68,7 +68,7 @@ def _curve(method: str, on: str, lines: Lines) -> Curve:
     shots = tuple(sorted({line["shots"] for line in lines}))
     by_shots = [[line for line in lines if line["shots"] == k] for k in shots]
     accuracies = [mean_and_spread([line["accuracy"] for line in part]) for part in by_shots]
-    times = (line["predict_ms"] for line in lines if line["predict_ms"] is not None)
+    times = (line["predict_ms"] for line in lines if line.get("predict_ms") is not None)
     return Curve(
         method,
         on,
@@ -76,11 +76,17 @@ def _curve(method: str, on: str, lines: Lines) -> Curve:
         shots,
         tuple(mean for mean, _ in accuracies),
         tuple(spread for _, spread in accuracies),
-        tuple(float(np.mean([line["fit_s"] for line in part])) for part in by_shots),
+        tuple(_mean_time(part) for part in by_shots),
         next(times, None),
         tuple(map(len, by_shots)),
         lines[0].get("image_passes", 1),
     )
+
+
+def _mean_time(lines: Lines) -> float | None:
+    """Return the mean seconds of a fit; None where only the file without times is left."""
+    known = [line["fit_s"] for line in lines if line.get("fit_s") is not None]
+    return float(np.mean(known)) if known else None
 
 
 def with_times(lines: Sequence[dict[str, Any]], everything: Lines) -> list[dict[str, Any]]:
@@ -147,7 +153,8 @@ def fit_time(curve: Curve) -> str:
     """Write how long a fit takes, at the largest number of shots; what is carried is not fitted."""
     if curve.via not in ("", "refit"):
         return "–"
-    seconds = curve.fit_s[-1]
+    if (seconds := curve.fit_s[-1]) is None:
+        return "–"
     return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 

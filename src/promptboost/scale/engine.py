@@ -1,8 +1,9 @@
 """Engines: what carries units out, in this process or on Ray, with the same files in the end."""
 
+import errno
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,21 +11,37 @@ from promptboost.errors import RunError, SettingError, count
 from promptboost.scale.unit import (
     Job,
     Receipt,
+    Worker,
     WorkUnit,
+    carry_out,
+    failed,
     make_worker,
     part_of_promptboost,
-    try_unit,
 )
 
-#: A unit that fails is tried again, on another worker where there is one, then reported.
-TRIES = 3
+Say = Callable[[str], None]
+
+
+def full_disk(job: Job, error: OSError) -> RunError | None:
+    """Return what to raise where a disk is full; None if it is something else."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    return RunError(
+        f"{error.strerror}, in {job.out} or where embeddings are kept. What is done is kept: make room, "
+        "and the same command goes on"
+    )
 
 
 class Engine(Protocol):
     """Carries out units and returns receipts as they come."""
 
-    def carry_out(self, job: Job, units: Iterable[WorkUnit]) -> Iterator[Receipt]:
-        """Do units, some ahead of what was asked for, never all; a failed one has a receipt too."""
+    def carry_out(
+        self, job: Job, units: Iterable[WorkUnit], worker: Worker | None = None
+    ) -> Iterator[Receipt]:
+        """Do units, some ahead of what was asked for, never all; a failed one has a receipt too.
+
+        A `worker` that is there already is used where the work is done in this process.
+        """
 
     def call(self, function: str, orders: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a function of promptboost, ``"promptboost.room.file:name"``, and return all it returns.
@@ -51,12 +68,19 @@ class Outcome:
 class LocalEngine:
     """Does all units in this process, one after the other."""
 
-    def carry_out(self, job: Job, units: Iterable[WorkUnit]) -> Iterator[Receipt]:
-        """Do units in order."""
-        worker = None
+    def carry_out(
+        self, job: Job, units: Iterable[WorkUnit], worker: Worker | None = None
+    ) -> Iterator[Receipt]:
+        """Do units in order; a full disk ends it, as there is no other to write to."""
         for unit in units:
             worker = worker or make_worker(job)
-            yield try_unit(job, worker, unit)
+            try:
+                receipt = carry_out(job, worker, unit)
+            except Exception as error:
+                if isinstance(error, OSError) and (full := full_disk(job, error)) is not None:
+                    raise full from error
+                receipt = failed(unit, error)
+            yield receipt
 
     def call(self, function: str, orders: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call the function here."""
@@ -90,6 +114,9 @@ class Share:
                 f"the shard is {text!r}; give its number, from 0, and how many there are, as in 0/8"
             )
         return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
 
     def of_units(self, units: Iterable[Any]) -> Iterator[Any]:
         """Return every n-th unit."""
@@ -141,13 +168,17 @@ class Placement:
         """Whether the same command is started several times, with a part of the units each."""
         return self.share is not None or self.merge
 
-    def engine(self) -> Engine:
-        """Open the engine."""
-        return open_engine(self.on, workers=self.workers, cores=self.cores)
+    def engine(self, say: Say = lambda _: None) -> Engine:
+        """Open the engine; `say` is told what people should know, such as that the cluster is full."""
+        return open_engine(self.on, workers=self.workers, cores=self.cores, say=say)
 
 
 def open_engine(
-    on: str = "local", *, workers: int | None = None, cores: int | None = None
+    on: str = "local",
+    *,
+    workers: int | None = None,
+    cores: int | None = None,
+    say: Say = lambda _: None,
 ) -> Engine:
     """Open an engine by its name.
 
@@ -160,6 +191,8 @@ def open_engine(
         How many processes work; by default as many as there are GPUs, or cores by `cores`.
     cores : int, optional
         Cores for each worker; by default 1.
+    say : callable, optional
+        Called with a line for people now and then.
 
     Examples
     --------
@@ -170,7 +203,7 @@ def open_engine(
     if on == "ray" or on.startswith("ray://"):
         from promptboost.scale.cluster import RayEngine
 
-        return RayEngine(None if on == "ray" else on, workers=workers, cores=cores or 1)
+        return RayEngine(None if on == "ray" else on, workers=workers, cores=cores or 1, say=say)
     raise SettingError(f"on is {on!r}; give local, ray, or ray://HOST:PORT")
 
 
@@ -181,8 +214,14 @@ def run_units(
     *,
     share: Share | None = None,
     bar: Any = None,
+    worker: Worker | None = None,
+    each: Callable[[Receipt], None] = lambda _: None,
 ) -> Outcome:
-    """Do what is missing, and return what became of it; `bar` is told of items as they are done."""
+    """Do what is missing, and return what became of it.
+
+    `bar` is told of items as they are done, and `each` is called with every receipt. A `worker` that is
+    there already is used by an engine that works in this process.
+    """
     outcome, done = Outcome(), job.done()
 
     def missing() -> Iterator[WorkUnit]:
@@ -193,7 +232,7 @@ def run_units(
             else:
                 yield unit
 
-    for receipt in engine.carry_out(job, missing()):
+    for receipt in engine.carry_out(job, missing(), worker):
         outcome.items += receipt.items
         outcome.seconds += receipt.seconds
         if receipt.problem is not None:
@@ -202,6 +241,7 @@ def run_units(
             outcome.receipts.append(receipt)
         if bar is not None:
             bar.update(receipt.items)
+        each(receipt)
     return outcome
 
 

@@ -46,7 +46,8 @@ class Storage:
         """Write a file, whole or not at all; its folders are made."""
         if (path := self._local(name)) is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(path, data)
+            # The folder may be a stranger's, where a link could lead anywhere.
+            write_bytes(path, data, follow=False)
             return
         system, root = self._remote
         target = f"{root}/{name}"

@@ -9,7 +9,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from promptboost.errors import PromptBoostError
 from promptboost.scale.storage import Storage
+
+
+class UnitError(PromptBoostError):
+    """A unit cannot be done, here or elsewhere: it is reported, and not tried again."""
 
 
 class WorkUnit(msgspec.Struct, frozen=True):
@@ -17,6 +22,7 @@ class WorkUnit(msgspec.Struct, frozen=True):
 
     name: str  # of the file it makes, from all that the content depends on
     order: Any = None  # what a worker is told: numbers, names, places in storage; never vectors
+    group: str = ""  # those of one group load the same things, and are given to the same worker
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -62,6 +68,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     notes: dict[str, Any] = {}  # small: counts, times
     problem: str | None = None  # why it could not be done
+    hopeless: bool = False  # whether it would fail elsewhere too
     node: str = ""
     skipped: bool = False  # whether it was there already
 
@@ -117,7 +124,18 @@ def try_unit(job: Job, worker: Worker, unit: WorkUnit) -> Receipt:
     try:
         return carry_out(job, worker, unit)
     except Exception as error:
-        return Receipt(name=unit.name, problem=str(error) or type(error).__name__)
+        return failed(unit, error)
+
+
+def failed(unit: WorkUnit, error: Exception) -> Receipt:
+    """Return the receipt of a unit that raised; what nobody raised on purpose is named by its kind."""
+    kind = "" if isinstance(error, PromptBoostError) else f"{type(error).__name__}: "
+    return Receipt(
+        name=unit.name,
+        problem=f"{kind}{error}",
+        hopeless=isinstance(error, UnitError),
+        node=socket.gethostname(),
+    )
 
 
 def unit_name(parts: Iterable[str | bytes], ending: str) -> str:

@@ -13,15 +13,15 @@ from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import DataError, EncoderError, PoolError, RunError
 from promptboost.evaluation.cells import CompareRequest
 from promptboost.evaluation.compare import compare
-from promptboost.evaluation.paper import experiment
+from promptboost.evaluation.paper import laboratory as room
 from promptboost.evaluation.paper.choice import chosen
 from promptboost.evaluation.paper.experiment import (
     CELLS,
     KEY,
-    Laboratory,
     find_data,
     find_sentences,
 )
+from promptboost.evaluation.paper.laboratory import Laboratory
 from promptboost.evaluation.paper.plans import PLANS, find_plan
 from promptboost.evaluation.paper.sheet import make_sheet, write_sheet
 from promptboost.evaluation.paper.source_code import bare_code, code_of
@@ -90,7 +90,7 @@ def test_deep_prompts_are_emulated_on_the_target(task, monkeypatch):
     from tests.encoders.openclip.prompted_models import DEEP, make_encoder
 
     models = {SOURCE: make_encoder(DEEP, task), TARGET: FakeEncoder()}
-    monkeypatch.setattr(experiment, "_opened", lambda name, device: models[name])
+    monkeypatch.setattr(room, "_opened", lambda name, device: models[name])
     request = asked(task, methods=("promptsrc?epochs=1",), shots=(1,), seeds=(1,))
     sheet = ran(request, "transfer-vit-l")
     assert not sheet.measured.reasons
@@ -166,7 +166,7 @@ def test_changed_code_reruns_its_method_alone(task, monkeypatch):
     def other(method):
         return "another" if method is type(make_method("tpb")) else own(method)
 
-    monkeypatch.setattr(experiment, "code_of", other)
+    monkeypatch.setattr(room, "code_of", other)
     changed = ran(request, "pez-failure").measured
     assert changed.done == sum("tpb" in key[1] for key in changed.lines)
 
@@ -184,10 +184,9 @@ def test_words_about_the_code_are_no_change_of_it():
 def test_it_goes_on_where_it_was_stopped(task, monkeypatch):
     request = asked(task, methods=("zero-shot", "tpb?rounds=2"))
     whole = ran(request, "pez-failure").measured.lines
-    cells = request.out / CELLS
-    lines = [line for line in cells.read_text().splitlines() if line]
-    torn = "\n".join([*lines[:3], lines[3][: len(lines[3]) // 2]])  # killed while it wrote
-    cells.write_text(torn)
+    (request.out / CELLS).unlink()
+    for file in sorted((request.out / "cells").iterdir())[3:]:
+        file.unlink()
     again = ran(request, "pez-failure").measured
     assert again.done == len(whole) - 3
     assert {key: line["accuracy"] for key, line in again.lines.items()} == {
@@ -286,7 +285,7 @@ def test_what_is_missing_is_looked_for_once(task, monkeypatch):
         asked_for.append(name)
         raise EncoderError(f"{name} is not here")
 
-    monkeypatch.setattr(experiment, "_opened", opened)
+    monkeypatch.setattr(room, "_opened", opened)
     measured = ran(asked(task), "main").measured
     assert asked_for == [SOURCE]
     assert set(measured.reasons.values()) == {f"{SOURCE} is not here"}
@@ -296,7 +295,7 @@ def test_a_full_graphics_card_is_a_reason(task, monkeypatch):
     def full(*_args, **_options):
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr(experiment, "carried", full)
+    monkeypatch.setattr(room, "carried", full)
     measured = ran(asked(task, methods=("zero-shot", "tpb?rounds=2")), "pez-failure").measured
     assert set(measured.reasons.values()) == {f"the device has too little memory for {TARGET}"}
     assert {key[4] for key in measured.reasons} == {TARGET}
@@ -310,7 +309,7 @@ def test_a_whole_benchmark_stands_beside_the_papers_numbers(tmp_path, monkeypatc
     (tmp_path / "pools").mkdir()
     save_pool(pool, tmp_path / "pools" / "dtd.jsonl")
     # As if it were the paper's encoder, which is not here.
-    monkeypatch.setattr(experiment, "_opened", lambda name, device: FakeEncoder(dim=16))
+    monkeypatch.setattr(room, "_opened", lambda name, device: FakeEncoder(dim=16))
     request = asked(
         tmp_path,
         datasets=("dtd",),

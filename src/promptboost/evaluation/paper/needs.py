@@ -212,7 +212,8 @@ def _fit_seconds(fits: Iterable[tuple[Any, ...]], there: Sequence[dict[str, Any]
     done = set()
     for line in there:
         if line["shots"] and line["on"] == line["encoder"]:
-            by_method.setdefault(line["method"].partition("?")[0], []).append(line["seconds"])
+            if line["seconds"] is not None:
+                by_method.setdefault(line["method"].partition("?")[0], []).append(line["seconds"])
             done.add((line["encoder"], *(line[key] for key in _WHICH[:4])))
     total = 0.0
     for fit in fits:
