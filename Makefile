@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types unit fuzz attack docs clean
+.PHONY: demo test lint types unit fuzz attack docs figures clean
 
 demo: .venv/demo.stamp
 	$(BIN)/promptboost demo
@@ -30,6 +30,12 @@ attack: .venv/dev.stamp
 # The site, into docs/_build/html; a warning is an error.
 docs: .venv/dev.stamp
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build/html
+
+# The figures: of README from a real run, of the results from the numbers beside them.
+figures: .venv/dev.stamp
+	$(BIN)/promptboost fit emoji -o docs/_build/run --shots 4 --overwrite
+	$(BIN)/python docs/figures/front.py docs/_build/run
+	$(BIN)/python docs/figures/charts.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -27,7 +27,8 @@ source_suffix = {".md": "markdown"}
 # Markdown: sections can be linked as on GitHub, and a link to a section that is not there is a warning.
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
-suppress_warnings = ["myst.header"]
+# "ref.python": words of a type that are also names of several attributes, such as n_classes.
+suppress_warnings = ["myst.header", "ref.python"]
 
 # The reference: what is public, in the order in which it is exported.
 autodoc_member_order = "bysource"
@@ -37,6 +38,8 @@ napoleon_google_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 napoleon_preprocess_types = False
+
+toc_object_entries_show_parents = "hide"
 
 # A name of ours that is nowhere is a warning; those of others are not known here, as nothing is fetched.
 nitpicky = True

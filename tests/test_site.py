@@ -1,5 +1,6 @@
 """The site is built without a warning, and every link in it leads somewhere."""
 
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -80,3 +81,12 @@ def test_facts_of_the_code_are_on_their_pages(site):
     checks = (site / "reference/checks.html").read_text(encoding="utf-8")
     assert [rule.code for rule in (*RULES, *POOL_RULES) if rule.code not in checks] == []
     assert "PromptBoostClassifier" in (site / "reference/api/promptboost.html").read_text("utf-8")
+
+
+def test_charts_show_numbers_that_the_pages_have():
+    """Data of a chart is measured, and stands in a table beside it."""
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
+    for file in (ROOT / "docs/figures/data").glob("*.csv"):
+        numbers = set(re.findall(r"\b\d+\.\d\b", file.read_text(encoding="utf-8")))
+        assert numbers, file.name
+        assert {number for number in numbers if number not in pages} == set(), file.name

@@ -134,9 +134,10 @@ def test_json_is_one_object_with_the_figures(capsys, task):
     assert answer.json["methods"][-1]["name"] == "boosted"
 
 
-def test_the_default_encoder_comes_with_advice(capsys, task):
+def test_the_default_encoder_is_told(capsys, task, monkeypatch):
+    monkeypatch.setenv("PROMPTBOOST_ENCODER", "conse:lite0")
     answer = call(capsys, "fit", task / "nowhere", "-o", task / "run")
-    assert "--encoder ViT-B-32/openai" in answer.err
+    assert "encoder conse:lite0: named by PROMPTBOOST_ENCODER" in answer.err
     quiet = call(capsys, "fit", task / "nowhere", "-o", task / "run", "--quiet")
     assert len(quiet.err.splitlines()) == 1
 

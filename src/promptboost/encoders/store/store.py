@@ -2,7 +2,7 @@
 
 It is kept in SQLite files, one for each encoder (:mod:`~promptboost.encoders.store.database`).
 Computing embeddings takes minutes, reading them a second: what counts is that a killed writer or a
-second one loses nothing, and SQLite sees to that. ``docs/performance.md`` has the figures.
+second one loses nothing, and SQLite sees to that. ``docs/results/performance.md`` has the figures.
 """
 
 import hashlib

@@ -1,0 +1,302 @@
+"""Draw the charts of the results from the measured numbers in ``data/``, in both manners.
+
+    python docs/figures/charts.py
+
+The pages show the same numbers as tables, with the commands that measured them.
+"""
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("svg")
+import matplotlib.pyplot as plt  # noqa: E402, RUF100
+
+HERE = Path(__file__).parent
+SHOTS = (1, 2, 4, 8, 16)
+MANNERS = {
+    "light": {"ink": "#22252a", "soft": "#6b7078", "grid": "#e3e3df", "ours": "#0b6e69"},
+    "dark": {"ink": "#e8e8e4", "soft": "#9aa0a8", "grid": "#33373d", "ours": "#4fc3b8"},
+}
+#: One colour for one method, on every chart.
+COLOURS = {
+    "zero-shot": "soft",
+    "text + residual": "ours",
+    "text alone": "#c98a1b",
+    "logistic regression": "#7a6ff0",
+    "Tip-Adapter-F": "#d1495b",
+    "LP++": "#4a90d9",
+    "CLAP": "#8a9a3b",
+    "the paper's setting": "#a86f52",
+    "learnt on one": "#c98a1b",
+    "learnt on two": "ours",
+    "learnt on three": "#7a6ff0",
+}
+Rows = list[dict[str, str]]
+
+
+def read(name: str) -> Rows:
+    """Return the measured numbers."""
+    with open(HERE / "data" / f"{name}.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+class Sheet:
+    """A drawing in one manner."""
+
+    def __init__(self, manner: str, panels: int, columns: int, size: tuple[float, float]) -> None:
+        self.look = MANNERS[manner]
+        rows = -(-panels // columns)
+        self.figure, axes = plt.subplots(
+            rows, columns, figsize=size, squeeze=False, layout="constrained"
+        )
+        self.axes = list(axes.flat)
+        for axis in self.axes:
+            axis.set_facecolor("none")
+            axis.grid(axis="y", color=self.look["grid"], linewidth=0.8)
+            axis.tick_params(colors=self.look["soft"], labelsize=9, length=0)
+            for spine in axis.spines.values():
+                spine.set_visible(False)
+
+    def colour(self, method: str) -> str:
+        """Return the colour of a method in this manner."""
+        colour = COLOURS.get(method, "soft")
+        return self.look.get(colour, colour)
+
+    def lines(
+        self,
+        axis: Any,
+        series: dict[str, tuple[Sequence[float], Sequence[float]]],
+        *,
+        title: str = "",
+        named: bool = True,
+        digits: int = 1,
+    ) -> None:
+        """Draw lines, with their names at the ends of them."""
+        ends = []
+        for name, (x, y) in series.items():
+            colour = self.colour(name)
+            bold = colour == self.look["ours"]
+            axis.plot(x, y, color=colour, marker="o", markersize=4, linewidth=2.6 if bold else 1.6)
+            ends.append((y[-1], x[-1], f"{name} {y[-1]:.{digits}f}", colour, bold))
+        axis.set_title(title, loc="left", color=self.look["ink"], fontsize=10, fontweight="bold")
+        if named:
+            low, high = axis.get_ylim()
+            least = (high - low) / 15
+            height = -1e9
+            for y, x, text, colour, bold in sorted(ends):
+                height = max(y, height + least)
+                axis.annotate(
+                    text,
+                    (x, height),
+                    xytext=(9, 0),
+                    textcoords="offset points",
+                    color=colour,
+                    fontsize=9,
+                    va="center",
+                    fontweight="bold" if bold else "normal",
+                    annotation_clip=False,
+                )
+
+    def shots(self, axis: Any, shots: Sequence[int] = SHOTS) -> None:
+        """Name an axis of shots, on which each step doubles them."""
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(shots, [str(count) for count in shots])
+        axis.minorticks_off()
+        axis.set_xlabel("images of each class", color=self.look["soft"], fontsize=9)
+
+    def legend(self, names: Sequence[str]) -> None:
+        """Name the lines of all panels above them."""
+        handles = [
+            mpl.lines.Line2D([], [], color=self.colour(name), linewidth=2.2, label=name)
+            for name in names
+        ]
+        self.figure.legend(
+            handles=handles,
+            loc="outside upper left",
+            ncols=len(names),
+            frameon=False,
+            fontsize=9,
+            labelcolor=self.look["ink"],
+        )
+
+    def save(self, file: Path) -> None:
+        """Write it, the same bytes for the same numbers."""
+        self.figure.savefig(file, transparent=True, metadata={"Date": None, "Creator": None})
+        plt.close(self.figure)
+
+
+def by_method(rows: Rows, y: str = "accuracy", x: str = "shots", key: str = "method") -> dict:
+    """Return the line of each method."""
+    lines: dict[str, tuple[list[float], list[float]]] = {}
+    for row in rows:
+        if row[y]:
+            xs, ys = lines.setdefault(row[key], ([], []))
+            xs.append(float(row[x]))
+            ys.append(float(row[y]))
+    return lines
+
+
+def accuracy(manner: str) -> Sheet:
+    """Draw the mean of four sets against shots."""
+    sheet = Sheet(manner, 1, 1, (7.6, 4.2))
+    [axis] = sheet.axes
+    lines = by_method([row for row in read("accuracy") if row["set"] == "mean of the four"])
+    shown = ("zero-shot", "the paper's setting", "text alone", "Tip-Adapter-F", "CLAP", "LP++")
+    order = [*shown, "logistic regression", "text + residual"]
+    sheet.lines(
+        axis, {name: lines[name] for name in order}, title="accuracy, per cent, mean of four sets"
+    )
+    sheet.shots(axis)
+    return sheet
+
+
+def _panels(manner: str, name: str, order: Sequence[str]) -> Sheet:
+    rows = read(name)
+    sets = list(dict.fromkeys(row["set"] for row in rows if row["set"] != "mean of the four"))
+    sheet = Sheet(manner, len(sets), 2, (7.6, 5.6))
+    for axis, one in zip(sheet.axes, sets, strict=True):
+        lines = by_method([row for row in rows if row["set"] == one])
+        sheet.lines(axis, {name: lines[name] for name in order}, title=one, named=False)
+        sheet.shots(axis)
+    sheet.legend(order)
+    return sheet
+
+
+def accuracy_by_set(manner: str) -> Sheet:
+    """Draw each of the four sets."""
+    order = ("text alone", "Tip-Adapter-F", "LP++", "logistic regression", "text + residual")
+    return _panels(manner, "accuracy", order)
+
+
+def transfer(manner: str) -> Sheet:
+    """Draw the text on the encoder that it was carried to."""
+    return _panels(manner, "transfer", ("zero-shot", "the paper's setting", "text alone"))
+
+
+def unseen(manner: str) -> Sheet:
+    """Draw texts learnt on one, two and three encoders, on encoders that none was learnt on."""
+    order = ("zero-shot", "learnt on one", "learnt on three", "learnt on two")
+    return _panels(manner, "unseen", order)
+
+
+def rounds(manner: str) -> Sheet:
+    """Draw accuracy against the number of rounds, 4 shots."""
+    rows = [row for row in read("rounds") if row["shots"] == "4"]
+    named = {
+        "greedy; 4 of 8 views, SAMME.R weights (the paper)": "greedy, as in the paper",
+        "gradient; views, weights": "gradient, same rounds",
+    }
+    chosen = [{**row, "method": named[row["composer"]]} for row in rows if row["composer"] in named]
+    one = next(row for row in rows if row["composer"].startswith("gradient; all 8 views"))
+    first = {**one, "method": "gradient, same rounds"}
+    sheet = Sheet(manner, 1, 1, (7.6, 3.4))
+    [axis] = sheet.axes
+    COLOURS.update({"greedy, as in the paper": "#a86f52", "gradient, same rounds": "ours"})
+    lines = by_method([first, *chosen], y="source", x="rounds")
+    sheet.lines(axis, lines, title="accuracy, per cent, 4 shots, mean of four sets")
+    axis.set_xscale("log")
+    axis.set_xticks([1, 5, 20, 50], ["1", "5", "20", "50"])
+    axis.minorticks_off()
+    axis.set_xlabel("rounds", color=sheet.look["soft"], fontsize=9)
+    return sheet
+
+
+def settings(manner: str) -> Sheet:
+    """Draw what each setting buys at home and pays after transfer, 4 shots."""
+    sheet = Sheet(manner, 1, 1, (7.6, 4.4))
+    [axis] = sheet.axes
+    axis.grid(axis="x", color=sheet.look["grid"], linewidth=0.8)
+    for row in (row for row in read("settings") if row["shots"] == "4"):
+        x, y = float(row["source"]), float(row["target"])
+        name = row["setting"].split(":")[0].split(" (")[0].replace("logit scale 1", "scale 1")
+        name = f"scale {name}" if name[-1] == "×" else name
+        ours = name == "default"
+        axis.plot(
+            x, y, "o", color=sheet.look["ours" if ours else "soft"], markersize=9 if ours else 5
+        )
+        if not ours and abs(x - 60.4) + abs(y - 51.5) < 0.45:
+            continue  # as good as the default: names would hide it
+        axis.annotate(
+            name.replace(" the encoder's", ""),
+            (x, y),
+            xytext=(6, 3),
+            textcoords="offset points",
+            fontsize=8,
+            color=sheet.look["ours" if ours else "ink"],
+            fontweight="bold" if ours else "normal",
+        )
+    axis.set_xlabel("accuracy where it was learnt", color=sheet.look["soft"], fontsize=9)
+    axis.set_ylabel("accuracy where it was carried to", color=sheet.look["soft"], fontsize=9)
+    return sheet
+
+
+def pools(manner: str) -> Sheet:
+    """Draw what sentences add to templates, by set."""
+    sheet = Sheet(manner, 3, 3, (7.6, 3.1))
+    names = {"default, 80 templates": "templates alone", "+ sentences": "and sentences"}
+    COLOURS.update({"templates alone": "soft", "and sentences": "ours"})
+    rows = read("pools")
+    half = len({row["pool"] for row in rows})  # both composers have rows of the same names
+    assert half
+    for axis, one in zip(sheet.axes, ("emoji", "pets", "textures"), strict=True):
+        mine = [row for row in rows if row["set"] == one]
+        start = next(n for n, row in enumerate(mine) if row["pool"].startswith("default"))
+        lines = by_method(
+            [{**row, "method": names[row["pool"]]} for row in mine[start:] if row["pool"] in names],
+            y="source",
+        )
+        sheet.lines(axis, lines, title=one, named=False)
+        sheet.shots(axis, (1, 4, 16))
+    sheet.legend(tuple(names.values()))
+    return sheet
+
+
+def wrong_labels(manner: str) -> Sheet:
+    """Draw accuracy against the share of wrong labels, 4 and 16 shots."""
+    sheet = Sheet(manner, 2, 2, (7.6, 3.3))
+    names = {
+        "paper preset, M = 50": "the paper's setting",
+        "default (caution 0.3)": "text alone",
+        "logistic regression": "logistic regression",
+    }
+    for axis, shots in zip(sheet.axes, ("4", "16"), strict=True):
+        rows = [
+            {**row, "method": names[row["method"]]}
+            for row in read("wrong-labels")
+            if row["shots"] == shots and row["method"] in names
+        ]
+        lines = by_method(rows, y="source", x="wrong")
+        sheet.lines(axis, lines, title=f"{shots} shots", named=False)
+        axis.set_xticks([0, 10, 20], ["0 %", "10 %", "20 %"])
+        axis.set_xlabel("labels that are wrong", color=sheet.look["soft"], fontsize=9)
+    sheet.legend(tuple(names.values()))
+    return sheet
+
+
+CHARTS: dict[str, Callable[[str], Sheet]] = {
+    "accuracy": accuracy,
+    "accuracy-by-set": accuracy_by_set,
+    "transfer": transfer,
+    "unseen": unseen,
+    "rounds": rounds,
+    "settings": settings,
+    "pools": pools,
+    "wrong-labels": wrong_labels,
+}
+
+
+def main() -> None:
+    """Draw all of them."""
+    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "promptboost"})
+    plt.rcParams["font.family"] = "sans-serif"
+    for name, draw in CHARTS.items():
+        for manner in MANNERS:
+            draw(manner).save(HERE / f"{name}-{manner}.svg")
+
+
+if __name__ == "__main__":
+    main()
