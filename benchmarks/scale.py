@@ -30,8 +30,8 @@ import psutil
 
 from promptboost.pool import TEMPLATES, emoji_descriptions, fill
 from promptboost.scale.engine import Engine, LocalEngine, open_engine, run_units
-from promptboost.scale.items import TABLE_ROWS, Item
-from promptboost.scale.shards import SHARD_IMAGES, Plan, cut
+from promptboost.scale.items import TABLE_ROWS, ImageItem
+from promptboost.scale.shards import SHARD_IMAGES, ShardPlan, cut
 from promptboost.scale.unit import Job, WorkUnit, carry_out, make_worker
 from promptboost.threads import set_threads
 
@@ -51,13 +51,15 @@ def texts() -> Iterator[str]:
             number += 1
 
 
-def plan_of(out: Path, shards: Iterable[Sequence[str]], encoder: str) -> Plan:
+def plan_of(out: Path, shards: Iterable[Sequence[str]], encoder: str) -> ShardPlan:
     """Return shards of texts as units."""
     settings = {"out": str(out), "encoder": encoder, "device": "cpu"}
-    return Plan.of(Job(_WORKER, settings, str(out)), shards, [encoder], of="texts", ending=".bin")
+    return ShardPlan.of(
+        Job(_WORKER, settings, str(out)), shards, [encoder], of="texts", ending=".bin"
+    )
 
 
-def shards_of(folder: Path, count: int, seconds: float) -> Plan:
+def shards_of(folder: Path, count: int, seconds: float) -> ShardPlan:
     """Return so many shards that take about so many seconds each in one thread."""
     stream = texts()
     probe = [next(stream) for _ in range(300)]
@@ -133,7 +135,7 @@ def efficiency(folder: Path, count: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def two_processes(plan: Plan) -> float:
+def two_processes(plan: ShardPlan) -> float:
     """Have two processes do half of the shards each, from the moment at which both are loaded."""
     for unit in plan.units:
         plan.job.storage.remove(plan.job.place(unit))
@@ -212,24 +214,26 @@ def memory(shards: int) -> dict[str, float]:
     }
 
 
-def listing(rows: int) -> Iterator[Item]:
+def listing(rows: int) -> Iterator[ImageItem]:
     """Return a listing of Parquet files of 100,000 rows each, as a bucket would answer."""
     for number in range(rows // 100_000):
         place = f"s3://bucket/photos/part-{number:06d}.parquet"
         for start in range(0, 100_000, TABLE_ROWS):
             stop = min(start + TABLE_ROWS, 100_000)
-            yield Item(f"part-{number:06d}", place, "31457280-abc", rows=(start, stop))
+            yield ImageItem(f"part-{number:06d}", place, "31457280-abc", rows=(start, stop))
 
 
-def planning(folder: Path, items: Iterable[Item], rows: int) -> dict[str, float]:
+def planning(folder: Path, items: Iterable[ImageItem], rows: int) -> dict[str, float]:
     """Measure how long a resume takes to know what is missing, where half is done."""
     job = Job(_WORKER, {}, str(folder))
-    half = Plan.of(
+    half = ShardPlan.of(
         job, cut(listing(2_000_000), SHARD_IMAGES), ["x"], of="images", ending=".bin", write=False
     )
     del half  # the code is warm
     start = time.perf_counter()
-    plan = Plan.of(job, cut(items, SHARD_IMAGES), ["x"], of="images", ending=".bin", write=False)
+    plan = ShardPlan.of(
+        job, cut(items, SHARD_IMAGES), ["x"], of="images", ending=".bin", write=False
+    )
     seconds = time.perf_counter() - start
     # The files of half of the shards, as names that a listing of the results returns.
     (folder / "units").mkdir(parents=True)
@@ -242,11 +246,11 @@ def planning(folder: Path, items: Iterable[Item], rows: int) -> dict[str, float]
     return {"rows": rows, "shards": len(plan.units), "missing": missing, "seconds": seconds}
 
 
-def files(count: int) -> Iterator[Item]:
+def files(count: int) -> Iterator[ImageItem]:
     """Return a listing of single files."""
     for number in range(count):
         name = f"{number % 1000:03d}/{number:09d}.jpg"
-        yield Item(name, f"photos/{name}", f"{number}-17")
+        yield ImageItem(name, f"photos/{name}", f"{number}-17")
 
 
 def measure(count: int, seconds: float) -> dict[str, Any]:
