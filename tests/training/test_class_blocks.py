@@ -1,5 +1,7 @@
 """A large pool read by many processes: the same prompts in the same order, and the same text."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +20,7 @@ from promptboost.runs.fit import fit_run
 from promptboost.runs.learned import embed_task, learn
 from promptboost.scale.engine import LocalEngine, Placement
 from promptboost.training.class_blocks import SharedRanker, rank_blocks
-from tests.runs.run_tools import ENCODER, request
+from tests.runs.run_tools import ENCODER, SENTENCES, request
 
 
 def plain_slopes(prompts, gradient):
@@ -128,6 +130,31 @@ def test_units_and_ranks_of_an_engine_give_the_text_of_one_process(
     monkeypatch.setattr(pool_rows, "MOST_IN_MEMORY", 0)
     assert text(LocalEngine()) == in_memory == text(None)
     assert not (tmp_path / "rows").exists()
+
+
+def test_the_scale_is_chosen_on_a_part_of_the_pool_which_the_engine_does_not_rank(
+    task, tmp_path, monkeypatch
+):
+    """More prompts than are drawn for that: their numbers are not those of the whole pool."""
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 300, (len(SENTENCES), 600, 5))
+    sentences = {
+        name: [" ".join(f"w{word}" for word in text) for text in texts]
+        for name, texts in zip(SENTENCES, words, strict=True)
+    }
+    (task / "sentences.json").write_text(json.dumps(sentences))
+    asked = request(task, rounds=1)
+    data = load_task(asked.source, asked.settings, progress=False)
+    pool = pool_for(asked.settings, asked.source, data.class_names)
+    embedder = Embedder.open(ENCODER, cache=False, progress=False)
+
+    def text(engine):
+        rows = embed_task(data, pool, asked.settings, embedder, tmp_path / "rows", (), engine)
+        return learn(data, rows, asked.settings, embedder).ensemble
+
+    in_memory = text(None)
+    monkeypatch.setattr(pool_rows, "MOST_IN_MEMORY", 0)
+    assert text(LocalEngine()) == in_memory
 
 
 def test_a_class_that_cannot_be_embedded_is_named_and_the_others_are_kept(
