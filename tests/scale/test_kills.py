@@ -195,7 +195,8 @@ def test_a_cluster_of_its_own_is_small_quiet_and_gone_in_the_end(task, mark):
 
 
 def test_control_c_leaves_no_process(task, mark):
-    command = start_alone(task, mark, "--methods", "tpb?rounds=400", "--seeds", "1,2,3,4,5,6")
+    seeds = ",".join(map(str, range(120)))  # more than are done before the signal comes
+    command = start_alone(task, mark, "--methods", "tpb?rounds=400", "--seeds", seeds)
     deadline = time.monotonic() + 300
     while not any("UnitWorker" in " ".join(one.cmdline()) for one in of_ours(mark)):
         assert command.poll() is None, command.communicate()
