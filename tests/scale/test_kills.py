@@ -31,18 +31,6 @@ def task(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_worker_a_node_and_the_command_are_killed_and_nothing_is_lost(
-    tmp_path, cluster, capsys, monkeypatch
-):
-    """The whole campaign is ``python -m tests.attack clusters``."""
-    _, job = jobs(cells=12)
-    field = Field(tmp_path, cluster)
-    monkeypatch.chdir(field.fresh())
-    assert call(capsys, *job.command, "--quiet").code == 0
-    field.expected[job.name] = files_of(tmp_path / "try-1" / "out")
-    attack(field, job, random.Random(0), 3, ("worker", "node", "command"))
-
-
 @contextmanager
 def node_with_a_small_disk(address, folder):
     """Start a node that sees a disk of its own, of a few kilobytes, in the place of a folder."""
@@ -62,6 +50,15 @@ def node_with_a_small_disk(address, folder):
     finally:
         os.killpg(node.pid, signal.SIGTERM)
         node.wait(120)
+
+
+def wait_for_nodes(count):
+    import ray
+
+    deadline = time.monotonic() + 300
+    while sum(node["Alive"] for node in ray.nodes()) != count:
+        assert time.monotonic() < deadline, ray.nodes()
+        time.sleep(0.1)
 
 
 def can_mount(folder):
@@ -95,15 +92,13 @@ def test_a_node_whose_disk_is_full_or_not_shared_is_left_out(task, cluster):
 
     ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
     try:
-        nodes = [node for node in ray.nodes() if node["Alive"]]
+        good = len(cluster.list_all_nodes())
+        wait_for_nodes(good)  # one that another test has killed may still count
         # All other cores are taken until the node has failed: it is the first to work.
-        holders += [ray.remote(Holder).options(num_cpus=1).remote() for _ in nodes]
-        ray.get([holder.ready.remote() for holder in holders])
+        holders += [ray.remote(Holder).options(num_cpus=1).remote() for _ in range(good)]
+        ray.get([holder.ready.remote() for holder in holders], timeout=300)
         with node_with_a_small_disk(cluster.address, cells):
-            deadline = time.monotonic() + 300
-            while len([node for node in ray.nodes() if node["Alive"]]) == len(nodes):
-                assert time.monotonic() < deadline, "the node does not start"
-                time.sleep(0.1)
+            wait_for_nodes(good + 1)
             found = compare(comparison(task, "there", **few), hear, Placement("ray"))
     finally:
         ray.shutdown()
@@ -112,6 +107,18 @@ def test_a_node_whose_disk_is_full_or_not_shared_is_left_out(task, cluster):
     left_out = [line for line in said if line.startswith("left out: a worker on ")]
     assert len(left_out) == 1
     assert "cannot be seen here" in left_out[0] or "No space left" in left_out[0]
+
+
+def test_a_worker_a_node_and_the_command_are_killed_and_nothing_is_lost(
+    tmp_path, cluster, capsys, monkeypatch
+):
+    """The whole campaign is ``python -m tests.attack clusters``."""
+    _, job = jobs(cells=12)
+    field = Field(tmp_path, cluster)
+    monkeypatch.chdir(field.fresh())
+    assert call(capsys, *job.command, "--quiet").code == 0
+    field.expected[job.name] = files_of(tmp_path / "try-1" / "out")
+    attack(field, job, random.Random(0), 3, ("worker", "node", "command"))
 
 
 def of_ours(mark):
