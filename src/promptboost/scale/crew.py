@@ -254,9 +254,11 @@ class Crew:
     def _next(self, member: _Member) -> _Attempt | None:
         """Return what a member is to do next: what failed elsewhere, else what it has loaded most for."""
         nodes = {m.node for m in self._members.values() if m.node and m.strikes < _STRIKES}
+        coming = any(m.node is None for m in self._members.values())
+        waits = coming and time.monotonic() - self._worked < 2 * _PATIENCE
         for attempt in list(self._again):
-            # Where it has failed on all nodes that work, any of them will do.
-            if member.node not in attempt.avoid or nodes <= attempt.avoid:
+            # Where it has failed on all nodes that work, and no other comes, any of them will do.
+            if member.node not in attempt.avoid or (nodes <= attempt.avoid and not waits):
                 self._again.remove(attempt)
                 return attempt
         if not self._ahead:
