@@ -158,7 +158,8 @@ def test_the_bar_counts_every_prompt_once(monkeypatch):
     words = texts()
     PoolRows.embed(words, embedder())
     total = sum(map(len, words.prompt_texts))
-    assert told == [(total, total)]
+    # A line that says the encoder is loaded counts nothing.
+    assert [bar for bar in told if bar[1] is not None] == [(total, total)]
 
 
 @pytest.mark.parametrize("composer", ["gradient", "greedy"])

@@ -2,6 +2,7 @@
 
 import os
 import ssl
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -29,7 +30,9 @@ def check_reach(name: str) -> None:
     name : str
         ``ViT-B-32/openai`` or ``hf-hub:org/name``; a file on disk is in reach.
     """
-    if "@" in name or (_keeps_weights() and is_here(name)) or status_of_hub() is not None:
+    # Who has loaded it may have told it of models of their own.
+    looks = _keeps_weights() or "open_clip" in sys.modules
+    if "@" in name or (looks and is_here(name)) or status_of_hub() is not None:
         return
     why = (
         "HF_HUB_OFFLINE is set"
@@ -100,6 +103,7 @@ def is_here(name: str) -> bool:
     published = open_clip.get_pretrained_cfg(architecture, tag)
     url, repository = published.get("url", ""), published.get("hf_hub", "").rstrip("/")
     here = bool(repository) and in_hub_cache("/".join(repository.split("/")[:2]))
+    here = here or (bool(published.get("file")) and Path(published["file"]).is_file())
     here = here or (bool(url) and (_other_cache() / url.rsplit("/", 1)[-1]).is_file())
     return here and _tokenizer_is_here(open_clip.get_model_config(architecture))
 
