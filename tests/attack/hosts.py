@@ -6,6 +6,7 @@ is removed. ``python -m tests.attack hosts`` makes the files of one process by b
 """
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest.mock import patch
 
 from tests.attack.clusters import FaultError, Field, Job, files_of, jobs
 from tests.scale.cluster_tools import OBJECT_STORE
@@ -44,12 +46,15 @@ def namespaces(count: int) -> Iterator[list[str]]:
         ip("-n", first, "link", "add", "br0", "type", "bridge")
         ip("-n", first, "addr", "add", f"{_NET}.1/24", "dev", "br0")
         ip("-n", first, "link", "set", "br0", "up")
+        # By the way out Ray knows its own address; nothing is behind it.
+        ip("-n", first, "route", "add", "default", "dev", "br0")
         for number, name in enumerate(names[1:], 2):
             peer = ("peer", "name", "eth0", "netns", name)
             ip("-n", first, "link", "add", f"to{number}", "type", "veth", *peer)
             ip("-n", first, "link", "set", f"to{number}", "master", "br0", "up")
             ip("-n", name, "addr", "add", f"{_NET}.{number}/24", "dev", "eth0")
             ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", name, "route", "add", "default", "dev", "eth0")
         yield names
     finally:
         for name in names:
@@ -74,15 +79,14 @@ def cluster(names: Sequence[str], folder: Path) -> Iterator[None]:
                         [*command, *where], stdout=said, stderr=said, start_new_session=True
                     )
                 )
-            if number == 1:
-                _wait_for(folder, name, 1)
-        _wait_for(folder, names[0], len(names))
+            # One after the other: they share a folder, in which two at once take the same names.
+            _wait_for(folder, names[0], number)
         yield
     finally:
         for node in reversed(started):
             with suppress(ProcessLookupError):
                 os.killpg(node.pid, signal.SIGTERM)
-            node.wait(60)
+            node.wait(120)
 
 
 def _wait_for(folder: Path, name: str, nodes: int) -> None:
@@ -118,8 +122,9 @@ def check(field_: Field, job: Job, host: str, on: str) -> None:
 def run(count: int, seed: int) -> dict[str, int]:
     """Embed and compare on separate hosts; `count` and `seed` change nothing."""
     outcomes: dict[str, int] = {}
-    before = os.environ.get("RAY_ADDRESS")
-    with tempfile.TemporaryDirectory(prefix="pbh-") as folder:
+    # A cluster that `ray start` makes may want a token: this one has its own, made here.
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    with patch.dict(os.environ, own), tempfile.TemporaryDirectory(prefix="pbh-") as folder:
         field_ = Field(Path(folder), None)
         try:
             with namespaces(4) as names:
@@ -133,8 +138,4 @@ def run(count: int, seed: int) -> dict[str, int]:
         except FaultError as fault:
             outcomes[fault.args[0]] = 1
             print(*fault.args, file=sys.stderr)
-        finally:
-            os.environ.pop("RAY_ADDRESS", None)
-            if before is not None:
-                os.environ["RAY_ADDRESS"] = before
     return outcomes
