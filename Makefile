@@ -41,10 +41,10 @@ figures: .venv/dev.stamp
 	$(PYTHON) -m venv .venv
 
 # Without torch, which two packages ask for although only their data is read. Modules are compiled when they
-# are first imported, and most never are.
+# are first imported, and most never are. pip would keep a second copy of all of it at home.
 .venv/demo.stamp: .venv/bin/python pyproject.toml requirements-offline.txt
-	$(BIN)/python -m pip install --quiet --no-compile -e '.[offline-light]'
-	$(BIN)/python -m pip install --quiet --no-compile --no-deps -r requirements-offline.txt
+	$(BIN)/python -m pip install --quiet --no-compile --no-cache-dir -e '.[offline-light]'
+	$(BIN)/python -m pip install --quiet --no-compile --no-cache-dir --no-deps -r requirements-offline.txt
 	touch $@
 
 .venv/dev.stamp: .venv/bin/python pyproject.toml

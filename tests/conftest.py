@@ -1,4 +1,5 @@
 import os
+import sys
 
 import pytest
 from hypothesis import settings
@@ -7,6 +8,9 @@ from hypothesis import settings
 # Before numpy is loaded, and for the processes that tests start as well.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Tests that load what was exported as anybody would must send nothing, and leave nothing at home.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 # The first call of a compiled function loads it; timing single examples says nothing here.
 settings.register_profile("house", deadline=None, print_blob=True, derandomize=True)
@@ -21,8 +25,17 @@ def _networks(tmp_path_factory):
     return tmp_path_factory.mktemp("conse")
 
 
+@pytest.fixture
+def _same_threads():
+    """No test leaves more threads to those after it: side by side, torch would be many times slower."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    yield
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        assert os.environ.get("OMP_NUM_THREADS") == before
+
+
 @pytest.fixture(autouse=True)
-def _own_store(tmp_path_factory, monkeypatch, _networks):
+def _own_store(_same_threads, tmp_path_factory, monkeypatch, _networks):
     """No test meets the embeddings of another, or of the person who runs it."""
     cache = tmp_path_factory.mktemp("cache")
     (cache / "conse").symlink_to(_networks, target_is_directory=True)
@@ -38,8 +51,11 @@ def own_threads(monkeypatch):
 
     from promptboost import threads
 
+    before = threads.thread_count()
     for variable in threads._VARIABLES:
         monkeypatch.setenv(variable, "2")
     monkeypatch.setattr(threads._Chosen, "count", None)
     with threadpool_limits(None):
         yield
+    if (torch := sys.modules.get("torch")) is not None:  # it may have been loaded meanwhile
+        torch.set_num_threads(before)

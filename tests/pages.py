@@ -33,7 +33,7 @@ RUN, PARSED = {"sh", "python"}, {"console"}
 #: Not commands: output, files and other languages.
 SHOWN = {"text", "json", "toml", "yaml", "ini", "nginx", "js", "csv", "html", "diff"}
 _FENCE = re.compile(
-    r"(?:^<!-- not run: (?P<reason>.+?) -->\n+)?"
+    r"(?:^<!-- (?:not run: (?P<reason>.+?)|needs: (?P<needs>\w+)) -->\n+)?"
     r"^(?P<ticks>```+)(?P<kind>[^\n]*)\n(?P<code>.*?)^(?P=ticks)$",
     re.MULTILINE | re.DOTALL,
 )
@@ -46,12 +46,15 @@ class Block:
     kind: str
     code: str
     reason: str | None = None  # why it is not run here
+    needs: str | None = None  # a library that promptboost does without
 
 
 def blocks(page: str) -> list[Block]:
     """Return the blocks of a page in order."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    return [Block(m["kind"].strip(), m["code"], m["reason"]) for m in _FENCE.finditer(text)]
+    return [
+        Block(m["kind"].strip(), m["code"], m["reason"], m["needs"]) for m in _FENCE.finditer(text)
+    ]
 
 
 def commands(block: Block) -> Iterator[str]:

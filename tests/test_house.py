@@ -140,6 +140,17 @@ def test_the_walk_in_contributing_names_files_that_are_there():
     assert [name for name in named if not (HOUSE / name).is_file()] == []
 
 
+def test_whoever_hands_out_shards_does_not_load_the_compiler():
+    """It would be a third of the memory of a command that only sends names to workers."""
+    code = (
+        "import sys\n"
+        "import promptboost.runs.answer_shards, promptboost.runs.embed_shards, promptboost.scale.cluster\n"
+        "print(sorted({'numba', 'scipy', 'sklearn', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_help_is_instant_and_imports_nothing_heavy():
     code = (
         "import sys; from promptboost.cli import promptboost\n"

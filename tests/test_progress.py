@@ -1,12 +1,15 @@
 """Bars are shown where somebody can see them."""
 
 import io
+import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from promptboost.progress import in_notebook, is_interactive, progress_bar
+import promptboost
+from promptboost.progress import counted, in_notebook, is_interactive, progress_bar
 
 
 class ZMQInteractiveShell:
@@ -55,3 +58,23 @@ def test_whoever_sits_at_the_prompt_sees_it(monkeypatch):
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     assert is_interactive()
     assert not in_notebook()
+
+
+def test_all_bars_are_ours():
+    """One that tqdm draws itself is not seen in a notebook without widgets, or differs from the others."""
+    source = Path(promptboost.__file__).parent
+    drawn_elsewhere = [
+        str(file.relative_to(source))
+        for file in source.rglob("*.py")
+        if re.search(r"^\s*(from|import) tqdm", file.read_text("utf-8"), re.MULTILINE)
+    ]
+    assert drawn_elsewhere == ["progress.py"]
+
+
+def test_steps_are_counted_with_a_bar(monkeypatch):
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert list(counted(3, "descending", "steps")) == [0, 1, 2]
+    assert "descending:" in stream.getvalue()
+    assert "steps/s" in stream.getvalue()

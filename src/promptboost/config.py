@@ -92,7 +92,7 @@ class BoostConfig:
     )
     max_copies: int | None = _setting(
         None,
-        "Most copies of a prompt that enter a bank at once.",
+        "How many copies of a prompt may enter a bank at once.",
         least=1,
         none="no limit",
         only_for="greedy",
@@ -170,7 +170,7 @@ class BoostConfig:
 
 @dataclass(frozen=True)
 class FitConfig(BoostConfig, InputConfig):
-    """Everything that decides what a fit gives, but for the images.
+    """Everything that decides what a fit gives, except the images.
 
     Examples
     --------

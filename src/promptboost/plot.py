@@ -19,6 +19,9 @@ from promptboost.model.vectors import EmbeddedRounds
 __all__ = ["BankDisplay", "ConfusionDisplay", "ReliabilityDisplay", "StagedAccuracyDisplay"]
 
 Floats = NDArray[np.float64]
+Columns = NDArray[np.int64]
+
+_Names = Sequence[str] | None
 
 #: Letters in a line of a sentence beside its bar.
 _LINE = 56
@@ -48,6 +51,41 @@ class _Display:
             _, ax = pyplot.subplots(figsize=size, layout="constrained")
         self.ax_, self.figure_ = ax, ax.figure
         return ax
+
+
+class _AnswersDisplay(_Display):
+    """A display of answers beside the right ones."""
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: _Fitted, X: Any, y: ArrayLike, *, ax: Any = None, **options: Any
+    ) -> Self:
+        """Ask a fitted :class:`~promptboost.PromptBoostClassifier`, and plot."""
+        truth = _places(np.asarray(y).tolist(), np.asarray(estimator.classes_).tolist())
+        names = estimator.ensemble_.class_names
+        return cls._of(estimator.predict_proba(X), truth, names, ax, **options)
+
+    @classmethod
+    def from_classifier(
+        cls,
+        classifier: PromptClassifier,
+        images: Any,
+        labels: Sequence[str],
+        *,
+        ax: Any = None,
+        **options: Any,
+    ) -> Self:
+        """Ask a :class:`~promptboost.PromptClassifier`, and plot."""
+        names = classifier.class_names
+        truth = _places(labels, names)
+        return cls._of(classifier.predict_proba(images), truth, names, ax, **options)
+
+    @classmethod
+    def _of(
+        cls, chances: Floats, truth: Columns, names: Sequence[str], ax: Any, **options: Any
+    ) -> Self:
+        """Plot the probabilities of images whose right columns are known."""
+        raise NotImplementedError
 
 
 class StagedAccuracyDisplay(_Display):
@@ -128,7 +166,7 @@ class StagedAccuracyDisplay(_Display):
         return self
 
 
-class ReliabilityDisplay(_Display):
+class ReliabilityDisplay(_AnswersDisplay):
     """How often an answer is right, beside how probable it was said to be.
 
     Parameters
@@ -180,26 +218,10 @@ class ReliabilityDisplay(_Display):
         self.name = name
 
     @classmethod
-    def from_estimator(
-        cls, estimator: _Fitted, X: Any, y: ArrayLike, *, ax: Any = None, **options: Any
+    def _of(
+        cls, chances: Floats, truth: Columns, names: Sequence[str], ax: Any, **options: Any
     ) -> Self:
-        """Measure a fitted :class:`~promptboost.PromptBoostClassifier`, and plot."""
-        truth = _places(np.asarray(y).tolist(), np.asarray(estimator.classes_).tolist())
-        return cls(estimator.predict_proba(X), truth, **options).plot(ax)
-
-    @classmethod
-    def from_classifier(
-        cls,
-        classifier: PromptClassifier,
-        images: Any,
-        labels: Sequence[str],
-        *,
-        ax: Any = None,
-        **options: Any,
-    ) -> Self:
-        """Measure a :class:`~promptboost.PromptClassifier`, and plot."""
-        truth = _places(labels, classifier.class_names)
-        return cls(classifier.predict_proba(images), truth, **options).plot(ax)
+        return cls(chances, truth, **options).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
         """Draw on `ax`, or on a new figure, and return the display.
@@ -238,7 +260,7 @@ class ReliabilityDisplay(_Display):
         return self
 
 
-class ConfusionDisplay(_Display):
+class ConfusionDisplay(_AnswersDisplay):
     """Which class is taken for which.
 
     Of many classes only those that are mixed up most are drawn, and the title says so.
@@ -275,31 +297,12 @@ class ConfusionDisplay(_Display):
             )
 
     @classmethod
-    def from_estimator(
-        cls, estimator: _Fitted, X: Any, y: ArrayLike, *, ax: Any = None, most: int = 12
+    def _of(
+        cls, chances: Floats, truth: Columns, names: Sequence[str], ax: Any, **options: Any
     ) -> Self:
-        """Ask a fitted :class:`~promptboost.PromptBoostClassifier`, count, and plot."""
-        classes = np.asarray(estimator.classes_).tolist()
-        truth = _places(np.asarray(y).tolist(), classes)
-        answers = estimator.predict_proba(X).argmax(axis=1)
-        names = estimator.ensemble_.class_names
-        return cls(_counts(truth, answers, len(classes)), names).plot(ax, most=most)
-
-    @classmethod
-    def from_classifier(
-        cls,
-        classifier: PromptClassifier,
-        images: Any,
-        labels: Sequence[str],
-        *,
-        ax: Any = None,
-        most: int = 12,
-    ) -> Self:
-        """Ask a :class:`~promptboost.PromptClassifier`, count, and plot."""
-        names = classifier.class_names
-        truth = _places(labels, names)
-        answers = _places(classifier.predict(images).tolist(), names)
-        return cls(_counts(truth, answers, len(names)), names).plot(ax, most=most)
+        counts = np.zeros((len(names), len(names)), dtype=np.int64)
+        np.add.at(counts, (truth, chances.argmax(axis=1)), 1)
+        return cls(counts, names).plot(ax, **options)
 
     def plot(self, ax: Any = None, *, most: int = 12) -> Self:
         """Draw on `ax`, or on a new figure, and return the display.
@@ -369,34 +372,22 @@ class BankDisplay(_Display):
             raise SettingError("banks: give one class with a sentence, or more")
 
     @classmethod
-    def from_estimator(
-        cls,
-        estimator: _Fitted,
-        classes: Sequence[str] | None = None,
-        *,
-        ax: Any = None,
-        most: int = 5,
-    ) -> Self:
-        """Plot sentences of a fitted :class:`~promptboost.PromptBoostClassifier`."""
-        return cls.from_ensemble(estimator.ensemble_, classes, ax=ax, most=most)
+    def from_estimator(cls, estimator: _Fitted, classes: _Names = None, **options: Any) -> Self:
+        """Plot sentences of a fitted :class:`~promptboost.PromptBoostClassifier`, as of its ensemble."""
+        return cls.from_ensemble(estimator.ensemble_, classes, **options)
 
     @classmethod
     def from_classifier(
-        cls,
-        classifier: PromptClassifier,
-        classes: Sequence[str] | None = None,
-        *,
-        ax: Any = None,
-        most: int = 5,
+        cls, classifier: PromptClassifier, classes: _Names = None, **options: Any
     ) -> Self:
-        """Plot sentences of a :class:`~promptboost.PromptClassifier`."""
-        return cls.from_ensemble(classifier.ensemble, classes, ax=ax, most=most)
+        """Plot sentences of a :class:`~promptboost.PromptClassifier`, as of its ensemble."""
+        return cls.from_ensemble(classifier.ensemble, classes, **options)
 
     @classmethod
     def from_ensemble(
         cls,
         ensemble: PromptEnsemble,
-        classes: Sequence[str] | None = None,
+        classes: _Names = None,
         *,
         ax: Any = None,
         most: int = 5,
@@ -466,13 +457,7 @@ def _safe(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _counts(truth: NDArray[np.int64], answers: NDArray[np.int64], classes: int) -> NDArray[Any]:
-    counts = np.zeros((classes, classes), dtype=np.int64)
-    np.add.at(counts, (truth, answers), 1)
-    return counts
-
-
-def _places(labels: Sequence[Any], classes: Sequence[Any]) -> NDArray[np.int64]:
+def _places(labels: Sequence[Any], classes: Sequence[Any]) -> Columns:
     """Return the column of each label."""
     columns = {name: column for column, name in enumerate(classes)}
     strange = [label for label in labels if label not in columns]

@@ -1,6 +1,7 @@
 """Progress bars: one for one job, on a terminal and in a notebook, and nowhere else."""
 
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -45,6 +46,20 @@ def progress_bar(
     return tqdm(
         total=total, desc=what, unit=f" {unit}", disable=hidden, leave=leave, bar_format=form
     )
+
+
+def counted(total: int, what: str, unit: str) -> Iterator[int]:
+    """Yield the numbers of so many steps, with a bar that is shown if somebody can see it.
+
+    Examples
+    --------
+    >>> list(counted(3, "descending", "steps"))
+    [0, 1, 2]
+    """
+    with progress_bar(total, what, unit, shown=True) as bar:
+        for number in range(total):
+            yield number
+            bar.update()
 
 
 def waiting(what: str, *, shown: bool) -> Any:

@@ -28,7 +28,7 @@ def set_threads(count: int) -> None:
     Examples
     --------
     >>> import promptboost
-    >>> promptboost.set_threads(2)
+    >>> promptboost.set_threads(1)
     """
     if count < 1:
         raise SettingError(f"threads must be at least 1, got {count}")

@@ -18,6 +18,7 @@ COUNTS = {
     "requests": 2000,
     "clusters": 20,
     "hosts": 4,
+    "memory": 3,
 }
 
 

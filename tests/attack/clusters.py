@@ -139,8 +139,9 @@ class Field:
             self.cluster.add_node(**_NODE)
         elif kind == "worker" and (workers := self.workers()):
             os.kill(chance.choice(workers), signal.SIGKILL)
-        else:
+        else:  # also where no worker is there yet
             command.kill()
+            command.wait()
 
 
 def stamps(folder: Path) -> dict[str, int]:
@@ -186,8 +187,7 @@ def attack(field_: Field, job: Job, chance: Random, kills: int, kinds: tuple[str
             time.sleep(0.01)
         seen = stamps(results)
         field_.kill(kinds[number % len(kinds)], chance, command)
-        if command.poll() is not None or kinds[number % len(kinds)] == "command":
-            command.wait()
+        if command.poll() is not None:
             command = field_.start(job, place, "--on", "ray")
     try:
         command.wait(max(1.0, deadline - time.monotonic()))

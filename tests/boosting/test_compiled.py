@@ -12,11 +12,10 @@ from promptboost.errors import SettingError
 
 
 @pytest.fixture
-def threads(monkeypatch):
-    """Make every piece of work worth a thread; two threads again in the end."""
+def threads(monkeypatch, own_threads):
+    """Make every piece of work worth a thread."""
     monkeypatch.setattr(compiled, "WORTH_A_THREAD", 0)
-    yield set_threads
-    set_threads(2)
+    return set_threads
 
 
 @given(st.integers(1, 9), st.integers(1, 140), st.integers(1, 40), st.integers(0, 2**32 - 1))

@@ -1,3 +1,4 @@
+import importlib.util
 import json
 
 from tests.cli.cli_tools import call
@@ -51,6 +52,18 @@ def test_all_leaves_out_what_cannot_be_used_and_says_why(capsys, task):
     assert "promptsrc" not in methods
     noisy = compare(capsys, task, "--shots", "1", "--seeds", "1", methods="all")
     assert "without promptsrc:" in noisy.err
+
+
+def test_all_without_torch_leaves_out_what_needs_it(capsys, task, monkeypatch):
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        "promptboost.encoders.runtime.find_spec",
+        lambda name: None if name == "torch" else there(name),
+    )
+    answer = compare(capsys, task, "--shots", "1", "--seeds", "1", methods="all")
+    assert answer.code == 0
+    assert "without coop: gradients of fake:32-0 need torch, which is not installed" in answer.err
+    assert "without pez: " in answer.err
 
 
 def test_mistakes_end_with_a_line(capsys, task):

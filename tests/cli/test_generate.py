@@ -291,7 +291,7 @@ def test_a_pool_grown_from_confusions_and_the_fit_continued(call, fitted):
         answer = call(grow, *asked, "--fit", second, "--json")
     assert text.code == answer.code == 0
     assert f"-o NEW_RUN --config {run}/run.toml --prompts {grown}" in text.out
-    assert "flatter a little" in text.err
+    assert "a little too good" in text.err
     assert len(server.requests) == 4  # two pairs, both classes of each, and once only
     pairs = [pair["classes"] for pair in answer.json["pairs"]]
     assert set(pairs[0]) == {confusions[0].true, confusions[0].predicted}

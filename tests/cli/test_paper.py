@@ -98,6 +98,8 @@ def test_claims_say_what_is_not_enough(capsys, task):
         (["run", "main", "--methods", "prompt-magic"], "the paper has no method 'prompt-magic'"),
         (["run", "pez-failure", "--methods", "coop"], "nothing is left of pez-failure"),
         (["run", "main", "--datasets", "gone", "--data", "."], "there is no data set gone"),
+        (["run", "main", "--data", "gone"], "--data is gone, and there is no such folder"),
+        (["run", "main", "--pools", "gone"], "--pools is gone, and there is no such folder"),
     ],
 )
 def test_bad_input_is_told(capsys, tmp_path, arguments, message):

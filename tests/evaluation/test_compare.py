@@ -81,6 +81,16 @@ def test_the_figures_are_those_of_the_method_itself(task):
         assert figures(found.lines)["promptboost", on.id, 2, 2] == right
 
 
+def test_the_text_alone_is_measured_with_the_same_fit(task):
+    methods = ("promptboost", "promptboost?residual=false", "logistic")
+    lines = compare(request(task, methods=methods)).lines
+    whole, text, probe = ([line for line in lines if line["method"] == name] for name in methods)
+    assert [line["text_accuracy"] for line in whole] == [line["accuracy"] for line in text]
+    assert [line["text_accuracy"] for line in text] == [line["accuracy"] for line in text]
+    assert {line["text_accuracy"] for line in probe} == {None}
+    assert [line["accuracy"] for line in whole] != [line["accuracy"] for line in text]
+
+
 def test_what_is_learnt_from_is_never_measured_on(task):
     world = World(request(task))
     draw = world.draw(2, 1)

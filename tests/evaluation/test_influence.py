@@ -11,6 +11,7 @@ from promptboost.model import PromptClassifier
 from promptboost.model.scores import SentenceScores
 from tests.model.ensembles import PATIENT, ensembles
 from tests.model.test_explanation import classifier_of, images, rows_of
+from tests.model.test_scores import make_scores
 
 
 def a_case(ensemble, seed):
@@ -71,6 +72,26 @@ def test_blame_is_the_mean_of_explanations(ensemble, seed):
         assert values == pytest.approx(sorted(parts.values(), reverse=True)[:3], rel=1e-3, abs=1e-3)
         for name, text, value in item.sentences:
             assert parts[name, text] == pytest.approx(value, rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_beside_a_class_added_by_words_each_sentence_is_left_out_exactly(seed):
+    """Its balance depends on the sentences of all others, so nothing can be followed class by class."""
+    ensemble, scores = make_scores(residual=True, seed=seed, balance=True)
+    ensemble = ensemble.add_class("new", ["sentence 7", "sentence 8", "sentence 0"])
+    originals = {name: name for name in ensemble.class_names if name != "new"}
+    labels = np.random.default_rng(seed).integers(0, len(ensemble.class_names), 60)
+    before = scores.logits(ensemble, originals).argmax(axis=1)
+    found = sentence_influences(scores, ensemble, labels, originals)
+    assert len(found) == ensemble.n_prompts
+    assert any(item.mended for item in found)
+    assert any(item.broken for item in found)
+    for item in found:
+        edited = ensemble.remove(item.prompt, item.class_name)
+        after = scores.logits(edited, originals).argmax(axis=1)
+        assert item.changed == (after != before).sum()
+        assert item.mended == ((after == labels) & (before != labels)).sum()
+        assert item.broken == ((after != labels) & (before == labels)).sum()
 
 
 def test_a_classifier_is_not_changed_by_being_asked():

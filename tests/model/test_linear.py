@@ -139,6 +139,19 @@ def test_logit_scale_is_the_encoders_zero_shot_softmax(head):
             head.predict_proba(X, logit_scale=scale)
 
 
+def test_a_residual_is_added_to_the_scaled_text():
+    rng = np.random.default_rng(3)
+    text, residual, X = unit(rng, 3), rng.standard_normal((3, 16)), unit(rng, 20)
+    head = LinearHead(tuple("abc"), 4 * text, rounds=4, residual=residual, text_scale=7.0)
+    logits = 7.0 * X @ text.T + X @ residual.T
+    powers = np.exp(logits)
+    expected = powers / powers.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(head.predict_proba(X), expected, atol=1e-5)
+    assert head.predict_index(X).tolist() == logits.argmax(axis=1).tolist()
+    alone = head.without_residual().predict_index(X)
+    assert alone.tolist() == (X @ text.T).argmax(axis=1).tolist() != logits.argmax(axis=1).tolist()
+
+
 def test_all_methods_name_the_same_winner(head):
     index = head.predict_index(X)
     assert len(set(index)) > 1

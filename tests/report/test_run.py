@@ -41,6 +41,18 @@ def test_garbled_file_is_named(write, name, content, run):
         write(run)
 
 
+@BOTH
+def test_no_page_says_where_files_lay(write, run):
+    (run / "run.toml").write_text(
+        '[fit]\nprompts = "/home/me/words/pets.json"\nencoder = ["RN50@/home/me/model.pt"]\n'
+        '[data]\nsource = "/home/me/photos"\n'
+    )
+    assert "/home/me" not in write(run).read_text(encoding="utf-8")
+    shown = read_run(run).settings
+    assert shown["fit"] == {"prompts": "pets.json", "encoder": ["RN50@model.pt"]}
+    assert shown["data"] == {"source": "photos"}
+
+
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [

@@ -2,23 +2,27 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import promptboost
+from promptboost.data import Dataset, LabelledImage
 from promptboost.errors import InputError, RunError
 from promptboost.evaluation.measures import accuracy
 from promptboost.model import PromptEnsemble
 from promptboost.model.change import Change
 from promptboost.report import write_card, write_report
-from promptboost.runs.bench import add_looks, open_bench
+from promptboost.runs.bench import add_looks, open_bench, shown_part
 from promptboost.runs.edit import edit_run
-from promptboost.runs.evaluate import evaluate_run, transfer_run
+from promptboost.runs.evaluate import evaluate_run
 from promptboost.runs.explain import explain_held_out
 from promptboost.runs.issues import find_issues
 from promptboost.runs.lineage import Lineage
 from promptboost.runs.run_folder import RunFolder
+from promptboost.runs.transfer import transfer_run
 
 
 def some_sentence(run, name="ember"):
@@ -267,3 +271,19 @@ def test_images_that_are_gone_can_be_named_as_the_error_says(fitted):
         evaluate_run(fitted / "run", None, held_out=True, progress=False)
     found = evaluate_run(fitted / "run", str(fitted / "moved"), held_out=True, progress=False)
     assert found["held_out"]["looks"] == 1
+
+
+def test_a_third_is_kept_back_by_what_is_in_the_images():
+    colours = [Image.new("RGB", (4, 4), (number, 9, 9)) for number in range(200)]
+    images = [LabelledImage(str(i), "ab"[i % 2], colour) for i, colour in enumerate(colours)]
+    data = Dataset.of(images)
+    shown, kept = (
+        {image.id for image in shown_part(data, final=final).images} for final in (False, True)
+    )
+    assert shown | kept == {image.id for image in images}
+    assert not shown & kept
+    assert 50 < len(kept) < 84
+    # Whatever else there is, and whatever it is called.
+    few = Dataset.of([replace(image, id=f"again {image.id}") for image in images[:40]])
+    again = {image.id for image in shown_part(few, final=True).images}
+    assert again == {f"again {i}" for i in range(40) if str(i) in kept}

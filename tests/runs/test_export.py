@@ -1,7 +1,9 @@
 """What is exported answers as the run does, without promptboost."""
 
 import hashlib
+import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -110,7 +112,12 @@ def conse():
 def conse_export(conse, tmp_path_factory):
     folder = tmp_path_factory.mktemp("conse")
     run = saved(folder / "run", conse)
-    done = export_run(run, folder / "out", onnx=True, cache=False, progress=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal := io.StringIO())
+        terminal.isatty = lambda: True
+        done = export_run(run, folder / "out", onnx=True, cache=False)
+    assert "writing the image tower as a graph …" in terminal.getvalue()
+    assert re.search(r"checking the graph: .*images/s", terminal.getvalue())
     return run, folder / "out", done
 
 

@@ -8,8 +8,11 @@ import pytest
 
 import promptboost
 from promptboost.errors import DataError, LabelError, RunError
+from promptboost.model.change import Change
 from promptboost.model.head_files import RESIDUAL_FILE, head_file
+from promptboost.runs.edit import edit_run
 from promptboost.runs.fit import fit_run
+from promptboost.runs.lineage import Lineage
 from promptboost.runs.refit import RefitRequest, refit_run
 from promptboost.runs.run_folder import RunFolder
 from tests.cli.cli_tools import call
@@ -67,6 +70,18 @@ def test_edited_words_stay_and_the_rest_is_learnt_again(run, tmp_path, caplog):
     assert np.abs(after.residual - before.residual).max() > 1e-3
     assert results.ensemble_fingerprint == promptboost.load(run).ensemble.fingerprint
     assert promptboost.load(run).head.residual_digest == before.residual_digest  # left alone
+
+
+def test_figures_of_an_edited_run_count_as_a_look_at_all_held_out_images(run, tmp_path):
+    change = Change(kind="add", class_name="sea", sentence="a green leaf")
+    edit_run(run, [change], tmp_path / "edited", progress=False)
+    before = Lineage.read(tmp_path / "edited")
+    assert before.final_looks == 0
+    _, said = refit(tmp_path / "edited")
+    after = Lineage.read(tmp_path / "edited")
+    assert (after.looks, after.final_looks) == (before.looks + 1, 1)
+    assert after.edits == before.edits
+    assert "counted as a look at both" in said
 
 
 def test_classes_may_come_without_images_and_go(task, run):

@@ -13,10 +13,10 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, RunError, SettingError
 from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.model.average import AveragedClassifier
-from promptboost.runs.evaluate import transfer_run
 from promptboost.runs.fit import fit_run
 from promptboost.runs.learned import AVERAGED
 from promptboost.runs.run_folder import RunFolder
+from promptboost.runs.transfer import transfer_run
 from tests.cli.cli_tools import FIT, call
 from tests.runs.run_tools import SENTENCES, request, unfinish
 

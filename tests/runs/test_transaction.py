@@ -13,10 +13,10 @@ from promptboost.errors import RunError
 from promptboost.folders import NEXT, writing
 from promptboost.model import PromptEnsemble
 from promptboost.report import write_card, write_report
-from promptboost.runs.evaluate import transfer_run
 from promptboost.runs.fit import fit_run
 from promptboost.runs.predict import Predictor
 from promptboost.runs.run_folder import RunFolder
+from promptboost.runs.transfer import transfer_run
 from tests.runs.run_tools import request
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes are those of POSIX")
@@ -166,16 +166,16 @@ def test_a_second_fit_is_refused_before_it_reads_anything(task, monkeypatch):
 
 
 def test_a_transfer_of_a_text_that_was_changed_meanwhile_writes_nothing(fitted, monkeypatch):
-    from promptboost.runs import evaluate
+    from promptboost.runs import transfer
 
-    measure = evaluate._measure
+    measure = transfer._measure
 
     def edited_meanwhile(*given):
         text = PromptEnsemble.load(fitted / "run/ensemble.json")
         text.add("sea", "something new").save(fitted / "run/ensemble.json")
         return measure(*given)
 
-    monkeypatch.setattr(evaluate, "_measure", edited_meanwhile)
+    monkeypatch.setattr(transfer, "_measure", edited_meanwhile)
     with pytest.raises(RunError, match="was changed meanwhile"):
         transfer_run(fitted / "run", "fake:16-1", progress=False)
     assert not list((fitted / "run").glob("head-fake-16*"))

@@ -3,13 +3,14 @@ import shutil
 
 import pytest
 
+from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
 from promptboost.model import LinearHead
 from promptboost.pool import build_pool, from_sources, load_pool, save_pool
-from promptboost.runs.evaluate import transfer_run
 from promptboost.runs.fit import fit_run
 from promptboost.runs.results import flat_answer, method_answer
 from promptboost.runs.run_folder import RunFolder
+from promptboost.runs.transfer import transfer_run
 from tests.runs.run_tools import SENTENCES, request, write_images
 
 OTHER = "fake:48-3"
@@ -117,6 +118,23 @@ def test_without_the_sentences_the_pool_is_not_measured(fitted):
     assert found["pool_mean"] is None
     assert found["template_mean"] is None
     assert found["boosted"] is not None
+
+
+def test_a_text_moves_without_looking_at_the_images_of_the_fit(fitted, monkeypatch):
+    whole = transfer_run(fitted / "run", OTHER, progress=False)
+    seen = []
+    embed = Embedder.images
+
+    def counting(embedder, images, **options):
+        seen.append((len(images), options))
+        return embed(embedder, images, **options)
+
+    monkeypatch.setattr(Embedder, "images", counting)
+    alone = transfer_run(fitted / "run", OTHER, text_only=True, progress=False)
+    assert seen == [(alone["images"], {})]  # those held out, no crops
+    assert alone["boosted"] == whole["text"]
+    assert "text" not in alone
+    assert alone["note"] == ""
 
 
 def test_a_run_on_a_saved_pool_moves_with_it(task):

@@ -11,9 +11,9 @@ import promptboost
 from promptboost.evaluation.measures import word_shares
 from promptboost.model import LinearHead
 from promptboost.model.classifier import RESIDUAL_FILE, PromptClassifier, head_file, write_head
-from promptboost.runs.evaluate import transfer_run
 from promptboost.runs.fit import fit_run
 from promptboost.runs.run_folder import RunFolder
+from promptboost.runs.transfer import transfer_run
 from tests.cli.cli_tools import call
 from tests.runs.run_tools import ENCODER, request
 

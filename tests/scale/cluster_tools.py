@@ -5,39 +5,40 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 # The least that Ray takes.
 OBJECT_STORE = 80 * 2**20
 
 
 @contextmanager
-def ray_cluster(nodes: int = 3, cores: int = 1) -> Iterator:
+def ray_cluster(nodes: int = 3, cores: int = 1, **more: float) -> Iterator:
     """Start a cluster of so many nodes; `--on ray` finds it, in this process and in those started from it.
 
+    Each node has one core, or `cores`, and what is said by `more`, such as GPUs that are not there.
     What is returned is Ray's own `Cluster`: `add_node(**NODE)` and `remove_node(node)` change it.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": cores, "object_store_memory": OBJECT_STORE}
-    # In a folder of its own, or other commands on this machine would find it and join. The names of
-    # sockets in it must not be long.
+    node = {"num_cpus": cores, "object_store_memory": OBJECT_STORE, **more}
+    # In a folder of its own, or other commands on this machine would find it and join: Ray writes the
+    # address down in the folder that RAY_TMPDIR names. The names of sockets in it must not be long.
     folder = tempfile.mkdtemp(prefix="pb-", dir="/tmp")
-    head = {**node, "include_dashboard": False, "temp_dir": folder}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    before = os.environ.get("RAY_ADDRESS")
-    try:
-        for _ in range(nodes - 1):
-            cluster.add_node(**node)
-        os.environ["RAY_ADDRESS"] = cluster.address
-        yield cluster
-    finally:
-        if before is None:
-            os.environ.pop("RAY_ADDRESS", None)
-        else:
-            os.environ["RAY_ADDRESS"] = before
-        if ray.is_initialized():
-            ray.shutdown()
-        cluster.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    os.mkdir(f"{folder}/ray")
+    cluster = None
+    with patch.dict(os.environ, RAY_TMPDIR=folder):
+        try:
+            head = {**node, "include_dashboard": False}
+            cluster = Cluster(initialize_head=True, head_node_args=head)
+            for _ in range(nodes - 1):
+                cluster.add_node(**node)
+            with patch.dict(os.environ, RAY_ADDRESS=cluster.address):
+                yield cluster
+        finally:
+            if ray.is_initialized():
+                ray.shutdown()
+            if cluster is not None:
+                cluster.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,17 @@
 import pytest
 
 from tests.runs.conftest import fitted, task  # noqa: F401
+from tests.runs.run_tools import write_images, write_sentences
 from tests.scale.cluster_tools import ray_cluster
+
+
+@pytest.fixture
+def noisy_task(tmp_path, monkeypatch):
+    """Images that are hard to tell apart, sentences about them, and a store of their own."""
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "store"))
+    write_images(tmp_path / "images", noise=60)
+    write_sentences(tmp_path / "sentences.json")
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

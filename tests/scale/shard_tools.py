@@ -1,12 +1,57 @@
 """What tests of shards compare, and a server that speaks S3 on this machine."""
 
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
+from PIL import Image
+
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.registry import load_encoder
 from promptboost.encoders.store import EmbeddingStore
+
+#: As it is spelled to have workers load it.
+FRAGILE = "tests.scale.shard_tools:FragileEncoder"
+
+
+class FragileEncoder(FakeEncoder):
+    """An encoder that raises for images of one odd size, in whatever process it is."""
+
+    odd = (33, 5)
+
+    def __init__(self) -> None:
+        super().__init__(32, 0)
+        self.id = FRAGILE
+
+    def _image(self, image):
+        if image.size == self.odd:
+            raise RuntimeError("this size cannot be embedded")
+        return super()._image(image)
+
+
+def poison(folder: Path) -> dict[str, str]:
+    """Put images into a folder that cannot be used; return their names, and a word of what is wrong."""
+    sound = next(iter(sorted(folder.glob("*.png")))).read_bytes()
+    Image.new("RGB", FragileEncoder.odd, "red").save(folder / "odd.png")
+    (folder / "cut.png").write_bytes(sound[: len(sound) // 2])
+    (folder / "empty.png").write_bytes(b"")
+    (folder / "nonsense.png").write_bytes(b"poison")
+    # A few hundred bytes that say they are 40 gigabytes.
+    size = (200_000).to_bytes(4, "big")
+    header = b"IHDR" + size + size + bytes([8, 2, 0, 0, 0])
+    start, stop = sound[:12], sound[33:]
+    checksum = zlib.crc32(header).to_bytes(4, "big")
+    (folder / "bomb.png").write_bytes(start + header + checksum + stop)
+    return {
+        "odd.png": "this size cannot be embedded",
+        "cut.png": "cut off",
+        "empty.png": "empty",
+        "nonsense.png": "not an image",
+        "bomb.png": "too large",
+    }
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
@@ -50,14 +95,13 @@ def s3_server(bucket: str) -> Iterator[str]:
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": "us-east-1",
+        # Nobody is asked for credentials over a network that a test machine may not have.
+        "AWS_EC2_METADATA_DISABLED": "true",
     }
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        boto3.client("s3").create_bucket(Bucket=bucket)
-        yield f"s3://{bucket}"
-    finally:
-        s3fs.S3FileSystem.clear_instance_cache()
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-        server.stop()
+    with patch.dict(os.environ, settings):
+        try:
+            boto3.client("s3").create_bucket(Bucket=bucket)
+            yield f"s3://{bucket}"
+        finally:
+            s3fs.S3FileSystem.clear_instance_cache()
+            server.stop()

@@ -3,6 +3,7 @@
 import io
 import json
 import tarfile
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,12 +13,11 @@ from promptboost.errors import RunError
 from promptboost.runs.answer_shards import Answering, predict_in_shards
 from promptboost.runs.evaluate import evaluate_run
 from promptboost.scale.engine import Placement, Share
-from promptboost.scale.shards import ShardPlace
 from tests.cli.cli_tools import call
 
 
 def predict(root, images, output, placement=None, **how):
-    place = ShardPlace(placement or Placement(), None, 6)
+    place = replace(placement or Placement(), storage=None, per_shard=6)
     how = Answering(**{"top_k": 2, **how})
     return predict_in_shards(
         root / "run", [str(image) for image in images], str(output), how, place, progress=False
@@ -99,7 +99,7 @@ def test_figures_are_the_same_from_a_folder_a_table_parts_and_ray(fitted, cluste
     (fitted / "images" / "sea" / "0.png").write_bytes(b"poison")
 
     def figures(source, placement=None, out="here"):
-        place = ShardPlace(placement or Placement(), str(fitted / out), 6)
+        place = replace(placement or Placement(), storage=str(fitted / out), per_shard=6)
         options = {"place": place, "output": str(fitted / f"{out}.jsonl")}
         return evaluate_run(fitted / "run", str(source), progress=False, **options)
 

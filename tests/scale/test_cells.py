@@ -18,15 +18,7 @@ from tests.cli.cli_tools import call
 from tests.evaluation.paper.paper_tools import asked, write_task
 from tests.evaluation.test_compare import OTHER
 from tests.evaluation.test_compare import request as comparison
-from tests.runs.run_tools import write_images, write_sentences
-
-
-@pytest.fixture
-def task(tmp_path, monkeypatch):
-    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "store"))
-    write_images(tmp_path / "images", noise=60)
-    write_sentences(tmp_path / "sentences.json")
-    return tmp_path
+from tests.runs.run_tools import write_images
 
 
 def files_of(folder):
@@ -45,17 +37,17 @@ def files_of(folder):
     return found
 
 
-def run(task, out, place=None, **changes):
-    request = comparison(task, out, transfers=(OTHER,), **changes)
+def run(noisy_task, out, place=None, **changes):
+    request = comparison(noisy_task, out, transfers=(OTHER,), **changes)
     found = compare(request, lambda _: None, place)
     write_results(request, found)
     assert not found.failed
-    return task / out
+    return noisy_task / out
 
 
-def test_a_comparison_on_three_nodes_is_the_one_of_one_process(task, cluster, monkeypatch):
+def test_a_comparison_on_three_nodes_is_the_one_of_one_process(noisy_task, cluster, monkeypatch):
     few = {"methods": ("zero-shot", "logistic", "promptboost"), "shots": (1,)}
-    here, there = run(task, "here", **few), run(task, "there", Placement("ray"), **few)
+    here, there = run(noisy_task, "here", **few), run(noisy_task, "there", Placement("ray"), **few)
     assert files_of(there) == files_of(here)
     before = {file.name: file.stat().st_mtime_ns for file in (there / "cells").iterdir()}
     assert len(before) == 3 * 2 * 2
@@ -64,29 +56,29 @@ def test_a_comparison_on_three_nodes_is_the_one_of_one_process(task, cluster, mo
     for name in gone:
         (there / "cells" / name).unlink()
     (there / "cells.jsonl").unlink()
-    assert files_of(run(task, "there", Placement("ray", workers=1), **few)) == files_of(here)
+    assert files_of(run(noisy_task, "there", Placement("ray", workers=1), **few)) == files_of(here)
     after = {file.name: file.stat().st_mtime_ns for file in (there / "cells").iterdir()}
     assert {name for name in before if after[name] != before[name]} == set(gone)
     # Nothing is missing: not even a cluster is asked for.
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    run(task, "there", Placement("ray"), **few)
+    run(noisy_task, "there", Placement("ray"), **few)
 
 
-def test_parts_put_together_are_the_whole(task):
+def test_parts_put_together_are_the_whole(noisy_task):
     few = {"methods": ("zero-shot", "logistic"), "shots": (1,), "seeds": (1, 2, 3)}
-    here = run(task, "here", **few)
-    request = comparison(task, "there", transfers=(OTHER,), **few)
+    here = run(noisy_task, "here", **few)
+    request = comparison(noisy_task, "there", transfers=(OTHER,), **few)
     for part in (2, 0):
         compare(request, place=Placement(share=Share(part, 3)))
     with pytest.raises(RunError, match=r"4 of 12 cells are not in .* without --merge"):
         compare(request, place=Placement(merge=True))
     compare(request, place=Placement(share=Share(1, 3)))
-    assert not (task / "there" / "cells.jsonl").exists()
-    assert files_of(run(task, "there", Placement(merge=True), **few)) == files_of(here)
+    assert not (noisy_task / "there" / "cells.jsonl").exists()
+    assert files_of(run(noisy_task, "there", Placement(merge=True), **few)) == files_of(here)
 
 
-def test_the_command_line(task, capsys, monkeypatch):
-    monkeypatch.chdir(task)
+def test_the_command_line(noisy_task, capsys, monkeypatch):
+    monkeypatch.chdir(noisy_task)
     command = ("compare", "images", "-o", "out", "--encoder", "fake:32-0", "--shots", "1")
     command += ("--methods", "zero-shot,logistic", "--seeds", "1")
     part = call(capsys, *command, "--shard", "1/2")
@@ -109,8 +101,8 @@ def test_the_command_line(task, capsys, monkeypatch):
         assert says in answer.err
 
 
-def test_tables_of_the_paper_on_three_nodes_and_in_parts(task, cluster):
-    write_task(task)
+def test_tables_of_the_paper_on_three_nodes_and_in_parts(noisy_task, cluster):
+    write_task(noisy_task)
     choice = {"shots": (1,), "seeds": (1,), "methods": ("zero-shot", "tpb?rounds=2")}
     made = {}
     for name, places in {
@@ -118,8 +110,8 @@ def test_tables_of_the_paper_on_three_nodes_and_in_parts(task, cluster):
         "there": [Placement("ray")],
         "parts": [*(Placement(share=Share(i, 2)) for i in range(2)), Placement(merge=True)],
     }.items():
-        request = asked(task, **choice)
-        object.__setattr__(request, "out", task / name)
+        request = asked(noisy_task, **choice)
+        object.__setattr__(request, "out", noisy_task / name)
         for place in places:
             laboratory = Laboratory(request, place=place)
             plan = chosen(find_plan("pez-failure"), request.choice)
@@ -128,30 +120,30 @@ def test_tables_of_the_paper_on_three_nodes_and_in_parts(task, cluster):
                 write_sheet(sheet, request)
                 assert not sheet.measured.reasons
             laboratory.close()
-        made[name] = files_of(task / name)
+        made[name] = files_of(noisy_task / name)
     assert made["there"] == made["here"]
     assert made["parts"] == made["here"]
     assert any(name.endswith("table.md") for name in made["here"])
 
 
-def test_a_merge_of_the_paper_wants_all_cells(task):
-    write_task(task)
-    request = asked(task, shots=(1,), seeds=(1,), methods=("zero-shot",))
+def test_a_merge_of_the_paper_wants_all_cells(noisy_task):
+    write_task(noisy_task)
+    request = asked(noisy_task, shots=(1,), seeds=(1,), methods=("zero-shot",))
     plan = chosen(find_plan("main"), request.choice)
     with pytest.raises(RunError, match="without --merge does them"):
         Laboratory(request, place=Placement(merge=True)).run(plan)
 
 
-def test_other_images_on_a_node_are_not_measured(task):
+def test_other_images_on_a_node_are_not_measured(noisy_task):
     """A worker that sees other files than the driver says so, and nothing is kept."""
-    request = comparison(task, "out", methods=("zero-shot",), shots=(1,), seeds=(1,))
-    (task / "elsewhere").mkdir()
-    write_images(task / "elsewhere" / "images", noise=60, seed=3)
+    request = comparison(noisy_task, "out", methods=("zero-shot",), shots=(1,), seeds=(1,))
+    (noisy_task / "elsewhere").mkdir()
+    write_images(noisy_task / "elsewhere" / "images", noise=60, seed=3)
     from promptboost.evaluation.cell_worker import CellWorker, about
     from promptboost.evaluation.world import World
 
     inputs = about(request, World(request))
-    settings = request.settings() | {"source": str(task / "elsewhere" / "images")}
+    settings = request.settings() | {"source": str(noisy_task / "elsewhere" / "images")}
     with pytest.raises(RunError, match=r"images on .* are other than where the command was typed"):
         CellWorker(settings, inputs)
-    assert os.listdir(task / "elsewhere") == ["images"]
+    assert os.listdir(noisy_task / "elsewhere") == ["images"]

@@ -1,18 +1,20 @@
 """Embeddings by shard: the same files and the same store, whoever does the work."""
 
+from dataclasses import replace
+
 import pytest
 
 from promptboost.errors import RunError
+from promptboost.pool import build_pool, save_pool
 from promptboost.runs.embed import embed_data
 from promptboost.scale.engine import Placement, Share
-from promptboost.scale.shards import ShardPlace
 from tests.cli.cli_tools import call
 from tests.runs.run_tools import ENCODER
 from tests.scale.shard_tools import files_below, own_cache, stored
 
 
 def embed(source, out, placement=None, *, per_shard=6, encoder=ENCODER, **options):
-    place = ShardPlace(placement or Placement(), str(out), per_shard)
+    place = replace(placement or Placement(), storage=str(out), per_shard=per_shard)
     return embed_data(source, encoder, progress=False, place=place, **options)
 
 
@@ -141,6 +143,17 @@ def test_a_pool_is_embedded_for_a_fit_by_shard(task, capsys):
     assert answer.json["shards"] == 4
     assert stored(ENCODER) == plain
     assert record["new_texts"] == answer.json["new_texts"] > 300
+
+
+def test_a_saved_pool_without_templates_is_embedded_by_shard(task, capsys):
+    sentences = {"cat": ["a tabby"], "dog": ["a hound", "a pug"]}
+    save_pool(build_pool(sentences, templates=(), descriptions=sentences), task / "pool.jsonl")
+    asked = ["embed", "--texts", task / "pool.jsonl", "--encoder", ENCODER, "--json"]
+    with own_cache(task / "plain"):
+        assert call(capsys, *asked).json["new_texts"] == 5  # and the names of the classes
+        plain = stored(ENCODER)
+    assert call(capsys, *asked, "--storage", task / "out").code == 0
+    assert stored(ENCODER) == plain
 
 
 def test_a_real_encoder_writes_the_same_bytes_here_and_on_ray(task, cluster):

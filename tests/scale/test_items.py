@@ -92,7 +92,7 @@ def test_memory_is_a_storage_too(task):
 def test_what_opens_a_url_is_named_where_it_is_missing(monkeypatch):
     import fsspec
 
-    def missing(url):
+    def missing(url, **options):
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", missing)

@@ -20,15 +20,6 @@ from tests.attack.clusters import Field, attack, files_of, jobs
 from tests.attack.forks import ROOT
 from tests.cli.cli_tools import call
 from tests.evaluation.test_compare import request as comparison
-from tests.runs.run_tools import write_images, write_sentences
-
-
-@pytest.fixture
-def task(tmp_path, monkeypatch):
-    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "store"))
-    write_images(tmp_path / "images", noise=60)
-    write_sentences(tmp_path / "sentences.json")
-    return tmp_path
 
 
 @contextmanager
@@ -68,16 +59,16 @@ def can_mount(folder):
     return done.returncode == 0
 
 
-def test_a_node_whose_disk_is_full_or_not_shared_is_left_out(task, cluster):
-    if not shutil.which("unshare") or not can_mount(task / "probe"):
+def test_a_node_whose_disk_is_full_or_not_shared_is_left_out(noisy_task, cluster):
+    if not shutil.which("unshare") or not can_mount(noisy_task / "probe"):
         pytest.skip("needs the right to mount in a namespace of its own (unshare -m)")
     import ray
 
     few = {"methods": ("zero-shot", "logistic"), "shots": (1,), "seeds": (1, 2, 3)}
-    compare(comparison(task, "here", **few))
-    cells = task / "there" / "cells"
+    compare(comparison(noisy_task, "here", **few))
+    cells = noisy_task / "there" / "cells"
     cells.mkdir(parents=True)
-    shutil.copy(task / "here" / "compare.json", task / "there" / "compare.json")
+    shutil.copy(noisy_task / "here" / "compare.json", noisy_task / "there" / "compare.json")
     said, holders = [], []
 
     class Holder:
@@ -99,11 +90,11 @@ def test_a_node_whose_disk_is_full_or_not_shared_is_left_out(task, cluster):
         ray.get([holder.ready.remote() for holder in holders], timeout=300)
         with node_with_a_small_disk(cluster.address, cells):
             wait_for_nodes(good + 1)
-            found = compare(comparison(task, "there", **few), hear, Placement("ray"))
+            found = compare(comparison(noisy_task, "there", **few), hear, Placement("ray"))
     finally:
         ray.shutdown()
     assert not found.failed
-    assert files_of(task / "there") == files_of(task / "here")
+    assert files_of(noisy_task / "there") == files_of(noisy_task / "here")
     left_out = [line for line in said if line.startswith("left out: a worker on ")]
     assert len(left_out) == 1
     assert "cannot be seen here" in left_out[0] or "No space left" in left_out[0]
@@ -159,11 +150,11 @@ class Watch(threading.Thread):
             self.peak = max(self.peak, total)
 
 
-def start_alone(task, mark, *options):
+def start_alone(noisy_task, mark, *options):
     """Start a comparison on a cluster of its own, on two cores, with a small /dev/shm where possible."""
     command = [sys.executable, "-m", "promptboost.cli", "compare", "images", "-o", "out"]
     command += ["--encoder", "fake:32-0", "--shots", "1", "--on", "ray", "--workers", "2", *options]
-    if shutil.which("unshare") and can_mount(task / "probe"):
+    if shutil.which("unshare") and can_mount(noisy_task / "probe"):
         small = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"'
         command = ["unshare", "-m", "sh", "-c", small, "sh", *command]
     environment = {name: text for name, text in os.environ.items() if name != "RAY_ADDRESS"}
@@ -171,7 +162,7 @@ def start_alone(task, mark, *options):
     environment |= {"RAY_TMPDIR": mark, "PYTHONPATH": paths}
     return subprocess.Popen(
         command,
-        cwd=task,
+        cwd=noisy_task,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -188,10 +179,10 @@ def gone(mark):
     return left
 
 
-def test_a_cluster_of_its_own_is_small_quiet_and_gone_in_the_end(task, mark):
+def test_a_cluster_of_its_own_is_small_quiet_and_gone_in_the_end(noisy_task, mark):
     watch = Watch(mark)
     watch.start()
-    command = start_alone(task, mark, "--methods", "zero-shot,logistic", "--seeds", "1,2")
+    command = start_alone(noisy_task, mark, "--methods", "zero-shot,logistic", "--seeds", "1,2")
     out, err = command.communicate(timeout=600)
     watch.over.set()
     assert command.returncode == 0, err
@@ -203,9 +194,9 @@ def test_a_cluster_of_its_own_is_small_quiet_and_gone_in_the_end(task, mark):
     assert 0 < watch.peak < 2 * 2**30
 
 
-def test_control_c_leaves_no_process(task, mark):
+def test_control_c_leaves_no_process(noisy_task, mark):
     seeds = ",".join(map(str, range(60)))  # more than are done before the signal comes
-    command = start_alone(task, mark, "--methods", "tpb?rounds=400", "--seeds", seeds)
+    command = start_alone(noisy_task, mark, "--methods", "tpb?rounds=400", "--seeds", seeds)
     deadline = time.monotonic() + 300
     while not any("UnitWorker" in " ".join(one.cmdline()) for one in of_ours(mark)):
         assert command.poll() is None, command.communicate()

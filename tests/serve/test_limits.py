@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 import pytest
@@ -174,17 +175,19 @@ def test_bodies_of_all_requests_together(small):
 
 def test_slow_clients(small):
     head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n"
-    for data, pause, chunk in [
+    clients = [
         (b"", 0.0, None),  # nothing at all
         (b"GET /healthz HTTP/1.1\r\n" + b"X-A: b\r\n" * 50, 0.05, 10),  # headers for ever
         (head + b"x" * 100, 0.0, None),  # a body that stops
         (head + b"x" * 90, 0.05, 4),  # a body drop by drop
-    ]:
-        start = time.monotonic()
-        answer = small.raw(data, pause, chunk)
+    ]
+    start = time.monotonic()
+    with ThreadPoolExecutor(len(clients)) as threads:
+        answers = list(threads.map(lambda client: small.raw(*client), clients))
+    assert time.monotonic() - start < 15
+    for (data, _, _), answer in zip(clients, answers, strict=True):
         assert b" 408 " in answer.split(b"\r\n")[0], data
         assert b'"error"' in answer
-        assert time.monotonic() - start < 15
     still_answers(small)
 
 

@@ -394,7 +394,7 @@ def test_a_run_that_was_fitted_anew_meanwhile_is_not_saved_over(bench):
     record = json.loads(path.read_text())
     record["history"] = ["edited by hand"]
     path.write_text(json.dumps(record))
-    assert "another than when the workbench was opened" in bench.step("/api/save", 422).error
+    assert "has changed since the workbench was opened" in bench.step("/api/save", 422).error
     assert not (bench.run.parent / "run-v2").exists()
 
 

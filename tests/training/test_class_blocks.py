@@ -1,6 +1,7 @@
 """A large pool read by many processes: the same prompts in the same order, and the same text."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 
 import promptboost.training.pool_rows as pool_rows
 from promptboost.boosting.gradient import banks as banks_module
+from promptboost.boosting.gradient import blocks as blocks_module
 from promptboost.boosting.gradient.banks import Banks, rank_class
+from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
 from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, to_grid
 from promptboost.boosting.problem import GridPool
 from promptboost.data.shots import load_task
@@ -19,7 +22,9 @@ from promptboost.evaluation.world import pool_for
 from promptboost.runs.fit import fit_run
 from promptboost.runs.learned import embed_task, learn
 from promptboost.scale.engine import LocalEngine, Placement
-from promptboost.training.class_blocks import SharedRanker, rank_blocks
+from promptboost.scale.residents import LocalResidents, ResidentLostError
+from promptboost.testing import clip_like
+from promptboost.training.class_blocks import SharedKeeper
 from tests.runs.run_tools import ENCODER, SENTENCES, request
 
 
@@ -51,7 +56,7 @@ def test_of_equal_prompts_the_first_is_taken_as_if_all_had_been_compared(made):
     banks = Banks(pool, 0, 12, 0.3)
     for _ in range(5):
         gradient = rng.standard_normal((2, 4)).astype(np.float32)
-        banks.find_moves(gradient, whole_pool=True)
+        banks.read(gradient)
         for k, rows in enumerate(pool.prompts):
             slopes = plain_slopes(rows, gradient[k])
             for prompt, copies in banks.members[k].items():
@@ -64,7 +69,7 @@ def test_of_equal_prompts_the_first_is_taken_as_if_all_had_been_compared(made):
             assert target == equal[0] or target in banks.members[k]
         for k, move in enumerate(banks.moves):
             if move is not None:
-                banks.apply(k, 1)
+                banks_module.move(banks.held, k, 1, banks.copies)
 
 
 def test_ranked_prompts_are_the_least_and_the_first_of_equal_ones():
@@ -83,7 +88,7 @@ def test_a_bank_longer_than_the_list_of_candidates_hides_nothing(monkeypatch):
     banks = Banks(pool, 0, 32, 4.0)
     for _ in range(30):
         gradient = rng.standard_normal((2, 5)).astype(np.float32)
-        banks.find_moves(gradient, whole_pool=True)
+        banks.read(gradient)
         for k in range(2):
             slopes = plain_slopes(pool.prompts[k], gradient[k])
             for prompt, copies in banks.members[k].items():
@@ -92,28 +97,111 @@ def test_a_bank_longer_than_the_list_of_candidates_hides_nothing(monkeypatch):
             assert slopes[banks.held.targets[k]] <= slopes.min() + 2e-4
         for k, move in enumerate(banks.moves):
             if move is not None:
-                banks.apply(k, 1)
+                banks_module.move(banks.held, k, 1, banks.copies)
     assert max(map(len, banks.members)) > 3
 
 
-def test_blocks_of_a_file_are_ranked_as_arrays_are(tmp_path):
-    rng = np.random.default_rng(0)
-    blocks = [to_grid(unit / np.linalg.norm(unit, axis=1, keepdims=True)) for unit in
-              (rng.standard_normal((n, 8)) for n in (90, 30, 70))]  # fmt: skip
+class SeveralHere(LocalEngine):
+    """Residents as on a cluster, all in this process; some calls find that one has ended."""
+
+    def __init__(self, workers, lose=()):
+        self.workers, self.lose, self.calls, self.begun = workers, set(lose), 0, 0
+
+    def residents(self, part, settings, most):
+        self.begun += 1
+        made = [super(SeveralHere, self).residents(part, settings, 1) for _ in range(self.workers)]
+        return _Posted(self, [one._residents[0] for one in made][:most])
+
+
+class _Posted(LocalResidents):
+    def __init__(self, engine, residents):
+        super().__init__(residents)
+        self.engine, self.lost = engine, False
+
+    def ask(self, number, call, *given):
+        frozen = [one.copy() if isinstance(one, np.ndarray) else one for one in given]
+        for one in frozen:
+            if isinstance(one, np.ndarray):
+                one.flags.writeable = False  # as what comes out of a cluster is
+        answer = super().ask(number, call, *frozen)
+        self.engine.calls += 1
+        self.lost = self.lost or self.engine.calls in self.engine.lose
+        lost = self.lost  # by now, and for ever
+
+        def take():
+            if lost:
+                raise ResidentLostError("the machine was switched off")
+            return answer()
+
+        return take
+
+
+@pytest.fixture
+def composed(tmp_path, monkeypatch):
+    """A function that composes on rows of a file in several residents, and what one process composes."""
+    monkeypatch.setattr(blocks_module, "CLASSES", 2)
+    task = clip_like(7, 4, prompts=150, templates=3, dim=16, confusion=2.5, seed=4)
+    pool = GridPool.from_rows(task.templates, task.prompts)
+    blocks = [np.concatenate(both) for both in zip(pool.templates, pool.prompts, strict=True)]
     file = tmp_path / "rows.int16"
     file.write_bytes(b"".join(block.tobytes() for block in blocks))
-    gradient = rng.standard_normal((3, 8)).astype(np.float32)
-    places = [(0, 90), (90, 120), (120, 190)]
-    expected = [rank_class(b, g, 1.0, 64) for b, g in zip(blocks, gradient, strict=True)]
-    ranker = SharedRanker(LocalEngine(), file, 8, places)
-    for ranked in (ranker(gradient, 1.0, 64), rank_blocks(str(file), 8, places, gradient, 1.0, 64)):
-        for one, other in zip(ranked, expected, strict=True):
-            assert np.array_equal(one[0], other[0])
-            assert np.array_equal(one[1], other[1])
+
+    def compose(engine=None, **others):
+        keeper = None
+        if engine is not None:
+            keeper = SharedKeeper(engine, file, 16, list(map(len, blocks)), 3)
+        return compose_by_gradient(
+            to_grid(task.images),
+            task.labels,
+            np.ones(28),
+            replace(pool, keeper=keeper),
+            GradientSettings(logit_scale=40.0),
+            rng=np.random.default_rng(0),
+            **others,
+        )
+
+    return compose
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 9])
+def test_a_composition_in_residents_is_that_of_one_process(composed, workers):
+    engine = SeveralHere(workers)
+    assert composed(engine) == composed()
+    assert engine.begun == 1
+
+
+def test_what_was_there_before_is_added_to_in_residents_too(composed):
+    earlier = np.random.default_rng(0).normal(0, 0.1, (7, 16)).astype(np.float32)
+    assert composed(SeveralHere(2), earlier=earlier) == composed(earlier=earlier) != composed()
+
+
+@pytest.mark.parametrize("lose", [(1,), (2, 5), (9,), (40, 41), (30, 60, 90)])
+def test_a_resident_that_ends_changes_no_text(composed, lose):
+    engine = SeveralHere(2, lose)
+    assert composed(engine) == composed()
+    assert 1 < engine.begun <= 1 + len(lose)
+
+
+def test_residents_that_end_all_the_time_are_given_up(composed):
+    with pytest.raises(RunError, match=r"ended while the text was composed.*switched off"):
+        composed(SeveralHere(2, range(10**6)))
+
+
+def test_images_are_written_once_and_those_of_an_earlier_draw_go(composed, tmp_path):
+    seen = []
+
+    def fresh(sweep):
+        seen.append(sorted(tmp_path.glob("images-*")))
+        rows = np.random.default_rng(sweep // 2).standard_normal((28, 16))
+        return to_grid(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+    assert composed(SeveralHere(2), fresh=fresh) == composed(fresh=fresh)
+    assert {len(files) for files in seen if files} == {1}
+    assert len({files[0] for files in seen if files}) > 1
 
 
 @pytest.mark.parametrize("encoders", [(ENCODER,), (ENCODER, "fake:16-7")])
-def test_units_and_ranks_of_an_engine_give_the_text_of_one_process(
+def test_units_and_residents_of_an_engine_give_the_text_of_one_process(
     task, tmp_path, monkeypatch, encoders
 ):
     asked = request(task)
@@ -123,7 +211,7 @@ def test_units_and_ranks_of_an_engine_give_the_text_of_one_process(
 
     def text(engine):
         rows = embed_task(data, pool, asked.settings, first, tmp_path / "rows", further, engine)
-        assert (rows.pool_rows.grid.ranker is None) == (engine is None)
+        assert (rows.pool_rows.grid.keeper is None) == (engine is None)
         return learn(data, rows, asked.settings, first).ensemble
 
     in_memory = text(None)
@@ -132,7 +220,7 @@ def test_units_and_ranks_of_an_engine_give_the_text_of_one_process(
     assert not (tmp_path / "rows").exists()
 
 
-def test_the_scale_is_chosen_on_a_part_of_the_pool_which_the_engine_does_not_rank(
+def test_the_scale_is_chosen_on_a_part_of_the_pool_which_the_engine_does_not_know(
     task, tmp_path, monkeypatch
 ):
     """More prompts than are drawn for that: their numbers are not those of the whole pool."""

@@ -1,13 +1,17 @@
 """Few-shot images and a prompt pool as checked rows on the grid: what boosting works on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting.grid import GridRows, side_by_side, to_grid
 from promptboost.errors import EmbeddingError, LabelError, PoolError
+
+if TYPE_CHECKING:
+    from promptboost.boosting.gradient.blocks import Keeper
 
 
 @dataclass(frozen=True)
@@ -58,13 +62,6 @@ class Shots:
         return int(self.labels.max()) + 1
 
 
-#: Ranks the prompts of all classes: takes a gradient (K, D), the length of a prompt's row and how many
-#: to return; returns their numbers, ascending, and their slopes, as ``gradient.banks.rank_class`` does.
-Ranker = Callable[
-    [NDArray[np.float32], float, int], Sequence[tuple[NDArray[np.int64], NDArray[np.float64]]]
-]
-
-
 @dataclass(frozen=True)
 class GridPool:
     """The prompts to choose from.
@@ -72,13 +69,14 @@ class GridPool:
     The shared templates, (K, number of templates, D), are filled with each class's name, in one order
     for all classes. The pool of each class, (P_k, D), may have another size, and duplicates. The rows of
     several encoders are side by side, as those of the images; `scales` has what each one multiplies
-    cosines with, as a multiple of what the first does. A `ranker` reads the prompts where they lie.
+    cosines with, as a multiple of what the first does. A `keeper` keeps class blocks elsewhere than in this
+    process, where the prompts can be read too.
     """
 
     templates: GridRows
     prompts: tuple[GridRows, ...]
     scales: tuple[float, ...] = (1.0,)
-    ranker: Ranker | None = None
+    keeper: "Keeper | None" = None
 
     @classmethod
     def from_rows(

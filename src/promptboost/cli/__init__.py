@@ -20,8 +20,8 @@ __all__ = ["main", "promptboost"]
 _COMMANDS = {
     "demo": "See it work on emoji: start here.",
     "fit": "Learn a classifier made of sentences from labelled images.",
-    "predict": "Tell what images show.",
-    "explain": "Tell why images are answered as they are, sentence by sentence.",
+    "predict": "Predict the class of images.",
+    "explain": "Explain predictions, sentence by sentence.",
     "show": "Read what was learnt.",
     "edit": "Edit the sentences of a run into a new run, and see what that does.",
     "workbench": "Edit a run in the browser, and see at once what each edit does.",
@@ -32,7 +32,7 @@ _COMMANDS = {
     "push": "Send a run to a model hub.",
     "pull": "Get a run from a model hub.",
     "transfer": "Move a run to another encoder: the same text, other vectors.",
-    "refit": "Learn again what belongs to the text, after it was edited.",
+    "refit": "Learn and measure again beside an edited text.",
     "compare": "Compare methods on the same images and draws.",
     "paper": "Run the paper's tables and figures, and see its numbers beside yours.",
     "pool": "Check, join and read files of sentences about classes.",
@@ -42,8 +42,8 @@ _COMMANDS = {
     "data": "Check the benchmarks of the papers: what is there, what is missing.",
     "embed": "Embed images and texts ahead of time.",
     "cache": "Show, check or clear the embedding store.",
-    "doctor": "Look at what is installed and what works.",
-    "completion": "Write what bash, zsh or fish completes promptboost with.",
+    "doctor": "Check what is installed and what works.",
+    "completion": "Print the script that completes commands in bash, zsh or fish.",
 }
 
 # Commands that share a file; the others have one of their name.
@@ -57,9 +57,9 @@ _HOMES = {
 _HELP = """A few labelled images in, an image classifier made of plain sentences out.
 
 \b
-promptboost demo                         see it work
+promptboost demo                       see it work
 promptboost fit my-images -o run       learn: one folder of images for each class
-promptboost predict run new-image.jpg  say what it shows
+promptboost predict run new-image.jpg  predict its class
 """
 
 _EPILOG = """
@@ -73,9 +73,9 @@ Exit codes
 \b
 Environment
   PROMPTBOOST_CACHE    folder of the embedding store
-  PROMPTBOOST_ENCODER  encoder to take where none is asked for
-  PROMPTBOOST_STATE    folder of edits in the workbench that are not saved yet
-  PROMPTBOOST_TOKEN    what clients of promptboost serve have to show
+  PROMPTBOOST_ENCODER  encoder to use where none is given
+  PROMPTBOOST_STATE    folder of unsaved edits of the workbench
+  PROMPTBOOST_TOKEN    token that clients of promptboost serve must send
   PROMPTBOOST_DEBUG    1 shows where in the code an error comes from, as --debug does
 """
 
@@ -128,7 +128,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     is_eager=True,
     expose_value=False,
     callback=_show_version,
-    help="Show the version and leave.",
+    help="Show the version and exit.",
 )
 @click.option("--debug", is_flag=True, expose_value=False, help="Show where errors come from.")
 @click.pass_context

@@ -41,8 +41,8 @@ def _several(name: str, metavar: str, text: str) -> Callable[[Command], Command]
 @_several(
     "weight", "CLASS=SENTENCE=SHARE", "Set the share of a sentence in its class, between 0 and 1."
 )
-@click.option("--reason", default="", help="Why; it is kept with the run.")
-@click.option("--author", help="Who; by default the name of the user.")
+@click.option("--reason", default="", help="Why you edit; kept with the run.")
+@click.option("--author", help="Who edits. Default: your user name.")
 @click.option("--data", help="Where the images of the fit are now, if they were moved.")
 @click.option("--overwrite", is_flag=True, help="Replace the run in the folder.")
 @allow_download_option

@@ -11,10 +11,11 @@ from promptboost.cli.options import (
     device_option,
     encoder_option,
     image_sources,
+    placement,
     shard_options,
-    shard_place,
     shards_are_kept,
     threads_option,
+    with_options,
 )
 from promptboost.cli.output import UNUSABLE, Output, echo, plain, speaks, table
 from promptboost.config import FitConfig
@@ -49,6 +50,18 @@ def models(out: Output) -> None:
     out.result({"models": [{**asdict(record), "size": record.size} for record in MODELS]}, text)
 
 
+#: What says how to embed: for ``embed`` and ``pool embed``.
+embeds = with_options(
+    [
+        encoder_option("Model to embed with."),
+        config_options(("templates", "concatenate")),
+        shard_options,
+        device_option,
+        threads_option,
+    ]
+)
+
+
 @click.command(name="embed")
 @click.argument("data", required=False, shell_complete=image_sources)
 @click.option(
@@ -58,8 +71,6 @@ def models(out: Output) -> None:
     help="Embed texts as well, or alone: a .txt file with one text a line, or what fit --prompts reads; "
     "of that all that a fit embeds, for the classes of DATA or else of the file.",
 )
-@encoder_option("Model to embed with.")
-@config_options(("templates", "concatenate"))
 @click.option(
     "--views",
     type=click.IntRange(min=0),
@@ -67,9 +78,7 @@ def models(out: Output) -> None:
     show_default=True,
     help=f"Crops of each image; fit uses {FitConfig().views} of those it learns from.",
 )
-@shard_options
-@device_option
-@threads_option
+@embeds
 @speaks
 def embed(
     out: Output,
@@ -104,7 +113,7 @@ def embed_for_command(
     from promptboost.cli.generate import class_names_of
     from promptboost.runs.embed import embed_data, embedded
 
-    place = shard_place(options)
+    place = placement(options)
     asked = {name: value for name, value in options.items() if value is not None}
     with shards_are_kept(place):
         record = embed_data(

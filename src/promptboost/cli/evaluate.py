@@ -11,10 +11,10 @@ from promptboost.cli.options import (
     embeds,
     image_sources,
     min_probability_option,
+    placement,
     run_argument,
     seen_with_options,
     shard_options,
-    shard_place,
     shards_are_kept,
 )
 from promptboost.cli.output import Output, percent, plain, speaks, table
@@ -35,7 +35,7 @@ _MOVED = {
 @click.option(
     "--held-out",
     is_flag=True,
-    help="Measure on the images that the fit held out, but for a third that is kept back.",
+    help="Measure on the images that the fit held out, except a third that is kept back.",
 )
 @click.option(
     "--final",
@@ -72,10 +72,10 @@ def evaluate(
 ) -> None:
     """Measure a run on other labelled images.
 
-    DATA is as for fit. If it has a split called test, that is used, else all of it: images that
-    the run learnt from would flatter it. With --held-out, DATA need only be given if the images of the
-    fit were moved. Looks at held-out images are counted: whoever edits until they are answered rightly has
-    used them up.
+    DATA is as for fit. If it has a split called test, that is used, else all of it: on images that
+    the run learnt from, figures are too good. With --held-out, DATA need only be given if the images of the
+    fit were moved. Each look at held-out images is counted: after edits that were chosen by looking at
+    them, they no longer show how good the run is on new images.
 
     With --on ray, --shard or --storage, images are read and embedded in shards, and DATA may also be a
     Parquet file, a tar, a folder of those, or a URL.
@@ -89,7 +89,7 @@ def evaluate(
     if final and not held_out:
         raise SettingError("--final goes with --held-out")
     check_seen_with(encoders, ensemble)
-    place = shard_place(options)
+    place = placement(options)
     with shards_are_kept(place):
         figures = evaluate_run(
             run,
@@ -115,7 +115,7 @@ def evaluate(
     if figures["learnt_from"] is None:
         out.note(
             "the run does not say which images it learnt from: if these are among them, the "
-            "figures flatter"
+            "figures are too good"
         )
     for line in figures["remarks"]:
         out.note(line)
@@ -166,23 +166,32 @@ def _summary(figures: dict[str, Any]) -> str:
 @run_argument
 @click.argument("data", required=False, shell_complete=image_sources)
 @click.option("--encoder", required=True, help="Where to move it; see 'promptboost models'.")
+@click.option("--text-only", is_flag=True, help="Learn no residual on the other encoder.")
 @embeds
 @speaks
 def transfer(
-    out: Output, run: Path, data: str | None, encoder: str, no_cache: bool, device: str | None
+    out: Output,
+    run: Path,
+    data: str | None,
+    encoder: str,
+    text_only: bool,
+    no_cache: bool,
+    device: str | None,
 ) -> None:
-    """Move a run to another encoder: the same text, other vectors, nothing learnt anew.
+    """Move a run to another encoder: the same text, other vectors, no sentence chosen anew.
 
-    Measures it on the images the run held out, where they still are. Give DATA if they were moved,
-    or to measure on others; those that the run learnt from are left out, whatever their names.
+    The residual is learnt again from the images of the fit if they have not changed; else the text answers
+    alone. The result is measured on the images that the run held out. Give DATA if they were moved, or to
+    measure on others; copies of images that the run learnt from are left out.
     """
     from promptboost.report import write_card, write_report
-    from promptboost.runs.evaluate import transfer_run
+    from promptboost.runs.transfer import transfer_run
 
     moved = transfer_run(
         run,
         encoder,
         data,
+        text_only=text_only,
         cache=not no_cache,
         progress=out.progress,
         device=device,

@@ -57,7 +57,7 @@ def explain(
     no_cache: bool,
     device: str | None,
 ) -> int:
-    """Tell why images are answered as they are, sentence by sentence.
+    """Explain predictions, sentence by sentence.
 
     What each sentence adds to the lead of the answer over the class that comes next, and what the residual
     adds; all of it adds up to the difference of the logits. With --held-out, what each sentence does to the

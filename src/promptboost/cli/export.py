@@ -20,7 +20,7 @@ promptboost export run -o exported --onnx
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to write into."
 )
 @click.option(
-    "--onnx", is_flag=True, help="Write image tower and classifier as one ONNX file, too."
+    "--onnx", is_flag=True, help="Also write image tower and classifier as one ONNX file."
 )
 @click.option("--encoder", help="For another encoder than the run was fitted on.")
 @click.option("--text-only", is_flag=True, help="Without the residual.")

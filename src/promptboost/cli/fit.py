@@ -53,7 +53,7 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
     "--track",
     multiple=True,
     type=click.Choice(["mlflow", "wandb"]),
-    help="Write settings, figures and files down with an experiment tracker, too.",
+    help="Also log settings, figures and files with an experiment tracker.",
 )
 @allow_download_option
 @embeds

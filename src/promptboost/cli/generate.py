@@ -49,9 +49,11 @@ asks = with_options(
         click.option(
             "--max-requests",
             type=_BUDGET,
-            help="Stop after so many, retries counted. 0 uses the replies that are there.",
+            help="Stop after this many requests, retries included. 0 uses the replies kept so far.",
         ),
-        click.option("--max-tokens", type=_BUDGET, help="Stop before more than so many are used."),
+        click.option(
+            "--max-tokens", type=_BUDGET, help="Stop before more tokens than this are used."
+        ),
         click.option(
             "--replies",
             type=click.Path(path_type=Path, dir_okay=False),
@@ -266,7 +268,7 @@ def grow(
     if (images := growth.measured_on(run)) is not None:
         out.note(
             f"the pairs were found on the images held out ({images}): figures of the next fit on "
-            "the same images flatter a little"
+            "the same images are a little too good"
         )
     if new_run is None:
         record["next"] = growth.fit_command(run, file)

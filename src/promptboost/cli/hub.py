@@ -19,7 +19,7 @@ _ENDPOINT = click.option(
 @click.argument("repository")
 @click.option("--private", is_flag=True, help="Make the repository a private one, if it is new.")
 @click.option(
-    "--with-images", is_flag=True, help="Send the report, small copies and names of images, too."
+    "--with-images", is_flag=True, help="Also send the report, thumbnails and names of images."
 )
 @click.option("--message", help="What to say of this version.")
 @_ENDPOINT

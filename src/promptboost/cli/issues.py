@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from promptboost.cli.options import allow_download_option, embeds, image_sources, run_argument
+from promptboost.cli.options import (
+    allow_download_option,
+    embeds,
+    image_sources,
+    layout_option,
+    run_argument,
+)
 from promptboost.cli.output import (
     Output,
     csv_line,
@@ -32,13 +38,7 @@ _COLUMNS = ("kind", "image", "split", "label", "suggested", "probability", "scor
 @click.command(name="issues", epilog=_EXAMPLES)
 @run_argument
 @click.argument("data", required=False, shell_complete=image_sources)
-@click.option(
-    "--format",
-    "layout",
-    type=click.Choice(["table", "csv", "jsonl"]),
-    default="table",
-    show_default=True,
-)
+@layout_option
 @click.option(
     "--limit",
     type=click.IntRange(min=1),

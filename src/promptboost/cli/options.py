@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from promptboost.cli.output import Output
     from promptboost.scale import Placement
-    from promptboost.scale.shards import ShardPlace
 
 device_option = click.option(
     "--device", help="Where the encoder runs, such as cpu or cuda:1. Default: the fastest there is."
@@ -127,7 +126,9 @@ engine_options = with_options(
             type=click.IntRange(min=1),
             help="Processes on Ray. Default: one for each GPU, or as many as there are cores for.",
         ),
-        click.option("--cores", type=click.IntRange(min=1), help="Of each worker. Default: 1."),
+        click.option(
+            "--cores", type=click.IntRange(min=1), help="Cores for each worker. Default: 1."
+        ),
     ]
 )
 
@@ -138,10 +139,10 @@ on_options = with_options(
         click.option(
             "--shard",
             metavar="I/N",
-            help="Do only part I of N, from 0, without Ray: for the jobs of an array.",
+            help="Do only part I of N, counted from 0, without Ray: for array jobs.",
         ),
         click.option(
-            "--merge", is_flag=True, help="Put together what all parts have done, and check it."
+            "--merge", is_flag=True, help="Check that all parts are done, and put them together."
         ),
     ]
 )
@@ -155,29 +156,31 @@ def placement(options: dict[str, Any]) -> "Placement":
         options.pop(name) for name in ("on", "workers", "cores", "shard", "merge")
     )
     share = None if shard is None else Share.parse(shard)
-    return Placement(on, workers, cores, share, merge)
+    storage, per_shard = options.pop("storage", None), options.pop("per_shard", None)
+    return Placement(on, workers, cores, share, merge, storage, per_shard)
 
 
-#: The same for what is done in shards; :func:`shard_place` reads them.
+#: The same for what is done in shards.
 shard_options = with_options(
     [
         on_options,
         click.option(
             "--storage",
             metavar="DIR|URL",
-            help="Where the results of shards lie: a folder that all machines see, or s3://… and the like.",
+            help="Where the results of shards are kept: a folder that all machines see, or a URL such as "
+            "s3://….",
         ),
         click.option(
             "--per-shard",
             type=click.IntRange(min=1, max=65536),
-            help="About so many images or texts in a shard. Default: 512 images, 4,096 texts.",
+            help="About how many images or texts make a shard. Default: 512 images, 4,096 texts.",
         ),
     ]
 )
 
 
 @contextmanager
-def shards_are_kept(place: "ShardPlace") -> Iterator[None]:
+def shards_are_kept(place: "Placement") -> Iterator[None]:
     """Tell whoever interrupts work in shards that it can go on."""
     try:
         yield
@@ -187,13 +190,14 @@ def shards_are_kept(place: "ShardPlace") -> Iterator[None]:
         raise
 
 
-def shard_place(options: dict[str, Any]) -> "ShardPlace":
-    """Take the options about shards out of all options, and return what they mean."""
-    from promptboost.scale.shards import ShardPlace
-
-    where = placement(options)
-    return ShardPlace(where, options.pop("storage"), options.pop("per_shard"))
-
+#: How answers are printed.
+layout_option = click.option(
+    "--format",
+    "layout",
+    type=click.Choice(["table", "csv", "jsonl"]),
+    default="table",
+    show_default=True,
+)
 
 #: The options about what a run sees with.
 seen_with_options = with_options(
@@ -202,13 +206,13 @@ seen_with_options = with_options(
             "--encoder",
             "encoders",
             multiple=True,
-            help="See with another encoder than the run was fitted on, or with one of several. Of those "
-            "that are given, the probabilities are averaged.",
+            help="Use this encoder instead of the one of the fit. Given several times, their "
+            "probabilities are averaged.",
         ),
         click.option(
             "--ensemble",
             is_flag=True,
-            help="See with all encoders the run was fitted on, averaged.",
+            help="Average the probabilities of all encoders that the run was fitted on.",
         ),
         click.option(
             "--text-only", is_flag=True, help="Answer by the words alone, without the residual."

@@ -20,6 +20,7 @@ INTERNAL, UNUSABLE, INTERRUPTED = 1, 2, 130
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_CURVE = 50  # letters of a curve
 _BARS = "▁▂▃▄▅▆▇█"
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, direction marks, surrogates, line ends
 JOINERS = "\u200c\u200d"  # shape letters and emoji; kept where programs read the names
@@ -129,10 +130,10 @@ def table(
     )
 
 
-def sparkline(values: Sequence[float], width: int = 50) -> str:
+def sparkline(values: Sequence[float]) -> str:
     """Draw a curve in one line of text."""
-    step = max(1.0, len(values) / width)
-    shown = [values[min(len(values) - 1, int(i * step))] for i in range(min(width, len(values)))]
+    step = max(1.0, len(values) / _CURVE)
+    shown = [values[min(len(values) - 1, int(i * step))] for i in range(min(_CURVE, len(values)))]
     low, high = min(shown), max(shown)
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
     return "".join(_BARS[round((value - low) * scale)] for value in shown)

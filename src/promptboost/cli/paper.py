@@ -137,13 +137,16 @@ def run(out: Output, name: str, **options: Any) -> None:
     table it was measured for: stop it at any time, and the same command goes on. With --on ray the fits
     are done by many processes, on all machines of a cluster, which must share the data and FOLDER.
     """
-    from promptboost.errors import RunError
+    from promptboost.errors import RunError, SettingError
     from promptboost.evaluation.paper.laboratory import Laboratory
     from promptboost.evaluation.paper.sheet import make_sheet, write_sheet
     from promptboost.folders import writing
 
     place = placement(options)
     request, plans = _asked(out, name, options)
+    for option, folder in (("--data", request.data), ("--pools", request.pools)):
+        if folder is not None and not folder.is_dir():
+            raise SettingError(f"{option} is {folder}, and there is no such folder")
     laboratory = Laboratory(request, out.note, place)
     records, sheet, any_line = [], None, False
     # Several parts write at the same time, each its own cells.

@@ -5,15 +5,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from promptboost.cli.encoders import embed_for_command, embeds
 from promptboost.cli.generate import class_names_of, generate, grow
-from promptboost.cli.options import (
-    config_options,
-    device_option,
-    encoder_option,
-    shard_options,
-    threads_option,
-    with_options,
-)
+from promptboost.cli.options import with_options
 from promptboost.cli.output import Output, echo, plain, speaks
 from promptboost.errors import SettingError, few
 
@@ -267,11 +261,7 @@ def show(
 @pool.command(name="embed", short_help="Embed all that a fit reads of a file.")
 @click.argument("file", type=click.Path())
 @click.option("--classes", "data", metavar="DATA", help="Images whose classes count, as for fit.")
-@encoder_option("Model to embed with.")
-@config_options(("templates", "concatenate"))
-@shard_options
-@device_option
-@threads_option
+@embeds
 @speaks
 def embed(
     out: Output,
@@ -285,8 +275,6 @@ def embed(
 
     The classes are those of FILE, or of DATA. With --on ray, --shard or --storage, in shards.
     """
-    from promptboost.cli.encoders import embed_for_command
-
     embed_for_command(out, None, encoder, texts=file, device=device, classes=data, options=options)
 
 

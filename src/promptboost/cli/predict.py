@@ -10,11 +10,12 @@ from promptboost.cli.options import (
     allow_download_option,
     check_seen_with,
     embeds,
+    layout_option,
     min_probability_option,
+    placement,
     run_argument,
     seen_with_options,
     shard_options,
-    shard_place,
     shards_are_kept,
 )
 from promptboost.cli.output import (
@@ -33,7 +34,7 @@ from promptboost.cli.output import (
 if TYPE_CHECKING:
     from promptboost.runs.answer_shards import Answering
     from promptboost.runs.predict import Prediction
-    from promptboost.scale.shards import ShardPlace
+    from promptboost.scale.engine import Placement
 
 _EXAMPLES = """
 \b
@@ -49,13 +50,7 @@ promptboost predict run s3://bucket/photos -o answers.parquet --on ray --storage
 @click.argument("images", nargs=-1, required=True)
 @click.option("--top-k", type=click.IntRange(min=1), default=1, help="Answers for each image.")
 @min_probability_option
-@click.option(
-    "--format",
-    "layout",
-    type=click.Choice(["table", "csv", "jsonl"]),
-    default="table",
-    show_default=True,
-)
+@layout_option
 @click.option(
     "-o",
     "output",
@@ -83,22 +78,22 @@ def predict(
     output: str | None,
     **options: Any,
 ) -> int:
-    """Tell what images show.
+    """Predict the class of images.
 
     IMAGES are files and folders; with -o also manifests, Parquet files, tars and URLs. An image that
     cannot be read has a line that says why; the exit code is 2 only if none can be read. The scale of
     probabilities was chosen by the fit, on images set aside. With --min-probability, images below it are
-    "unsure": programs read `predicted` as null (empty in CSV), and `best` is what it would have been.
+    "unsure": `predicted` is null (empty in CSV), and `best` is the most probable class.
 
-    With -o, images are answered in shards, of which each is one file: on Ray by --on ray, in parts by
-    --shard. An interrupted command goes on where it was, and FILE is the same whoever did the work.
+    With -o, the work is done in shards, one file each: on Ray with --on ray, in parts with --shard. An
+    interrupted command continues where it stopped, and FILE is the same wherever the work was done.
     """
     from promptboost.errors import count
     from promptboost.runs.answer_shards import Answering
     from promptboost.runs.predict import Predictor, answer_record
 
     check_seen_with(encoders, ensemble)
-    place = shard_place(options)
+    place = placement(options)
     if output is not None or place.in_shards:
         return _in_shards(
             *(out, run, images, output, place),
@@ -158,17 +153,17 @@ def _in_shards(
     run: Path,
     images: tuple[str, ...],
     output: str | None,
-    place: "ShardPlace",
+    place: "Placement",
     answering: "Answering",
 ) -> int:
     from promptboost.errors import SettingError, count
     from promptboost.runs.answer_shards import predict_in_shards
     from promptboost.runs.embed import part_done
-    from promptboost.scale.shards import ShardPlace
+    from promptboost.scale.engine import Placement
 
     if output is None:
         raise SettingError("answers of shards go into a file: add -o FILE.jsonl or -o FILE.parquet")
-    with shards_are_kept(ShardPlace(storage=output)):
+    with shards_are_kept(Placement(storage=output)):
         record = predict_in_shards(run, images, output, answering, place, progress=out.progress)
     if record["share"]:
         text = part_done(record)

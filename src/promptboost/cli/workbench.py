@@ -22,9 +22,9 @@ promptboost workbench run --model NAME --base-url http://localhost:8000/v1
     type=click.IntRange(0, 65535),
     default=0,
     show_default=True,
-    help="Of this machine; 0 takes a free one.",
+    help="Port on this machine; 0 takes a free one.",
 )
-@click.option("--open", "browse", is_flag=True, help="Open the page in the browser, too.")
+@click.option("--open", "browse", is_flag=True, help="Also open the page in the browser.")
 @click.option("--data", help="Where the images of the fit are now, if they were moved.")
 @click.option("--model", help="A language model to ask for sentences, as its server knows it.")
 @click.option("--base-url", help="Its server, such as http://localhost:8000/v1.")

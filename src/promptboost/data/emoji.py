@@ -1,6 +1,7 @@
 """The images that come with the package: 20 everyday classes of emoji by seven vendors."""
 
 import hashlib
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -43,7 +44,11 @@ def load_emoji() -> Dataset:
     Each emoji is there in up to seven drawing styles. The split is by emoji, not by image: what
     is in ``test`` is in ``train`` in no style.
     """
-    root = _emoji_folder()
+    return _emoji_in(_emoji_folder())
+
+
+@lru_cache(maxsize=1)  # files of a package stay as they are: what was decoded once is known again
+def _emoji_in(root: Path) -> Dataset:
     vendors = sorted(path.name for path in root.iterdir() if path.is_dir())
     images = [
         LabelledImage(f"{vendor}/{path.name}", label, path, split, _MARGIN)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows, unit_rows
+from promptboost.encoders.runtime import require_modules
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +63,8 @@ class FakeEncoder:
         return [word.strip(".,;:!?") for word in text.lower().split()]
 
     def text_tower(self) -> "DifferentiableText":
-        """Return the same sum of word vectors for gradients."""
+        """Return the same sum of word vectors for gradients, which need torch."""
+        require_modules(["torch"], "clip", f"gradients of {self.id}")
         return FakeTower(self)
 
     def _rows(self, rows: list[NDArray[np.float64]]) -> UnitRows:

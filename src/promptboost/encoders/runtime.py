@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -190,8 +191,18 @@ def several_at_once(work: Callable[[Item], Made], items: Iterable[Item]) -> list
         return list(threads.map(work, items))
 
 
-def onnx_session(model: bytes | Path, threads: int | None = None) -> Any:
-    """Make an ONNX model ready to run on the processor, by default in the threads of the process."""
+def onnx_session(
+    model: bytes | Path,
+    threads: int | None = None,
+    weights: Mapping[str, NDArray[Any]] | None = None,
+) -> Any:
+    """Make an ONNX model ready to run on the processor, by default in the threads of the process.
+
+    `weights` are arrays that the model only names; they must outlive it.
+    """
+    # It would write down an identifier of this machine when it is imported, and send what is run on it to
+    # its makers. Who wants that sets the variable to 0.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -199,6 +210,9 @@ def onnx_session(model: bytes | Path, threads: int | None = None) -> Any:
     # Threads that wait in a loop take the cores from those that decode the next images.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.intra_op_num_threads = threads or thread_count()
+    if weights:
+        values = map(onnxruntime.OrtValue.ortvalue_from_numpy, weights.values())
+        options.add_external_initializers(list(weights), list(values))
     source = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 

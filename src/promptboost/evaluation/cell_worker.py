@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from promptboost.encoders import Encoder
 from promptboost.errors import FileFormatError, MissingExtraError, PromptBoostError, RunError
 from promptboost.evaluation.cells import CompareRequest, Key, Result, cell_file
-from promptboost.evaluation.measures import Guesses
+from promptboost.evaluation.measures import Guesses, accuracy
 from promptboost.evaluation.world import Draw, World
 from promptboost.methods import (
     Fitted,
@@ -181,13 +181,18 @@ def figures(
         )
     else:
         measured = Guesses(name, "", held_out).result(draw.labels, leaked=leaked)
-    words = fitted.words()
+    words, text = fitted.words(), fitted.text_alone()
     return {
         "accuracy": measured.accuracy,
         "class_accuracy": measured.class_accuracy,
         "learn_accuracy": measured.learn_accuracy,
         "unseen_accuracy": measured.unseen_accuracy,
         "leaked_images": 0 if leaked is None else int(leaked.sum()),
+        "text_accuracy": None
+        if text is None
+        else measured.accuracy
+        if text is fitted
+        else accuracy(text.predict(draw.held_out), draw.labels),
         "prompts": None if words is None else float(np.mean([len(bank) for bank in words])),
         "image_passes": len(fitted.encoders_asked),
     }

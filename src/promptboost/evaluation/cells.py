@@ -22,6 +22,7 @@ from promptboost.files import (
     write_text,
 )
 from promptboost.folders import is_ours
+from promptboost.progress import progress_bar
 from promptboost.scale.storage import Storage
 from promptboost.scale.unit import unit_name
 
@@ -43,6 +44,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     learn_accuracy: Share | None = None
     unseen_accuracy: Share | None = None
     leaked_images: Count = 0
+    text_accuracy: Share | None = None  # without what images taught beside the text
     prompts: Positive | None = None
     fit_s: Positive | None = None
     predict_ms: Positive | None = None
@@ -138,14 +140,14 @@ class Notebook:
 
         ``work`` gives the results of one key, for example one for each number of rounds.
         """
-        from tqdm import tqdm
-
         wanted = list(keys)
         missing = [key for key in wanted if key not in self]
-        for key in tqdm(missing, desc=self._path.stem, unit=" cells", leave=False, disable=None):
-            start = time.perf_counter()
-            results = work(key)
-            self.keep(key, results, time.perf_counter() - start)
+        with progress_bar(len(missing), self._path.stem, "cells", shown=True) as bar:
+            for key in missing:
+                start = time.perf_counter()
+                results = work(key)
+                self.keep(key, results, time.perf_counter() - start)
+                bar.update()
         self.write()
         return self.results(wanted)
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from promptboost.evaluation.cells import (
 from promptboost.evaluation.chart import accuracy_figure
 from promptboost.evaluation.overlap import Overlap
 from promptboost.evaluation.summary import (
+    as_text,
     curves,
     markdown,
     to_csv,
@@ -35,6 +35,7 @@ from promptboost.evaluation.world import World
 from promptboost.files import write_text
 from promptboost.folders import writing
 from promptboost.methods import METHODS, Transfer, make_method
+from promptboost.progress import progress_bar
 from promptboost.scale.engine import Engine, Placement, Say, run_units
 from promptboost.scale.unit import Job, Receipt, WorkUnit
 
@@ -219,15 +220,12 @@ class _Campaign:
                 yield WorkUnit(self._book.name(key), order), cell
 
     def _do(self, engine: Engine, units: Sequence[tuple[WorkUnit, Cell]]) -> list[str]:
-        from tqdm import tqdm
-
         request, world = self._request, self._world
         settings = {"request": request.settings(), "inputs": about(request, world)}
-        job = Job(_WORKER, settings, str(request.out.absolute()), "cells")
+        job = Job(_WORKER, settings, str(request.out.absolute()), "cells", request.device)
         named = {unit.name: cell for unit, cell in units}
         failed: list[str] = []
-        hidden = None if request.progress else True
-        with tqdm(total=len(units), unit=" cells", disable=hidden, leave=False) as bar:
+        with progress_bar(len(units), "comparing", "cells", shown=request.progress) as bar:
 
             def note(receipt: Receipt) -> None:
                 cell = named[receipt.name]
@@ -266,7 +264,11 @@ def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
     )
     notes = [*compared.remarks, *unseen_lines(compared.lines)]
     if notes:
-        page.append("Copies among the images:\n\n" + "\n".join(map(_as_item, notes)) + "\n")
+        page.append(
+            "Copies among the images:\n\n"
+            + "\n".join(f"- {as_text(line)}" for line in notes)
+            + "\n"
+        )
     if compared.failed:
         page.append("Left out:\n\n" + "\n".join(f"- {line}" for line in compared.failed) + "\n")
     files = {
@@ -278,11 +280,6 @@ def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
         for name, text in files.items():
             write_text(request.out / name, text, follow=False)
     return [request.out / name for name in files]
-
-
-def _as_item(line: str) -> str:
-    """Write a line that names files as an item of a list in which nothing is a mark."""
-    return "- " + re.sub(r"([\\`*_\[\]<>|~&$#])", r"\\\1", " ".join(line.split()))
 
 
 def _spread(seeds: Sequence[int]) -> str:

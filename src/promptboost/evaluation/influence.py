@@ -148,13 +148,13 @@ def _each_anew(
     originals: Mapping[str, str] | None,
 ) -> Iterator[list[Influence]]:
     """Yield the same by asking the text without each sentence for its answers."""
+    before = scores.answers(ensemble, originals)
     for name in ensemble.class_names:
         found = []
         for prompt, weight, change in _without_each(scores, ensemble, name):
             if change is None:
                 found.append(Influence(name, prompt, weight, removable=False))
                 continue
-            before = scores.answers(ensemble, originals)
             after = scores.answers(ensemble.remove(prompt, name), originals)
             mended, broken = (
                 (after == labels) & (before != labels),
@@ -209,7 +209,7 @@ def confusion_blame(
     for image in wrong.tolist():
         pairs.setdefault((int(labels[image]), int(answers[image])), []).append(image)
     ranked = sorted(pairs.items(), key=lambda item: (-len(item[1]), item[0]))[:most]
-    known = dict(zip(names, names, strict=True)) if originals is None else originals
+    known = {name: name for name in names} if originals is None else originals
     return [
         _blame(scores, ensemble, names[a], names[b], images, known) for (a, b), images in ranked
     ]

@@ -76,13 +76,13 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True):
         lines = []
         if leaks.images and run:
             lines.append(
-                f"the run learnt from {leaks.images:,} of these images: figures flatter "
-                f"({leaks.exact:,} byte for byte): {_few(leaks.names())}"
+                f"the run learnt from {leaks.images:,} of these images "
+                f"({leaks.exact:,} byte for byte), so the figures are too good: {_few(leaks.names())}"
             )
         elif leaks.images:
             lines.append(
                 f"{count(leaks.images, 'held-out image was', 'held-out images were')} learnt from "
-                f"({leaks.exact:,} byte for byte), so accuracy flatters: {_few(leaks.names())}"
+                f"({leaks.exact:,} byte for byte), so the accuracy is too good: {_few(leaks.names())}"
             )
         if mixed.images:
             held_out = mixed.images - mixed.learnt
@@ -134,7 +134,7 @@ def inspect(
     >>> held_out = Dataset((LabelledImage("2", "ice", red),), learn.class_names)
     >>> for line in inspect(learn, held_out).overlap.lines():
     ...     print(line)
-    1 held-out image was learnt from (1 byte for byte), so accuracy flatters: 2 = 0
+    1 held-out image was learnt from (1 byte for byte), so the accuracy is too good: 2 = 0
     2 images have a copy under another label (1 learnt from, 1 held out): 2 (ice) = 0 (fire)
     """
     images = (*learn.images, *held_out.images)

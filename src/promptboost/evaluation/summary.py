@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 
 Lines = Sequence[Mapping[str, Any]]
+
+_MARKS = re.compile(r"([\\`*_\[\]<>|~&$#])")
 
 _HOW = {
     "text": "its text is embedded again",
@@ -21,7 +24,7 @@ COLUMNS = (
     *("method", "encoder", "on", "via", "shots", "seed"),
     *("accuracy", "class_accuracy", "learn_accuracy", "prompts"),
     *("fit_s", "predict_ms", "image_passes"),
-    *("unseen_accuracy", "leaked_images"),
+    *("unseen_accuracy", "leaked_images", "text_accuracy"),
 )
 
 
@@ -179,6 +182,17 @@ def unseen_lines(lines: Lines) -> list[str]:
             f"{images} learnt from"
         )
     return found
+
+
+def as_text(line: str) -> str:
+    r"""Return a line for a page of Markdown, in which nothing is a mark.
+
+    Examples
+    --------
+    >>> print(as_text("a_b |  [c]"))
+    a\_b \| \[c\]
+    """
+    return _MARKS.sub(r"\\\1", " ".join(line.split()))
 
 
 def to_csv(lines: Lines) -> str:

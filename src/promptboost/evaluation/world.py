@@ -28,6 +28,7 @@ from promptboost.pool import (
     is_saved_pool,
     read_pool,
 )
+from promptboost.progress import waiting
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -167,7 +168,8 @@ class World:
     def _near(self) -> list[Pairs]:
         """Compare all images of all draws once."""
         images = (*self._learnt.data.images, *self._measured.data.images)
-        return list(near_pairs(thumbnail_rows(images)))
+        with waiting("looking for copies", shown=self._request.progress):
+            return list(near_pairs(thumbnail_rows(images)))
 
     def few(self, count: int) -> FileImages:
         """Return some images to measure time with: nothing of them is known or kept."""

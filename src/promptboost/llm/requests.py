@@ -21,6 +21,7 @@ from promptboost.llm.client import (
     open_model,
 )
 from promptboost.llm.replies import ReplyCache
+from promptboost.progress import progress_bar
 
 
 @dataclass(frozen=True)
@@ -172,13 +173,8 @@ class _Asker:
         answers.exhausted = self.stopped is None and self.purse.empty is not None
 
     def _watch(self, asked: dict[Future[bool], str]) -> None:
-        from tqdm import tqdm
-
         in_a_row = 0
-        hidden = None if self.manner.progress else True
-        with tqdm(
-            total=len(asked), desc="asking", unit=" questions", disable=hidden, leave=False
-        ) as bar:
+        with progress_bar(len(asked), "asking", "questions", shown=self.manner.progress) as bar:
             for future in as_completed(asked):
                 try:
                     answered = future.result()

@@ -212,6 +212,10 @@ class Fitted(ABC):
         """Return what was learnt in words, {text: weight} for each class; None if it is no text."""
         return None
 
+    def text_alone(self) -> "Fitted | None":
+        """Return what answers by its words alone, which may be the same; None if it is no text."""
+        return None if self.words() is None else self
+
     def transfer(self, encoder: Encoder) -> "Fitted":
         """Return the same classifier on another encoder; raise an EncoderError if it cannot be."""
         raise EncoderError(

@@ -12,6 +12,7 @@ from promptboost.methods.base import FewShotSet, Group, Method, Transfer, check_
 from promptboost.methods.fitted import LinearClassifier
 from promptboost.methods.learnt_tokens import PromptedClasses, TrainingRows, cosine_rate, nearest
 from promptboost.pool import PromptPool
+from promptboost.progress import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,7 +93,6 @@ class CoOp(Method):
     ) -> tuple["Tensor", list[float]]:
         """Descend; return the vectors and the mean loss of each epoch."""
         import torch
-        from tqdm import trange
 
         width = classes.start.shape[1]
         draw = torch.Generator().manual_seed(self.seed)
@@ -101,7 +101,7 @@ class CoOp(Method):
         optimiser = torch.optim.SGD([context], momentum=_MOMENTUM, weight_decay=_DECAY)
         rng = np.random.default_rng(self.seed)
         losses = []
-        for epoch in trange(epochs, desc="coop", unit=" epochs", leave=False, disable=None):
+        for epoch in counted(epochs, "coop", "epochs"):
             rate = cosine_rate(epoch, epochs, self.learning_rate, _FIRST_RATE)
             optimiser.param_groups[0]["lr"] = rate
             steps = []

@@ -4,11 +4,13 @@ It is scikit-learn's, imported when it is asked for: the import takes longer tha
 """
 
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from promptboost.boosting.composition import log_losses
 from promptboost.boosting.gradient.scale import dealt
@@ -24,6 +26,8 @@ STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
 FIXED_C = 10.0
 
 _FOLDS = 3
+# Products of a step from which threads save more than they cost: some twenty milliseconds of one core.
+_WORTH_THREADS = 500_000_000
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,11 @@ def _fit(
     weight = np.full(len(rows), share)
     # A loose tolerance: the last digits of the weights change no prediction, but take most steps.
     model = LogisticRegression(C=C, max_iter=2000, tol=1e-3)
-    with warnings.catch_warnings():
+    # A step over few images is over before a second thread of BLAS has begun, and waiting for it takes
+    # five times as long as the step.
+    is_small = rows.size * len(np.unique(labels)) < _WORTH_THREADS
+    one = threadpool_limits(1, user_api="blas") if is_small else nullcontext()
+    with warnings.catch_warnings(), one:
         # With few shots of many classes it suspects that the labels are measurements.
         warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
         model.fit(rows.astype(np.float64), labels, sample_weight=weight)

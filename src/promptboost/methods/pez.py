@@ -12,6 +12,7 @@ from promptboost.methods.base import Bank, FewShotSet, Group, Method, Transfer, 
 from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.learnt_tokens import PromptedClasses, TrainingRows, ending, nearest
 from promptboost.pool import PromptPool
+from promptboost.progress import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,8 +92,6 @@ class PEZ(Method):
         self, classes: PromptedClasses, data: TrainingRows
     ) -> tuple[list[int], dict[str, Any]]:
         """Return the tokens with the least loss over the whole few-shot set, and that loss."""
-        from tqdm import trange
-
         rates = self.learning_rate, self.weight_decay
         hard = HardTokens(classes.tower, self.tokens, *rates, self.seed)
         rng = np.random.default_rng(self.seed)
@@ -102,7 +101,7 @@ class PEZ(Method):
         steps = self.steps
         if self.epochs is not None:
             steps = self.epochs * data.steps(self.batch)
-        for step in trange(steps, desc="pez", unit=" steps", leave=False, disable=None):
+        for step in counted(steps, "pez", "steps"):
             batch = next(batches, None)
             if batch is None:
                 batches = data.batches(self.batch, rng)

@@ -176,6 +176,10 @@ class ResidualClassifier(TextClassifier):
         rows = images.rows(self.origin.encoder)
         return np.asarray(rows @ (self.rows * self.text_scale + self.residual).T, dtype=np.float32)
 
+    def text_alone(self) -> TextClassifier:
+        """Return the text without the residual."""
+        return self.transfer(self.origin.encoder)
+
     def transfer(self, encoder: Encoder) -> TextClassifier:
         """Have the text read by another encoder."""
         origin = replace(self.origin, encoder=encoder)

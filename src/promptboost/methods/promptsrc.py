@@ -33,6 +33,7 @@ from promptboost.methods.eft import EmulatedClassifier, emulate
 from promptboost.methods.fitted import class_rows, filled
 from promptboost.methods.learnt_tokens import cosine_rate
 from promptboost.pool import PromptPool
+from promptboost.progress import counted
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -228,7 +229,6 @@ class PromptSRC(Method):
         `frozen_texts` are the class rows, (K, D), of the model without prompts.
         """
         import torch
-        from tqdm import trange
 
         start = towers.draw_prompts(
             np.random.default_rng(self.seed),
@@ -242,8 +242,7 @@ class PromptSRC(Method):
         optimizer = torch.optim.SGD(learnt, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
         weights = epoch_weights(self.epochs, self.mean, self.std)
         losses = []
-        bar = trange(self.epochs, desc="promptsrc", unit=" epochs", leave=False, disable=None)
-        for epoch in bar:
+        for epoch in counted(self.epochs, "promptsrc", "epochs"):
             rate = cosine_rate(epoch, self.epochs, self.learning_rate, _WARM_UP)
             optimizer.param_groups[0]["lr"] = rate
             steps = []

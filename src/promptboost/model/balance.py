@@ -14,13 +14,15 @@ have a residual. So its row is moved along the mean of the images learnt from, :
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.model.head import LinearHead
-from promptboost.model.residual import Residual, fit_residual
+
+if TYPE_CHECKING:
+    from promptboost.model.residual import Residual
 
 Floats = NDArray[np.floating]
 
@@ -133,13 +135,15 @@ def with_images(
 
     `unseen` are class rows of words that have seen no image. Classes without images have no residual.
     """
+    from promptboost.model.residual import fit_residual  # compiled, and not needed to answer
+
     text, seen = head.weights / np.float32(head.rounds), np.unique(labels)
     residual = fit_residual(rows, np.searchsorted(seen, labels), text[seen], unseen[seen])
     head = head.with_residual(of_all_classes(residual, seen, len(text)))
     return in_balance(head, rows[:, 0], labels, unseen)
 
 
-def of_all_classes(residual: Residual, seen: NDArray[np.integer], count: int) -> Residual:
+def of_all_classes(residual: "Residual", seen: NDArray[np.integer], count: int) -> "Residual":
     """Return a residual of so many classes, of those that were seen."""
     weights = np.zeros((count, residual.weights.shape[1]), dtype=residual.weights.dtype)
     weights[seen] = residual.weights

@@ -113,7 +113,7 @@ def settled_head(
     text_only: bool = False,
     embedder: Embedder | None = None,
 ) -> AnyHead:
-    """Return the head beside a text if it is that which was made of the text, else the one made.
+    """Return the head beside a text if it was made of that text, else the one made.
 
     The text is the truth. Nothing that the file says of itself is believed: anybody can write it. So it
     saves no work, and is there for other programs, and for the last digits to stay as they were.

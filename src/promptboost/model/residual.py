@@ -63,6 +63,8 @@ _KEPT_BYTES = 2**26
 _MOST_ROWS = 1024
 # Steps that the solver remembers, and takes at most.
 _MEMORY, _STEPS = 8, 100
+# Passes over the images that a fold is expected to take.
+_PASSES = 6
 # Less than this no text is taken to be unsure: the first steps would be too long.
 _LEAST_UNSURE = 0.05
 # Factor on all logits where no image can be set aside. Where some can, 1.5 to 2.4 suits few images best: a
@@ -197,7 +199,9 @@ def fit_residual(
             scores[out] = X[out, 0] @ texts[part].T
             logits[out] = X[out, 0] @ (fewer.text + rest).T
 
-    in_threads(judge, len(parts), rows.size * len(text), chunk=1)
+    # Each takes an inverse, and passes over the images, two products a pass.
+    passes = _PASSES * 2 * rows.size * len(text)
+    in_threads(judge, len(parts), 2 * X.shape[2] ** 3 + passes, chunk=1)
     scores, logits, y, counted = scores[aside], logits[aside], y[aside], counted[aside]
     alone, loud, losses = _mixed(scores, logits, y, counted)
     if not loud:
@@ -212,13 +216,12 @@ def set_aside_logits(
     folds: ArrayLike,
     *,
     weights: ArrayLike | None = None,
-    penalty: float = CAUTIOUS_PENALTY,
 ) -> Floats:
     """Return each image's logits by words and by the images of other folds: its label excuses nothing.
 
     Parameters
     ----------
-    embeddings, labels, unseen_rows, weights, penalty
+    embeddings, labels, unseen_rows, weights
         As for :func:`fit_residual`. An image that weighs nothing has logits, and teaches nothing.
     folds : array of shape (n,)
         The fold of each image. One whose class has no image in another fold is judged by words alone.
@@ -253,20 +256,20 @@ def set_aside_logits(
         if not kept.any():
             continue
         fewer = _Problem(X[kept], y[kept], counted[kept], text, metric)
-        rest = fewer.solve(penalty * len(words) / len(y), tolerance=0.05)
+        rest = fewer.solve(CAUTIOUS_PENALTY * len(words) / len(y), tolerance=0.05)
         logits[out] = X[out, 0] @ (text + rest).T
         lonely[out] = ~np.isin(y[out], y[kept])
     loud = _suited(logits, y, counted, _LOUDNESS)
     return np.where(lonely[:, None], by_words, logits * X.dtype.type(loud))
 
 
-def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNESS) -> Floats:
+def spread_metric(embeddings: Floats, labels: Indices) -> Floats:
     """Return M, (D, D): a residual v pays v·M·v, its spread over crops and, a little, over anything.
 
     Where there are no crops it is the spread over images of a class; where there are not two of those,
     all directions cost the same. On average they cost the variance of all embeddings: it does not matter
     how near to each other an encoder puts everything. Few crops do not tell in which directions they
-    differ most: then the share of what is even is not `evenness` but that of the oracle approximating
+    differ most: then the share of what is even is not ``EVENNESS`` but that of the oracle approximating
     shrinkage (Chen et al., 2010), which is the larger the more alike the directions are.
     """
     n, views, dim = embeddings.shape
@@ -287,7 +290,7 @@ def spread_metric(embeddings: Floats, labels: Indices, evenness: float = EVENNES
     # Rounding leaves a little where all crops are the same.
     if trace > 1e-10 * total * len(rows):
         spread *= dim / trace
-        evenness = max(evenness, _shrinkage(dim**2 / float(np.vdot(spread, spread)), known, dim))
+        evenness = max(EVENNESS, _shrinkage(dim**2 / float(np.vdot(spread, spread)), known, dim))
         shape = (1 - evenness) * spread + evenness * shape
     return np.asarray(total * shape, dtype=embeddings.dtype)
 

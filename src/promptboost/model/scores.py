@@ -250,9 +250,7 @@ class SentenceScores:
         if asked not in self._known:
             self.read(ensemble.texts())
             known = (
-                dict(zip(*[ensemble.class_names] * 2, strict=True))
-                if originals is None
-                else originals
+                {name: name for name in ensemble.class_names} if originals is None else originals
             )
             leads = self._missing(ensemble, known)
             keys = tuple(

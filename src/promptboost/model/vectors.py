@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,8 +13,10 @@ from promptboost.encoders.embedder import TextSource, embed_texts
 from promptboost.errors import EmbeddingError, InputError
 from promptboost.model.ensemble import PromptEnsemble, Round
 from promptboost.model.head import Head, LinearHead
-from promptboost.model.residual import Residual
 from promptboost.model.votes import VotingHead
+
+if TYPE_CHECKING:
+    from promptboost.model.residual import Residual
 
 TextVectors = Mapping[str, ArrayLike] | Callable[[Sequence[str]], ArrayLike]
 
@@ -181,7 +183,7 @@ class EmbeddedRounds:
 
     @classmethod
     def of(
-        cls, ensemble: PromptEnsemble, source: TextSource, residual: Residual | None = None
+        cls, ensemble: PromptEnsemble, source: TextSource, residual: "Residual | None" = None
     ) -> "EmbeddedRounds":
         """Embed each distinct text once; a residual is added after the last round."""
         texts = ensemble.texts()

@@ -65,7 +65,7 @@ class Product:
         return self._made_of(self.starts, self.sentences)
 
     def distinct(self, seen: set[str]) -> "Product":
-        """Leave out prompts whose text is in `seen` but for case and space; add the others to it."""
+        """Leave out prompts whose text is in `seen`, whatever its case and space; add the others to it."""
         # The space between the halves keeps them apart under every step of text_key, so the key of
         # a pair is the pair of the keys: a few hundred to compute, not ten thousand.
         keys = self._made_of(*(_keys(parts) for parts in (self.starts, self.sentences)))
@@ -125,7 +125,7 @@ class Listed:
         return (prompt.text for prompt in self.prompts)
 
     def distinct(self, seen: set[str]) -> "Listed":
-        """Leave out prompts whose text is in `seen` but for case and space; add the others to it."""
+        """Leave out prompts whose text is in `seen`, whatever its case and space; add the others to it."""
         kept = []
         for prompt in self.prompts:
             if (key := text_key(prompt.text)) not in seen:

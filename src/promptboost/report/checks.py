@@ -27,6 +27,7 @@ _MOST_SUSPECTED = 0.25
 _LEAST_WORDS = 0.25
 _NOTHING = "Nothing was held out."
 _FIT = "promptboost fit DATA -o NEW_RUN"
+_CORRECTED = "promptboost fit CORRECTED_DATA -o NEW_RUN"
 
 
 @dataclass(frozen=True)
@@ -337,7 +338,7 @@ def _suspected_labels(run: Run) -> Answer:
         f"{number(len(heavy))} of {count(len(weights), 'image')}: at least "
         f"{number(_LABEL_FACTOR)} times the average weight.",
         details=[f"{p}: {factors[p]:.1f} ×{taken.get(p, '')}" for p in heavy],
-        type_next="promptboost fit CORRECTED_DATA -o NEW_RUN",
+        type_next=_CORRECTED,
     )
 
 
@@ -356,7 +357,7 @@ def _not_recognised(run: Run) -> Answer:
         details=[
             f"{item.image}: labelled {item.label}, taken for {item.predicted}" for item in wrong
         ],
-        type_next="promptboost fit CORRECTED_DATA -o NEW_RUN",
+        type_next=_CORRECTED,
     )
 
 
@@ -380,7 +381,6 @@ def _weight_on_few(run: Run) -> Answer:
 
 
 _BEFORE = "The figures are of a promptboost that did not look for copies."
-_CORRECTED = "promptboost fit CORRECTED_DATA -o NEW_RUN"
 
 
 @_issue(

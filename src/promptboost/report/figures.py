@@ -216,6 +216,33 @@ def certainty(results: Results) -> Certainty | None:
     if not results.held_out or ours is None or not ours.reliability or not ours.coverage:
         return None
     text = text if text is not None and text.coverage_curve else None
+    return Certainty(ours, text, _reliability_drawing(ours), _coverage_drawing(ours, text))
+
+
+def _reliability_drawing(ours: MethodResult) -> Markup:
+    bins = [
+        (
+            Point(
+                one.probability,
+                one.accuracy,
+                wilson(one.accuracy, one.count),
+                few=one.count < _FEWEST,
+            ),
+            float(one.count),
+        )
+        for one in ours.reliability
+    ]
+    return reliability_plot(
+        bins,
+        title="Share that is right against the probability of the answer, in per cent.",
+        description="; ".join(
+            f"{percent(one.probability)} probable: {percent(one.accuracy)} right of {one.count}"
+            for one in ours.reliability
+        ),
+    )
+
+
+def _coverage_drawing(ours: MethodResult, text: MethodResult | None) -> Markup:
     drawn = [("learn", text)] if text else []
     lines = [
         (
@@ -234,35 +261,11 @@ def certainty(results: Results) -> Certainty | None:
         for a in shown
         if a.min_probability
     ]
-    bins = [
-        (
-            Point(
-                one.probability,
-                one.accuracy,
-                wilson(one.accuracy, one.count),
-                few=one.count < _FEWEST,
-            ),
-            float(one.count),
-        )
-        for one in ours.reliability
-    ]
-    return Certainty(
-        ours,
-        text,
-        reliability_plot(
-            bins,
-            title="Share that is right against the probability of the answer, in per cent.",
-            description="; ".join(
-                f"{percent(one.probability)} probable: {percent(one.accuracy)} right of {one.count}"
-                for one in ours.reliability
-            ),
-        ),
-        coverage_plot(
-            lines,
-            marks,
-            title="Share that is right against the share of images that are answered, in per cent.",
-            description="; ".join(map(said_of, shown)),
-        ),
+    return coverage_plot(
+        lines,
+        marks,
+        title="Share that is right against the share of images that are answered, in per cent.",
+        description="; ".join(map(said_of, shown)),
     )
 
 

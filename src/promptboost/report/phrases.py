@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from promptboost.evaluation.summary import as_text
+
 NONE = "–"
 _THIN = "\u202f"
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -63,16 +65,13 @@ def printable(text: str) -> str:
     return _SURROGATES.sub("\ufffd", text)
 
 
-_MARKS = re.compile(r"[\\`*_\[\]<>|~&$#]")
 _ADDRESS = re.compile(r"(?i)(:|www)(//|\.)")
 
 
 def escaped(text: str) -> str:
     r"""Escape text that stands within a line."""
-    line = " ".join(text.split())
-    line = _MARKS.sub(lambda match: "\\" + match[0], line)
     # Some renderers make links of bare addresses; a prompt should not become one.
-    return _ADDRESS.sub(r"\1\\\2", line)
+    return _ADDRESS.sub(r"\1\\\2", as_text(text))
 
 
 def fenced(code: str, language: str = "") -> str:

@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from promptboost.errors import FileFormatError, RunError, SettingError, without_place
+from promptboost.errors import FileFormatError, RunError, SettingError
 from promptboost.files import load_json, read_text
 from promptboost.model import PromptEnsemble
 from promptboost.model.explanation import Explanation
 from promptboost.runs.issues import Issues
 from promptboost.runs.lineage import Lineage
 from promptboost.runs.results import Results
-from promptboost.runs.run_folder import RunFolder
+from promptboost.runs.run_folder import RunFolder, public
 
 # Only what is inside the file itself, and only pixels: an SVG can carry a script or an address.
 _PIXELS = re.compile(r"data:image/(?:jpeg|png|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")
@@ -94,7 +94,7 @@ def _read_run(files: RunFolder) -> Run:
         ensemble=ensemble,
         # Earlier versions wrote down where the images lay.
         results=msgspec.structs.replace(results, task=results.task.public),
-        settings=_public(
+        settings=public(
             files.tables
             if files.settings_path.is_file()
             else {"settings": dict(ensemble.settings), "versions": dict(ensemble.versions)}
@@ -106,34 +106,26 @@ def _read_run(files: RunFolder) -> Run:
     )
 
 
-def _public(value: Any) -> Any:
-    """Return settings without the folders in which files lie."""
-    if isinstance(value, Mapping):
-        return {name: _public(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_public(item) for item in value]
-    return without_place(value) if isinstance(value, str) else value
-
-
-def _read_thumbnails(file: Path) -> dict[str, str]:
+def _read_object(file: Path, what: str) -> Mapping[str, Any]:
+    """Read a file with something about each image; one that is not there has nothing."""
     if not file.is_file():
         return {}
     record = load_json(read_text(file, error=FileFormatError), str(file))
     if not isinstance(record, Mapping):
-        raise FileFormatError(f"{file}: must be an object of images, not {record!r:.60}")
+        raise FileFormatError(f"{file}: must be an object of {what}, not {record!r:.60}")
+    return record
+
+
+def _read_thumbnails(file: Path) -> dict[str, str]:
     return {
         image: address
-        for image, address in record.items()
+        for image, address in _read_object(file, "images").items()
         if isinstance(address, str) and _PIXELS.fullmatch(address)
     }
 
 
 def _read_explanations(file: Path) -> dict[str, Explanation]:
-    if not file.is_file():
-        return {}
-    record = load_json(read_text(file, error=FileFormatError), str(file))
-    if not isinstance(record, Mapping):
-        raise FileFormatError(f"{file}: must be an object of explanations, not {record!r:.60}")
+    record = _read_object(file, "explanations")
     try:
         return {image: Explanation.from_record(one) for image, one in record.items()}
     except (SettingError, AttributeError) as error:

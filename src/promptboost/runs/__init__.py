@@ -4,5 +4,5 @@ Reading order: :mod:`~promptboost.config` (what is asked), :mod:`~promptboost.ru
 wrong with it), :mod:`~promptboost.runs.learned` (the fit in memory), :mod:`~promptboost.runs.results`
 (what is measured of it), :mod:`~promptboost.runs.fit` (all of it, written to a folder), then what is
 done with a run: :mod:`~promptboost.runs.predict`, :mod:`~promptboost.runs.evaluate`,
-:mod:`~promptboost.runs.growth`.
+:mod:`~promptboost.runs.transfer`, :mod:`~promptboost.runs.growth`.
 """

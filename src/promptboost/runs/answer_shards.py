@@ -18,17 +18,17 @@ from promptboost.files import json_text, read_bytes, replacing
 from promptboost.progress import progress_bar
 from promptboost.runs.predict import Prediction, Predictor, answer_record
 from promptboost.runs.run_folder import RunFolder
+from promptboost.scale.engine import Placement
 from promptboost.scale.items import ImageItem, is_url, list_items
-from promptboost.scale.shard_embeddings import open_images
+from promptboost.scale.shard_embeddings import open_images, plain_image, raising
 from promptboost.scale.shards import (
     SHARD_IMAGES,
-    ShardPlace,
     ShardPlan,
     carry_out_plan,
     cut,
     read_list,
 )
-from promptboost.scale.storage import Storage, open_url
+from promptboost.scale.storage import Storage, open_url, reaching
 from promptboost.scale.unit import Job, Result, unit_name
 
 _LINES, _TABLE = (".jsonl", ".ndjson"), ".parquet"
@@ -91,7 +91,7 @@ class AnswerShardWorker:
         return self._predictor.answers(images, how.top_k, how.min_probability or 0.0)
 
     def _one_by_one(self, items: Sequence[ImageItem], error: Exception) -> list[Prediction]:
-        """Find the images that an encoder fails on; if it fails on all, the fault is not theirs."""
+        """Find the images that an encoder fails on; if it fails on a plain one, the fault is not theirs."""
         answers: list[Prediction] = []
         for image in open_images(items):
             try:
@@ -100,7 +100,8 @@ class AnswerShardWorker:
                 name = image.path if isinstance(image, BadImage) else image.id
                 answers.append(Prediction(name, problem=str(fault) or type(fault).__name__))
         if all(answer.problem is not None for answer in answers):
-            raise error
+            with raising(error):
+                list(self._answers([plain_image()]))
         return answers
 
 
@@ -118,7 +119,7 @@ def predict_in_shards(
     images: Sequence[str],
     output: str,
     how: Answering,
-    place: ShardPlace,
+    place: Placement,
     *,
     progress: bool = True,
 ) -> dict[str, Any]:
@@ -134,30 +135,30 @@ def predict_in_shards(
         A file or URL that ends in ``.jsonl`` or ``.parquet``. It has one line for each image, in the
         order of the listing, and is the same whoever did the work.
     how : Answering
-    place : ShardPlace
+    place : Placement
         By default the shards lie beside the output, and are deleted once it is written.
     """
     check_output(output)
     how.open(run)  # what is wrong with it is found here, not by every worker
     out = place.storage or f"{output}.shards"
     out = out if is_url(out) else os.path.abspath(out)
-    copied = _copy_run(run, Storage(out), write=not place.placement.merge)
+    copied = _copy_run(run, Storage(out), write=not place.merge)
     settings = {"out": out, "run": copied, "how": msgspec.to_builtins(how)}
     size = place.per_shard or SHARD_IMAGES
     sources = list(dict.fromkeys(images))
     plan = ShardPlan.of(
-        Job("promptboost.runs.answer_shards:AnswerShardWorker", settings, out),
+        Job("promptboost.runs.answer_shards:AnswerShardWorker", settings, out, device=how.device),
         cut(list_items(sources, table_rows=size), size),
         [copied, json_text(msgspec.to_builtins(msgspec.structs.replace(how, device=None)))],
         of="images",
         ending=".answers.jsonl",
-        share=place.placement.share,
-        write=not place.placement.merge,
+        share=place.share,
+        write=not place.merge,
     )
-    share = place.placement.share
+    share = place.share
     if not plan.units and share is None:
         raise DataError(f"there are no images in {', '.join(map(str, images))}")
-    outcome = carry_out_plan(plan, place.placement, partial(_bar, progress), what="images")
+    outcome = carry_out_plan(plan, place, partial(_bar, progress), what="images")
     record: dict[str, Any] = {
         "run": str(run),
         "output": output,
@@ -269,12 +270,14 @@ def _whole(output: str) -> Iterator[Path]:
         file = Path(folder) / "answers"
         yield file
         system, path = open_url(output)
-        system.put_file(str(file), path)
+        with reaching(output):
+            system.put_file(str(file), path)
 
 
 def _remove(out: str) -> None:
     if is_url(out):
         system, path = open_url(out)
-        system.rm(path, recursive=True)
+        with reaching(out):
+            system.rm(path, recursive=True)
     else:
         shutil.rmtree(out, ignore_errors=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -59,7 +59,7 @@ class Effect(msgspec.Struct, frozen=True):
 
     @property
     def paying(self) -> tuple[ClassChange, ...]:
-        """The classes that are worse off, that which loses most first."""
+        """The classes that are worse off, the largest loss first."""
         worse = [item for item in self.classes if item.after < item.before]
         return tuple(sorted(worse, key=lambda item: item.after - item.before))
 
@@ -249,7 +249,7 @@ def held_out_images(folder: RunFolder, data: str | None, progress: bool) -> Data
             f"the held-out images of {folder.path} cannot be read: {error}; if they were moved, say where "
             f"with --data DATA, or as in {command_name()} evaluate {folder.path} DATA --held-out; {again}"
         ) from error
-    if task.learn.fingerprint != folder.tables.get("data", {}).get("learn_fingerprint"):
+    if task.learn.fingerprint != folder.learn_fingerprint:
         raise RunError(
             f"the images in {data or folder.source} are not those that {folder.path} was fitted on, so "
             f"it is not known which were held out; {again}"
@@ -274,8 +274,8 @@ def add_looks(run: Path, looks: int = 0, final_looks: int = 0) -> Lineage:
     folder = RunFolder(run)
     with folder.writing("count a look"):
         before = Lineage.read(run)
-        after: Any = msgspec.structs.replace(
+        after = msgspec.structs.replace(
             before, looks=before.looks + looks, final_looks=before.final_looks + final_looks
         )
         after.write(run)
-    return Lineage.read(run)
+    return after

@@ -13,10 +13,10 @@ from promptboost.config import FitConfig
 from promptboost.errors import RunError
 from promptboost.evaluation.cells import CompareRequest
 from promptboost.evaluation.compare import compare
-from promptboost.runs.evaluate import transfer_run
 from promptboost.runs.fit import FitRequest, fit_run
 from promptboost.runs.preflight import check_place, usable_store
 from promptboost.runs.run_folder import RunFolder
+from promptboost.runs.transfer import transfer_run
 
 SHOTS = (1, 2, 4, 8)
 SEEDS = (1, 2, 3)
@@ -24,22 +24,22 @@ SOURCE, TARGET = "conse:lite0", "conse:lite2"
 #: Most shots, and crops of each image, to learn on both encoders: the second one looks at all of them, too.
 MOST_ON_BOTH, VIEWS_ON_BOTH = 4, 4
 
-# What a row holds beside ``shots``: the method, and whether it is measured on the second encoder.
+# What a row holds beside ``shots``: the method, the figure, and whether the second encoder sees.
 _ON_ONE = {
-    "zero_shot": ("zero-shot", False),
-    "template_mean": ("zero-shot-80", False),
-    "pool_mean": ("pool-mean", False),
-    "probe": ("logistic", False),
-    "text": ("promptboost?residual=false", False),
-    "boosted": ("promptboost", False),
-    "target_zero_shot": ("zero-shot", True),
-    "target_boosted": ("promptboost", True),
+    "zero_shot": ("zero-shot", "accuracy", False),
+    "template_mean": ("zero-shot-80", "accuracy", False),
+    "pool_mean": ("pool-mean", "accuracy", False),
+    "probe": ("logistic", "accuracy", False),
+    "text": ("promptboost", "text_accuracy", False),
+    "boosted": ("promptboost", "accuracy", False),
+    "target_zero_shot": ("zero-shot", "accuracy", True),
+    "target_boosted": ("promptboost", "accuracy", True),
 }
 # The same of what is learnt on both encoders.
 _ON_BOTH = {
-    "both_text": ("promptboost?residual=false", False),
-    "both_boosted": ("promptboost", False),
-    "target_both": ("promptboost", True),
+    "both_text": ("promptboost", "text_accuracy", False),
+    "both_boosted": ("promptboost", "accuracy", False),
+    "target_both": ("promptboost", "accuracy", True),
 }
 
 #: All by name: mean accuracies, None where there is none; those that begin with target are on the
@@ -92,7 +92,8 @@ def run_demo(
     )
     for line in results.overlap.lines() if results.overlap else ():
         say(line)
-    transfer_run(folder, encoders[1], cache=cache, progress=progress, finish=finish)
+    # The table is about the text; a residual would have the second encoder see all crops of all shots.
+    transfer_run(folder, encoders[1], text_only=True, cache=cache, progress=progress, finish=finish)
     return {
         "rows": rows,
         "data": data,
@@ -123,24 +124,24 @@ def _rows(request: CompareRequest, say: Callable[[str], None]) -> list[dict[str,
 
 
 def _figures(
-    request: CompareRequest, columns: Mapping[str, tuple[str, bool]], also: Sequence[str] = ()
+    request: CompareRequest, columns: Mapping[str, tuple[str, str, bool]], also: Sequence[str] = ()
 ) -> dict[tuple[str, int], float]:
     """Return the mean accuracy of each column at each number of shots."""
-    names = {method: method for method, _ in columns.values()}
+    names = {method: method for method, _, _ in columns.values()}
     names["promptboost"] = _spelled(request.words, also)
-    alone = request.words.merged({"residual": False})
-    names["promptboost?residual=false"] = _spelled(alone, also)
     with tempfile.TemporaryDirectory(prefix="promptboost-") as place:
         done = compare(replace(request, out=Path(place), methods=tuple(names.values())))
     if done.failed:
         raise RunError(f"the demonstration could not be finished: {done.failed[0]}")
-    accuracies: dict[tuple[str, int, bool], list[float]] = {}
+    lines: dict[tuple[str, int, bool], list[Mapping[str, Any]]] = {}
     for line in done.lines:
         key = line["method"], line["shots"], line["on"] != line["encoder"]
-        accuracies.setdefault(key, []).append(line["accuracy"])
+        lines.setdefault(key, []).append(line)
     return {
-        (column, number): float(np.mean(accuracies[names[method], number, moved]))
-        for column, (method, moved) in columns.items()
+        (column, number): float(
+            np.mean([one[figure] for one in lines[names[method], number, moved]])
+        )
+        for column, (method, figure, moved) in columns.items()
         for number in request.shots
     }
 

@@ -1,21 +1,22 @@
 """Embeddings ahead of time: images, texts or both, into the store."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from promptboost.config import FitConfig
 from promptboost.data import load_data
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, SettingError, count
-from promptboost.evaluation.baselines import zero_shot_head
 from promptboost.evaluation.world import pool_for
 from promptboost.files import read_text
 from promptboost.pool import PromptPool, is_saved_pool, load_pool, read_sources
 from promptboost.pool.text import clean
 from promptboost.runs.preflight import check_store
 from promptboost.runs.results import old_names
-from promptboost.scale.shards import ShardPlace
-from promptboost.training.pool_rows import PoolTexts, encoding
+from promptboost.scale.engine import Placement
+
+if TYPE_CHECKING:
+    from promptboost.training.pool_rows import PoolTexts
 
 
 def embed_data(
@@ -27,7 +28,7 @@ def embed_data(
     views: int = 0,
     progress: bool = True,
     device: str | None = None,
-    place: ShardPlace | None = None,
+    place: Placement | None = None,
     class_names: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
     """Embed all images of a source and some crops of each, and texts, into the store.
@@ -108,12 +109,22 @@ def own_names_of(file: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _embed_pool(pool: PromptPool, embedder: Embedder) -> int:
-    """Embed the texts of a pool class by class, as a fit does; return how many they are."""
+def texts_of(pool: PromptPool) -> "PoolTexts":
+    """Return the texts of a pool; unlike for a fit, it need not have templates."""
+    from promptboost.training.pool_rows import PoolTexts
+
     names = pool.class_names
     filled = tuple(map(tuple, pool.template_texts()))
-    texts = PoolTexts(names, pool.templates, filled, tuple(pool.texts(name) for name in names))
-    total = len(names)
+    return PoolTexts(names, pool.templates, filled, tuple(pool.texts(name) for name in names))
+
+
+def _embed_pool(pool: PromptPool, embedder: Embedder) -> int:
+    """Embed the texts of a pool class by class, as a fit does; return how many they are."""
+    from promptboost.evaluation.baselines import zero_shot_head
+    from promptboost.training.pool_rows import encoding
+
+    texts = texts_of(pool)
+    total = len(texts.class_names)
     with encoding(texts, embedder) as encode:
 
         def counted(wanted: list[str]) -> Any:
@@ -123,7 +134,7 @@ def _embed_pool(pool: PromptPool, embedder: Embedder) -> int:
 
         for _ in texts.blocks(counted):
             pass
-    zero_shot_head(names, embedder)  # one more text a class, which a fit compares with
+    zero_shot_head(texts.class_names, embedder)  # one more text a class, which a fit compares with
     return total
 
 

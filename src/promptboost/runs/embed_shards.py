@@ -4,18 +4,18 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from promptboost.config import FitConfig
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.store import EmbeddingStore
 from promptboost.encoders.store.store import default_root
 from promptboost.errors import DataError
-from promptboost.evaluation.baselines import zero_shot_head
 from promptboost.evaluation.world import pool_for
 from promptboost.pool.text import clean
-from promptboost.runs.embed import own_names_of, read_lines
+from promptboost.runs.embed import own_names_of, read_lines, texts_of
 from promptboost.runs.results import old_names
+from promptboost.scale.engine import Placement
 from promptboost.scale.items import is_url, list_items
 from promptboost.scale.shard_embeddings import (
     StoreCount,
@@ -25,13 +25,14 @@ from promptboost.scale.shard_embeddings import (
 from promptboost.scale.shards import (
     SHARD_IMAGES,
     SHARD_TEXTS,
-    ShardPlace,
     ShardPlan,
     carry_out_plan,
     cut,
 )
 from promptboost.scale.unit import Job
-from promptboost.training.pool_rows import PoolTexts
+
+if TYPE_CHECKING:
+    from promptboost.training.pool_rows import PoolTexts
 
 _WORKERS = "promptboost.scale.shard_embeddings"
 _ENDING = ".safetensors"
@@ -46,7 +47,7 @@ def embed_in_shards(
     views: int,
     progress: bool,
     device: str | None,
-    place: ShardPlace,
+    place: Placement,
     class_names: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
     """Embed images and texts in shards, and put them into the store when all are there.
@@ -56,8 +57,7 @@ def embed_in_shards(
     merge them, all must be there.
     """
     embedder = Embedder.open(encoder, progress=progress, device=device)
-    out = place.storage or str(default_root().parent / "shards")
-    out = out if "://" in out else os.path.abspath(out)
+    out = shard_storage(place)
     bar = partial(shard_bar, embedder)
     plans: list[tuple[ShardPlan, str]] = []
     if source is not None:
@@ -68,7 +68,7 @@ def embed_in_shards(
         size = place.per_shard or SHARD_TEXTS
         lists, names = _text_lists(source, texts, settings, size, class_names)
         plans.append((text_plan(lists, encoder, embedder, out, place, device=device), "texts"))
-    outcomes = [carry_out_plan(plan, place.placement, bar(what), what=what) for plan, what in plans]
+    outcomes = [carry_out_plan(plan, place, bar(what), what=what) for plan, what in plans]
     record: dict[str, Any] = {
         "encoder": embedder.id,
         "storage": out,
@@ -77,7 +77,7 @@ def embed_in_shards(
         "share": None,
         "seconds": round(sum(outcome.seconds for outcome in outcomes), 3),
     }
-    share = place.placement.share
+    share = place.share
     if share is not None:
         return {**record, "share": f"{share.number}/{share.of}", "images": 0, "texts": 0}
     store = embedder.store or EmbeddingStore()
@@ -86,6 +86,8 @@ def embed_in_shards(
         add = add_images_to_store if what == "images" else add_texts_to_store
         counts[what] = add(store, embedder, plan.results())
     if names is not None:
+        from promptboost.evaluation.baselines import zero_shot_head
+
         zero_shot_head(names, embedder)  # one more text a class, which a fit compares with
     return old_names(
         {
@@ -103,12 +105,18 @@ def embed_in_shards(
     )
 
 
+def shard_storage(place: Placement) -> str:
+    """Return where the results of shards are kept: as was asked, or beside the store."""
+    out = place.storage or str(default_root().parent / "shards")
+    return out if is_url(out) else os.path.abspath(out)
+
+
 def image_plan(
     source: str,
     encoder: str,
     embedder: Embedder,
     out: str,
-    place: ShardPlace,
+    place: Placement,
     *,
     device: str | None,
     views: int = 0,
@@ -124,17 +132,17 @@ def image_plan(
         "thumbnails": labelled,
         "labelled": labelled,
     }
-    job = Job(f"{_WORKERS}:ImageShardWorker", settings, out)
+    job = Job(f"{_WORKERS}:ImageShardWorker", settings, out, device=device)
     plan = ShardPlan.of(
         job,
         cut(list_items(source, labelled=labelled, table_rows=size), size),
         [embedder.fingerprint, f"views {views}", f"labelled {labelled}"],
         of="images",
         ending=".images" + _ENDING,
-        share=place.placement.share,
-        write=not place.placement.merge,
+        share=place.share,
+        write=not place.merge,
     )
-    if not plan.units and place.placement.share is None:
+    if not plan.units and place.share is None:
         raise DataError(f"there are no images in {source}")
     return plan
 
@@ -144,20 +152,20 @@ def text_plan(
     encoder: str,
     embedder: Embedder,
     out: str,
-    place: ShardPlace,
+    place: Placement,
     *,
     device: str | None,
 ) -> ShardPlan:
     """Return the shards of texts."""
     settings = {"out": out, "encoder": encoder, "device": device}
     return ShardPlan.of(
-        Job(f"{_WORKERS}:TextShardWorker", settings, out),
+        Job(f"{_WORKERS}:TextShardWorker", settings, out, device=device),
         lists,
         [embedder.fingerprint],
         of="texts",
         ending=".texts" + _ENDING,
-        share=place.placement.share,
-        write=not place.placement.merge,
+        share=place.share,
+        write=not place.merge,
     )
 
 
@@ -182,10 +190,10 @@ def _text_lists(
         "" if source is None or is_url(source) else source,
         names,
     )
-    return _pool_lists(PoolTexts.of(pool), size), names
+    return _pool_lists(texts_of(pool), size), names
 
 
-def _pool_lists(texts: PoolTexts, size: int) -> Iterator[list[str]]:
+def _pool_lists(texts: "PoolTexts", size: int) -> Iterator[list[str]]:
     """Cut the texts of each class where a fit cuts them, so that the same texts are embedded together."""
     for k in range(len(texts.class_names)):
         distinct = texts.distinct(k)

@@ -23,7 +23,7 @@ from promptboost.files import json_text
 from promptboost.model import LinearHead
 from promptboost.model.explanation import SHOWN, Explanation, explain_rows
 from promptboost.runs.bench import Bench, add_looks
-from promptboost.runs.learned import Learned, TaskEmbeddings
+from promptboost.runs.learned import Learned, TaskEmbeddings, measured_rows
 from promptboost.runs.predict import Predictor
 from promptboost.runs.run_folder import RunFolder
 
@@ -145,7 +145,7 @@ def shown_explanations(
     wanted = set(names)
     texts = learned.ensemble.texts()
     vectors = dict(zip(texts, np.asarray(embedder.encode_texts(texts)), strict=True))
-    measured = embeddings.learn[:, 0] if task.kind is None else embeddings.held_out
+    measured = measured_rows(task, embeddings)
     found: dict[str, dict[str, Any]] = {}
     for data, rows in ((task.measured, measured), (task.learn, embeddings.learn[:, 0])):
         for name, image, row in zip(image_ids(data), data.images, rows, strict=True):

@@ -17,8 +17,10 @@ from promptboost.encoders.graph import GraphEncoder, classifier_graph, graph_enc
 from promptboost.errors import EncoderError, PromptBoostError, RunError
 from promptboost.files import json_text, write_bytes
 from promptboost.folders import writing
+from promptboost.model import PromptClassifier
 from promptboost.model.head import LinearHead
 from promptboost.model.scores import logit_factor
+from promptboost.progress import progress_bar, waiting
 from promptboost.runs.predict import Predictor
 from promptboost.runs.run_folder import RunFolder
 
@@ -83,19 +85,7 @@ def export_run(
         )
     matrix = np.float32(logit_factor(head) / head.rounds) * head.matrix
     one: Any = classifier.encoder
-    about: dict[str, Any] = {
-        "format": "promptboost-classifier",
-        "version": 1,
-        "promptboost": promptboost.__version__,
-        "class_names": list(names),
-        "encoder": {"id": one.id, "fingerprint": one.fingerprint, "dim": head.dim},
-        "text_only": head.residual is None,
-        "text_fingerprint": classifier.ensemble.fingerprint,
-        "logits": "embeddings @ matrix.T; embeddings are rows of length one",
-        "probabilities": "softmax of the logits",
-        "preprocessing": None,
-        "checked": None,
-    }
+    about = _about(classifier, head)
     files = {
         "classifier.safetensors": _safetensors(matrix, names),
         "classifier.npz": _npz(matrix, names),
@@ -103,7 +93,8 @@ def export_run(
     }
     if onnx:
         tower = graph_encoder(one)
-        graph = tower.image_graph()
+        with waiting("writing the image tower as a graph", shown=progress):
+            graph = tower.image_graph()
         facts = {
             "producer": "promptboost",
             "encoder": one.id,
@@ -111,7 +102,9 @@ def export_run(
         }
         model = classifier_graph(graph, matrix, names, facts)
         about["preprocessing"] = dict(graph.preprocessing)
-        about["checked"] = _check(model, tower, classifier, matrix, _images(home, progress))
+        images = _images(home, progress)
+        with progress_bar(len(images[1]), "checking the graph", "images", shown=progress) as bar:
+            about["checked"] = _check(model, tower, classifier, matrix, images, bar)
         files["model.onnx"] = model
     about["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     with writing(folder, "export"):
@@ -119,6 +112,24 @@ def export_run(
             write_bytes(folder / name, content, follow=False)
         write_bytes(folder / "classifier.json", json_text(about).encode("utf-8"), follow=False)
     return Exported(folder, ("classifier.json", *files), about["checked"])
+
+
+def _about(classifier: PromptClassifier, head: LinearHead) -> dict[str, Any]:
+    """Return what ``classifier.json`` says; what only a graph has is None."""
+    encoder: Any = classifier.encoder
+    return {
+        "format": "promptboost-classifier",
+        "version": 1,
+        "promptboost": promptboost.__version__,
+        "class_names": list(classifier.class_names),
+        "encoder": {"id": encoder.id, "fingerprint": encoder.fingerprint, "dim": head.dim},
+        "text_only": head.residual is None,
+        "text_fingerprint": classifier.ensemble.fingerprint,
+        "logits": "embeddings @ matrix.T; embeddings are rows of length one",
+        "probabilities": "softmax of the logits",
+        "preprocessing": None,
+        "checked": None,
+    }
 
 
 def _safetensors(matrix: NDArray[np.float32], names: Iterable[str]) -> bytes:
@@ -167,6 +178,7 @@ def _check(
     classifier: Any,
     matrix: NDArray[np.float32],
     given: "tuple[str, list[Image]]",
+    bar: Any,
 ) -> dict[str, Any]:
     """Compare a graph with the run on images; raise if it answers otherwise."""
     from promptboost.encoders.runtime import onnx_session
@@ -181,6 +193,7 @@ def _check(
         (theirs,) = session.run(["logits"], {"pixels": pixels})
         differences.append(float(np.abs(ours - theirs).max()))
         same += int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
+        bar.update(len(part))
     largest = max(differences)
     if same < len(images) or largest > TOLERANCE:
         raise EncoderError(

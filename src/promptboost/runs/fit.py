@@ -80,7 +80,7 @@ class FitRequest:
     device: str | None = None
     finish: tuple[Finish, ...] = ()
     trackers: tuple[Tracker, ...] = ()
-    # Who embeds and reads a pool that is too large for memory; the text does not depend on it.
+    # Who embeds a pool that is too large for memory and composes on it; the text does not depend on it.
     placement: Placement = field(default_factory=Placement)
 
 
@@ -137,7 +137,8 @@ def _fit(
     embedder, *further = _prepare(request, source, settings, say)
     task = load_task(source, settings, progress=request.progress)
     task = replace(task, source=request.source)  # figures name it as it was typed
-    inspection = inspect(task.learn, task.held_out)
+    with waiting("looking for copies", shown=request.progress):
+        inspection = inspect(task.learn, task.held_out)
     for line in (*task_remarks(task, settings.shots), *inspection.overlap.lines()):
         say(line)
     pool = pool_for(settings, source, task.class_names)
@@ -176,7 +177,7 @@ def engine_for(
     embedders: Sequence[Embedder],
     say: Callable[[str], None],
 ) -> Iterator[Engine | None]:
-    """Open the engine that reads a large pool; None if nobody asked for one, or the pool is small."""
+    """Open the engine that composes on a large pool; None if nobody asked for one, or the pool is small."""
     if not placement.elsewhere:
         yield None
         return
@@ -184,7 +185,7 @@ def engine_for(
         say(f"the pool fits into memory: it is read in this process, not on {placement.on}")
         yield None
         return
-    engine = placement.engine()
+    engine = placement.engine(say)
     try:
         yield engine
     finally:
@@ -198,9 +199,23 @@ def _prepare(
     for name in settings.encoders:
         check_head_file(name, request.run)
     check_inputs(source, settings)
-    cache = usable_store(request.cache, say)
+    return open_embedders(
+        settings, say, cache=request.cache, progress=request.progress, device=request.device
+    )
+
+
+def open_embedders(
+    settings: FitConfig,
+    say: Callable[[str], None],
+    *,
+    cache: bool,
+    progress: bool,
+    device: str | None,
+) -> list[Embedder]:
+    """Open all encoders of a fit, without the store if nothing can be kept in it."""
+    cache = usable_store(cache, say)
     return [
-        Embedder.open(name, cache=cache, progress=request.progress, device=request.device)
+        Embedder.open(name, cache=cache, progress=progress, device=device)
         for name in settings.encoders
     ]
 

@@ -16,12 +16,11 @@ from promptboost.errors import (
     PromptBoostError,
     RunError,
     SettingError,
-    without_place,
 )
 from promptboost.files import json_text, load_json, read_bytes, write_bytes
 from promptboost.folders import HEADS
 from promptboost.model import PromptEnsemble
-from promptboost.runs.run_folder import RunFolder, write_toml
+from promptboost.runs.run_folder import RunFolder, public, write_toml
 
 #: What says which files a run on a hub has, and what is in them.
 MANIFEST = "promptboost.json"
@@ -97,17 +96,9 @@ def _content(folder: RunFolder, *, images: bool) -> dict[str, bytes]:
         if path.is_file():
             found[name] = read_bytes(path)
     if "run.toml" in found:
-        found["run.toml"] = write_toml(_public(folder.tables)).encode("utf-8")
+        found["run.toml"] = write_toml(public(folder.tables)).encode("utf-8")
     PromptEnsemble.from_json(found["ensemble.json"].decode("utf-8-sig"))  # nothing else is worth it
     return found
-
-
-def _public(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _public(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_public(item) for item in value]
-    return without_place(value) if isinstance(value, str) else value
 
 
 def pull_run(

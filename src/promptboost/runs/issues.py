@@ -28,10 +28,12 @@ from promptboost.evaluation.suspects import (
     set_aside_probabilities,
 )
 from promptboost.files import load_json, read_text, write_json
-from promptboost.runs.evaluate import as_called_now, run_pool, with_classes
+from promptboost.progress import waiting
+from promptboost.runs.evaluate import as_called_now, with_classes
 from promptboost.runs.fit import images_shown, write_thumbnails
 from promptboost.runs.predict import Predictor
 from promptboost.runs.run_folder import RunFolder
+from promptboost.runs.transfer import run_pool
 
 SCHEMA_VERSION = 1
 #: How many the report shows.
@@ -167,7 +169,8 @@ def inspect_issues(
     ).classifier
     task = _images(folder, source, progress)
     learn, held_out = (
-        with_classes(as_called_now(part, folder), classifier.class_names) for part in _parts(task)
+        with_classes(as_called_now(part, folder), classifier.class_names)
+        for part in (task.learn, task.held_out)
     )
     embedder, names = classifier.embedder, classifier.class_names
     parts = [part for part in (learn, held_out) if len(part)]
@@ -177,10 +180,12 @@ def inspect_issues(
     words = (
         zero_shot_head(names, embedder) if pool is None else pool_heads(pool, embedder)["pool-mean"]
     )
-    chances = set_aside_probabilities(rows, labels, words.weights)
+    with waiting("judging each image by the others", shown=progress):
+        chances = set_aside_probabilities(rows, labels, words.weights)
+        errors, outliers = label_errors(chances, labels), find_outliers(rows, labels)
+    with waiting("looking for copies", shown=progress):
+        overlap = inspect(learn, held_out, most=None).overlap
     images = _Images(learn, held_out, chances)
-    overlap = inspect(learn, held_out, most=None).overlap
-    errors, outliers = label_errors(chances, labels), find_outliers(rows, labels)
     findings = (
         *images.wrong_labels(errors, limit or 0),
         *images.copies("two-labels", overlap.contradictions),
@@ -212,13 +217,11 @@ def write_issues(
     shown = [item.image for item in issues.findings[:SHOWN]]
     with folder.writing("issues"):
         write_json(folder.issues_path, msgspec.to_builtins(issues), follow=False)
-        write_thumbnails(folder, [*images_shown(folder.results), *shown], (*_parts(task)[::-1],))
+        write_thumbnails(
+            folder, [*images_shown(folder.results), *shown], (task.held_out, task.learn)
+        )
         for write in finish:
             write(folder.path)
-
-
-def _parts(task: Task) -> tuple[Dataset, Dataset]:
-    return task.learn, task.held_out
 
 
 def _images(folder: RunFolder, source: str | None, progress: bool) -> Task:
@@ -231,7 +234,7 @@ def _images(folder: RunFolder, source: str | None, progress: bool) -> Task:
             f"the images of the run in {folder.home} cannot be read: {error}; if they were moved, "
             f"name the place they are at now: {moved}"
         ) from error
-    known = folder.tables.get("data", {}).get("learn_fingerprint")
+    known = folder.learn_fingerprint
     if known is not None and task.learn.fingerprint != known:
         again = f"{command_name()} fit {place(source)}" if source else folder.fit_command()
         raise RunError(

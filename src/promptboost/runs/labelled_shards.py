@@ -1,6 +1,5 @@
 """Labelled images seen by shard: read, checked and embedded by many processes, measured by one."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,12 +14,12 @@ from promptboost.data.decode import BadImage
 from promptboost.data.manifest import MANIFEST_ENDINGS
 from promptboost.data.source import without_bad
 from promptboost.encoders.base import UnitRows
-from promptboost.encoders.store.store import default_root
 from promptboost.errors import DataError
-from promptboost.runs.embed_shards import image_plan, shard_bar
+from promptboost.runs.embed_shards import image_plan, shard_bar, shard_storage
+from promptboost.scale.engine import Placement
 from promptboost.scale.items import is_url
 from promptboost.scale.shard_embeddings import EmbeddedShard
-from promptboost.scale.shards import ShardPlace, carry_out_plan
+from promptboost.scale.shards import carry_out_plan
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class SeenImages:
 def see_in_shards(
     source: str,
     members: Sequence[Any],
-    place: ShardPlace,
+    place: Placement,
     *,
     progress: bool,
     device: str | None,
@@ -60,16 +59,15 @@ def see_in_shards(
 
     What comes back is in memory, as it is in one process: a vector for each image and encoder.
     """
-    out = place.storage or str(default_root().parent / "shards")
-    out = out if is_url(out) else os.path.abspath(out)
+    out = shard_storage(place)
     plans = []
     for member in members:
         embedder = member.embedder
         plan = image_plan(source, embedder.id, embedder, out, place, device=device, labelled=True)
         bar = partial(shard_bar, embedder)("images")
-        carry_out_plan(plan, place.placement, bar, what="images")
+        carry_out_plan(plan, place, bar, what="images")
         plans.append(plan)
-    if (share := place.placement.share) is not None:
+    if (share := place.share) is not None:
         shards = sum(len(plan.units) for plan in plans)
         return {"share": f"{share.number}/{share.of}", "shards": shards, "storage": out}
     first, *others = ([EmbeddedShard.from_bytes(c) for c in plan.results()] for plan in plans)

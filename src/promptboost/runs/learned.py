@@ -206,7 +206,7 @@ def _with_residual(
     names = tuple(head.class_names[k] for k in seen.tolist())
     part = replace(head, class_names=names, weights=head.weights[seen])
     prompts = tuple(grid.prompts[k] for k in seen.tolist())
-    grid = replace(grid, templates=grid.templates[seen], prompts=prompts, ranker=None)
+    grid = replace(grid, templates=grid.templates[seen], prompts=prompts, keeper=None)
     _, residual = head_with_residual(part, ensemble, shots, grid, asked, encoder=encoder)
     residual = of_all_classes(residual, seen, len(head.weights))
     return head.with_residual(residual), residual

@@ -49,13 +49,13 @@ def check_store() -> None:
         check_writable(root)
     except OSError as error:
         raise StoreError(
-            f"vectors cannot be kept in {root}: {_reason(error)}; let PROMPTBOOST_CACHE name a "
+            f"vectors cannot be kept in {root}: {_reason(error)}; set PROMPTBOOST_CACHE to a "
             "folder that can be written to"
         ) from error
 
 
 def usable_store(wanted: bool, say: Callable[[str], None]) -> bool:
-    """Return whether embeddings are kept: as wanted, but for a store that cannot be written."""
+    """Return whether embeddings are kept: as asked, unless the store cannot be written."""
     try:
         if wanted:
             check_store()
@@ -66,7 +66,7 @@ def usable_store(wanted: bool, say: Callable[[str], None]) -> bool:
 
 
 def check_place(run: RunFolder) -> None:
-    """Raise unless a run can be written where it shall be."""
+    """Raise unless a run can be written to its folder."""
     try:
         check_writable(run.path)
     except OSError as error:
@@ -161,7 +161,7 @@ def task_remarks(task: Task, shots: int | None) -> list[str]:
         lines.append(f"fewer than {shots} images to learn from: {few}")
     if task.kind is None:
         lines.append(
-            "no image is held out: figures are about the images learnt from, and flatter; "
+            "no image is held out: figures are about the images learnt from, and too good; "
             + _way_out(task)
         )
     return lines

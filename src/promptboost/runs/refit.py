@@ -11,19 +11,19 @@ import numpy as np
 from promptboost.config import FitConfig
 from promptboost.data import Dataset, DataSource
 from promptboost.data.shots import Task, load_task
-from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.trust import check_trusted
-from promptboost.errors import DataError, PoolError, PromptBoostError, RunError, count, few
+from promptboost.errors import DataError, PoolError, RunError, count, few
 from promptboost.evaluation.overlap import inspect, inspect_known
 from promptboost.evaluation.world import pool_for
 from promptboost.files import read_bytes
 from promptboost.model import PromptEnsemble
 from promptboost.model.change import original_names
 from promptboost.pool import PromptPool, build_pool
-from promptboost.runs.fit import Finish, about, check_apart, timing, write_run
+from promptboost.progress import waiting
+from promptboost.runs.fit import Finish, about, check_apart, open_embedders, timing, write_run
 from promptboost.runs.learned import embed_task, learn, measure
 from promptboost.runs.lineage import Lineage
-from promptboost.runs.preflight import check_place, task_remarks, usable_store
+from promptboost.runs.preflight import check_place, task_remarks
 from promptboost.runs.results import Results
 from promptboost.runs.run_folder import RunFolder
 
@@ -54,33 +54,27 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
     start = time.perf_counter()
     folder = RunFolder(request.run)
     folder.check_finished()
-    target = folder if request.output is None else RunFolder(request.output)
-    if target is folder and folder.unfinished is not None:
-        raise RunError(
-            f"there is an unfinished fit in {folder.path}; go on with it, or name another folder with -o"
-        )
-    if target is not folder:
-        target.check_free(overwrite=False, resume=False)
-        check_place(target)
+    target = _target(folder, request.output)
     text, ensemble, before = folder.steady(lambda: _read(folder))
     settings, source = folder.settings, _source(folder, request.source)
     check_apart(source, target)
     for name in settings.encoders:
         check_trusted(name, allow_download=request.allow_download)
-    cache = usable_store(request.cache, say)
-    embedder, *further = (
-        Embedder.open(name, cache=cache, progress=request.progress, device=request.device)
-        for name in settings.encoders
+    embedder, *further = open_embedders(
+        settings, say, cache=request.cache, progress=request.progress, device=request.device
     )
     lineage = Lineage.read(folder.path)
     task, changed = _task(folder, lineage, source, ensemble, before, request.progress, say)
     pool = _pool(settings, source, ensemble, say)
-    inspection = inspect(task.learn, task.held_out)
+    with waiting("looking for copies", shown=request.progress):
+        inspection = inspect(task.learn, task.held_out)
     for line in (*task_remarks(task, None), *inspection.overlap.lines()):
         say(line)
     embeddings = embed_task(task, pool, settings, embedder, None, further)
-    learned = learn(task, embeddings, settings, embedder, text=ensemble)
-    results = measure(task, embeddings, learned, settings, embedder, inspection)
+    with waiting("learning the residual", shown=request.progress):
+        learned = learn(task, embeddings, settings, embedder, text=ensemble)
+    with waiting("measuring", shown=request.progress):
+        results = measure(task, embeddings, learned, settings, embedder, inspection)
     digests = {*(results.task.learn_digests or ()), *(before.task.learn_digests or ())}
     results = msgspec.structs.replace(
         results,
@@ -91,7 +85,9 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
     with target.writing("refit"):
         # An editor asks nobody: what was learnt must be of the words that are there now.
         if read_bytes(folder.ensemble_path) != text:
-            raise RunError(f"the text in {folder.path} was changed meanwhile; type the same again")
+            raise RunError(
+                f"the text in {folder.path} was changed meanwhile; run the same command again"
+            )
         tables = about(source, task, embedder)
         if not changed:  # as the images call them, whatever the classes are called since
             known = folder.tables.get("data", {})
@@ -109,6 +105,21 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
             lineage.write(run.path)
         write_run(run, task, embeddings, learned, results, embedder, request.finish, text)
     return results
+
+
+def _target(folder: RunFolder, output: Path | None) -> RunFolder:
+    """Return the folder to write; raise if there is something that must stay, or it cannot be written."""
+    if output is None:
+        if folder.unfinished is not None:
+            raise RunError(
+                f"there is an unfinished fit in {folder.path}; go on with it, or name another folder "
+                "with -o"
+            )
+        return folder
+    target = RunFolder(output)
+    target.check_free(overwrite=False, resume=False)
+    check_place(target)
+    return target
 
 
 def _read(folder: RunFolder) -> tuple[bytes, PromptEnsemble, Results]:
@@ -146,12 +157,12 @@ def _task(
     Then also tell whether the images to learn from are others than those of the fit.
     """
     task = load_task(source, folder.settings, progress=progress)
-    changed = task.learn.fingerprint != folder.tables.get("data", {}).get("learn_fingerprint")
+    changed = task.learn.fingerprint != folder.learn_fingerprint
     names = set(ensemble.class_names)
     now = {old: new for new, old in original_names(task.class_names, lineage.changes).items()}
     strange = sorted(name for name in task.class_names if now.get(name) not in names)
     if strange:
-        say(f"left out are images of classes that the text does not have: {few(strange)}")
+        say(f"left out: images of classes that the text does not have: {few(strange)}")
     learn, held_out = (_of_classes(part, ensemble, now) for part in (task.learn, task.held_out))
     if len({image.label for image in learn.images}) < 2:
         raise DataError(
@@ -184,9 +195,7 @@ def _pool(
     """Make the pool of the fit again, which says how far its words can be trusted."""
     try:
         return pool_for(settings, source, ensemble.class_names)
-    except (PromptBoostError, OSError) as error:
-        if not isinstance(error, PoolError | OSError):
-            raise
+    except (PoolError, OSError) as error:
         say(f"without the sentences of the fit: {error}")
         return build_pool(ensemble.class_names)
 

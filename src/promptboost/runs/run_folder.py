@@ -17,6 +17,7 @@ from promptboost.errors import (
     SettingError,
     command_name,
     place,
+    without_place,
 )
 from promptboost.files import json_text, load_toml, read_text, sweep, write_text
 from promptboost.folders import (
@@ -60,6 +61,15 @@ def _sound(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     return value
+
+
+def public(value: Any) -> Any:
+    """Return what ``run.toml`` says without the folders in which files lie: a run is passed on."""
+    if isinstance(value, Mapping):
+        return {name: public(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [public(item) for item in value]
+    return without_place(value) if isinstance(value, str) else value
 
 
 State = Literal["missing", "unfinished", "finished", "other"]
@@ -121,7 +131,7 @@ class RunFolder:
 
     @property
     def home(self) -> Path:
-        """The folder as its user knows it, also where this is a run that shall replace another."""
+        """The folder as its user knows it, also where this run is to replace another."""
         return self.path.parent if self.path.name == NEXT else self.path
 
     # --- one writer, many readers: see promptboost.folders ------------------------------------
@@ -152,7 +162,7 @@ class RunFolder:
 
     @property
     def unfinished(self) -> "RunFolder | None":
-        """The fit to go on with: one that shall replace the run, else the run itself, else None."""
+        """The fit to go on with: one that is to replace the run, else the run itself, else None."""
         settle(self.path)
         fresh = staged(self.path)
         if fresh is not None and RunFolder(fresh).settings_path.exists():
@@ -206,8 +216,8 @@ class RunFolder:
         if self.path.exists():
             # No command that would write into it: it may be the images, given in place of the run.
             raise RunError(
-                f"{self.path} is no run folder; name one that {command_name()} fit made, before "
-                "anything else. To make one, type: "
+                f"{self.path} is no run folder; the first argument must be one that "
+                f"{command_name()} fit made. To make one, type: "
                 f"{command_name()} fit DATA -o RUN"
             )
         raise RunError(
@@ -310,6 +320,11 @@ class RunFolder:
             return FitConfig.from_table(self.tables.get("fit", {}))
         except SettingError as error:
             raise SettingError(f"{self.settings_path}: {error}") from error
+
+    @property
+    def learn_fingerprint(self) -> str | None:
+        """The fingerprint of the images that were learnt from; None where ``run.toml`` has none."""
+        return self.tables.get("data", {}).get("learn_fingerprint")
 
     @cached_property
     def source(self) -> DataSource:

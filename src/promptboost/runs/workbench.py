@@ -138,7 +138,7 @@ class Workbench:
             return None
 
     def looks_written(self, looks: int, total: int) -> None:
-        """Count no longer with the draft what the run counts: whoever is killed in between counts twice."""
+        """Take looks that the run counts now out of the draft; killed in between, they count twice."""
         self._looks = total
         self.draft = msgspec.structs.replace(self.draft, looks=self.draft.looks - looks)
         self.draft.write(self.folder)
@@ -304,7 +304,7 @@ class Workbench:
         now = folder.steady(lambda: PromptEnsemble.load(folder.ensemble_path))
         if now.fingerprint != self.bench.ensemble.fingerprint:
             raise RunError(
-                f"the text of {self.run} is another than when the workbench was opened; open it again"
+                f"the text of {self.run} has changed since the workbench was opened; open it again"
             )
         self.write_looks()
         target = version_folder(self.run, name or free_name(self.run))

@@ -1,7 +1,6 @@
 """Beyond one machine: shards and cells, one file each in shared storage, done here or on Ray."""
 
-from promptboost.scale.engine import Engine, Outcome, Placement, open_engine
-from promptboost.scale.shards import ShardPlace
+from promptboost.scale.engine import Engine, Outcome, Placement, Share, open_engine
 from promptboost.scale.storage import Storage
 from promptboost.scale.unit import Job, Receipt, Worker, WorkUnit
 
@@ -11,7 +10,7 @@ __all__ = [
     "Outcome",
     "Placement",
     "Receipt",
-    "ShardPlace",
+    "Share",
     "Storage",
     "WorkUnit",
     "Worker",

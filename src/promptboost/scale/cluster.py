@@ -3,18 +3,22 @@
 import contextlib
 import logging
 import os
-import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from promptboost.errors import MissingExtraError, RunError, count
-from promptboost.scale.crew import Crew, Home
-from promptboost.scale.unit import Job, Receipt, Worker, WorkUnit, part_of_promptboost
+from promptboost.scale.crew import Crew
+from promptboost.scale.residents import RayResidents, Residents
+from promptboost.scale.unit import Job, Receipt, Worker, WorkUnit
 
-# About the least that Ray takes: nothing of ours goes through it.
+# About the least that Ray takes: nothing of ours goes through it but sums over classes, a number a row.
 _OBJECT_STORE_BYTES = 80 * 2**20
-_RETRIES = 5
+# Seconds that a cluster has to answer; Ray itself would wait a minute and a half for one that is gone.
+_PATIENCE = 10.0
+# Calls by which to hear whether a cluster, or its server for clients, listens and wants a token.
+_CALL, _CLIENT_CALL = "NodeInfoGcsService/GetClusterId", "RayletDriver/ClusterInfo"
 
 
 class RayEngine:
@@ -43,6 +47,7 @@ class RayEngine:
     ) -> None:
         self._workers, self._cores, self._say = workers, cores, say
         self._crew: Crew | None = None
+        self._residents: RayResidents | None = None
         self._ray, self._ours = _start(address)
         nodes = sum(node["Alive"] for node in self._ray.nodes())
         there = self._ray.cluster_resources()
@@ -55,15 +60,14 @@ class RayEngine:
         if self._ours and self._ray.is_initialized():
             self._ray.shutdown()
 
-    def call(self, function: str, orders: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a function on all nodes; a call whose process or node is lost is made again."""
+    def residents(self, part: str, settings: dict[str, Any], most: int) -> Residents:
+        """Make objects that stay, one in each worker."""
         self._dismiss()
-        remote = self._ray.remote(_call).options(num_cpus=self._cores, max_retries=_RETRIES)
-        home = Home.here()
-        answers: list[Any] = self._ray.get(
-            [remote.remote(function, order, home) for order in orders]
-        )
-        return answers
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        room = sum(int(node.get("CPU", 0)) // self._cores for node in nodes)
+        wanted = min(self._workers or max(room, 1), most)
+        self._residents = RayResidents(self._ray, part, settings, wanted, self._cores, self._say)
+        return self._residents
 
     def carry_out(
         self, job: Job, units: Iterable[WorkUnit], worker: Worker | None = None
@@ -82,14 +86,12 @@ class RayEngine:
             raise
 
     def _dismiss(self) -> None:
+        if self._residents is not None:
+            self._residents.end()
+            self._residents = None
         if self._crew is not None:
             self._crew.dismiss()
             self._crew = None
-
-
-def _call(function: str, order: tuple[Any, ...], home: Home) -> Any:
-    home.enter()
-    return part_of_promptboost(function)(*order)
 
 
 def _start(address: str | None) -> tuple[Any, bool]:
@@ -99,29 +101,99 @@ def _start(address: str | None) -> tuple[Any, bool]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Of a node that is lost it would print pages on stdout, in the midst of a result.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+    if (known := sys.modules.get("ray")) is not None and known.is_initialized():
+        return known, False
     try:
+        address = _address(
+            address
+        )  # before Ray is imported, which decides then whether to send a token
         import ray
     except ImportError as error:
         raise MissingExtraError(
             "Ray is not installed; type: pip install 'promptboost[ray]'"
         ) from error
-    if ray.is_initialized():
-        return ray, False
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    address = address or os.environ.get("RAY_ADDRESS") or _running()
     try:
         if address is not None:
             ray.init(address, **quiet)
         else:
             # By that name one is started, though another program may have one of its own.
             ray.init("local", **_own(), **quiet)
-    except (OSError, ValueError, RuntimeError) as error:  # a path too long for a socket, too
+    except Exception as error:  # Ray raises all kinds, the plain one included
         with contextlib.suppress(Exception):
             ray.shutdown()
-        where = f"at {address}" if address else "on this machine"
         text = " ".join(str(error).split())
-        raise RunError(f"no Ray cluster can be reached {where}: {text}") from error
+        if address is None:
+            raise RunError(f"no Ray cluster can be started on this machine: {text}") from error
+        raise RunError(
+            f"the Ray cluster at {address} answers, but cannot be used from here: {text}. Install the same "
+            "Ray and Python on all machines; from one that is no node of it, give --on ray://HOST:10001"
+        ) from error
     return ray, True
+
+
+def _address(asked: str | None) -> str | None:
+    """Return where a cluster is that answers; None if one of our own is to be started.
+
+    One that was asked for and does not answer is an error at once; one that `ray start` has started here
+    and that is gone is no cluster.
+    """
+    named = asked or os.environ.get("RAY_ADDRESS") or "auto"
+    if named == "local":
+        return None
+    if named == "auto":
+        return _running()
+    place = named.removeprefix("ray://").partition("?")[0]
+    if ":" not in place:
+        return named
+    call = _CLIENT_CALL if named.startswith("ray://") else _CALL
+    if not (heard := _heard(place, call)):
+        whose = "" if asked else ", which RAY_ADDRESS names"
+        what = "correct the address" if asked else "unset RAY_ADDRESS"
+        raise RunError(
+            f"no Ray cluster answers at {place}{whose}: start it there, by ray start --head, or {what}"
+        )
+    _show_token(place, call, heard)
+    return named
+
+
+def _heard(place: str, call: str, token: str = "") -> str:
+    """Call who listens at ``HOST:PORT``; return the status of the answer, nothing if there is none.
+
+    That a port is open does not say that a cluster is behind it: another program may have it by now.
+    """
+    if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
+        return "OK"  # nothing is heard without a certificate
+    import grpc
+
+    said = (("authorization", f"Bearer {token}"),) if token else ()
+    with grpc.insecure_channel(place) as channel:
+        try:
+            channel.unary_unary(f"/ray.rpc.{call}")(b"", timeout=_PATIENCE, metadata=said)
+        except grpc.RpcError as error:
+            status: str = error.code().name
+            return "" if status in ("UNAVAILABLE", "DEADLINE_EXCEEDED") else status
+    return "OK"
+
+
+def _show_token(place: str, call: str, heard: str) -> None:
+    """Have Ray send the token to a cluster that asks for it; raise if there is none, or another.
+
+    Ray does not send it by itself to a cluster that is named by its address.
+    """
+    if heard != "UNAUTHENTICATED":
+        return
+    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
+    token = os.environ.get("RAY_AUTH_TOKEN") or ""
+    with contextlib.suppress(OSError):
+        token = token or file.read_text().strip()
+    if not token or _heard(place, call, token) == heard:
+        raise RunError(
+            f"the Ray cluster at {place} asks for a token, and this machine has "
+            f"{'another one' if token else 'none'}: copy ~/.ray/auth_token from the machine on which it "
+            "was started, or set RAY_AUTH_TOKEN to what is in it"
+        )
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def _own() -> dict[str, Any]:
@@ -139,7 +211,7 @@ def _own() -> dict[str, Any]:
 
 
 def _folder() -> str:
-    return os.environ.get("RAY_TMPDIR") or "/tmp"
+    return os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
 
 
 def _running() -> str | None:
@@ -149,7 +221,7 @@ def _running() -> str | None:
     """
     with contextlib.suppress(OSError, ValueError):
         address = (Path(_folder()) / "ray" / "ray_current_cluster").read_text().strip()
-        host, _, port = address.rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=2):
+        if heard := _heard(address, _CALL):
+            _show_token(address, _CALL, heard)
             return address
     return None

@@ -13,7 +13,7 @@ from promptboost.data.decode import BadImage
 from promptboost.data.manifest import cell_text, split_of
 from promptboost.errors import DataError, MissingExtraError
 from promptboost.files import open_regular
-from promptboost.scale.storage import open_url
+from promptboost.scale.storage import FileRefusedError, open_url, reaching
 
 #: Where the pixels of a row are, the first there is; as bytes, or as a record of bytes and path.
 IMAGE_COLUMNS = ("image", "jpg", "jpeg", "png", "webp", "bytes", "content")
@@ -25,6 +25,10 @@ _ROWS_AT_ONCE = 64
 Read = LabelledImage | BadImage
 
 
+class RefusedImage(BadImage):
+    """An image that storage elsewhere does not give away; where all are, that is not their fault."""
+
+
 @contextmanager
 def opened(place: str) -> Iterator[Any]:
     """Open a file of this machine, or at a URL, to read bytes."""
@@ -33,7 +37,7 @@ def opened(place: str) -> Iterator[Any]:
             yield file
         return
     system, path = open_url(place)
-    with system.open(path, "rb") as file:
+    with reaching(place), system.open(path, "rb") as file:
         yield file
 
 
@@ -143,6 +147,8 @@ def fetched(image: LabelledImage, place: str) -> Read:
     try:
         with opened(place) as file:
             content = file.read()
+    except FileRefusedError as error:
+        return RefusedImage(image.id, error.reason)
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         return BadImage(image.id, error.strerror or str(error) or type(error).__name__)
     return LabelledImage(image.id, image.label, content, image.split)

@@ -221,16 +221,16 @@ class Crew:
             self._stillborn += 1
             if self._stillborn >= _DEATHS and not any(m.node for m in self._members.values()):
                 raise RunError(
-                    f"no worker can be started on the cluster: {_cause(error)}"
+                    f"no worker can be started on the cluster: {cause_of(error)}"
                 ) from error
             return None
         attempt.deaths += 1
-        self._say(f"lost a worker, and another does what it had in hand: {_cause(error)}")
+        self._say(f"lost a worker, and another does what it had in hand: {cause_of(error)}")
         if attempt.deaths < _DEATHS:
             self._again.append(attempt)
             return None
         problem = (
-            f"{_DEATHS} workers that had it in hand have ended, the last because: {_cause(error)}"
+            f"{_DEATHS} workers that had it in hand have ended, the last because: {cause_of(error)}"
         )
         return Receipt(name=attempt.unit.name, problem=problem)
 
@@ -292,7 +292,7 @@ class Crew:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         cores = [int(node.get("CPU", 0)) for node in nodes]
         # One that is to run on the processor leaves GPUs to others.
-        wanted = self.job.settings.get("device") != "cpu"
+        wanted = self.job.device != "cpu"
         gpus = int(wanted and any(node.get("GPU", 0) >= 1 for node in nodes))
         rooms = [
             min(n // self._cores, int(node.get("GPU", 0)) if gpus else n)
@@ -326,7 +326,7 @@ class Crew:
             self._ray.kill(member.actor)
 
 
-def _cause(error: Exception) -> str:
+def cause_of(error: Exception) -> str:
     """Return the line of an error of Ray's that says why: the last one that says anything."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, Exception):

@@ -3,9 +3,9 @@
 import errno
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from promptboost.errors import RunError, SettingError, count
 from promptboost.scale.unit import (
@@ -18,6 +18,9 @@ from promptboost.scale.unit import (
     make_worker,
     part_of_promptboost,
 )
+
+if TYPE_CHECKING:
+    from promptboost.scale.residents import Residents
 
 Say = Callable[[str], None]
 
@@ -43,10 +46,11 @@ class Engine(Protocol):
         A `worker` that is there already is used where the work is done in this process.
         """
 
-    def call(self, function: str, orders: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a function of promptboost, ``"promptboost.room.file:name"``, and return all it returns.
+    def residents(self, part: str, settings: dict[str, Any], most: int) -> "Residents":
+        """Make objects of a class of promptboost, ``"promptboost.room.file:Class"``, that stay.
 
-        For small numbers that one process needs at once, not for results to keep.
+        Each is in a process of its own, as many as the engine has and no more than `most`. What they are
+        asked and answer are small numbers. They end when the engine gets other work.
         """
 
     def close(self) -> None:
@@ -82,9 +86,11 @@ class LocalEngine:
                 receipt = failed(unit, error)
             yield receipt
 
-    def call(self, function: str, orders: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call the function here."""
-        return [part_of_promptboost(function)(*order) for order in orders]
+    def residents(self, part: str, settings: dict[str, Any], most: int) -> "Residents":
+        """Make one object here."""
+        from promptboost.scale.residents import LocalResidents
+
+        return LocalResidents([part_of_promptboost(part)(**settings)])
 
     def close(self) -> None:
         """Do nothing: no process was started."""
@@ -135,11 +141,18 @@ class Placement:
         Do only a part, in this process.
     merge : bool, default=False
         Do nothing, and put together what all parts have done.
+    storage : str, optional
+        Where the results of shards lie: a folder that all machines see, or a URL; a default of the command
+        if it is not given. Cells lie in the folder of their comparison.
+    per_shard : int, optional
+        About so many images or texts in each shard; another number makes other shards.
 
     Examples
     --------
     >>> Placement().elsewhere, Placement("ray").elsewhere, Placement(share=Share(0, 2)).in_parts
     (False, True, True)
+    >>> Placement().in_shards, Placement(storage="s3://bucket/work").in_shards
+    (False, True)
     """
 
     on: str = "local"
@@ -147,6 +160,8 @@ class Placement:
     cores: int | None = None
     share: Share | None = None
     merge: bool = False
+    storage: str | None = None
+    per_shard: int | None = None
 
     def __post_init__(self) -> None:
         if self.on not in ("local", "ray") and not self.on.startswith("ray://"):
@@ -167,6 +182,12 @@ class Placement:
     def in_parts(self) -> bool:
         """Whether the same command is started several times, with a part of the units each."""
         return self.share is not None or self.merge
+
+    @property
+    def in_shards(self) -> bool:
+        """Whether images and texts are done in shards at all."""
+        asked = self.storage is not None or self.per_shard is not None
+        return asked or self.elsewhere or self.in_parts
 
     def engine(self, say: Say = lambda _: None) -> Engine:
         """Open the engine; `say` is told what people should know, such as that the cluster is full."""

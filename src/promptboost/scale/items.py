@@ -21,7 +21,7 @@ from promptboost.data.manifest import MANIFEST_ENDINGS, cell_text, manifest_rows
 from promptboost.data.source import DataSource
 from promptboost.errors import DataError
 from promptboost.scale.containers import table_length
-from promptboost.scale.storage import StorageError, open_url
+from promptboost.scale.storage import open_url, reaching
 
 TABLE = ".parquet"
 ARCHIVE = ".tar"
@@ -187,19 +187,20 @@ class _Remote:
         return f"{self.protocol}://{path.lstrip('/') if self.protocol != 'memory' else path}"
 
     def open(self, path: str) -> Any:
-        return self.system.open(path, "rb")
+        with reaching(self.url(path)):
+            return self.system.open(path, "rb")
 
     def entry(self, path: str) -> _Entry | None:
         try:
-            about = self.system.info(path)
+            with reaching(self.url(path)):
+                about = self.system.info(path)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise StorageError(f"{self.url(path)} cannot be read: {error}") from error
         return self._entry(about)
 
     def entries(self, folder: str) -> list[_Entry]:
-        listed = self.system.ls(folder, detail=True)
+        with reaching(self.url(folder)):
+            listed = self.system.ls(folder, detail=True)
         own = folder.rstrip("/")
         found = [self._entry(about) for about in listed if about["name"].rstrip("/") != own]
         return sorted(found, key=lambda entry: entry.name)

@@ -5,17 +5,21 @@ with what could not be embedded and why in its header. No byte of it depends on 
 The files are then taken into the embedding store, in their order.
 """
 
+import io
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from platform import node
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 from safetensors.numpy import load, save
 
 from promptboost.data.dataset import LabelledImage
@@ -24,10 +28,11 @@ from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.store import EmbeddingStore, text_key
 from promptboost.encoders.stream import STORED_AT_ONCE, ImageStream, view_keys
-from promptboost.scale.containers import Read, archive_images, fetched, table_images
+from promptboost.errors import count
+from promptboost.scale.containers import Read, RefusedImage, archive_images, fetched, table_images
 from promptboost.scale.items import ImageItem, is_url
 from promptboost.scale.shards import read_list
-from promptboost.scale.storage import Storage
+from promptboost.scale.storage import Storage, StorageError
 from promptboost.scale.unit import Result
 
 # Files that are on their way from storage elsewhere while others are decoded.
@@ -91,7 +96,24 @@ def _about(content: bytes) -> dict[str, Any]:
 
 
 def open_images(items: Iterable[ImageItem], *, labelled: bool = False) -> Iterator[Read]:
-    """Return the images of items in their order; bytes of files elsewhere come ahead of their turn."""
+    """Return the images of items in their order; bytes of files elsewhere come ahead of their turn.
+
+    Where none of several is given away by its storage, this machine has not the right to read there.
+    """
+    refused = others = 0
+    for image in _opened(items, labelled):
+        if isinstance(image, RefusedImage):
+            refused, last = refused + 1, image
+        else:
+            others += 1
+        yield image
+    if refused > 1 and not others:
+        raise StorageError(
+            f"none of {count(refused, 'image')} is given to {node()}, such as {last}"
+        )
+
+
+def _opened(items: Iterable[ImageItem], labelled: bool) -> Iterator[Read]:
     waiting: deque[Read | Future[Read]] = deque()
     with ThreadPoolExecutor(_AHEAD) as threads:
         for item in items:
@@ -103,6 +125,22 @@ def open_images(items: Iterable[ImageItem], *, labelled: bool = False) -> Iterat
             if len(waiting) > _AHEAD:
                 yield _here(waiting.popleft())
         yield from _drained(waiting)
+
+
+def plain_image() -> LabelledImage:
+    """Return an image that nothing is wrong with."""
+    content = io.BytesIO()
+    Image.new("RGB", (64, 64), "grey").save(content, "PNG")
+    return LabelledImage("plain", "", content.getvalue())
+
+
+@contextmanager
+def raising(error: Exception) -> Iterator[None]:
+    """Raise an error that came first, if another one follows."""
+    try:
+        yield
+    except Exception:
+        raise error from None
 
 
 def _contained(item: ImageItem, labelled: bool) -> Iterator[Read]:
@@ -159,7 +197,7 @@ class ImageShardWorker:
         return Result(shard.to_bytes(), len(shard.images), {"bad": bad} if bad else {})
 
     def _one_by_one(self, items: Sequence[ImageItem], error: Exception) -> EmbeddedShard:
-        """Find the images that an encoder fails on; if it fails on all, the fault is not theirs."""
+        """Find the images that an encoder fails on; if it fails on a plain one, the fault is not theirs."""
         parts: list[EmbeddedShard] = []
         sound = 0
         for image in open_images(items, labelled=self._labelled):
@@ -170,7 +208,8 @@ class ImageShardWorker:
                 name = image.path if isinstance(image, BadImage) else image.name
                 parts.append(self._embedded([BadImage(name, str(fault) or type(fault).__name__)]))
         if not sound:
-            raise error
+            with raising(error):
+                self._embedded([plain_image()])
         thumbnails = [part.thumbnails for part in parts if part.thumbnails is not None]
         return EmbeddedShard(
             [part.images[0] for part in parts],
@@ -249,7 +288,8 @@ class TextShardWorker:
             self._rows(texts, start, problems) for start in range(0, len(texts), STORED_AT_ONCE)
         ]
         if len(problems) == len(texts):
-            raise RuntimeError(next(iter(problems.values())))
+            with raising(RuntimeError(next(iter(problems.values())))):
+                self._encoder.encode_texts(["a photo."])
         keys = _matrix([text_key(text) for text in texts], 16)
         listed = [[texts[index], problem] for index, problem in sorted(problems.items())]
         about = json.dumps({"schema": 1, "problems": listed})

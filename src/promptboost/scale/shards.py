@@ -83,52 +83,6 @@ def read_list(job_storage: Storage, order: dict[str, Any]) -> list[Any]:
     return msgspec.json.decode(content, type=list[ImageItem])
 
 
-@dataclass(frozen=True)
-class ShardPlace:
-    """Where shards are done, where their results lie, and how large they are.
-
-    Attributes
-    ----------
-    placement : Placement
-    storage : str, optional
-        A folder that all machines see, or a URL; a default of the command if it is not given.
-    per_shard : int, optional
-        About so many images or texts in each; another number makes other shards.
-
-    Examples
-    --------
-    >>> place = ShardPlace.of("ray", workers=8, storage="s3://bucket/work")
-    >>> place.placement.on, place.in_shards
-    ('ray', True)
-    """
-
-    placement: Placement = field(default_factory=Placement)
-    storage: str | None = None
-    per_shard: int | None = None
-
-    @classmethod
-    def of(
-        cls,
-        on: str = "local",
-        *,
-        workers: int | None = None,
-        cores: int | None = None,
-        shard: str | None = None,
-        merge: bool = False,
-        storage: str | None = None,
-        per_shard: int | None = None,
-    ) -> "ShardPlace":
-        """Make one of what the options ``--on``, ``--workers`` … say."""
-        share = None if shard is None else Share.parse(shard)
-        return cls(Placement(on, workers, cores, share, merge), storage, per_shard)
-
-    @property
-    def in_shards(self) -> bool:
-        """Whether the work is done in shards at all."""
-        asked = self.storage is not None or self.per_shard is not None
-        return asked or self.placement.elsewhere or self.placement.in_parts
-
-
 @dataclass
 class ShardPlan:
     """The shards of a job in their order; made by :meth:`of`.

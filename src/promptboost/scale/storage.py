@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import platform
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,10 +15,26 @@ from promptboost.files import is_part, read_bytes, write_bytes
 
 # There a file appears when all of it has been sent, or not at all.
 _WHOLE_BY_NATURE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "memory"}
+# Whose errors are about the storage, not about what is in it.
+_LIBRARIES = {"botocore", "aiobotocore", "aiohttp", "fsspec", "gcsfs", "google", "azure", "adlfs"}
 
 
 class StorageError(InputError):
     """Shared storage cannot be reached, or its URL not be read."""
+
+
+class FileRefusedError(StorageError):
+    """A file is not given away, and asking again would not help; of others nothing is known.
+
+    Attributes
+    ----------
+    reason : str
+        Why, the same on every machine.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -49,6 +66,10 @@ class Storage:
             # The folder may be a stranger's, where a link could lead anywhere.
             write_bytes(path, data, follow=False)
             return
+        with reaching(self.url):
+            self._write_remote(name, data)
+
+    def _write_remote(self, name: str, data: bytes) -> None:
         system, root = self._remote
         target = f"{root}/{name}"
         if set(_protocols(system)) & _WHOLE_BY_NATURE:
@@ -69,14 +90,18 @@ class Storage:
         if (path := self._local(name)) is not None:
             return read_bytes(path)
         system, root = self._remote
-        content: bytes = system.cat_file(f"{root}/{name}")
+        with reaching(self.url):
+            content: bytes = system.cat_file(f"{root}/{name}")
         return content
 
     def __contains__(self, name: str) -> bool:
         if (path := self._local(name)) is not None:
             return path.is_file()
         system, root = self._remote
-        return bool(system.isfile(f"{root}/{name}"))
+        # `isfile` would say no where the storage cannot be reached.
+        with contextlib.suppress(FileNotFoundError), reaching(self.url):
+            return bool(system.info(f"{root}/{name}")["type"] == "file")
+        return False
 
     def names(self, folder: str = "") -> Iterator[str]:
         """Return the names of the files in a folder, in no order; what is half written is not there."""
@@ -86,9 +111,7 @@ class Storage:
             return
         system, root = self._remote
         place = f"{root}/{folder}".rstrip("/")
-        # Another process may have added files since the last listing.
-        system.invalidate_cache(place)
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), reaching(self.url):
             for entry in system.ls(place, detail=True):
                 name = entry["name"].rstrip("/").rpartition("/")[2]
                 if entry["type"] == "file" and not name.endswith(".part"):
@@ -101,7 +124,8 @@ class Storage:
                 path.unlink()
             else:
                 system, root = self._remote
-                system.rm_file(f"{root}/{name}")
+                with reaching(self.url):
+                    system.rm_file(f"{root}/{name}")
 
     def _local(self, name: str) -> Path | None:
         """Return where a file is on this machine, or in a mount; None for other storage."""
@@ -131,7 +155,8 @@ def open_url(url: str) -> tuple[Any, str]:
             f"{url} is not a folder of this machine; to open it, type: pip install 'promptboost[ray]'"
         ) from error
     try:
-        system, root = fsspec.core.url_to_fs(url)
+        # What is listed is not kept: other processes add files, and there may be very many.
+        system, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:  # what opens s3://, gs:// and others is installed apart
         protocol = url.partition("://")[0]
         part = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}.get(protocol)
@@ -140,6 +165,63 @@ def open_url(url: str) -> tuple[Any, str]:
     except ValueError as error:
         raise StorageError(f"{url} cannot be opened: {error}") from error
     return system, root.rstrip("/")
+
+
+@contextlib.contextmanager
+def reaching(place: str) -> Iterator[None]:
+    """Raise what is wrong with storage that cannot be reached, and what to do about it.
+
+    That a file is not there is no such thing, and stays what it is; so do errors about its content.
+
+    Examples
+    --------
+    >>> with reaching("s3://photos"):
+    ...     raise PermissionError("Access Denied")
+    Traceback (most recent call last):
+    promptboost.scale.storage.FileRefusedError: s3://photos, asked from ..., is refused: Access Denied; ...
+    """
+    try:
+        yield
+    except Exception as error:
+        if (told := _told(place, error)) is None:
+            raise
+        raise told from error
+
+
+def _told(place: str, error: Exception) -> StorageError | None:
+    """Return what to raise for an error of a library; None if it is not about the storage."""
+    if isinstance(error, StorageError):
+        return None
+    amazon = place.startswith(("s3://", "s3a://"))
+    here, text = platform.node(), " ".join(str(error).split()) or type(error).__name__
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    status = getattr(error, "status", 0)  # of an answer over HTTP
+    if isinstance(error, FileNotFoundError):
+        if "bucket does not exist" not in text:
+            return None
+        bucket = f"there is no bucket {place.partition('://')[2].partition('/')[0]!r}"
+        return FileRefusedError(f"{bucket}: make it, or correct {place}", bucket)
+    if any("Credential" in kind or "Profile" in kind for kind in kinds):
+        what = (
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them into ~/.aws/credentials; to "
+            "read a public bucket, set FSSPEC_S3_ANON=true"
+            if amazon
+            else "see what the library that opens it asks for"
+        )
+        return StorageError(f"{here} has no credentials for {place} ({text}): {what}")
+    if isinstance(error, PermissionError) or (400 <= status < 500 and status not in (408, 429)):
+        reason = f"refused: {getattr(error, 'message', '') or text}"
+        whose = "; the credentials that are set there decide what may be read and written" * amazon
+        return FileRefusedError(f"{place}, asked from {here}, is {reason}{whose}", reason)
+    if "ConnectionError" in kinds or "TimeoutError" in kinds:
+        where = ", and at AWS_ENDPOINT_URL where the storage is not Amazon's" * amazon
+        return StorageError(
+            f"{place} cannot be reached from {here}: {text}. Look at the network{where}"
+        )
+    libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    if error.__cause__ is not None:  # as s3fs hands on what botocore has raised
+        libraries.add(type(error.__cause__).__module__.partition(".")[0])
+    return StorageError(f"{place}: {text}") if libraries & _LIBRARIES else None
 
 
 def _protocols(system: Any) -> tuple[str, ...]:

@@ -39,12 +39,15 @@ class Job(msgspec.Struct, frozen=True):
         The folder or URL of the results.
     folder : str
         The folder below it in which they lie.
+    device : str, optional
+        What workers compute on; on ``"cpu"`` they leave GPUs to others.
     """
 
     worker: str
     settings: dict[str, Any]
     out: str
     folder: str = "units"
+    device: str | None = None
 
     @property
     def storage(self) -> Storage:

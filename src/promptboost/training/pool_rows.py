@@ -29,9 +29,10 @@ from promptboost.errors import EmbeddingError, PoolError
 from promptboost.files import append_bytes, read_bytes
 from promptboost.pool import PromptPool
 from promptboost.pool.pool import words_fingerprint
+from promptboost.progress import progress_bar
 
 if TYPE_CHECKING:
-    from promptboost.boosting.problem import Ranker
+    from promptboost.boosting.gradient.blocks import Keeper
     from promptboost.scale.engine import Engine
 
 _SCHEMA = 1
@@ -346,7 +347,8 @@ class PoolRows:
     ) -> "PoolRows":
         """Embed a pool; the rows are the same wherever they are kept.
 
-        A pool too large for memory is embedded and read by the processes of an `engine`, if there is one.
+        A pool too large for memory is embedded, read and composed on by the processes of an `engine`, if
+        there is one.
 
         Without a `folder`, a pool too large for memory has a place that does not outlive this process.
         In it, rows of the same pool and encoder are gone on with, and all others are deleted. The rows
@@ -396,7 +398,7 @@ class PoolRows:
                 lambda start: _from_workers(texts, embedders, engine, rows_folder, start),
                 encoder_fingerprint=fingerprint,
             )
-            grid = replace(grid, ranker=_ranker(texts, grid, engine, rows_folder))
+            grid = replace(grid, keeper=_keeper(texts, grid, engine, rows_folder))
         return cls(texts, _marked(grid, len(embedders)), folder)
 
     def of(self, number: int, dim: int) -> GridPool:
@@ -424,11 +426,9 @@ def _from_workers(
     """Return rows that the workers of an engine embed, one class after the other."""
     from promptboost.training.class_blocks import embedded_blocks
 
-    names = texts.class_names[start:]
-    distinct = [texts.distinct(k) for k in range(start, len(texts.class_names))]
-    total = sum(map(len, distinct)) * len(embedders)
+    total = sum(map(len, texts.prompt_texts[start:])) * len(embedders)
     with embedders[0].bar(total, "texts", "texts", leave=False) as bar:
-        blocks = [embedded_blocks(engine, one, names, distinct, folder, bar) for one in embedders]
+        blocks = [embedded_blocks(engine, one, texts, start, folder, bar) for one in embedders]
         for k, rows in enumerate(zip(*blocks, strict=True), start=start):
             joined = rows[0] if len(rows) == 1 else side_by_side(rows, name="texts")
             yield texts.in_place(k, joined)
@@ -436,16 +436,13 @@ def _from_workers(
         _remove(folder / leftover)
 
 
-def _ranker(texts: PoolTexts, grid: GridPool, engine: "Engine", folder: Path) -> "Ranker":
-    """Return what ranks the prompts of all classes in the processes of an engine."""
-    from promptboost.training.class_blocks import SharedRanker
+def _keeper(texts: PoolTexts, grid: GridPool, engine: "Engine", folder: Path) -> "Keeper":
+    """Return what composes on the classes in the processes of an engine."""
+    from promptboost.training.class_blocks import SharedKeeper
 
-    sizes = [len(texts.templates) + len(prompts) for prompts in texts.prompt_texts]
-    ends = list(accumulate(sizes))
-    blocks = [
-        (end - len(prompts), end) for end, prompts in zip(ends, texts.prompt_texts, strict=True)
-    ]
-    return SharedRanker(engine, folder / _ROWS, grid.templates.shape[2], blocks)
+    number = len(texts.templates)
+    sizes = [number + len(prompts) for prompts in texts.prompt_texts]
+    return SharedKeeper(engine, folder / _ROWS, grid.templates.shape[2], sizes, number)
 
 
 def encode_in_parts(
@@ -467,11 +464,8 @@ def encoding(texts: PoolTexts, *embedders: Embedder) -> Iterator[Encode]:
 
     Rows of several embedders are put side by side.
     """
-    from tqdm import tqdm
-
     total = sum(map(len, texts.prompt_texts)) * len(embedders)
-    hidden = None if embedders[0].progress else True
-    with tqdm(total=total, desc="texts", unit=" texts", disable=hidden, leave=False) as bar:
+    with progress_bar(total, "texts", "texts", shown=embedders[0].progress) as bar:
 
         def done(count: int) -> None:
             # Templates that are no prompts are embedded too, and not counted before.

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from promptboost.boosting import compiled
 from promptboost.boosting.gradient import banks as banks_module
+from promptboost.boosting.gradient import compose as compose_module
 from promptboost.boosting.gradient.banks import Banks, Move, least
 from promptboost.boosting.grid import ROW_UNIT
 from promptboost.boosting.problem import GridPool
@@ -18,11 +19,20 @@ def started(seed, *, P=6, copies=10, rate=0.2):
     banks = Banks(task.pool, 0, copies, rate)
     for _ in range(4):
         gradient = rng.standard_normal((3, 5)).astype(np.float32)
-        banks.find_moves(gradient, whole_pool=True)
+        banks.read(gradient)
         for k, move in enumerate(banks.moves):
             if move is not None:
-                banks.apply(k, int(rng.integers(1, banks.members[k][move.source] + 1)))
+                number = int(rng.integers(1, banks.members[k][move.source] + 1))
+                move_copies(banks, k, number)
     return task, banks, rng.standard_normal((3, 5)).astype(np.float32)
+
+
+def move_copies(banks, k, number):
+    banks_module.move(banks.held, k, number, banks.copies)
+
+
+def penalty_of(banks):
+    return banks.rate / 2 * banks.squares() / banks.copies**2
 
 
 def rows_of(task, k):
@@ -39,7 +49,7 @@ def shares_of(banks, k, P=6):
 @pytest.mark.parametrize("seed", range(10))
 def test_moves_go_from_the_highest_slope_held_to_the_lowest_of_all(seed):
     task, banks, gradient = started(seed)
-    gap = banks.find_moves(gradient)
+    gap = banks.read(gradient).sum()
     expected = 0.0
     for k, move in enumerate(banks.moves):
         shares = shares_of(banks, k)
@@ -56,14 +66,14 @@ def test_moves_go_from_the_highest_slope_held_to_the_lowest_of_all(seed):
 @pytest.mark.parametrize("seed", range(10))
 def test_copies_are_moved_and_none_is_lost(seed):
     task, banks, gradient = started(seed)
-    banks.find_moves(gradient)
+    banks.read(gradient)
     for k, move in enumerate(banks.moves):
         if move is None:
             continue
-        before, penalty = shares_of(banks, k), banks.penalty()
+        before, penalty = shares_of(banks, k), penalty_of(banks)
         d = 1 + seed % banks.members[k][move.source]
-        by_share, by_square = banks.penalty_of(k)
-        banks.apply(k, d)
+        by_share, by_square = banks_module.penalty_of(banks.held, k, banks.rate, banks.copies)
+        move_copies(banks, k, d)
         after = shares_of(banks, k)
         assert sum(banks.members[k].values()) == 10
         assert min(banks.members[k].values()) > 0
@@ -71,20 +81,18 @@ def test_copies_are_moved_and_none_is_lost(seed):
         assert np.isclose(before[move.source + 1] - after[move.source + 1], d / 10)
         assert np.allclose(banks.means[k], after @ rows_of(task, k), atol=1e-6)
         change = d / 10 * by_share + (d / 10) ** 2 * by_square
-        assert np.isclose(banks.penalty() - penalty, change)
+        assert np.isclose(penalty_of(banks) - penalty, change)
     squares = sum((shares_of(banks, k) ** 2).sum() for k in range(3))
-    assert np.isclose(banks.penalty(), 0.1 * squares)
+    assert np.isclose(penalty_of(banks), 0.1 * squares)
 
 
-def test_the_template_is_told_apart_from_the_prompts():
-    task, banks, _ = started(1)
-    for k in range(3):
-        members = dict(banks.members[k])
-        assert banks.template_copies()[k] == members.pop(-1, 0)
-        assert banks.without_template()[k] == members
-    fresh = Banks(task.pool, 0, 7, 0.0)
-    assert fresh.template_copies() == (7, 7, 7)
-    assert fresh.without_template() == ({}, {}, {})
+def test_a_bank_begins_with_the_template_alone():
+    task = make_task(1)
+    assert Banks(task.pool, 0, 7, 0.0).members == [{-1: 7}] * 3
+    weak = task.compose(sweeps=1)
+    for copies, bank in zip(weak.template_copies, weak.banks, strict=True):
+        assert -1 not in bank
+        assert copies + sum(bank.values()) == task.settings.copies
 
 
 # --- large pools: only some prompts are looked at between two reads of all ------------------------
@@ -129,7 +137,7 @@ def test_few_candidates_end_within_the_gap_of_all(candidates, task):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(banks_module, "CANDIDATES", candidates)
         some = task.compose()
-        patch.setattr(banks_module, "REREAD", np.inf)  # the pool is read for every sweep
+        patch.setattr(compose_module, "REREAD", np.inf)  # the pool is read for every sweep
         every = task.compose()
     assert np.isfinite(every.trace.gaps).all()
     plain, shares = check_certificate(task, some)

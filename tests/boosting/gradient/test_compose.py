@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptboost.boosting.gradient.compose import GradientSettings, _Rows
-from promptboost.boosting.grid import ROW_UNIT
+from promptboost.boosting.gradient.blocks import Asked, ClassBlock
+from promptboost.boosting.gradient.compose import GradientSettings
+from promptboost.boosting.grid import ROW_UNIT, from_grid
 from promptboost.boosting.problem import GridPool
 from promptboost.errors import SettingError, WeightError
 from tests.boosting.gradient.gradient_oracle import Plain, Task, make_task, unit_grid
@@ -106,10 +107,13 @@ def test_the_gradient_is_the_slope_of_the_loss(seed):
     task = varied(seed, weights="uneven", caution=caution, logit_scale=5.0)
     plain = Plain(task)
     means = (task.pool.templates[:, 0] / ROW_UNIT).astype(np.float32)
-    rows = _Rows(task.X, task.y, plain.v, task.settings, means)
-    compose = rows.gradient()
     counted = plain.counted(plain.start())
-    assert np.allclose(rows.counted, counted, rtol=1e-5)
+    asked = Asked(0, task.settings.copies, 0.0, few=True, logit_scales=(5.0,))
+    block = ClassBlock(task.pool, 0, task.y, asked)
+    totals = block.look(from_grid(task.X)).total
+    assert np.allclose(totals, np.logaddexp.reduce(plain.logits(plain.start()), axis=1), atol=1e-5)
+    block.weigh(totals, counted, whole_pool=True)
+    compose = block.gradient
 
     def loss(means):
         logits = plain.beta * plain.X @ means.T
@@ -125,15 +129,15 @@ def test_the_gradient_is_the_slope_of_the_loss(seed):
 
 
 def test_rows_and_classes_are_worked_on_in_blocks(monkeypatch):
-    from promptboost.boosting.gradient import compose
+    from promptboost.boosting.gradient import blocks
 
     task = make_task(3, K=5, n=40, logit_scale=20.0, caution=0.3)
     whole = task.compose()
-    monkeypatch.setattr(compose, "_ROWS", 7)
-    monkeypatch.setattr(compose, "_CLASSES", 2)
-    blocks = task.compose()
-    assert blocks.banks == whole.banks
-    assert np.allclose(blocks.trace.objectives, whole.trace.objectives, rtol=1e-5)
+    monkeypatch.setattr(blocks, "_ROWS", 7)
+    monkeypatch.setattr(blocks, "CLASSES", 2)
+    in_blocks = task.compose()
+    assert in_blocks.banks == whole.banks
+    assert np.allclose(in_blocks.trace.objectives, whole.trace.objectives, rtol=1e-5)
 
 
 # --- what a sweep does --------------------------------------------------------------------------

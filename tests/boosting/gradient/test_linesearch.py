@@ -59,6 +59,7 @@ class Line:
             self.k,
             self.delta,
             total,
+            np.full(len(total), -np.inf),
             self.weights,
             self.own,
             self.penalty,
@@ -154,13 +155,32 @@ def test_moving_brings_logits_and_totals_up_to_date(line):
     assert values[d] <= values[0] + rounding(values), "the objective never rises"
 
 
+@given(lines(), st.integers(1, 5))
+def test_classes_that_are_not_here_count_as_if_they_were(line, here):
+    """The logits of some classes, and what the others have together: the same copies, the same totals."""
+    whole = Line.__new__(Line)
+    whole.__dict__ = {**line.__dict__, "logits": line.logits.copy()}
+    expected, totals = whole.move()
+    away = [j for j in range(len(line.logits)) if j != line.k][here - 1 :]
+    kept = [j for j in range(len(line.logits)) if j not in away]
+    outside = np.logaddexp.reduce(line.logits[away].astype(np.float64), axis=0, initial=-np.inf)
+    logits, total = line.logits[kept], line.totals()
+    state = total, outside, line.weights, line.own, line.penalty, line.copies, line.limit
+    d = move_copies(logits, kept.index(line.k), line.delta, *state)
+    values = line.values()
+    assert values[d] <= values[expected] + 1e-9 * (1 + np.abs(values).max())
+    if d == expected:
+        assert np.allclose(total, totals, rtol=1e-12, atol=1e-9 * (1 + np.abs(totals).max()))
+
+
 def test_a_class_that_has_all_of_a_row_can_give_some_of_it_up():
     """The row is won by a thousand and stays won by nine hundred; the other row wants the move."""
     logits = np.array([[1000.0, 0.0], [0.0, 50.0]], dtype=np.float32)
     delta = np.array([-100.0, 100.0], dtype=np.float32)
     total = np.array([1000.0, 50.0])
     own, weights = np.array([True, True]), np.array([0.5, 0.5])
-    assert move_copies(logits, 0, delta, total, weights, own, (0.0, 0.0), 4, 4) == 4
+    none = np.full(2, -np.inf)
+    assert move_copies(logits, 0, delta, total, none, weights, own, (0.0, 0.0), 4, 4) == 4
     assert total.tolist() == [900.0, 100.0]
     assert logits[0].tolist() == [900.0, 100.0]
 

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -203,6 +204,7 @@ def test_the_central_square_is_looked_at():
 
 
 def test_names_are_those_of_open_clip():
+    pytest.importorskip("torch", reason="open_clip itself needs torch")
     from open_clip import IMAGENET_CLASSNAMES
 
     assert imagenet_class_names() == tuple(IMAGENET_CLASSNAMES)
@@ -307,6 +309,31 @@ def test_the_names_are_embedded_once_and_again_if_damaged(tmp_path, monkeypatch)
     np.testing.assert_array_equal(first, load_encoder("conse:lite2").encode_images([waves()]))
     assert len(counted) == 2
     assert names.read_bytes() != bytes(data)
+
+
+def test_the_weights_of_the_sentence_encoder_are_not_kept_twice(tmp_path, monkeypatch, encoders):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path))
+    fresh = load_encoder("conse:lite0")
+    texts = ["a bird", "", "the clock of an old town hall " * 5]
+    np.testing.assert_array_equal(
+        fresh.encode_texts(texts), encoders["conse:lite0"].encode_texts(texts)
+    )
+    (graph,) = tmp_path.glob("conse/text-*")
+    assert graph.stat().st_size < 100_000
+    assert fresh._text_file.stat().st_size > 50_000_000
+
+
+def test_nothing_is_told_about_this_machine(tmp_path):
+    """onnxruntime would write down an identifier of it, and what it is to send."""
+    code = "from promptboost.encoders import load_encoder; load_encoder('conse:lite2').encode_texts(['a'])"
+    home = {"HOME": str(tmp_path), "PROMPTBOOST_CACHE": str(tmp_path / "ours")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("ORT_", "XDG_", "CI"))
+    }
+    subprocess.run([sys.executable, "-c", code], check=True, env={**kept, **home})
+    assert [file.name for file in tmp_path.iterdir()] == ["ours"]
 
 
 def test_a_changed_file_is_hashed_again(tmp_path):

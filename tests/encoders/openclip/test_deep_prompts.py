@@ -155,15 +155,23 @@ def test_gradients_of_all_prompts_agree_with_finite_differences(make):
     loss = SelfConsistency(10.0, 25.0, 10.0)
     labels = torch.tensor([0, 1, 2])
 
-    def total(text, vision):
-        tuned = Seen(towers.text_rows(classes, text), towers.image_rows(pixels, vision))
-        return loss(tuned, Seen(frozen_texts, towers.frozen_image_rows(pixels)), labels)
+    frozen = Seen(frozen_texts, towers.frozen_image_rows(pixels))
+    text, vision = drawn.text.requires_grad_(), drawn.vision.requires_grad_()
+    assert text.shape == (3, 2, 16)
+    assert vision.shape == (3, 1, 32)
+    # One tower does not see the prompts of the other: its rows are made once for all differences.
+    texts = towers.text_rows(classes, text).detach()
+    images = towers.image_rows(pixels, vision).detach()
 
-    prompts = drawn.text.requires_grad_(), drawn.vision.requires_grad_()
-    assert drawn.text.shape == (3, 2, 16)
-    assert drawn.vision.shape == (3, 1, 32)
-    assert torch.autograd.gradcheck(total, prompts, eps=1e-6, atol=1e-5)
-    for gradient in torch.autograd.grad(total(*prompts), prompts):
+    def by_text(prompts):
+        return loss(Seen(towers.text_rows(classes, prompts), images), frozen, labels)
+
+    def by_vision(prompts):
+        return loss(Seen(texts, towers.image_rows(pixels, prompts)), frozen, labels)
+
+    for total, prompts in ((by_text, text), (by_vision, vision)):
+        assert torch.autograd.gradcheck(total, prompts, eps=1e-6, atol=1e-5)
+        (gradient,) = torch.autograd.grad(total(prompts), prompts)
         assert (gradient.abs().amax(dim=2) > 0).all()  # every prompt matters
 
 

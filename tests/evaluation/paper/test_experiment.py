@@ -27,6 +27,7 @@ from promptboost.evaluation.paper.sheet import make_sheet, write_sheet
 from promptboost.evaluation.paper.source_code import bare_code, code_of
 from promptboost.methods import make_method
 from promptboost.pool import build_pool, save_pool
+from promptboost.scale.engine import Placement, Share
 from tests.data.benchmarks.benchmark_tools import tiny, write_tree
 from tests.evaluation.paper.paper_tools import METHODS, SOURCE, TARGET, asked, write_task
 
@@ -64,6 +65,22 @@ def test_every_plan_runs_and_shares_its_cells(task):
     assert done["main-shots"] == done["transfer-vit-h"] == done["larger-targets"] == 0
     again = Laboratory(request)
     assert sum(again.run(chosen(plan, request.choice)).done for plan in PLANS.values()) == 0
+
+
+def test_parts_are_merged_only_when_all_are_there(task):
+    request = asked(task, methods=("zero-shot", "tpb?rounds=1"), shots=(1,), seeds=(1, 2))
+    plan = chosen(find_plan("pez-failure"), request.choice)
+
+    def run(**place):
+        return Laboratory(request, place=Placement(**place)).run(plan)
+
+    run(share=Share(0, 2))
+    with pytest.raises(RunError, match=r"of \d+ cells are not in .* yet"):
+        run(merge=True)
+    run(share=Share(1, 2))
+    whole = run(merge=True)
+    assert whole.lines.keys() == set(plan.cells())
+    assert not whole.reasons
 
 
 def test_what_is_learnt_by_gradients_is_carried_as_text_or_emulated(task):

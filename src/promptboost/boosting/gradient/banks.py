@@ -111,9 +111,9 @@ def set_direction(held: Held, k: int, row: Floats) -> None:
 @compiled
 def choose_candidates(
     held: Held, found: Candidates, gradient: Floats, rate: float, copies: int
-) -> float:
-    """Choose the exchange of every class among its candidates; return the sum of their gaps."""
-    total = 0.0
+) -> Values:
+    """Choose the exchange of every class among its candidates; return their gaps."""
+    gaps = np.empty(len(gradient))
     for k in range(len(gradient)):
         size = found.sizes[k]
         slopes = np.empty(size)
@@ -123,8 +123,8 @@ def choose_candidates(
             held, k, gradient[k], found.prompts[k, :size], slopes, rate, copies
         )
         set_direction(held, k, found.rows[k, best])
-        total += gap
-    return total
+        gaps[k] = gap
+    return gaps
 
 
 @compiled
@@ -250,11 +250,13 @@ def penalty_of(held: Held, k: int, rate: float, copies: int) -> tuple[float, flo
 class Banks:
     """One bank a class, of a fixed number of copies.
 
-    `held` is what they hold, with what :meth:`find_moves` chose last. `pool_reads` counts how often the
-    whole pool was looked at.
+    `held` is what they hold, with what :meth:`choose` or :meth:`read` chose last. The pool may be that of
+    some classes of many; whether it is `few`, so that all prompts are candidates, is said for all of them.
     """
 
-    def __init__(self, pool: GridPool, template: int, copies: int, penalty: float) -> None:
+    def __init__(
+        self, pool: GridPool, template: int, copies: int, penalty: float, few: bool | None = None
+    ) -> None:
         K, dim, start = len(pool.prompts), pool.templates.shape[2], 4
         self.copies, self.rate = copies, penalty
         means = from_grid(pool.templates[:, template])
@@ -269,24 +271,20 @@ class Banks:
             np.zeros_like(means),
             means,
         )
-        self.pool_reads = 0
-        self._pool, self._ranker = pool.prompts, pool.ranker
+        self._pool = pool.prompts
         # So long is a prompt's row, in which those of all encoders are side by side.
         self._row_length = float(np.sqrt(pool.encoders))
         self._size = sum(P.size for P in pool.prompts)
-        most = max(len(P) for P in pool.prompts)
-        self._small = most <= CANDIDATES
-        most = min(most, CANDIDATES)
+        self._few = are_few(pool) if few is None else few
+        most = min(max(len(P) for P in pool.prompts), CANDIDATES)
         self._candidates = Candidates(
             np.zeros(K, dtype=np.int64),
             np.zeros((K, most), dtype=np.int64),
             np.zeros((K, most, dim), dtype=np.float32),
         )
-        if self._small:
+        if self._few:
             for k, P in enumerate(pool.prompts):
                 keep(P, k, np.arange(len(P)), self._candidates)
-        self._full_gap = 0.0
-        self._read_last = False
 
     @property
     def members(self) -> list[dict[int, int]]:
@@ -316,27 +314,32 @@ class Banks:
         """The target's row minus the source's, (K, D)."""
         return self.held.directions
 
-    def find_moves(self, gradient: Floats, *, whole_pool: bool = False) -> float:
+    def choose(self, gradient: Floats) -> Values:
         """Choose for every class which prompt should lose copies and which should gain them.
 
-        `gradient` is the loss's, by the means. Unless `whole_pool`, it may look only at the prompts that
-        came first when all were looked at. Returns the Frank-Wolfe gap; infinite where it did so.
+        `gradient` is the loss's, by the means. The candidates are looked at: the prompts that came first
+        when all were. Returned are the classes' parts of the Frank-Wolfe gap, as far as these tell.
         """
         self._make_room()
-        if not whole_pool and self.pool_reads and not self._small:
-            gap = self._choose(gradient)
-            if gap > REREAD * self._full_gap:
-                self._read_last = False
-                return np.inf
-        self._full_gap = self._choose(gradient) if self._small else self._read(gradient)
-        self.pool_reads += 1
-        self._read_last = True
-        return self._full_gap
+        return choose_candidates(self.held, self._candidates, gradient, self.rate, self.copies)
 
-    def widen(self) -> bool:
-        """Have the whole pool looked at next time; return whether that can bring anything new."""
-        self._full_gap = np.inf
-        return not self._read_last
+    def read(self, gradient: Floats) -> Values:
+        """Choose as :meth:`choose` does, among all prompts, and make the first ones candidates."""
+        if self._few:
+            return self.choose(gradient)
+        self._make_room()
+        gaps = np.zeros(len(gradient))
+        # More than any bank holds, so that the best of the others is among them.
+        most = max(CANDIDATES, int(self.held.sizes.max()) + 1)
+
+        def work(part: slice) -> None:
+            for k in range(part.start, part.stop):
+                first = rank_class(self._pool[k], gradient[k], self._row_length, most)
+                taken = self._pool[k], k, *first, gradient[k], self.held, self._candidates
+                gaps[k] = take_ranked(*taken, self.rate, self.copies)
+
+        in_threads(work, len(gaps), self._size, chunk=-(-len(gaps) // 8))
+        return gaps
 
     def _make_room(self) -> None:
         """See that every bank has a free slot."""
@@ -349,48 +352,12 @@ class Banks:
                 rows=np.concatenate([held.rows, held.rows], axis=1),
             )
 
-    def _choose(self, gradient: Floats) -> float:
-        return choose_candidates(self.held, self._candidates, gradient, self.rate, self.copies)
-
-    def _read(self, gradient: Floats) -> float:
-        """Multiply the whole pool with the gradient, choose, and keep the prompts that come first."""
-        gaps = np.zeros(len(gradient))
-        # More than any bank holds, so that the best of the others is among them.
-        most = max(CANDIDATES, int(self.held.sizes.max()) + 1)
-        ranked = None
-        if self._ranker is not None:
-            ranked = self._ranker(gradient, self._row_length, most)
-
-        def work(part: slice) -> None:
-            for k in range(part.start, part.stop):
-                first = (
-                    rank_class(self._pool[k], gradient[k], self._row_length, most)
-                    if ranked is None
-                    else ranked[k]
-                )
-                taken = self._pool[k], k, *first, gradient[k], self.held, self._candidates
-                gaps[k] = take_ranked(*taken, self.rate, self.copies)
-
-        in_threads(work, len(gaps), self._size, chunk=-(-len(gaps) // 8))
-        return float(gaps.sum())
-
-    def penalty(self) -> float:
-        """Return what unequal shares cost."""
+    def squares(self) -> int:
+        """Return the squared copies of all prompts, added up: what unequal shares cost depends on it."""
         used = np.arange(self.held.copies.shape[1]) < self.held.sizes[:, None]
-        return float(self.rate / 2 * (self.held.copies**2).sum(where=used) / self.copies**2)
+        return int((self.held.copies**2).sum(where=used))
 
-    def penalty_of(self, k: int) -> tuple[float, float]:
-        """Return how the penalty changes with the share γ moved in a class: by γ and by γ²."""
-        return penalty_of(self.held, k, self.rate, self.copies)
 
-    def apply(self, k: int, copies: int) -> None:
-        """Move copies in a class."""
-        move(self.held, k, copies, self.copies)
-
-    def template_copies(self) -> tuple[int, ...]:
-        """Return the copies of the template in each bank."""
-        return tuple(bank.get(TEMPLATE, 0) for bank in self.members)
-
-    def without_template(self) -> tuple[dict[int, int], ...]:
-        """Return the other prompts of each bank, and their copies."""
-        return tuple({j: c for j, c in bank.items() if j != TEMPLATE} for bank in self.members)
+def are_few(pool: GridPool) -> bool:
+    """Tell whether every class has so few prompts that all of them are looked at every time."""
+    return max(len(P) for P in pool.prompts) <= CANDIDATES

@@ -17,41 +17,34 @@ The second term is why banks transfer. An encoder rates each wording a little of
 rates it off in another way; the variance of a bank's mean is that of one wording times Σ_t λ_t².
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.boosting.compiled import (
-    compiled_any_order,
-    in_threads,
-    multiply,
-)
 from promptboost.boosting.composition import (
     Composition,
     GradientTrace,
-    parts_of,
     pick_template,
     template_hits,
 )
-from promptboost.boosting.gradient.banks import Banks, Held, move, penalty_of
-from promptboost.boosting.gradient.linesearch import add_gradient, move_copies, sum_up
-from promptboost.boosting.grid import (
-    MAX_BANK_SIZE,
-    GridRows,
-    block_of,
-    from_grid,
-    weights_to_grid,
+from promptboost.boosting.gradient.banks import REREAD, TEMPLATE, are_few
+from promptboost.boosting.gradient.blocks import (
+    Asked,
+    BlocksLostError,
+    ClassBlock,
+    Keeper,
+    KeeperHere,
+    Values,
+    class_slices,
 )
+from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows, weights_to_grid
 from promptboost.boosting.problem import GridPool
 from promptboost.errors import SettingError
 
 Floats = NDArray[np.float32]
-
-# Rows that are gone through at once, and classes whose changes stand in memory.
-_ROWS = 256
-_CLASSES = 64
 
 
 @dataclass(frozen=True)
@@ -154,141 +147,157 @@ def compose_by_gradient(
         hits = template_hits(X, y, pool.templates)
     template = pick_template(hits, grid_weights, rng)
     share = grid_weights / grid_weights.sum()
-    banks = Banks(pool, template, settings.copies, settings.spread / len(pool.prompts))
-    added = np.float32(0) if earlier is None else earlier
-    rows = _Rows(X, y, share, settings, banks.means + added, pool.scales)
-    objectives: list[float] = []
-    gaps: list[float] = []
+    asked = Asked(
+        template,
+        settings.copies,
+        settings.spread / len(pool.prompts),
+        are_few(pool),
+        tuple(settings.scale * scale for scale in pool.scales),
+    )
+    keeper = pool.keeper or KeeperHere(pool)
+    work = _Work(keeper, len(pool.prompts), y, share, asked, settings.caution)
     while True:
-        gradient = rows.gradient()
-        objectives.append(rows.loss + banks.penalty())
-        last = len(objectives) > settings.sweeps
-        gap = banks.find_moves(gradient, whole_pool=last)
-        gaps.append(gap)
-        if last or gap <= settings.tolerance * objectives[-1]:
+        try:
+            work.begin(X, earlier)
+            trace = _compose(work, settings, fresh)
+            members = work.members()
+            error = work.error()
             break
-        if not _sweep(rows, banks) and not banks.widen():
-            break  # the chosen exchange helps in no class, and the whole pool was looked at
-        if fresh is not None:
-            X = fresh(len(gaps))
-            rows = _Rows(X, y, share, settings, banks.means + added, pool.scales)
+        except BlocksLostError:
+            continue  # nothing depends on what is lost: the same banks come out
     return Composition(
         template,
         float(share[~hits[:, template]].sum()),
-        error=rows.error(),
-        template_copies=banks.template_copies(),
-        banks=banks.without_template(),
-        trace=GradientTrace(tuple(objectives), tuple(gaps), banks.pool_reads),
+        error=error,
+        template_copies=tuple(bank.get(TEMPLATE, 0) for bank in members),
+        banks=tuple({j: c for j, c in bank.items() if j != TEMPLATE} for bank in members),
+        trace=trace,
     )
 
 
-class _Rows:
-    """The rows a sweep works on, and their logits under the banks as they are.
+def _compose(
+    work: "_Work", settings: GradientSettings, fresh: Callable[[int], GridRows] | None
+) -> GradientTrace:
+    """Sweep over the classes as long as it helps."""
+    objectives: list[float] = []
+    gaps: list[float] = []
+    while True:
+        objectives.append(work.objective())
+        last = len(objectives) > settings.sweeps
+        gap = work.find_moves(whole_pool=last)
+        gaps.append(gap)
+        if last or gap <= settings.tolerance * objectives[-1]:
+            break
+        if not work.sweep() and not work.widen():
+            break  # the chosen exchange helps in no class, and the whole pool was looked at
+        if fresh is not None:
+            work.look(fresh(len(gaps)))
+    return GradientTrace(tuple(objectives), tuple(gaps), work.pool_reads)
 
-    Those of several encoders are stacked; `scales` has their logit scales, in multiples of the first.
+
+class _Work:
+    """A composition at work: what all classes make of each row together, and when the pool is read.
+
+    `pool_reads` counts how often the whole pool was looked at.
     """
 
     def __init__(
         self,
-        X: GridRows,
+        keeper: Keeper,
+        classes: int,
         y: NDArray[np.int64],
-        share: NDArray[np.float64],
-        settings: GradientSettings,
-        means: Floats,
-        scales: tuple[float, ...] = (1.0,),
+        share: Values,
+        asked: Asked,
+        caution: float,
     ) -> None:
-        self.X = from_grid(X)
-        self._scales = np.array([settings.scale * scale for scale in scales], dtype=np.float32)
-        self._parts = parts_of(len(X), len(scales))
-        self.logits = self.logits_of(means)
-        self.loss = np.nan
-        self.counted = share
-        self.totals = np.empty(len(y))
-        self.y, self._share, self._caution = y, share, settings.caution
-
-    def logits_of(self, class_rows: Floats) -> Floats:
-        """Return the scaled products of some class rows, (K, E·D), with all rows: (K, n)."""
-        dim = self.X.shape[1]
-        logits = [
-            multiply(block_of(class_rows, e, dim) * scale, self.X[part])
-            for e, (scale, part) in enumerate(zip(self._scales, self._parts, strict=True))
+        self._keeper, self._y, self._share = keeper, y, share
+        self._asked, self._caution = asked, caution
+        self._rows = [
+            np.flatnonzero((y >= some.start) & (y < some.stop)) for some in class_slices(classes)
         ]
-        return logits[0] if len(logits) == 1 else np.concatenate(logits, axis=1)
 
-    def gradient(self) -> Floats:
-        """Return the loss's gradient by the class rows, shape (K, E·D); weigh the images anew.
+    def begin(self, X: GridRows, earlier: Floats | None) -> None:
+        """Begin with the template alone."""
+        self.pool_reads, self._full_gap, self._read_last = 0, 0.0, False
+        self._keeper.begin(self._y, self._asked, earlier)
+        self.look(X)
 
-        A block of rows at a time, so that they stay in cache.
-        """
-        n = len(self.y)
-        in_threads(
-            lambda rows: sum_up(self.logits, rows.start, rows.stop, self.totals),
-            n,
-            self.logits.size,
-            chunk=_ROWS,
-        )
-        log_chances = self.logits[self.y, np.arange(n)] - self.totals
+    def look(self, X: GridRows) -> None:
+        """Look at these rows from now on."""
+        self._parts = self._keeper.look(X)
+
+    def objective(self) -> float:
+        """Return what is minimised; weigh the images anew."""
+        self._totals = functools.reduce(np.logaddexp, (part.total for part in self._parts))
+        own = np.empty(len(self._y), dtype=np.float32)
+        for rows, part in zip(self._rows, self._parts, strict=True):
+            own[rows] = part.own
+        log_chances = own - self._totals
         counted = self._share * np.exp(self._caution * log_chances)
-        self.counted = counted / counted.sum()
-        self.loss = -float(self.counted @ log_chances)
-        K, dim = len(self.logits), self.X.shape[1]
-        gradient = np.zeros((len(self._parts), K, dim), dtype=np.float32)
-        state = self.logits, self.totals, self.counted, self.y, self.X
+        self._counted = counted / counted.sum()
+        # Not a product of BLAS, of which long ones depend on the number of threads in the last bit.
+        loss = -float((self._counted * log_chances).sum())
+        squares = sum(part.squares for part in self._parts)
+        return loss + self._asked.rate / 2 * squares / self._asked.copies**2
 
-        def add(classes: slice) -> None:
-            some = classes.start, classes.stop
-            for into, part in zip(gradient, self._parts, strict=True):
-                for start in range(part.start, part.stop, _ROWS):
-                    rows = start, min(start + _ROWS, part.stop)
-                    add_gradient(*state, some, rows, into)
+    def find_moves(self, *, whole_pool: bool = False) -> float:
+        """Choose for every class which prompt should lose copies and which should gain them.
 
-        in_threads(add, K, self.logits.size)
-        gradient *= self._scales[:, None, None]
-        return np.ascontiguousarray(gradient.transpose(1, 0, 2)).reshape(K, -1)
+        Unless `whole_pool`, it may look only at the prompts that came first when all were looked at.
+        Returns the Frank-Wolfe gap; infinite where it did so.
+        """
+        whole_pool = whole_pool or self._asked.few or not self.pool_reads
+        state = self._totals, self._counted, whole_pool
+        gap = _sum(self._keeper.every(ClassBlock.weigh, *state))
+        if not whole_pool:
+            if gap > REREAD * self._full_gap:
+                self._read_last = False
+                return np.inf
+            gap = _sum(self._keeper.every(ClassBlock.read))
+        self._full_gap = gap
+        self.pool_reads += 1
+        self._read_last = True
+        return gap
+
+    def widen(self) -> bool:
+        """Have the whole pool looked at next time; return whether that can bring anything new."""
+        self._full_gap = np.inf
+        return not self._read_last
+
+    def sweep(self) -> bool:
+        """Move copies in every class, block after block; return whether any were moved.
+
+        A block is told what all others have of each row, those before it as they are by now. While it is
+        searched, the next ones are prepared.
+        """
+        keeper, parts = self._keeper, self._parts
+        nothing = np.full(len(self._y), -np.inf)
+        after = [nothing]  # what the blocks after each have together
+        for part in parts[:0:-1]:
+            after.append(np.logaddexp(part.total, after[-1]))
+        before = nothing
+        for number in range(min(keeper.ahead, len(parts))):
+            keeper.one(number, ClassBlock.prepare)
+        for number in range(len(parts)):
+            outside = np.logaddexp(before, after.pop())
+            answer = keeper.one(number, ClassBlock.search, outside)
+            if number + keeper.ahead < len(parts):
+                keeper.one(number + keeper.ahead, ClassBlock.prepare)
+            parts[number] = answer()
+            before = np.logaddexp(before, parts[number].total)
+        return any(part.moved for part in parts)
+
+    def members(self) -> list[dict[int, int]]:
+        """Return the bank of each class."""
+        return [bank for banks in self._keeper.every(ClassBlock.members) for bank in banks]
 
     def error(self) -> float:
         """Return the weighted error."""
-        return float(self._share[self.logits.argmax(axis=0) != self.y].sum())
+        logits, classes = zip(*self._keeper.every(ClassBlock.best), strict=True)
+        first = np.argmax(logits, axis=0)
+        guesses = np.stack(classes)[first, np.arange(len(first))]
+        return float(self._share[guesses != self._y].sum())
 
 
-def _sweep(rows: _Rows, banks: Banks) -> bool:
-    """Move copies in every class; return whether any were moved."""
-    moved = 0
-    for block in _blocks(len(banks.means), _CLASSES):
-        changes = rows.logits_of(banks.directions[block])
-        state = rows.logits, rows.totals, rows.counted, rows.y
-        moved += _sweep_classes(*state, block.start, changes, banks.held, banks.rate, banks.copies)
-    return moved > 0
-
-
-@compiled_any_order
-def _sweep_classes(
-    logits: Floats,
-    totals: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    labels: NDArray[np.int64],
-    first: int,
-    changes: Floats,
-    held: Held,
-    rate: float,
-    copies: int,
-) -> int:
-    """Move copies in some classes, one after the other; return in how many."""
-    moved = 0
-    for k in range(first, first + len(changes)):
-        source = held.sources[k]
-        if source < 0:
-            continue
-        penalty = penalty_of(held, k, rate, copies)
-        limit = held.copies[k, source]
-        d = move_copies(
-            logits, k, changes[k - first], totals, weights, labels == k, penalty, copies, limit
-        )
-        if d > 0:
-            move(held, k, d, copies)
-            moved += 1
-    return moved
-
-
-def _blocks(count: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+def _sum(gaps: Sequence[Values]) -> float:
+    return float(np.concatenate(gaps).sum())

@@ -113,13 +113,16 @@ def best_copies(
 
 
 @compiled_any_order
-def rest_of(logits: Logits, i: int, k: int, total: float) -> float:
-    """Return the logarithm of the summed exponentials of the other classes' logits, of one row."""
+def rest_of(logits: Logits, i: int, k: int, total: float, outside: float) -> float:
+    """Return the logarithm of the summed exponentials of the other classes' logits, of one row.
+
+    ``outside`` is that of all classes that have no logits here.
+    """
     rest = -np.expm1(logits[k, i] - total)
     if rest > _SMALLEST_REST:
         return float(total + np.log(rest))
     # So little is left that it is lost in the rounding of the total. A row has one such class.
-    highest = -np.inf
+    highest = outside
     for j in range(logits.shape[0]):
         if j != k:
             highest = max(highest, logits[j, i])
@@ -127,7 +130,7 @@ def rest_of(logits: Logits, i: int, k: int, total: float) -> float:
     for j in range(logits.shape[0]):
         if j != k:
             rest += np.exp(logits[j, i] - highest)
-    return float(highest + np.log(rest))
+    return float(highest + np.log(rest + np.exp(outside - highest)))
 
 
 @compiled_any_order
@@ -151,6 +154,7 @@ def move_copies(
     k: int,
     delta: Column,
     total: Values,
+    outside: Values,
     weights: Values,
     in_class: Flags,
     penalty: tuple[float, float],
@@ -159,8 +163,9 @@ def move_copies(
 ) -> int:
     """Move the best number of copies in class ``k``, and return it.
 
-    ``logits`` has one row a class; ``total`` is the logarithm of their summed exponentials. Both are
-    changed in place. See :func:`best_copies` for the rest.
+    ``logits`` has one row a class; ``outside`` is the logarithm of the summed exponentials of all classes
+    that are not among them, ``total`` that of all. ``logits`` and ``total`` are changed in place. See
+    :func:`best_copies` for the rest.
 
     Most classes have nothing of most rows. Those have no say, unless the others leave the slope so near
     zero that next to nothing decides. Most moves are short, and fewer rows have a say in a short one: it is
@@ -173,7 +178,8 @@ def move_copies(
         logit, change, weight, own = z[rows], delta[rows], weights[rows], in_class[rows]
         other = np.empty(len(rows))
         for at in range(len(rows)):
-            other[at] = rest_of(logits, rows[at], k, total[rows[at]])
+            i = rows[at]
+            other[at] = rest_of(logits, i, k, total[i], outside[i])
         slope = slopes(logit, change, other, weight, own, 0.0)[0] + penalty[0]
         if len(rows) < len(z) and abs(slope) <= np.exp(-nothing) * np.abs(delta).max():
             nothing = np.inf
@@ -218,18 +224,20 @@ def add_gradient(
     weights: Values,
     labels: Labels,
     X: Logits,
+    first: int,
     classes: tuple[int, int],
     rows: tuple[int, int],
     out: Logits,
 ) -> None:
     """Add what some rows say of some classes to the gradient by the class rows.
 
-    Rows of which a class has next to nothing are passed over, so the product is a thin one.
+    Rows of which a class has next to nothing are passed over, so the product is a thin one. The logits
+    begin with those of class ``first``.
     """
     for k in range(classes[0], classes[1]):
         z, into = logits[k], out[k]
         for i in range(rows[0], rows[1]):
-            own = labels[i] == k
+            own = labels[i] == first + k
             if z[i] > total[i] - _FAINT or own:
                 missing = np.float32(weights[i] * (np.exp(z[i] - total[i]) - (1.0 if own else 0.0)))
                 for j in range(X.shape[1]):

@@ -222,8 +222,8 @@ class _Parts:
         )
         # The first views: which ones hardly matters here, and it keeps the choice free of seeds.
         self._rows = bank[:, : max(views, 1)]
-        # What ranks the whole pool elsewhere knows nothing of the part that is drawn.
-        self._pool = replace(pool, prompts=tuple(drawn(P) for P in pool.prompts), ranker=None)
+        # Class blocks elsewhere know nothing of the part that is drawn.
+        self._pool = replace(pool, prompts=tuple(drawn(P) for P in pool.prompts), keeper=None)
         self._hits = template_hits(
             self._flat(self._rows), self._labels(np.arange(len(shots.labels))), pool.templates
         ).reshape(self._encoders, *self._rows.shape[:2], -1)

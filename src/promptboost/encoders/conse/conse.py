@@ -11,7 +11,6 @@ and are weaker than those on most tasks.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
@@ -236,15 +235,23 @@ class ConseEncoder:
 
     @cached_property
     def _sentences(self) -> SentenceEncoder:
-        def build() -> bytes:
+        if self._text_file.suffix == ".onnx":
+            network = OnnxBert(self._text_file)
+        else:
             from safetensors.numpy import load_file
 
-            return graphs.bert_graph(load_file(self._text_file), _HEADS)
-
-        model: bytes | Path = self._text_file
-        if self._text_file.suffix != ".onnx":
-            model = kept_bytes(self._kept / f"text-{self._text_hash}-{graphs.VERSION}", build)
-        return SentenceEncoder(self._vocabulary, OnnxBert(model), self.context_length, self.dim)
+            # The graph names no more: sentences are means of token states, and nothing comes behind those.
+            weights = {
+                name: values
+                for name, values in load_file(self._text_file).items()
+                if name.startswith(("embeddings.", "encoder.")) and values.dtype == np.float32
+            }
+            graph = kept_bytes(
+                self._kept / f"text-{self._text_hash}-{graphs.VERSION}",
+                lambda: graphs.bert_graph(weights, _HEADS),
+            )
+            network = OnnxBert(graph, weights)
+        return SentenceEncoder(self._vocabulary, network, self.context_length, self.dim)
 
     @cached_property
     def _network_with_gradients(self) -> TorchBert:

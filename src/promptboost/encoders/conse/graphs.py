@@ -12,7 +12,7 @@ Weights = Mapping[str, NDArray[Any]]
 Shaped = tuple[type, list[int | str]]
 
 #: Of the graphs made here. Kept graphs are made anew when it grows.
-VERSION = 1
+VERSION = 2
 # Operators as of ONNX 1.15; files of this version are read by every later onnxruntime.
 _OPSET = 20
 _IR = 9
@@ -42,6 +42,18 @@ class GraphBuilder:
         name = f"v{next(self._numbers)}"
         array = np.ascontiguousarray(values) if np.ndim(values) else np.asarray(values)
         self._constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    def given(self, name: str, like: NDArray[Any]) -> str:
+        """Add an array that the graph only names: whoever runs it gives the values."""
+        from onnx import TensorProto, helper
+
+        kind = helper.np_dtype_to_tensor_dtype(like.dtype)
+        tensor = TensorProto(
+            name=name, dims=like.shape, data_type=kind, data_location=TensorProto.EXTERNAL
+        )
+        tensor.external_data.add(key="location", value=name)
+        self._constants.append(tensor)
         return name
 
     def add(self, operator: str, *inputs: str, **settings: Any) -> str:
@@ -157,7 +169,8 @@ class _Convolutions:
 def bert_graph(weights: Weights, heads: int) -> bytes:
     """Make BERT of its weights: tokens and their mask in, token states out.
 
-    Both inputs are int64 of shape (n, length), the states float32 of shape (n, length, dim).
+    Both inputs are int64 of shape (n, length), the states float32 of shape (n, length, dim). The graph
+    has the names of the weights and not their values: those lie in a file already, and need no copy.
     """
     builder = GraphBuilder()
     network = _Transformer(builder, weights, heads)
@@ -178,8 +191,7 @@ class _Transformer:
     def __init__(self, builder: GraphBuilder, weights: Weights, heads: int) -> None:
         self._builder = builder
         self._weights = weights
-        self._words = weights["embeddings.word_embeddings.weight"]
-        self.dim = self._words.shape[1]
+        self.dim = weights["embeddings.word_embeddings.weight"].shape[1]
         width = self.dim // heads
         self._root = builder.constant(np.float32(np.sqrt(width)))
         self._apart = builder.constant(np.array([0, 0, heads, width]))
@@ -188,12 +200,15 @@ class _Transformer:
     def embedded(self, tokens: str) -> str:
         """Add the rows of tokens and of their places."""
         add, constant = self._builder.add, self._builder.constant
-        places = self._weights["embeddings.position_embeddings.weight"]
-        kind = self._weights["embeddings.token_type_embeddings.weight"][0]
+        words, places, kinds = (
+            self._given(f"embeddings.{part}_embeddings.weight")
+            for part in ("word", "position", "token_type")
+        )
         zero = constant(np.array([0]))
         length = add("Shape", tokens, start=1, end=2)
-        needed = add("Slice", constant(places + kind), zero, length, zero)
-        words = add("Gather", constant(self._words), tokens)
+        of_one_kind = add("Add", places, add("Gather", kinds, zero))
+        needed = add("Slice", of_one_kind, zero, length, zero)
+        words = add("Gather", words, tokens)
         return self._normed(add("Add", words, needed), "embeddings.LayerNorm")
 
     def mask(self, present: str) -> str:
@@ -223,16 +238,16 @@ class _Transformer:
         return self._normed(add("Add", narrow, states), f"{name}.output.LayerNorm")
 
     def _linear(self, states: str, name: str) -> str:
-        matrix = self._builder.constant(self._weights[f"{name}.weight"].T)
+        # Of weights alone: turned once, when the graph is made ready.
+        matrix = self._builder.add("Transpose", self._given(f"{name}.weight"), perm=[1, 0])
         product = self._builder.add("MatMul", states, matrix)
-        return self._builder.add(
-            "Add", product, self._builder.constant(self._weights[f"{name}.bias"])
-        )
+        return self._builder.add("Add", product, self._given(f"{name}.bias"))
+
+    def _given(self, name: str) -> str:
+        return self._builder.given(name, self._weights[name])
 
     def _normed(self, states: str, name: str) -> str:
-        scale, shift = (
-            self._builder.constant(self._weights[f"{name}.{part}"]) for part in ("weight", "bias")
-        )
+        scale, shift = (self._given(f"{name}.{part}") for part in ("weight", "bias"))
         return self._builder.add("LayerNormalization", states, scale, shift, epsilon=1e-12)
 
 

@@ -1,6 +1,6 @@
 """The text half of a ConSE encoder: sentence embeddings by a BERT-like network, also for gradients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,10 +67,16 @@ class SentenceEncoder:
 
 
 class OnnxBert:
-    """A BERT-like network stored as ONNX, run on the processor."""
+    """A BERT-like network stored as ONNX, run on the processor.
 
-    def __init__(self, model: bytes | Path) -> None:
-        self._session = onnx_session(model)
+    `weights` are the values of what the graph only names.
+    """
+
+    def __init__(
+        self, model: bytes | Path, weights: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        self._weights = weights  # the session reads them where they lie
+        self._session = onnx_session(model, weights=weights)
         # A file may have no names for its outputs; token states are the only cube among them.
         self._output: str = next(
             output.name for output in self._session.get_outputs() if len(output.shape) == 3

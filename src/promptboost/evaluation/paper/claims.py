@@ -5,7 +5,7 @@ encoders. The pairs of one data set and seed are averaged first: its shots and t
 images, and would be counted as more than they are. The interval is that of the mean over these.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -154,73 +154,63 @@ def _add(differences: Differences, line: Result, value: float) -> None:
 
 def judge_claims(lines: Iterable[Result]) -> list[Judgement]:
     """Judge the nine claims from what is there."""
-    return list(_claims(Evidence(lines)))
+    cells = Evidence(lines)
+    judged = [
+        _all_of(claim, [judge("", measured, differences) for measured, differences in parts])
+        for claim, parts in _claims(cells).items()
+    ]
+    return [*judged, _brittle(cells)]
 
 
-def _claims(cells: Evidence) -> Iterator[Judgement]:
-    yield judge(
-        "More shots help",
-        "TPB at the most shots less TPB at the fewest",
-        cells.over_shots("tpb", carried=False),
-    )
-    yield _all_of(
-        "Ahead of other methods made of text",
-        [
-            judge("", f"TPB less {TITLES[peer]}", cells.against("tpb", peer, carried=False))
-            for peer in ("pez", "llmbo", "proapo")
+def _claims(cells: Evidence) -> dict[str, list[tuple[str, Differences]]]:
+    """Return each claim with its parts: what is compared, and the differences, which should be above 0."""
+
+    def ahead_of(other: str) -> Differences:
+        return cells.against("tpb", other, carried=False)
+
+    carried = cells.against("tpb", "zero-shot", carried=True)
+    copies = ahead_of("tpb?max_copies=1")
+    for name, values in cells.against("tpb", "tpb?max_copies=1", carried=True).items():
+        copies.setdefault(name, []).extend(values)
+    return {
+        "More shots help": [
+            (
+                "TPB at the most shots less TPB at the fewest",
+                cells.over_shots("tpb", carried=False),
+            )
         ],
-    )
-    yield _all_of(
-        "What is gained survives transfer",
-        [
-            judge(
-                "", "TPB carried less zero-shot", cells.against("tpb", "zero-shot", carried=True)
-            ),
-            judge(
-                "",
+        "Ahead of other methods made of text": [
+            (f"TPB less {TITLES[peer]}", ahead_of(peer)) for peer in ("pez", "llmbo", "proapo")
+        ],
+        "What is gained survives transfer": [
+            ("TPB carried less zero-shot", carried),
+            (
                 "TPB carried, at the most shots less at the fewest",
                 cells.over_shots("tpb", carried=True),
             ),
         ],
-    )
-    yield judge(
-        "Views are needed",
-        "TPB with views less TPB without",
-        cells.against("tpb", "tpb?views_per_round=0", carried=False),
-    )
-    yield _all_of(
-        "Rounds help, and flatten",
-        [
-            judge("", "round 10 less round 1", cells.over_rounds(lambda r: r[9] - r[0])),
-            judge(
-                "",
+        "Views are needed": [
+            ("TPB with views less TPB without", ahead_of("tpb?views_per_round=0"))
+        ],
+        "Rounds help, and flatten": [
+            ("round 10 less round 1", cells.over_rounds(lambda r: r[9] - r[0])),
+            (
                 "the gain up to round 10 less the gain after it",
                 cells.over_rounds(lambda r: 2 * r[9] - r[0] - r[-1]),
             ),
         ],
-    )
-    yield _all_of(
-        "Bigger pools help",
-        [
-            judge("", f"the whole pool less {name}", cells.against("tpb", other, carried=False))
-            for name, other in (
-                ("CuPL", "tpb?sources=cupl"),
-                ("CuPL+DCLIP", "tpb?sources=cupl,dclip"),
+        "Bigger pools help": [
+            ("the whole pool less CuPL", ahead_of("tpb?sources=cupl")),
+            ("the whole pool less CuPL+DCLIP", ahead_of("tpb?sources=cupl,dclip")),
+        ],
+        "Copies help": [("TPB with copies less TPB without", copies)],
+        "PEZ fails after transfer": [
+            (
+                "zero-shot less PEZ carried",
+                _turned(cells.against("pez", "zero-shot", carried=True)),
             )
         ],
-    )
-    both = [cells.against("tpb", "tpb?max_copies=1", carried=carried) for carried in (False, True)]
-    copies: Differences = {}
-    for differences in both:
-        for name, values in differences.items():
-            copies.setdefault(name, []).extend(values)
-    yield judge("Copies help", "TPB with copies less TPB without", copies)
-    yield judge(
-        "PEZ fails after transfer",
-        "zero-shot less PEZ carried",
-        _turned(cells.against("pez", "zero-shot", carried=True)),
-    )
-    yield _brittle(cells)
+    }
 
 
 def _turned(differences: Differences) -> Differences:

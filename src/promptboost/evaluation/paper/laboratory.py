@@ -39,6 +39,7 @@ from promptboost.evaluation.paper.plans import PaperPlan
 from promptboost.evaluation.paper.source_code import code_of
 from promptboost.evaluation.world import Draw, World
 from promptboost.methods import Fitted, Method, load_fitted, make_method, save_fitted
+from promptboost.progress import progress_bar
 from promptboost.scale import unit as scale
 from promptboost.scale.engine import Engine, Placement, Say, run_units
 from promptboost.scale.unit import Job, Receipt, UnitError, WorkUnit
@@ -165,8 +166,6 @@ class Laboratory:
         return problems
 
     def _do(self, plan: PaperPlan, cells: Mapping[str, Wanted], problems: dict[str, str]) -> None:
-        from tqdm import tqdm
-
         units = []
         for name, cell in cells.items():
             key = self._key(plan, cell)
@@ -175,10 +174,10 @@ class Laboratory:
                 units.append(WorkUnit(name, order, group=f"{cell[0]} {cell[-1]}"))
         if not units:
             return
-        settings = {"request": self.request.settings(), "device": self.request.device}
-        job = Job(_WORKER, settings, str(self.request.out.absolute()), Path(CELLS).stem)
-        hidden = None if self.request.progress else True
-        with tqdm(total=len(units), unit=" cells", disable=hidden, leave=False) as bar:
+        request, folder = self.request, Path(CELLS).stem
+        out = str(request.out.absolute())
+        job = Job(_WORKER, {"request": request.settings()}, out, folder, request.device)
+        with progress_bar(len(units), plan.name, "cells", shown=request.progress) as bar:
 
             def note(receipt: Receipt) -> None:
                 cell = cells[receipt.name]
@@ -366,7 +365,7 @@ class Laboratory:
 class PaperWorker:
     """Measures cells, one after the other, with data sets and encoders that are read once."""
 
-    def __init__(self, request: Mapping[str, Any], device: str | None) -> None:
+    def __init__(self, request: Mapping[str, Any]) -> None:
         self._laboratory = Laboratory(PaperRequest.from_settings(request))
 
     @classmethod

@@ -119,7 +119,7 @@ class Slot:
 
     @property
     def rounds_of_fit(self) -> int:
-        """How many rounds its fit has, but for ImageNet."""
+        """How many rounds its fit has, except on ImageNet."""
         return int(self._settings.get("rounds", 50))
 
     @property
@@ -203,18 +203,14 @@ def _main(source: str, methods: Sequence[str], shots: Sequence[int]) -> tuple[Sl
     return tuple(by_shots)
 
 
-def _transfer(
-    targets: Iterable[Target],
-    methods: Sequence[str],
-    shots: Sequence[int] = SHOTS,
-) -> tuple[Slot, ...]:
+def _transfer(targets: Iterable[Target], methods: Sequence[str]) -> tuple[Slot, ...]:
     """Lay targets out below each other, shots beside each other; zero-shot is the same at each."""
     return tuple(
         Slot((title, TITLES[method]), str(k), method, k if learns else 0, target, members, ELEVEN)
         for title, target, members in targets
         for method in ("zero-shot", *methods)
         for learns in [method != "zero-shot"]
-        for k in shots
+        for k in SHOTS
     )
 
 

@@ -97,8 +97,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Data sets shown or averaged over; methods; encoders learnt on and measured with, or groups.
     shots, rounds, views : tuple of int
         Images a class, boosting rounds, and views of each image in a round, where 0 is the image itself.
-    imagenet_rounds : int
-        Boosting rounds on ImageNet where `rounds` is the default.
     seeds : int
         Number of seeds; 0 where the paper does not say.
     decimals : int
@@ -125,7 +123,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     shots: tuple[int, ...]
     in_text: bool = True
     rounds: tuple[int, ...] = (50,)
-    imagenet_rounds: int = 30
     views: tuple[int, ...] = (4,)
     seeds: int = 3
     decimals: int = 2

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from promptboost.evaluation.chart import accuracy_figure
 from promptboost.evaluation.paper.experiment import KEY, PaperRequest, PlanResults
 from promptboost.evaluation.paper.plans import PaperPlan, Slot
 from promptboost.evaluation.paper.published import PublishedNumber, published
-from promptboost.evaluation.summary import Curve, mean_and_spread
+from promptboost.evaluation.summary import Curve, as_text, mean_and_spread
 from promptboost.files import write_text
 
 _RIGHT, _WRONG = "✓", "✗"
@@ -159,15 +158,15 @@ class Sheet:
         left = len(self.plan.head)
         page = [
             f"# {self.plan.entry.title}\n\n{self.plan.entry.place} of the paper. {self.plan.at_hand}\n",
-            f"| {' | '.join(map(_safe, head))} |",
+            f"| {' | '.join(map(as_text, head))} |",
             "|" + "---|" * left + "---:|" * (len(head) - left),
-            *(f"| {' | '.join(map(_safe, row))} |" for row in rows),
+            *(f"| {' | '.join(map(as_text, row))} |" for row in rows),
             "",
-            *(f"- {_safe(line)}" for line in self.notes()),
+            *(f"- {as_text(line)}" for line in self.notes()),
         ]
         if self.measured.reasons:
             page += ["", "Not there:", ""]
-            page += [f"- {_safe(line)}" for line in self.measured.reason_lines()]
+            page += [f"- {as_text(line)}" for line in self.measured.reason_lines()]
         return "\n".join(page) + "\n"
 
     def csv(self) -> str:
@@ -327,8 +326,3 @@ def _csv(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     writer.writerow(head)
     writer.writerows(rows)
     return text.getvalue()
-
-
-def _safe(text: str) -> str:
-    """Write a text in which nothing is a mark of a page."""
-    return re.sub(r"([\\`*_\[\]<>|~&$#])", r"\\\1", " ".join(text.split()))

@@ -1,0 +1,128 @@
+"""Clusters that are gone, or that ask for a token: said at once, with what to do."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from promptboost.errors import RunError
+from promptboost.scale import cluster as connection
+from promptboost.scale.engine import open_engine
+from tests.attack.forks import ROOT
+from tests.scale.cluster_tools import OBJECT_STORE
+
+
+@pytest.fixture
+def closed():
+    """A port of this machine at which nobody listens."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{one.getsockname()[1]}"
+
+
+@pytest.fixture
+def deaf(monkeypatch):
+    """A port at which a program listens that is no cluster, and says nothing."""
+    monkeypatch.setattr(connection, "_PATIENCE", 2.0)
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        yield f"127.0.0.1:{one.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("which", ["closed", "deaf"])
+def test_a_cluster_that_is_gone_is_an_error_at_once(which, request, monkeypatch):
+    place = request.getfixturevalue(which)
+    start = time.monotonic()
+    monkeypatch.setenv("RAY_ADDRESS", place)
+    with pytest.raises(RunError, match=f"answers at {place}, which RAY_ADDRESS names.* unset"):
+        open_engine("ray")
+    with pytest.raises(
+        RunError, match=rf"answers at {place}: start it there.* correct the address"
+    ):
+        open_engine(f"ray://{place}")
+    assert time.monotonic() - start < 60  # Ray waits for a minute and a half, each time
+
+
+@pytest.mark.parametrize("which", ["closed", "deaf"])
+def test_the_address_of_a_cluster_that_is_gone_is_no_cluster(which, request, tmp_path, monkeypatch):
+    """What `ray start` had written down is still there when the machine was switched off."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text(request.getfixturevalue(which))
+    assert connection._address(None) is None
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    assert connection._address(None) is None
+
+
+@contextmanager
+def started_with_a_token(folder, home, port):
+    """Start a cluster as people do, on a machine that has a token, with a server for clients."""
+    ray = shutil.which("ray", path=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
+    command = [ray, "start", "--head", "--port=0", "--num-cpus=1"]
+    command += [f"--ray-client-server-port={port}"]
+    command += ["--include-dashboard=false", "--disable-usage-stats", "--block"]
+    command += [f"--object-store-memory={OBJECT_STORE}"]
+    environment = {name: text for name, text in os.environ.items() if name != "RAY_ADDRESS"}
+    environment |= {"RAY_TMPDIR": folder, "HOME": str(home)}
+    head = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    file = os.path.join(folder, "ray", "ray_current_cluster")
+    try:
+        deadline = time.monotonic() + 200
+        while not os.path.exists(file) or not os.path.getsize(file):
+            assert head.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(head.pid, signal.SIGKILL)
+        head.wait(60)
+
+
+def test_a_cluster_that_asks_for_a_token_gets_it_or_says_so(tmp_path, closed):
+    """Where ~/.ray/auth_token is, `ray start` asks everybody for it."""
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    for place, token in ((home, "b" * 64), (elsewhere, "a" * 64)):
+        (place / ".ray").mkdir(parents=True)
+        (place / ".ray" / "auth_token").write_text(token)
+    look = "import sys; from promptboost.scale import open_engine as o; o(sys.argv[1], say=print).close()"
+    folder = tempfile.mkdtemp(prefix="pb-", dir="/tmp")
+    said = {}
+    try:
+        with started_with_a_token(folder, home, closed.partition(":")[2]):
+            for name, place, on in (
+                ("same", home, "ray"),
+                ("client", home, f"ray://{closed}"),
+                ("other", elsewhere, "ray"),
+                ("none", tmp_path, f"ray://{closed}"),
+            ):
+                environment = {n: text for n, text in os.environ.items() if n != "RAY_ADDRESS"}
+                paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+                environment |= {"RAY_TMPDIR": folder, "HOME": str(place), "PYTHONPATH": paths}
+                done = subprocess.run(
+                    [sys.executable, "-c", look, on],
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=300,
+                )
+                said[name] = done.stdout + done.stderr
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    assert said["same"] == said["client"] == "on Ray: 1 node with 1 core\n"
+    assert "asks for a token, and this machine has another one: copy ~/.ray" in said["other"]
+    assert "asks for a token, and this machine has none: copy ~/.ray/auth_token" in said["none"]
