@@ -61,6 +61,33 @@ def test_the_address_of_a_cluster_that_is_gone_is_no_cluster(which, request, tmp
     assert connection._address(None) is None
 
 
+@pytest.mark.parametrize("deaths", [2, 10])
+def test_a_head_node_that_starts_no_process_for_a_client_is_asked_again(deaths, monkeypatch):
+    """Ray's server for clients forks beside its own threads: a process may die before it has begun."""
+    import ray
+
+    tries = []
+
+    def init(address, **settings):
+        tries.append(address)
+        if len(tries) <= deaths:
+            raise ConnectionAbortedError(
+                "Initialization failure from server:\npsutil.ZombieProcess"
+            )
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(connection, "_address", lambda asked: asked)
+    if deaths < 4:
+        assert connection._start("ray://head:10001") == (ray, True)
+        assert tries == ["ray://head:10001"] * 3
+    else:
+        with pytest.raises(
+            RunError, match="starts no process for this command, which was tried 4 times"
+        ):
+            connection._start("ray://head:10001")
+        assert len(tries) == 4
+
+
 @contextmanager
 def started_with_a_token(folder, home, port):
     """Start a cluster as people do, on a machine that has a token, with a server for clients."""

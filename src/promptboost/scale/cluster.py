@@ -20,6 +20,10 @@ _PATIENCE = 10.0
 # Calls by which to hear whether a cluster, or its server for clients, listens and wants a token.
 _CALL, _CLIENT_CALL = "NodeInfoGcsService/GetClusterId", "RayletDriver/ClusterInfo"
 
+# What Ray's client says where the head node's process for it died between fork and exec: its server forks
+# while threads of its own make calls, which goes wrong now and then on a busy node. The next mostly lives.
+_STILLBORN, _TRIES = "Initialization failure from server", 4
+
 
 class RayEngine:
     """A Ray cluster: the one that runs here or at an address, else one of this machine's cores.
@@ -104,32 +108,40 @@ def _start(address: str | None) -> tuple[Any, bool]:
     if (known := sys.modules.get("ray")) is not None and known.is_initialized():
         return known, False
     try:
-        address = _address(
-            address
-        )  # before Ray is imported, which decides then whether to send a token
+        # Before Ray is imported, which decides then whether to send a token.
+        address = _address(address)
         import ray
     except ImportError as error:
         raise MissingExtraError(
             "Ray is not installed; type: pip install 'promptboost[ray]'"
         ) from error
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    try:
-        if address is not None:
-            ray.init(address, **quiet)
-        else:
-            # By that name one is started, though another program may have one of its own.
-            ray.init("local", **_own(), **quiet)
-    except Exception as error:  # Ray raises all kinds, the plain one included
-        with contextlib.suppress(Exception):
-            ray.shutdown()
-        text = " ".join(str(error).split())
-        if address is None:
-            raise RunError(f"no Ray cluster can be started on this machine: {text}") from error
-        raise RunError(
-            f"the Ray cluster at {address} answers, but cannot be used from here: {text}. Install the same "
-            "Ray and Python on all machines; from one that is no node of it, give --on ray://HOST:10001"
-        ) from error
+    # By the name "local" one is started, though another program may have one of its own.
+    own = _own() if address is None else {}
+    for left in reversed(range(_TRIES)):
+        try:
+            ray.init(address or "local", **own, logging_level=logging.ERROR, log_to_driver=False)
+            break
+        except Exception as error:  # Ray raises all kinds, the plain one included
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+            if not (left and _STILLBORN in str(error)):
+                raise _refusal(address, " ".join(str(error).split())) from error
     return ray, True
+
+
+def _refusal(address: str | None, text: str) -> RunError:
+    """Return the error for a cluster that did not start, or answers and does not let us in."""
+    if address is None:
+        return RunError(f"no Ray cluster can be started on this machine: {text}")
+    if _STILLBORN in text:
+        return RunError(
+            f"the Ray cluster at {address} answers, but starts no process for this command, which was "
+            f"tried {count(_TRIES, 'time')}: {text}. Is its head node short of memory? Else start it again"
+        )
+    return RunError(
+        f"the Ray cluster at {address} answers, but cannot be used from here: {text}. Install the same "
+        "Ray and Python on all machines; from one that is no node of it, give --on ray://HOST:10001"
+    )
 
 
 def _address(asked: str | None) -> str | None:
