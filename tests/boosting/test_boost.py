@@ -50,6 +50,12 @@ def test_weight_update_is_samme_r(seed, K, tau):
     assert np.allclose(ours, samme_r_weights(weights, scores, labels, tau), rtol=1e-9)
 
 
+def test_an_image_of_weight_zero_does_not_drown_the_others():
+    scores = np.array([[1.0, 0.0], [1.0, 0.0], [0.9, 0.0]])
+    ours = updated_weights(np.array([0.0, 0.5, 0.5]), scores, np.array([1, 0, 0]), 1e-4)
+    assert ours.round(9).tolist() == [0, 0, 1], "the one that is least sure of its class"
+
+
 def test_scores_are_means_of_cosines(problem):
     shots, pool = problem
     weak = next(boost(shots, pool, BoostSettings(rounds=1))).composition
@@ -161,6 +167,15 @@ def test_hard_votes(problem):
         if 0 < done.original_error < 0.8:
             expected = np.log((1 - done.original_error) / done.original_error) + np.log(4)
             assert np.isclose(done.vote, expected)
+
+
+@pytest.mark.parametrize("gradient", [None, GradientSettings(logit_scale=10.0)])
+def test_a_learner_that_is_always_wrong_has_no_vote(gradient):
+    rows = [[1.0, 0.0], [0.0, 1.0]]
+    pool = GridPool.from_rows([[row] for row in rows[::-1]], [[row] for row in rows[::-1]])
+    settings = BoostSettings(3, views_per_round=0, algorithm="samme", gradient=gradient)
+    (done,) = boost(Shots.from_rows(rows, [0, 1]), pool, settings)
+    assert (done.vote, done.original_error, done.state.finished) == (0.0, 1.0, True)
 
 
 @pytest.mark.parametrize(

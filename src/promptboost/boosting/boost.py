@@ -218,7 +218,8 @@ def _finish_round(
         weights, finished = state.weights, True
     else:
         # A learner no better than chance gets no vote, and ends the fit as it would repeat itself.
-        vote = max(0.0, float(np.log((1 - error) / error) + np.log(K - 1)))
+        log_odds = np.log((1 - error) / error) + np.log(K - 1) if error < 1 else -np.inf
+        vote = max(0.0, float(log_odds))
         finished = finished or vote == 0.0
         weights = _normalised(state.weights * np.exp(vote * wrong), len(wrong))
     after = BoostState(state.rounds_done + 1, weights, quiet, finished)
@@ -240,14 +241,16 @@ def updated_weights(
     true = scores[np.arange(n), labels]
     others = (scores.sum(axis=1) - true) / (K - 1)
     exponent = -(K - 1) / K * (true - others) / temperature
-    return _normalised(weights * np.exp(exponent - exponent.max()), n)
+    # Relative to the largest of those that count: one of weight zero must not drown them.
+    growth = np.exp(np.minimum(exponent - exponent[weights > 0].max(), 0.0))
+    return _normalised(weights * growth, n)
 
 
 class _ViewDraws:
     """The views that each round sees.
 
-    Views of an image are dealt like cards: a in each round, none twice before all have been seen, so a
-    bank of V >= M·a views has fresh ones in every round.
+    Views of an image are dealt like cards: a in each round, and all are shuffled anew when fewer than a
+    are left. So a bank of V >= M·a views has fresh ones in every round.
     """
 
     def __init__(self, shots: Shots, pool: GridPool, settings: BoostSettings) -> None:

@@ -398,7 +398,7 @@ def test_a_task_that_no_prompt_helps_stays_with_the_template(caution):
 
 
 @cautious
-@pytest.mark.parametrize("scale", [8.0, 500.0])
+@pytest.mark.parametrize("scale", [8.0, 500.0, 1e5, 1e6])
 def test_a_task_that_is_all_wrong_gets_finite_banks(caution, scale):
     """Every prompt and template is that of the other class."""
     task = make_task(2, K=2, noise=0.1, logit_scale=scale, caution=caution)
@@ -437,6 +437,8 @@ def test_one_copy_is_one_prompt():
         ({"copies": 2**15 + 1}, "copies must be at most 32768"),
         ({"logit_scale": 0.0}, "logit_scale must be positive"),
         ({"logit_scale": float("inf")}, "logit_scale must be positive"),
+        ({"logit_scale": float("nan")}, "logit_scale must be positive"),
+        ({"logit_scale": 1e7}, "at most 1,000,000"),
         ({"spread": -0.1}, "spread must be 0 or more"),
         ({"caution": float("nan")}, "caution must be 0 or more"),
         ({"tolerance": -1.0}, "tolerance must be 0 or more"),

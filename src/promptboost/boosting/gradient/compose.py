@@ -46,6 +46,11 @@ from promptboost.errors import SettingError
 
 Floats = NDArray[np.float32]
 
+# Logits that are much higher say nothing in single precision.
+_MOST_SCALE = 10**6
+# The logarithm of the least that an image counts: lower, and exp would come near the smallest number.
+_LEAST = -600.0
+
 
 @dataclass(frozen=True)
 class GradientSettings:
@@ -84,8 +89,10 @@ class GradientSettings:
         if self.copies > MAX_BANK_SIZE:
             raise SettingError(f"copies must be at most {MAX_BANK_SIZE}, got {self.copies}")
         scale = self.logit_scale
-        if scale is not None and not (np.isfinite(scale) and scale > 0):
-            raise SettingError(f"logit_scale must be positive, got {scale}")
+        if scale is not None and not 0 < scale <= _MOST_SCALE:
+            raise SettingError(
+                f"logit_scale must be positive and at most {_MOST_SCALE:,}, got {scale}"
+            )
         for name in ("spread", "caution", "tolerance"):
             value = getattr(self, name)
             if not (np.isfinite(value) and value >= 0):
@@ -233,7 +240,8 @@ class _Work:
         for rows, part in zip(self._rows, self._parts, strict=True):
             own[rows] = part.own
         log_chances = own - self._totals
-        counted = self._share * np.exp(self._caution * log_chances)
+        # Not so low that nothing would count where no image has a chance.
+        counted = self._share * np.exp(np.maximum(self._caution * log_chances, _LEAST))
         self._counted = counted / counted.sum()
         # Not a product of BLAS, of which long ones depend on the number of threads in the last bit.
         loss = -float((self._counted * log_chances).sum())
