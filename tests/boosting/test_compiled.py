@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptboost import set_threads
 from promptboost.boosting import compiled
-from promptboost.boosting.compiled import in_threads, multiply, products, set_threads
+from promptboost.boosting.compiled import in_threads, multiply, products
 from promptboost.boosting.grid import to_grid
-from promptboost.errors import SettingError
 
 
 @pytest.fixture
@@ -124,8 +124,3 @@ def test_a_thread_that_has_not_begun_is_not_waited_for(threads):
     assert not blocked.done()
     held.set()
     assert seen == [0, 1, 2, 3]
-
-
-def test_there_is_at_least_one_thread():
-    with pytest.raises(SettingError, match="threads must be at least 1, got 0"):
-        set_threads(0)

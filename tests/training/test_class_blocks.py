@@ -25,6 +25,7 @@ from promptboost.scale.engine import LocalEngine, Placement
 from promptboost.scale.residents import LocalResidents, ResidentLostError
 from promptboost.testing import clip_like
 from promptboost.training.class_blocks import SharedKeeper
+from tests.boosting.gradient.gradient_oracle import moves_of
 from tests.runs.run_tools import ENCODER, SENTENCES, request
 
 
@@ -53,7 +54,7 @@ def pools(draw):
 @given(pools())
 def test_of_equal_prompts_the_first_is_taken_as_if_all_had_been_compared(made):
     pool, rng = made
-    banks = Banks(pool, 0, 12, 0.3)
+    banks = Banks(pool, 0, 12, 0.3, few=False)
     for _ in range(5):
         gradient = rng.standard_normal((2, 4)).astype(np.float32)
         banks.read(gradient)
@@ -67,7 +68,7 @@ def test_of_equal_prompts_the_first_is_taken_as_if_all_had_been_compared(made):
             assert slopes[target] <= slopes.min() + 1e-5
             equal = np.flatnonzero(slopes == slopes[target])
             assert target == equal[0] or target in banks.members[k]
-        for k, move in enumerate(banks.moves):
+        for k, move in enumerate(moves_of(banks)):
             if move is not None:
                 banks_module.move(banks.held, k, 1, banks.copies)
 
@@ -85,7 +86,7 @@ def test_a_bank_longer_than_the_list_of_candidates_hides_nothing(monkeypatch):
     rows = rng.standard_normal((2, 40, 5))
     rows /= np.linalg.norm(rows, axis=2, keepdims=True)
     pool = GridPool.from_rows(rows[:, :1], list(rows))
-    banks = Banks(pool, 0, 32, 4.0)
+    banks = Banks(pool, 0, 32, 4.0, few=False)
     for _ in range(30):
         gradient = rng.standard_normal((2, 5)).astype(np.float32)
         banks.read(gradient)
@@ -95,7 +96,7 @@ def test_a_bank_longer_than_the_list_of_candidates_hides_nothing(monkeypatch):
                 if prompt >= 0:
                     slopes[prompt] += 4.0 * copies / 32
             assert slopes[banks.held.targets[k]] <= slopes.min() + 2e-4
-        for k, move in enumerate(banks.moves):
+        for k, move in enumerate(moves_of(banks)):
             if move is not None:
                 banks_module.move(banks.held, k, 1, banks.copies)
     assert max(map(len, banks.members)) > 3

@@ -14,7 +14,6 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from promptboost.boosting.grid import COSINE_UNIT, GridRows
-from promptboost.threads import set_threads as set_threads  # it was here first
 from promptboost.threads import thread_count
 
 Integers = NDArray[np.int64]

@@ -41,12 +41,12 @@ class GreedyTrace:
 
 @dataclass(frozen=True)
 class GradientTrace:
-    """How the gradient composer went: the objective and its Frank-Wolfe gap before each sweep.
+    """How the gradient composer went: objective and Frank-Wolfe gap before each sweep, and at the end.
 
-    Both are known at the end too. The last gap is the certificate: no weighting of all prompts of the
-    pool, whole copies or not, has an objective lower by more than that (the images weighed as at the
-    end, see :class:`~promptboost.boosting.gradient.compose.GradientSettings`). `pool_reads` counts how
-    often the whole pool was looked at.
+    The last gap is the certificate: no weighting of all prompts of the pool, whole copies or not, has an
+    objective lower by more than that (the images weighed as at the end, see
+    :class:`~promptboost.boosting.gradient.compose.GradientSettings`). `pool_reads` counts how often the
+    whole pool was looked at.
     """
 
     objectives: tuple[float, ...]

@@ -15,8 +15,8 @@ that is added up is an integer:
 Where a fit has several encoders, the rows of each are a block of columns. A cosine is taken within one
 block, so all of this holds there too.
 
-So "the fast search chooses what the plain one chooses" is a statement about integers, and a fit gives
-the same text on every machine.
+So "the fast search chooses what the plain one chooses" is a statement about integers, and a greedy fit on
+the same rows gives the same text on every machine.
 """
 
 from collections.abc import Sequence

@@ -5,6 +5,7 @@ each question is answered from all logits anew. A bank is an array of shares, th
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -161,6 +162,22 @@ class Plain:
             if self.gap(shares, template=template) < close * value:
                 break
         return value, self.gap(shares, template=template)
+
+
+class Move(NamedTuple):
+    """Copies that should go from one prompt of a bank to another prompt of the pool."""
+
+    source: int
+    target: int
+
+
+def moves_of(banks):
+    """What banks chose last, class by class; None where nothing should move."""
+    held = banks.held
+    return [
+        None if slot < 0 else Move(int(held.prompts[k, slot]), int(held.targets[k]))
+        for k, slot in enumerate(held.sources)
+    ]
 
 
 def unit_grid(rows):

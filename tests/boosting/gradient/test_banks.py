@@ -6,21 +6,21 @@ from hypothesis import strategies as st
 from promptboost.boosting import compiled
 from promptboost.boosting.gradient import banks as banks_module
 from promptboost.boosting.gradient import compose as compose_module
-from promptboost.boosting.gradient.banks import Banks, Move, least
+from promptboost.boosting.gradient.banks import Banks, are_few, least
 from promptboost.boosting.grid import ROW_UNIT
 from promptboost.boosting.problem import GridPool
-from tests.boosting.gradient.gradient_oracle import Plain, make_task
+from tests.boosting.gradient.gradient_oracle import Move, Plain, make_task, moves_of
 
 
 def started(seed, *, P=6, copies=10, rate=0.2):
     """Banks after some moves, and the slopes that the next gradient gives every prompt."""
     task = make_task(seed, P=P)
     rng = np.random.default_rng(seed)
-    banks = Banks(task.pool, 0, copies, rate)
+    banks = Banks(task.pool, 0, copies, rate, are_few(task.pool))
     for _ in range(4):
         gradient = rng.standard_normal((3, 5)).astype(np.float32)
         banks.read(gradient)
-        for k, move in enumerate(banks.moves):
+        for k, move in enumerate(moves_of(banks)):
             if move is not None:
                 number = int(rng.integers(1, banks.members[k][move.source] + 1))
                 move_copies(banks, k, number)
@@ -51,7 +51,7 @@ def test_moves_go_from_the_highest_slope_held_to_the_lowest_of_all(seed):
     task, banks, gradient = started(seed)
     gap = banks.read(gradient).sum()
     expected = 0.0
-    for k, move in enumerate(banks.moves):
+    for k, move in enumerate(moves_of(banks)):
         shares = shares_of(banks, k)
         slopes = rows_of(task, k) @ gradient[k] + 0.2 * shares
         source = int(np.where(shares > 0, slopes, -np.inf).argmax()) - 1
@@ -67,7 +67,7 @@ def test_moves_go_from_the_highest_slope_held_to_the_lowest_of_all(seed):
 def test_copies_are_moved_and_none_is_lost(seed):
     task, banks, gradient = started(seed)
     banks.read(gradient)
-    for k, move in enumerate(banks.moves):
+    for k, move in enumerate(moves_of(banks)):
         if move is None:
             continue
         before, penalty = shares_of(banks, k), penalty_of(banks)
@@ -88,7 +88,7 @@ def test_copies_are_moved_and_none_is_lost(seed):
 
 def test_a_bank_begins_with_the_template_alone():
     task = make_task(1)
-    assert Banks(task.pool, 0, 7, 0.0).members == [{-1: 7}] * 3
+    assert Banks(task.pool, 0, 7, 0.0, few=True).members == [{-1: 7}] * 3
     weak = task.compose(sweeps=1)
     for copies, bank in zip(weak.template_copies, weak.banks, strict=True):
         assert -1 not in bank

@@ -1,6 +1,5 @@
 """The banks of the gradient composer, and which of their prompts should gain or lose copies."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,14 +23,6 @@ CANDIDATES = 64
 REREAD = 0.3
 
 _UNIT = np.float32(1 / ROW_UNIT)
-
-
-@dataclass(frozen=True)
-class Move:
-    """Copies that should go from one prompt of a bank to another prompt of the pool."""
-
-    source: int
-    target: int
 
 
 class Held(NamedTuple):
@@ -255,7 +246,7 @@ class Banks:
     """
 
     def __init__(
-        self, pool: GridPool, template: int, copies: int, penalty: float, few: bool | None = None
+        self, pool: GridPool, template: int, copies: int, penalty: float, few: bool
     ) -> None:
         K, dim, start = len(pool.prompts), pool.templates.shape[2], 4
         self.copies, self.rate = copies, penalty
@@ -275,7 +266,7 @@ class Banks:
         # So long is a prompt's row, in which those of all encoders are side by side.
         self._row_length = float(np.sqrt(pool.encoders))
         self._size = sum(P.size for P in pool.prompts)
-        self._few = are_few(pool) if few is None else few
+        self._few = few
         most = min(max(len(P) for P in pool.prompts), CANDIDATES)
         self._candidates = Candidates(
             np.zeros(K, dtype=np.int64),
@@ -293,15 +284,6 @@ class Banks:
         return [
             dict(zip(held.prompts[k, s].tolist(), held.copies[k, s].tolist(), strict=True))
             for k, s in enumerate(slots)
-        ]
-
-    @property
-    def moves(self) -> list[Move | None]:
-        """What was chosen last."""
-        held = self.held
-        return [
-            None if slot < 0 else Move(int(held.prompts[k, slot]), int(held.targets[k]))
-            for k, slot in enumerate(held.sources)
         ]
 
     @property
