@@ -20,13 +20,18 @@ from promptboost.boosting.grid import side_by_side
 from promptboost.data.memory import holds_images
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, InputError, LabelError, PoolError, SettingError
-from promptboost.model import LearntOn, PromptEnsemble, Round
+from promptboost.model import LearntOn, LinearHead, PromptEnsemble, Round
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like
 from promptboost.training import PoolTexts, fit_ensemble
 from promptboost.training.examples import RowSpace
-from promptboost.training.learner import calibrated_logit_scale, learn_residual, settle_scale
+from promptboost.training.learner import (
+    calibrated_logit_scale,
+    head_with_residual,
+    learn_residual,
+    settle_scale,
+)
 
 NAMES = ("ant", "bee", "cow", "dog", "eel")
 
@@ -675,6 +680,20 @@ def test_an_encoder_that_does_not_say_its_scale_is_looked_at(several):
     assert own[0] == calibrated_scale(*several.alone)
     known = several.learn(tuple(own), settings=settings)
     assert several.learn((None, None), settings=settings).rounds == known.rounds
+
+
+@pytest.mark.parametrize("own", [(20.0, 5.0), (20.0, None), (None, 5.0)])
+def test_the_residual_on_several_is_the_same_after_an_interruption(several, own):
+    settings = BoostSettings(rounds=1, gradient=GradientSettings(sweeps=6))
+    folds = []
+    ensemble = several.learn(own, settings=settings, on_folds=folds.append)
+    head = LinearHead(ensemble.class_names, several.alone[1].templates[:, 0] / 2**15)
+    known, composed = (
+        head_with_residual(head, ensemble, several.shots, several.pool, settings, folds=given)[1]
+        for given in (folds[0], None)
+    )
+    assert np.array_equal(known.weights, composed.weights)
+    assert known.text_scale == composed.text_scale
 
 
 @pytest.mark.parametrize("algorithm", ["samme.r", "samme"])

@@ -206,8 +206,8 @@ def head_with_residual(
 ) -> tuple[LinearHead, Residual]:
     """Learn the residual of a fitted text, and return its head with it; see :func:`learn_residual`."""
     if ensemble.further_encoders:
-        first, *others = (item.encoder_logit_scale or 1.0 for item in ensemble.encoders)
-        pool = replace(pool, scales=(1.0, *(scale / first for scale in others)))
+        further = ensemble.further_encoders
+        pool = _with_scales(shots, pool, ensemble.encoder_logit_scale, further)
     scale = ensemble.settings.get("logit_scale")
     if settings.gradient is not None and isinstance(scale, int | float):
         settings = replace(settings, gradient=replace(settings.gradient, logit_scale=float(scale)))
