@@ -1,14 +1,19 @@
 """The fitted estimator as the object that answers: saved, loaded, moved."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import log_loss
 
+from promptboost import estimator
 from promptboost.data.copies import RepeatedImageWarning
-from promptboost.errors import SettingError
+from promptboost.errors import EncoderError, SettingError
 from promptboost.estimator import PromptBoostClassifier
+from promptboost.model import LearntOn
 from promptboost.model.classifier import PromptClassifier
 
 SENTENCES = {"fire": ["it is very red"], "ice": ["it is very blue"], "moss": ["it is very green"]}
@@ -75,6 +80,51 @@ def test_only_sentences_make_a_classifier():
     prototypes = PromptBoostClassifier().fit(np.eye(4), ["a", "a", "b", "b"])
     with pytest.raises(SettingError, match="prototypes"):
         _ = prototypes.classifier_
+    assert not hasattr(prototypes, "classifier_")
+    assert "PromptBoostClassifier" in prototypes._repr_html_(), "it asks for all attributes"
+
+
+def test_an_encoder_exchanged_after_the_fit_is_noticed(fitted):
+    X, y = draw(2, 0)
+    other = clone(fitted).set_params(cache=False).fit(X, y).set_params(encoder="fake:48-1")
+    with pytest.raises(EncoderError, match="the head is of the encoder 'fake:48-0'"):
+        other.classifier_.predict(X)
+    other.set_params(encoder=["fake:48-0", "fake:48-1"], average=True).fit(X, y)
+    other.set_params(encoder="fake:48-0")
+    with pytest.raises(EncoderError, match="'fake:48-0', 'fake:48-1', but encoder is 'fake:48-0'"):
+        other.predict(X)
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_a_file_imports_no_code(fitted, tmp_path, monkeypatch, average):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "strange.py").write_text("raise SystemExit('imported')")
+    named = [LearntOn("strange:Encoder"), LearntOn("fake:48-0")]
+    first, second = named[::-1] if average else named
+    text = replace(fitted.ensemble_, encoder_id=first.id, further_encoders=(second,))
+    text.save(tmp_path / "ensemble.json")
+    for given in (tmp_path, text):
+        with pytest.raises(EncoderError, match="code that would be imported"):
+            PromptBoostClassifier.from_ensemble(given, average=average)
+    assert PromptBoostClassifier.from_ensemble(tmp_path, "fake:48-0").encoder == "fake:48-0"
+
+
+def test_a_file_contacts_no_hub_unasked(fitted, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        estimator,
+        "check_trusted",
+        lambda name, *, allow_download: asked.append((name, allow_download)),
+    )
+    for given in ({}, {"allow_download": True}, {"encoder": "fake:16-1"}):
+        PromptBoostClassifier.from_ensemble(fitted.ensemble_, **given)
+    assert asked == [("fake:48-0", False), ("fake:48-0", True)]
+
+
+def test_a_search_may_set_booleans_of_numpy(fitted):
+    X, y = draw(2, 0)
+    words = clone(fitted).set_params(residual=np.bool_(False)).fit(X, y)
+    assert words.head_.residual is None
 
 
 @pytest.mark.parametrize("kind", ["image", "path", "array"])

@@ -34,6 +34,7 @@ from promptboost.data.shots import image_ids
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.default import AUTO
 from promptboost.encoders.embedder import Embedder, TextSource
+from promptboost.encoders.trust import check_trusted
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
 from promptboost.model.average import AveragedClassifier, AveragedHead
@@ -59,6 +60,10 @@ Labels = NDArray[Any]
 # The settings of a fit that are parameters here, and what scikit-learn calls some of them.
 _SETTINGS = ("concatenate", *settings_of(BoostConfig), "views", "view_scale")
 _CALLED = {"rounds": "n_rounds", "views": "n_views", "seed": "random_state"}
+
+
+class _NoSentencesError(SettingError, AttributeError):
+    """There is no text to keep or move; an AttributeError, so that `hasattr` can ask for `classifier_`."""
 
 
 class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -252,6 +257,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _config(self, *, images: bool) -> FitConfig:
         """Check the parameters; whether there are enough views is asked of images only."""
         values = {name: getattr(self, _CALLED.get(name, name)) for name in _SETTINGS}
+        # A search over an array sets numpy's booleans, which are no bool.
+        values = {k: bool(v) if isinstance(v, np.bool_) else v for k, v in values.items()}
         # A number is the seed itself, so that the command line and this give the same text.
         if not isinstance(self.random_state, Integral):
             values["seed"] = check_random_state(self.random_state).randint(2**31 - 1)
@@ -355,20 +362,26 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         cls,
         ensemble: PromptEnsemble | str | os.PathLike[str],
         encoder: TextSource | str | Sequence[str | Encoder] | None = None,
+        *,
+        allow_download: bool = False,
         **parameters: Any,
     ) -> "PromptBoostClassifier":
         """Make a fitted classifier of an ensemble, its file, or the folder of a run or of :meth:`save`.
 
         The class names are the labels. The encoder is that of the fit unless another is given, with
         ``average=True`` all of the fit; further parameters of the constructor are for a later :meth:`fit`.
+        What only the file names is never imported as code, and got from a model hub with `allow_download`
+        only; see :func:`promptboost.load`.
         """
         folder = None if isinstance(ensemble, PromptEnsemble) else ensemble
         if not isinstance(ensemble, PromptEnsemble):
-            ensemble = load(ensemble, encoder).ensemble
+            ensemble = load(ensemble).ensemble
         if encoder is None:
-            known = [item.id for item in ensemble.encoders]
-            average = parameters.get("average") and len(known) > 1
-            encoder = known if average else ensemble.encoder_id
+            every = [item.id for item in ensemble.encoders]
+            named = every if parameters.get("average") else every[:1]
+            for name in named:
+                check_trusted(name, allow_download=allow_download)
+            encoder = named if len(named) > 1 else ensemble.encoder_id
         self = cls(encoder, **parameters)
         source = embedder_of(self.encoder, self.cache)
         if source is None:
@@ -389,12 +402,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """The text with its encoder, which answers for images in any form; see the class."""
         check_is_fitted(self)
         self._check_sentences()
-        source = embedder_of(self.encoder, self.cache)
         if len(self._embedded) > 1:
-            every = [image_embedder(self.encoder), *further_embedders(self.encoder, self.cache)]
             heads = [one.head for one in self._embedded]
-            return AveragedClassifier(self.ensemble_, every, heads, cache=False)
-        return PromptClassifier(self.ensemble_, source, self.head_, cache=False)
+            return AveragedClassifier(self.ensemble_, self._embedders(), heads)
+        return PromptClassifier(self.ensemble_, embedder_of(self.encoder, self.cache), self.head_)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the text and its vectors into a folder, which :meth:`from_ensemble` reads."""
@@ -402,7 +413,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def _check_sentences(self) -> None:
         if self._space.constant is not None:
-            raise SettingError(
+            raise _NoSentencesError(
                 "fitted on prototypes, which are rows of X: only sentences can be saved or moved"
             )
 
@@ -451,28 +462,32 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _rows(self, X: Any) -> list[Floats]:
         """Check X, embed what are images, and return embeddings of length one, those of each encoder."""
         check_is_fitted(self)
-        several = len(self._embedded) > 1
         if not holds_images(X):
-            if several:
+            if len(self._embedded) > 1:
                 raise DataError(
                     "X holds embeddings, which are of one encoder: give images, or set average to False"
                 )
             check_no_pixels(X, self.encoder)
             rows = validate_data(self, X, reset=False, dtype="numeric")
             return [np.asarray(self._space.unit(np.asarray(rows, dtype=np.float64)))]
-        embedders = [image_embedder(self.encoder, self.cache)]
-        if several:
-            embedders += further_embedders(self.encoder, self.cache)
-        for embedder, head in zip(embedders, (one.head for one in self._embedded), strict=True):
-            if embedder.fingerprint != head.encoder_fingerprint:
-                raise EncoderError(
-                    f"fitted with {head.encoder_id!r}, but encoder is {embedder.id!r} now: use transfer"
-                )
+        embedders = self._embedders()
         data = Dataset(as_images(X), ())
         return [
             np.asarray(self._space.unit(embedder.originals(data).astype(np.float64)))
             for embedder in embedders
         ]
+
+    def _embedders(self) -> list[Embedder]:
+        """Return what embeds images to answer; raise if it is not what embedded the text."""
+        embedders = [image_embedder(self.encoder, self.cache)]
+        if len(self._embedded) > 1:
+            embedders += further_embedders(self.encoder, self.cache)
+        heads = [one.head for one in self._embedded]
+        if [e.fingerprint for e in embedders] != [head.encoder_fingerprint for head in heads]:
+            then = ", ".join(repr(head.encoder_id) for head in heads)
+            now = ", ".join(repr(embedder.id) for embedder in embedders)
+            raise EncoderError(f"fitted with {then}, but encoder is {now} now: use transfer")
+        return embedders
 
 
 if PromptBoostClassifier.__doc__:  # python -OO has none

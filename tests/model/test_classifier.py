@@ -19,6 +19,7 @@ from promptboost.errors import (
     SettingError,
 )
 from promptboost.model import LinearHead, PromptEnsemble, Round, VotingHead
+from promptboost.model.average import AveragedClassifier
 
 BANKS = {
     "fire": {"something red": 2, "a red light": 1},
@@ -393,3 +394,21 @@ def test_a_store_that_cannot_be_written_is_done_without(classifier, monkeypatch,
     with pytest.warns(StoreWarning, match="Going on without the embedding store"):
         head = PromptClassifier(ensemble(), "fake:32-0").head
     np.testing.assert_array_equal(head.weights, classifier.head.weights)
+
+
+def test_a_head_of_another_encoder_answers_for_no_image(classifier):
+    other = PromptClassifier(classifier.ensemble, "fake:32-1", classifier.head, cache=False)
+    with pytest.raises(EncoderError, match=r"head is of the encoder 'fake:32-0'.*'fake:32-1'"):
+        other.predict(image())
+
+
+def test_a_residual_is_learnt_on_every_encoder_of_an_average():
+    both = AveragedClassifier(ensemble(), ["fake:32-0", "fake:16-1"], cache=False)
+    colours = {"fire": ["red", "tomato"], "ice": ["blue", "navy"], "grass": ["green", "lime"]}
+    images = [image(colour) for some in colours.values() for colour in some]
+    labels = [name for name, some in colours.items() for _ in some]
+    again = both.refit(images, labels, views=2)
+    assert isinstance(again, AveragedClassifier)
+    assert again.predict(images).tolist() == labels
+    assert all(one.head.residual is not None for one in (again, *again.members))
+    assert both.head.residual is None

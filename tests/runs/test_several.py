@@ -299,6 +299,7 @@ def test_an_estimator_may_answer_with_the_average(both, tmp_path):
     assert votes.argmax(axis=1).tolist() == mean.argmax(axis=1).tolist()
     np.testing.assert_allclose(list(averaged.staged_decision_function(files))[-1], votes)
     assert isinstance(averaged.classifier_, AveragedClassifier)
+    assert [one.embedder.store for one in averaged.classifier_.members] == [None, None]
     np.testing.assert_allclose(averaged.classifier_.predict_proba(files), mean, atol=1e-6)
     again = PromptBoostClassifier.from_ensemble(tmp_path / "kept", average=True, cache=False)
     np.testing.assert_allclose(again.predict_proba(files), chances, atol=1e-6)

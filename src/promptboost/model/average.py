@@ -13,7 +13,13 @@ from promptboost.data.memory import as_images, holds_images
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import TextSource
 from promptboost.errors import DataError, SettingError
-from promptboost.model.classifier import AnyHead, PromptClassifier, check_share, sure_ones
+from promptboost.model.classifier import (
+    AnyHead,
+    PromptClassifier,
+    all_of,
+    check_share,
+    sure_ones,
+)
 from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.head import Head
 
@@ -125,8 +131,7 @@ class AveragedClassifier(PromptClassifier):
 
     def predict_proba(self, images: Any) -> NDArray[np.float64]:
         """Return the mean over encoders of the probability of each class for each image, (n, K)."""
-        if not hasattr(images, "__len__") and hasattr(images, "__next__"):
-            images = list(images)
+        images = all_of(images)
         if not holds_images(images):
             raise DataError("embeddings are of one encoder, and these are several: give images")
         images = as_images(images)
@@ -147,9 +152,9 @@ class AveragedClassifier(PromptClassifier):
 
     def refit(self, images: Any, labels: Sequence[str], **options: Any) -> "AveragedClassifier":
         """Learn the residual again on every encoder; see :meth:`PromptClassifier.refit`."""
-        other = AveragedClassifier(self.ensemble, [one.embedder for one in self.members])
-        other.members = tuple(one.refit(images, labels, **options) for one in self.members)
-        return other
+        fitted = [one.refit(images, labels, **options) for one in self.members]
+        embedders, heads = [one.embedder for one in fitted], [one.head for one in fitted]
+        return AveragedClassifier(self.ensemble, embedders, heads)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the text, and its vectors on every encoder, into a folder."""

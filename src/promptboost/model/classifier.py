@@ -1,7 +1,7 @@
 """PromptClassifier: the object at the end of the walk, which answers for images."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -145,6 +145,11 @@ def check_share(name: str, value: object) -> None:
         raise SettingError(f"{name} is {value}: give a number from 0 to 1")
 
 
+def all_of(images: Any) -> Any:
+    """Return what an iterator yields as a list, which can be gone through twice, and others as they are."""
+    return list(images) if isinstance(images, Iterator) else images
+
+
 def sure_ones(
     names: NDArray[np.str_], probabilities: NDArray[np.float64], abstain: float
 ) -> NDArray[np.object_]:
@@ -248,6 +253,12 @@ class PromptClassifier:
             raise DataError(
                 "these are images, and there is no encoder to embed them: pass an encoder or the name of "
                 "one, or give embeddings"
+            )
+        head, encoder = self._given_head, self._embedder
+        if head is not None and head.encoder_fingerprint not in (None, encoder.fingerprint):
+            raise EncoderError(
+                f"the head is of the encoder {head.encoder_id!r}, and images would be seen with "
+                f"{encoder.id!r}: pass that encoder, or no head"
             )
         return self._embedder
 
@@ -391,13 +402,12 @@ class PromptClassifier:
         """
         from promptboost.model.explanation import explain_rows
 
-        if not hasattr(images, "__len__") and hasattr(images, "__next__"):
-            images = list(images)
+        images = all_of(images)
         if holds_images(images):
             images = as_images(images)
-            names = [image.name for image in images]
-        rows = self.embeddings(images)
-        if not holds_images(images):
+            names, rows = [image.name for image in images], self.embeddings(images)
+        else:
+            rows = self.embeddings(images)
             names = [f"row {number}" for number in range(1, len(rows) + 1)]
         texts = self.ensemble.texts()
         source: Any = self.encoder if self._embedder is None else self._embedder
@@ -408,8 +418,7 @@ class PromptClassifier:
 
     def embeddings(self, images: Any) -> NDArray[np.floating]:
         """Return the embedding of each image, shape (n, D); embeddings are checked and returned."""
-        if not hasattr(images, "__len__") and hasattr(images, "__next__"):
-            images = list(images)
+        images = all_of(images)
         if not holds_images(images):
             return as_embeddings(images, self.head.dim)
         return self.embedder.originals(Dataset(as_images(images), ()))
