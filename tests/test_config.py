@@ -130,8 +130,9 @@ def test_a_run_file_from_before_the_gradient_composer_is_greedy(tmp_path):
     file = tmp_path / "run.toml"
     old = {"rounds": 50, "views_per_round": 4, "max_copies": 3}
     file.write_text(write_toml({"fit": old, "versions": {"promptboost": "0.1.0"}}))
-    assert FitConfig().merged(read_config(file)).composer == "greedy"
+    assert FitConfig().merged(read_config(file)) == FitConfig.from_table(old)
     assert FitConfig.from_table(old).composer == "greedy"
+    assert not FitConfig.from_table(old).residual
     file.write_text(write_toml({"fit": {"rounds": 2}}))
     assert FitConfig().merged(read_config(file)).composer == "gradient"
 
@@ -156,6 +157,7 @@ def test_presets_are_about_the_same_settings():
         ("rounds = ", FileFormatError, "is not TOML"),
         ("fit = 3", FileFormatError, "must be a table"),
         ("round = 3", SettingError, "mine.toml: there is no setting 'round'"),
+        ("shots = 3\n[fit]\nrounds = 2", SettingError, "mine.toml: shots is above [fit]"),
         ("\udcff", FileFormatError, "is not TOML"),
     ],
 )

@@ -32,6 +32,10 @@ def _setting(default: Any, text: str, **limits: Any) -> Any:
     return field(default=default, metadata={"help": text, **limits})
 
 
+# What fits were before there were other composers, and residuals: files of that time do not say it.
+_AT_FIRST = {"composer": "greedy", "residual": False}
+
+
 @dataclass(frozen=True)
 class InputConfig:
     """Settings about what a fit is given: encoder, images and prompts."""
@@ -101,6 +105,7 @@ class BoostConfig:
         None,
         "Factor on cosines: higher trusts the images more, and the pool less.",
         above=0,
+        most=10**6,
         none="chosen from the images to learn from",
         only_for="gradient",
     )
@@ -214,8 +219,8 @@ class FitConfig(BoostConfig, InputConfig):
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_table` gives, or gave when there was no other composer and no residual."""
-        return cls(**_known({"composer": "greedy", "residual": False, **table}))
+        """Read what :meth:`to_table` gives, or gave in an earlier version."""
+        return cls(**_known({**_AT_FIRST, **table}))
 
 
 @dataclass(frozen=True)
@@ -372,8 +377,13 @@ def read_config(path: str | Path) -> dict[str, Any]:
     table = tables.get("fit", top)
     if not isinstance(table, dict):
         raise FileFormatError(f"{path}: fit must be a table, [fit]")
-    if "versions" in tables:  # written by a fit, perhaps when there was no other composer
-        table = {"composer": "greedy", **table}
+    beside = [name for name, value in top.items() if not isinstance(value, dict)]
+    if "fit" in tables and beside:
+        raise SettingError(
+            f"{path}: {beside[0]} is above [fit], where it says nothing: move it below"
+        )
+    if "versions" in tables:  # written by a fit, perhaps an early one
+        table = {**_AT_FIRST, **table}
     try:
         return _known(table)
     except SettingError as error:

@@ -160,9 +160,7 @@ def swap(folder: Path) -> None:
     for path in list(fresh.iterdir()):
         if not belongs(path.name):
             _remove(path)
-        elif path.is_file() and _is_folder(
-            folder / path.name
-        ):  # found now, as there is no way back later
+        elif path.is_file() and _is_folder(folder / path.name):  # now: later there is no way back
             raise RunError(f"{folder / path.name} is a folder in the place of a file; move it away")
     # What the new set lacks must go, and whoever completes the swap cannot tell that from the rest.
     gone = [p.name for p in folder.iterdir() if belongs(p.name) and not (fresh / p.name).exists()]
