@@ -42,6 +42,18 @@ def test_a_share_is_met_within_a_thousandth_and_the_others_keep_their_proportion
         assert before.banks[ensemble.class_names[1]] == after.banks[ensemble.class_names[1]]
 
 
+def test_what_is_said_of_a_share_is_what_was_done():
+    alone = Round("a {}", {**BANKS, "cat": {"a cat": 2}}, 0.0, 0.0)
+    both = PromptEnsemble(tuple(BANKS), (*an_ensemble().rounds, alone))
+    changed = both.weigh("cat", "a cat", 0.5)
+    said = "gave 'a cat' a share of 0.5 in cat (1 of 2 rounds: else it is the only one)"
+    assert changed.history == (said,)
+    assert changed.rounds[1] == alone
+    (said,) = an_ensemble().weigh("dog", "a dog", 0.5).history
+    assert said.endswith("in dog (0 of 1 round: else it is the only one)")
+    assert an_ensemble().weigh("cat", "a cat", 0.5).history[0].endswith("in cat")
+
+
 @pytest.mark.parametrize("share", [0, 1, -0.5, 2, float("nan"), "x"])
 def test_a_share_is_between_zero_and_one(share):
     with pytest.raises(SettingError, match="between 0 and 1"):

@@ -171,10 +171,11 @@ def add(
 def weigh(
     ensemble: "PromptEnsemble", class_name: str, sentence: str, share: float
 ) -> "PromptEnsemble":
-    """Set the share of a sentence in the score of its class, in every round that has it.
+    """Set the share of a sentence in the score of its class, in every round that has it and others.
 
     The others keep their proportions. Copies are whole numbers, so all are multiplied until the share is
-    met within a thousandth.
+    met within a thousandth. Where it is the only sentence of a round it stays so, and the history says in
+    how many rounds it is not.
     """
     _classes_with(ensemble, sentence, class_name)
     if not isinstance(share, numbers.Real) or not 0 < share < 1:
@@ -182,6 +183,9 @@ def weigh(
             f"the share of {sentence!r} is {share!r}: give a number between 0 and 1, "
             "and neither of them; remove takes a sentence out."
         )
+    banks = [item.banks[class_name] for item in ensemble.rounds]
+    having = [bank for bank in banks if sentence in bank]
+    shared = sum(len(bank) > 1 for bank in having)
 
     def weighed(bank: Bank) -> Bank:
         if sentence not in bank or len(bank) == 1:
@@ -194,6 +198,8 @@ def weigh(
         return {text: n * factor for text, n in others.items()} | {sentence: copies}
 
     line = f"gave {sentence!r} a share of {float(share):.3g} in {class_name}"
+    if shared < len(having):
+        line += f" ({shared} of {_plural(len(having), 'round')}: else it is the only one)"
     return _rewritten(ensemble, [class_name], weighed, [line])
 
 
