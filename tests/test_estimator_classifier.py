@@ -14,7 +14,7 @@ from promptboost.data.copies import RepeatedImageWarning
 from promptboost.errors import EncoderError, SettingError
 from promptboost.estimator import PromptBoostClassifier
 from promptboost.model import LearntOn
-from promptboost.model.classifier import PromptClassifier
+from promptboost.model.classifier import PromptClassifier, load
 
 SENTENCES = {"fire": ["it is very red"], "ice": ["it is very blue"], "moss": ["it is very green"]}
 TONES = {"fire": (200, 20, 20), "ice": (20, 20, 200), "moss": (20, 200, 20)}
@@ -140,3 +140,20 @@ def test_one_image_under_two_labels_is_warned_of(kind, tmp_path):
     model = PromptBoostClassifier("fake:48-0", SENTENCES, n_views=0, cache=False, random_state=0)
     with pytest.warns(RepeatedImageWarning, match=r"2 images .*\(fire\) = .*\(moss\)"):
         model.fit(X, y)
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_a_class_added_by_words_is_in_balance_for_every_face(fitted, tmp_path, residual):
+    X, y = draw(4, 0)
+    text = fitted.ensemble_.add_class("sun", ["it is very yellow"])
+    PromptClassifier(text, "fake:48-0").refit(X, y, views=2).save(tmp_path / "kept")
+    kept = load(tmp_path / "kept", "fake:48-0", text_only=not residual)
+    assert kept.head.balance is not None
+    expected = kept.predict_proba(X)
+    again = PromptBoostClassifier.from_ensemble(tmp_path / "kept", residual=residual)
+    np.testing.assert_allclose(again.predict_proba(X), expected, rtol=1e-4)
+    kept.save(tmp_path / "again")  # of the words alone, too
+    saved = load(tmp_path / "again", "fake:48-0", text_only=not residual)
+    np.testing.assert_allclose(saved.predict_proba(X), expected, rtol=1e-6)
+    unbalanced = PromptClassifier(text, "fake:48-0").predict_proba(X)
+    assert np.abs(expected - unbalanced).max() > 0.01

@@ -41,6 +41,7 @@ from promptboost.model.average import AveragedClassifier, AveragedHead
 from promptboost.model.classifier import AnyHead, PromptClassifier, load
 from promptboost.model.head import LinearHead
 from promptboost.model.residual import Residual
+from promptboost.model.scores import logit_factor
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.training.examples import (
     Cache,
@@ -391,8 +392,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.classes_ = np.array(ensemble.class_names)
         self._space = RowSpace()
         residuals: list[Residual | None] = [None] * len(words)
-        if folder is not None and self.residual:
-            residuals = [_residual_of(load(folder, one).head) for one in words]
+        if folder is not None:
+            text_only = not self.residual
+            heads = [load(folder, one, text_only=text_only).head for one in words]
+            residuals = [_beside_text(head) for head in heads]
         self._take(ensemble, words, residuals)
         self.n_features_in_ = self.head_.dim
         return self
@@ -550,11 +553,11 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return int(self.n_features_out_)
 
 
-def _residual_of(head: AnyHead) -> Residual | None:
-    """Return the residual of a head that was kept; its penalty was not."""
-    if isinstance(head, LinearHead) and head.beside_text is not None and head.text_scale:
-        return Residual(head.beside_text, head.text_scale, penalty=0.0)
-    return None
+def _beside_text(head: AnyHead) -> Residual | None:
+    """Return what a head that was kept adds to its text; the penalty of a residual was not kept."""
+    if not isinstance(head, LinearHead) or head.beside_text is None:
+        return None
+    return Residual(head.beside_text, logit_factor(head), penalty=0.0)
 
 
 def _votes(head: AveragedHead, rows: list[Floats]) -> Floats:

@@ -383,11 +383,12 @@ class LinearHead(SavedHead):
 
     @property
     def beside_text(self) -> NDArray[np.float32] | None:
-        """The residual, with what keeps added classes in balance, as logits are made of it."""
+        """What is added to the text's logits: the residual, and what keeps added classes in balance."""
         known = self.class_names if self.balance is None else self.balance.class_names
-        if self.text_scale is None or set(self.class_names) <= set(known):
+        if set(self.class_names) <= set(known):
             return self.residual
-        return (self.matrix - self.weights) * np.float32(self.text_scale / self.rounds)
+        scale = self._scale or self._log_odds * self._largest_total
+        return (self.matrix - self.weights) * np.float32(scale / self.rounds)
 
     @property
     def residual_digest(self) -> str:

@@ -291,13 +291,14 @@ def read_residual_record(folder: Path) -> tuple[dict[str, str], dict[str, dict[s
 
 
 def write_head(folder: Path, head: AnyHead) -> None:
-    """Write a head into a folder, and which residual it has, for :func:`settled_head`."""
+    """Write a head into a folder, and which residual and balance it has, for :func:`settled_head`."""
     name = head_file(head.encoder_id)
     digests, facts = read_residual_record(folder)
     digests.pop(name, None)
     facts.pop(name, None)
     if isinstance(head, LinearHead) and head.residual is not None:
         digests[name] = head.residual_digest
+    if isinstance(head, LinearHead) and not (head.residual is None and head.balance is None):
         facts[name] = {
             "class_names": list(head.class_names),
             "text_scale": head.text_scale,
@@ -305,7 +306,7 @@ def write_head(folder: Path, head: AnyHead) -> None:
             "balance": None if head.balance is None else head.balance.to_record(),
         }
     # The record first: a residual that it does not name is left out, and never another taken for it.
-    if digests or (folder / RESIDUAL_FILE).exists():
+    if digests or facts or (folder / RESIDUAL_FILE).exists():
         record = {**digests, **({_FACTS: facts} if facts else {})}
         write_json(folder / RESIDUAL_FILE, record, follow=False)
     head.save(folder / name)
