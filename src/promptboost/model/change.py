@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -158,11 +158,3 @@ def _share(number: str, where: str) -> float:
         return float(number)
     except ValueError:
         raise SettingError(f"{where} does not end with = and a share, such as =0.25") from None
-
-
-def read_changes(record: Any) -> tuple[Change, ...]:
-    """Read edits from plain data; raise if something else is there."""
-    try:
-        return tuple(msgspec.convert(record, list[Change]))
-    except msgspec.ValidationError as error:
-        raise SettingError(f"these are no edits: {error}") from error

@@ -21,7 +21,7 @@ _NEWTON = 8
 # Where a class leaves the others less than this share of a row, theirs is summed up anew.
 _SMALLEST_REST = 1e-6
 # A class so far below the sum of all on a logarithmic scale adds nothing to the sum: 1e-13.
-NOTHING = 30.0
+_NOTHING = 30.0
 # And has nothing of a row that a gradient in single precision, or a line search, would show: 1e-8.
 _FAINT = 18.0
 # The moves that are looked for first are up to this part of a bank.
@@ -211,7 +211,7 @@ def sum_up(logits: Logits, start: int, stop: int, total: Values) -> None:
     for k in range(logits.shape[0]):
         z = logits[k, start:stop]
         for i in range(len(highest)):
-            if z[i] > highest[i] - NOTHING:
+            if z[i] > highest[i] - _NOTHING:
                 sums[i] += np.exp(float(z[i]) - float(highest[i]))
     for i in range(len(highest)):
         total[start + i] = highest[i] + np.log(sums[i])
