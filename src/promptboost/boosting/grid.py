@@ -57,9 +57,11 @@ def to_grid(rows: ArrayLike, *, name: str = "rows") -> GridRows:
     off = np.abs(lengths - 1.0) > _LENGTH_TOLERANCE
     if off.any():
         where = tuple(int(j) for j in np.argwhere(off)[0])
+        advice = "divide each row by its length first (promptboost.encoders.unit_rows does)"
+        if lengths[where] == 0:
+            advice = "zeros point nowhere: leave it out, or embed it again"
         raise EmbeddingError(
-            f"{name}: row {_index(where)} has length {lengths[where]:.4g}, not 1; "
-            "divide each row by its length first (promptboost.encoders.unit_rows does)"
+            f"{name}: row {_index(where)} has length {lengths[where]:.4g}, not 1; {advice}"
         )
     unit = values / lengths[..., None].astype(np.float32)
     return np.ascontiguousarray(np.rint(unit * ROW_UNIT).astype(np.int16))
