@@ -125,6 +125,9 @@ def test_a_saved_classifier_keeps_its_residual(run, tmp_path):
 def test_a_head_without_a_residual_takes_the_record_away(run):
     classifier = promptboost.load(run, text_only=True)
     write_head(run, classifier.head)
+    record = json.loads((run / RESIDUAL_FILE).read_text())
+    assert set(record) == {"heads"}, "no residual is named, and the balance is kept"
+    write_head(run, replace(classifier.head, balance=None))
     assert json.loads((run / RESIDUAL_FILE).read_text()) == {}
 
 
