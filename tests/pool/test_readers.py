@@ -175,6 +175,7 @@ def test_own_files(tmp_path, name, content):
         ("a.json", '{"owl": ["x"', "cut off"),
         ("a.json", '{"owl": ["x"], "owl": ["y"]}', "occurs twice"),
         ("a.json", '{"owl": "x"}', "list of sentences"),
+        ("a.json", '{"owl": {"eyes": ["large"]}, "bat": ["x"]}', "'owl' needs a list.*not a dict"),
         ("a.json", '{"owl": [1]}', "must be a string"),
         ("a.json", "{}", "no classes"),
         ("a.json", "3", "holds an int"),
