@@ -2,6 +2,7 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from promptboost.data import Dataset, LabelledImage, display_name, load_data
 from promptboost.errors import DataError
@@ -40,6 +41,18 @@ def test_a_missing_split_names_those_that_exist():
     data = Dataset.of([LabelledImage("0", "a", b"", "train")])
     with pytest.raises(DataError, match="'test'; there are: train"):
         data.of_split("test")
+
+
+def test_the_digest_of_an_image_in_memory_is_of_what_is_seen():
+    def of(image):
+        return LabelledImage("", "", image).digest()
+
+    red, blue = Image.new("P", (4, 4)), Image.new("P", (4, 4))
+    red.putpalette([255, 0, 0] * 256)
+    blue.putpalette([0, 0, 255] * 256)
+    assert red.tobytes() == blue.tobytes()
+    assert of(red) != of(blue)
+    assert of(red) == of(Image.new("RGB", (4, 4), "red"))
 
 
 def test_the_digest_is_of_the_content(tmp_path):

@@ -72,6 +72,7 @@ def test_a_backslash_may_be_part_of_a_name(folder):
         ("path,label\n", "lists no images"),
         ("file,class\na,b\n", "no column 'path' and no column 'label'; it has: file, class"),
         ("path\na\n", "list.csv has no column 'label'"),
+        ("path,label,Label\na.png,cat,dog\n", "has the column 'label' 2 times; keep the one"),
         ("path,label\na.png,cat\n\nb.png\n", "line 4: 1 cells under 2 columns"),
         ("path,label\na.png,cat,x\n", "line 2: 3 cells under 2 columns; put quotes"),
         ("path,label\na.png,\n", "line 2: the label is ''"),
@@ -122,6 +123,7 @@ def test_json_lines(folder):
         ('{"path": "a.png", "label": true}', "line 3: the label is True"),
         ('{"path": "a.png", "label": null}', "line 3: the label is None"),
         ('{"path": ["a"], "label": "cat"}', "line 3: the path is"),
+        ('{"path": "a", "label": "cat", " Label": "dog"}', "line 3 has the column 'label' 2 times"),
     ],
 )
 def test_wrong_json_lines(folder, line, message):

@@ -45,6 +45,16 @@ def run_naming(encoder, folder):
     return folder
 
 
+def test_a_run_that_names_no_model_in_particular_asks_no_hub(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr("promptboost.encoders.default.status_of_hub", asked.append)
+    run = run_naming("auto", tmp_path / "run")
+    for allowed in (False, True):
+        with pytest.raises(EncoderError, match=r"'auto', which asks a model hub.*--encoder NAME"):
+            load(run, allow_download=allowed).predict(Image.new("RGB", (8, 8)))
+    assert not asked
+
+
 def test_code_that_a_run_names_is_not_imported(strange_module, tmp_path):
     run = run_naming("strange_eye:Eye", tmp_path / "run")
     for allowed in (False, True):

@@ -272,10 +272,12 @@ def test_saved_and_loaded_it_gives_the_same_logits(encoder, quick, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["class_rows", "text_prompts", "vision_prompts"])
-def test_arrays_of_another_shape_are_refused(encoder, quick, tmp_path, name):
+def test_arrays_of_another_shape_or_not_finite_are_refused(encoder, quick, tmp_path, name):
     fields, arrays = quick.state()
     with pytest.raises(FileFormatError, match="shape"):
         PromptedClassifier.from_state(quick.origin, fields, arrays | {name: arrays[name][..., :-1]})
+    with pytest.raises(FileFormatError, match="not finite"):
+        PromptedClassifier.from_state(quick.origin, fields, arrays | {name: arrays[name] * np.nan})
     del arrays[name]
     with pytest.raises(FileFormatError, match=name):
         PromptedClassifier.from_state(quick.origin, fields, arrays)

@@ -345,6 +345,8 @@ def test_stays_with_its_encoder():
         (lambda f, a: f.update(beta="wide"), "cannot be read"),
         (lambda f, a: a.update(keys=a["keys"][1:]), "shapes"),
         (lambda f, a: a.update(rows=a["rows"][:, 1:]), "shapes"),
+        (lambda f, a: a.update(keys=a["keys"] * np.nan), "not finite"),
+        (lambda f, a: a.update(rows=a["rows"] * np.inf), "not finite"),
         (lambda f, a: a.update(key_labels=a["key_labels"] + 1), "labels"),
         (lambda f, a: a.update(key_labels=a["key_labels"][:0], keys=a["keys"][:0]), "labels"),
     ],

@@ -44,6 +44,7 @@ def test_bad_class_names_are_named(class_names, message):
     [
         ({"templates": ["a photo"]}, PoolError, "template 1 has 0 times"),
         ({"descriptions": {"owl": "eyes"}}, PoolError, "'owl' needs a list of sentences"),
+        ({"descriptions": {"owl": {"eyes"}}}, PoolError, "'owl' needs a list .*, not a set"),
         ({"descriptions": {"owl": ["eyes", None]}}, PoolError, "sentence 2 of the class 'owl'"),
         ({"concatenate": "some"}, SettingError, "'none', 'one' or 'all', not 'some'"),
         ({"concatenate": "one"}, PoolError, "needs descriptions"),

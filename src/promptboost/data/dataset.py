@@ -161,8 +161,10 @@ class LabelledImage:
         if isinstance(content, bytes):
             hasher.update(content)
         else:
-            hasher.update(f"{content.mode} {content.size}/".encode())
-            hasher.update(content.tobytes())
+            # As it is opened: the bytes of other modes do not tell colours, transparency or the way up.
+            image = read_image(content, self.name)
+            hasher.update(f"{image.mode} {image.size}/".encode())
+            hasher.update(image.tobytes())
         return hasher.digest()
 
 

@@ -82,9 +82,9 @@ def _json_rows(lines: Iterable[str], name: str, needed: Sequence[str]) -> Iterat
             ) from error
         if not isinstance(row, dict):
             raise DataError(f'{where}: not an object; write {{"path": …, "label": …}}')
-        row = {str(key).strip().lower(): value for key, value in row.items()}
-        check_columns(row, needed, where)
-        yield where, row
+        columns = [key.strip().lower() for key in row]
+        check_columns(columns, needed, where)
+        yield where, dict(zip(columns, row.values(), strict=True))
 
 
 def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) -> Listing:
@@ -111,8 +111,13 @@ def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) ->
 
 
 def check_columns(columns: Iterable[Any], needed: Iterable[str], where: str) -> None:
-    """Raise DataError if a table lacks a column."""
+    """Raise DataError if a table lacks a column, or has it twice."""
     names = [str(column) for column in columns]
+    for name in (*needed, "split"):
+        if names.count(name) > 1:
+            raise DataError(
+                f"{where} has the column {name!r} {names.count(name)} times; keep the one that is meant"
+            )
     missing = [name for name in needed if name not in names]
     if missing:
         raise DataError(

@@ -199,7 +199,9 @@ def without_bad(listing: Listing, bad: Sequence[BadImage], on_bad: OnBad) -> Dat
         name = min(empty)
         members = {image.name for image in listing.images if image.label == name}
         lost = [item for item in bad if item.path in members]
-        why = f" that can be used:\n{_listed(lost)}" if lost else "; add some, or remove it"
+        # Of what a reader left out the class is not known: it may be one of these.
+        shown = lost or listing.bad
+        why = f" that can be used:\n{_listed(shown)}" if shown else "; add some, or remove it"
         raise DataError(f"the class {name!r} has no images{why}")
     return Dataset.of(kept, every_bad)
 

@@ -5,6 +5,7 @@ What a user types is their own decision. What stands in a file is not: its name 
 
 import re
 
+from promptboost.encoders.default import AUTO
 from promptboost.encoders.openclip.weights import is_here
 from promptboost.encoders.registry import is_registered
 from promptboost.errors import EncoderError, PromptBoostError
@@ -48,6 +49,11 @@ code that would be imported and run; if you know it and want that, name it yours
         raise EncoderError(
             f"the file names the encoder {name!r}, which is code that would be imported and run; if "
             f"you know it and want that, name it yourself: --encoder {name!r} (in Python: encoder=...)"
+        )
+    if name == AUTO:
+        raise EncoderError(
+            f"the file names the encoder {AUTO!r}, which asks a model hub what there is and is no model; "
+            "name one yourself: --encoder NAME (in Python: encoder=...)"
         )
     if allow_download or not ("/" in name or "@" in name) or is_here(name):
         return

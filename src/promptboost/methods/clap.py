@@ -82,8 +82,9 @@ class CLAP(Method):
 
     Re-implemented, with the authors' one setting for all datasets: gradient descent with momentum, a
     rate that falls to zero along a cosine after one epoch at 0.00001, the last step taken, nothing
-    searched. They cut 20 crops of each image beforehand; here an epoch sees each image once, as one of
-    its cached views. An incomplete last batch is left out, as theirs is.
+    searched. They cut 20 crops of each image beforehand, and an epoch of theirs sees as many of all the
+    crops as there are images, or one batch of them; here it sees each image once, as one of its cached
+    views. An incomplete last batch is left out, as theirs is.
 
     Their text rows have the length that CLIP's text tower gives them, and the penalty grows with its
     square. Rows here have length one, and are stretched to `length`. The text is the mean of the pool's

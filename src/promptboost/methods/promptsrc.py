@@ -115,6 +115,8 @@ class PromptedClassifier(Fitted):
                     f"the file's prompts have the shape {array.shape}, and the tower's tokens the "
                     f"length {width}"
                 )
+        if not all(np.isfinite(part).all() for part in parts.values()):
+            raise FileFormatError("the file's rows or prompts are not finite")
         return fitted
 
 

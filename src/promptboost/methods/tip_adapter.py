@@ -32,10 +32,10 @@ Floats = NDArray[np.float32]
 
 #: What is tried for the weight of the cache; the authors start at about one.
 ALPHAS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
-#: What is tried for how near a key has to be to count; the authors start at 5.5.
+#: What is tried for how near a key has to be to count; the paper has 5.5, its released settings begin at 1.
 BETAS = (0.5, 1.0, 2.0, 4.0, 5.5, 8.0, 12.0, 16.0, 24.0, 32.0)
 
-#: Where a class has one image only, nothing can be set aside to choose by.
+#: Where a class has one image only, nothing can be set aside to choose by. The paper's, for CLIP.
 FIXED_ALPHA, FIXED_BETA = 1.0, 5.5
 
 #: Of the tuning, and from which the best is chosen where images can be set aside.
@@ -270,6 +270,8 @@ class CacheClassifier(Fitted):
             )
         if len(labels) == 0 or not 0 <= labels.min() <= labels.max() < K:
             raise FileFormatError(f"the file's labels are not all from 0 to {K - 1}")
+        if not (np.isfinite(rows).all() and np.isfinite(keys).all()):
+            raise FileFormatError("the file's rows or keys are not finite")
         return cls(origin, rows, Cache(keys, labels.astype(np.int64), K, alpha, beta))
 
 

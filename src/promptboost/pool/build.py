@@ -1,6 +1,6 @@
 """A pool from class names, templates and descriptions: which prompts a class gets, in which order."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from shlex import quote
@@ -11,7 +11,7 @@ from promptboost.pool.names import check_class_names, resolve
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.products import ClassPrompts, Product, sentences_of
 from promptboost.pool.templates import PLAIN_TEMPLATE, TEMPLATES, check_templates, fill
-from promptboost.pool.text import clean
+from promptboost.pool.text import clean, is_listed
 
 Concatenate = Literal["none", "one", "all"]
 
@@ -237,7 +237,7 @@ def sentences_by_class(
 
 
 def _check_sentences(sentences: object, owner: str) -> list[str]:
-    if isinstance(sentences, str) or not isinstance(sentences, Iterable):
+    if not is_listed(sentences):
         raise PoolError(
             f'{owner} needs a list of sentences, not {a_type(sentences)}: write ["sentence", …]'
         )

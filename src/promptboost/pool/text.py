@@ -2,7 +2,8 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeGuard
 
 from promptboost.errors import PoolError
 
@@ -52,6 +53,13 @@ def text_key(text: str) -> str:
 def name_key(name: str) -> str:
     """Return what two class names share when they differ in case, underscores or hyphens only."""
     return text_key(re.sub(r"[_\-]", " ", name))
+
+
+def is_listed(sentences: object) -> TypeGuard[Iterable[object]]:
+    """Tell whether a value is a list of sentences: no text, no mapping, no set, which has no order."""
+    if isinstance(sentences, str | bytes | Mapping | set | frozenset):
+        return False
+    return isinstance(sentences, Iterable)
 
 
 def distinct(sentences: Iterable[str]) -> list[str]:

@@ -50,11 +50,12 @@ def text_key(text: str) -> bytes:
 def image_key(image_bytes_digest: bytes, view: str) -> bytes:
     """Digest one view of an image, from a digest of its file: a renamed image is still known.
 
-    `view` names the crop and everything that it depends on; ``""`` is the image itself.
+    `view` names the crop and everything that it depends on, as
+    :func:`~promptboost.data.views.view_name` does.
 
     Examples
     --------
-    >>> image_key(b"digest of the file", "crop 3") == image_key(b"digest of the file", "")
+    >>> image_key(b"digest of the file", "crop 3") == image_key(b"digest of the file", "original")
     False
     """
     # The length in front keeps ("ab", "c") and ("a", "bc") apart.

@@ -44,14 +44,23 @@ def _csv(path: Path) -> Source:
                 f"{path} needs the columns class and sentence in its first line; it has "
                 f"{', '.join(map(repr, header)) or 'nothing'}"
             )
+        if twice := [name for name in ("class", *_TEXT_COLUMNS) if header.count(name) > 1]:
+            raise FileFormatError(
+                f"{path} has the column {twice[0]} {header.count(twice[0])} times; write one sentence "
+                "a line"
+            )
         place, text_place = header.index("class"), header.index(text_column)
         for row in rows:
-            if len(row) > max(place, text_place):
-                gathering.add(row[place], [row[text_place]])
-            elif row:
+            if not any(cell.strip() for cell in row):
+                continue
+            at = f"line {rows.line_num}"
+            if len(row) != len(header):
+                # More are a sentence whose commas are not quoted: all behind the first would be lost.
                 raise FileFormatError(
-                    f"{path}, line {rows.line_num}, has {len(row)} of {len(header)} columns"
+                    f"{path}, {at}, has {len(row)} cells under {len(header)} columns; put quotes around a "
+                    "sentence that has a comma in it"
                 )
+            gathering.add(row[place], [row[text_place]], at=at)
     except csv.Error as error:
         raise FileFormatError(f"{path}, line {rows.line_num}: {error}") from error
     return gathering.source(path.name, "plain", path)
@@ -67,7 +76,7 @@ def _tabbed(path: Path) -> Source:
             raise FileFormatError(
                 f"{path}, line {number}, has no tab: write the class, a tab, the sentence"
             )
-        gathering.add(entry, [sentence])
+        gathering.add(entry, [sentence], at=f"line {number}")
     return gathering.source(path.name, "plain", path)
 
 

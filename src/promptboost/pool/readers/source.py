@@ -7,7 +7,7 @@ from typing import Literal
 
 from promptboost.errors import FileFormatError, PoolError, a_type
 from promptboost.pool.templates import fill
-from promptboost.pool.text import clean
+from promptboost.pool.text import clean, is_listed
 
 Phrase = Callable[[str, str], str]
 """From a class name and what a file holds to a sentence that names the class."""
@@ -85,7 +85,7 @@ class Gathering:
             name = clean(entry, where="a class name")
         except PoolError as error:
             raise FileFormatError(f"{where}: {error}") from error
-        if isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable):
+        if not is_listed(sentences):
             raise FileFormatError(
                 f"{where}: the class {name!r} needs a list of sentences, not "
                 f'{a_type(sentences)}: write ["sentence", …]'
