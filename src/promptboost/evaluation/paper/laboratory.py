@@ -31,12 +31,12 @@ from promptboost.evaluation.paper.experiment import (
     PlanResults,
     Wanted,
     check_folder,
+    code_of,
     find_data,
     find_sentences,
     two_classes,
 )
 from promptboost.evaluation.paper.plans import PaperPlan
-from promptboost.evaluation.paper.source_code import code_of
 from promptboost.evaluation.world import Draw, World
 from promptboost.methods import Fitted, Method, load_fitted, make_method, save_fitted
 from promptboost.progress import progress_bar
