@@ -89,6 +89,9 @@ def test_claims_say_what_is_not_enough(capsys, task):
     judged = call(capsys, "paper", "claims", "-o", task / "out", "--json").json["claims"]
     assert len(judged) == 9
     assert {one["verdict"] for one in judged} == {"not enough data"}
+    # As after an interruption: cells are there, and the file of all of them is not.
+    (task / "out" / "cells.jsonl").unlink()
+    assert call(capsys, "paper", "claims", "-o", task / "out", "--json").json["claims"] == judged
 
 
 @pytest.mark.parametrize(

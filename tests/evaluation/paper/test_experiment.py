@@ -11,11 +11,12 @@ from promptboost.data.benchmarks import BENCHMARKS
 from promptboost.encoders import load_encoder
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import DataError, EncoderError, PoolError, RunError
-from promptboost.evaluation.cells import CompareRequest
+from promptboost.evaluation.cells import CompareRequest, Notebook
 from promptboost.evaluation.compare import compare
 from promptboost.evaluation.paper import experiment
 from promptboost.evaluation.paper import laboratory as room
 from promptboost.evaluation.paper.choice import chosen
+from promptboost.evaluation.paper.claims import Evidence
 from promptboost.evaluation.paper.experiment import (
     CELLS,
     KEY,
@@ -162,6 +163,12 @@ def test_a_changed_image_reruns_its_cells_alone(task):
     Image.new("RGB", (20, 16), "white").save(file)
     second = ran(request, "pez-failure").measured
     assert second.done == sum(key[0] == "others" for key in second.lines)
+    # Claims are judged by these, not by what the other image left behind.
+    book = Notebook(request.out / CELLS)
+    seen = Evidence(book.results(book)).of("tpb")
+    assert {line["split"] for line in seen} == {
+        line["split"] for line in second.lines.values() if line["shots"]
+    }
     assert ran(request, "pez-failure").measured.done == 0
 
 

@@ -153,9 +153,21 @@ def test_other_encoders_are_never_compared():
         assert set(other.encoders) <= {"conse:lite0", "conse:lite2"}
         sheet = make_sheet(other, measured(other, lambda *_: 0.5))
         assert sheet.compared == []
-        assert "With conse:lite0 → conse:lite2 instead of the paper's encoders." in sheet.markdown()
+        assert other.at_hand.endswith("instead of the paper's encoders.")
+        assert f"of the paper. {other.at_hand}\n" in sheet.markdown()
         assert "(paper" not in sheet.markdown()
         assert "ZS-CLIP" not in sheet.markdown()
+
+
+def test_encoders_at_hand_are_named_where_they_are_used():
+    def named(name, **given):
+        return chosen(find_plan(name), PaperChoice(**given)).at_hand
+
+    both = {"encoder": "fake:8-0", "transfers": ("fake:8-1",)}
+    assert named("pez-failure", **both).startswith("With fake:8-0 → fake:8-1 instead")
+    assert named("main", **both).startswith("With fake:8-0 instead")
+    assert named("pez-failure", transfers=("fake:8-1",)).startswith("With RN50/openai → fake:8-1")
+    assert named("main", transfers=("fake:8-1",)) == ""
 
 
 def test_narrowed_the_rest_is_still_the_papers():

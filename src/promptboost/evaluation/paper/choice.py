@@ -41,11 +41,6 @@ class PaperChoice:
             return self.views
         return FitConfig().views if self.encoder else max(VIEWS, views_per_round)
 
-    @property
-    def at_hand(self) -> str:
-        """Name the encoders that stand for the paper's, or nothing."""
-        return " → ".join(part for part in (self.encoder, ", ".join(self.transfers)) if part)
-
 
 def chosen(plan: PaperPlan, choice: PaperChoice) -> PaperPlan:
     """Return the plan with what was asked for; slots that are not the paper's any more say why.
@@ -71,13 +66,18 @@ def chosen(plan: PaperPlan, choice: PaperChoice) -> PaperPlan:
             if new.rounds is None or new.rounds <= new.rounds_of_fit:
                 slots.setdefault((new.row, new.column), new)
     source = choice.encoder or plan.source
-    other = source != plan.source or bool(choice.transfers)
+    seen = {name for slot in slots.values() for name in slot.encoders}
+    others = ", ".join(name for name in choice.transfers if name in seen)
+    if others or source != plan.source:
+        at_hand = f"With {source}{others and f' → {others}'} instead of the paper's encoders."
+    else:
+        at_hand = ""
     return replace(
         plan,
         source=source,
         slots=tuple(slots.values()),
         seeds=(choice.seeds or plan.seeds) if plan.pair is None else plan.seeds,
-        at_hand=f"With {choice.at_hand} instead of the paper's encoders." if other else "",
+        at_hand=at_hand,
     )
 
 

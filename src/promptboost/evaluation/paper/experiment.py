@@ -55,6 +55,7 @@ class PaperCell(msgspec.Struct, frozen=True, kw_only=True):
     views: Count
     classes: str = ""  # where not all classes are told apart
     seconds: Positive | None = None
+    measured_at: Positive | None = None  # seconds since 1970
     accuracy: Share
     learn_accuracy: Share | None = None
     bank_size: Positive | None = None  # prompts of a class, in the mean

@@ -205,7 +205,8 @@ class Laboratory:
                 "was typed; give folders that all machines share, and install the same version"
             )
         result, seconds = self._measure(ground, wanted, key)
-        return cell_file(key, [result], {"seconds": round(seconds, 3)})
+        times = {"seconds": round(seconds, 3), "measured_at": round(time.time(), 3)}
+        return cell_file(key, [result], times)
 
     def _home_of(self, plan: Ground, cell: Wanted) -> Wanted:
         """Return the cell in which what another one measures was learnt."""
