@@ -26,6 +26,7 @@ from promptboost.evaluation.paper.experiment import (
     find_sentences,
 )
 from promptboost.evaluation.paper.laboratory import Laboratory
+from promptboost.evaluation.paper.needs import tell_needs
 from promptboost.evaluation.paper.plans import PLANS, find_plan
 from promptboost.evaluation.paper.sheet import make_sheet, write_sheet
 from promptboost.methods import make_method
@@ -371,6 +372,9 @@ def test_a_whole_benchmark_stands_beside_the_papers_numbers(tmp_path, monkeypatc
         transfers=(),
         views=4,
     )
+    needs = tell_needs([chosen(find_plan("main"), request.choice)], request, probe=False)
+    assert needs.data[0].prompts == 2 * 2
+    assert needs.encoders[0].texts == 2 * 2
     sheet = ran(request, "main")
     assert not sheet.measured.samples
     assert not sheet.measured.reasons
