@@ -189,6 +189,14 @@ def test_shots_that_a_plan_has_not_stand_for_its_own():
     assert {slot.column for slot in columns.slots} == {"1", "4"}
 
 
+@pytest.mark.parametrize("shots", [(2,), (4,), (3, 32)])
+def test_other_shots_leave_the_rounds_where_they_are(shots):
+    plan = chosen(find_plan("view-rounds"), PaperChoice(shots=shots))
+    assert len(plan.slots) == len(find_plan("view-rounds").slots)
+    assert all(slot.column == str(slot.rounds) for slot in plan.slots)
+    assert {slot.shots for slot in plan.slots} == {shots[0]}
+
+
 def test_the_files_hold_every_number():
     plan = find_plan("pez-failure")
     sheet = make_sheet(plan, measured(plan, lambda *_: 0.5598))

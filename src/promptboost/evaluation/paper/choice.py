@@ -102,7 +102,8 @@ def _with_shots(slot: Slot, before: int, shots: int) -> Slot:
         slot,
         shots=shots if slot.shots else 0,
         row=tuple(words.get(word, word) for word in slot.row),
-        column=words.get(slot.column, slot.column),
+        # Where a column is a round, its number is not one of shots.
+        column=words.get(slot.column, slot.column) if slot.rounds is None else slot.column,
         changed=(*slot.changed, f"{shots} shots instead of {before}"),
     )
 
