@@ -257,3 +257,9 @@ def test_fewer_crops_than_a_round_should_see_are_told():
     assert not any(
         slot.changed for slot in chosen(find_plan("fixed-exposure"), PaperChoice()).slots
     )
+    curves = chosen(find_plan("view-factor"), PaperChoice(views=2))
+    assert list(dict.fromkeys(slot.row[0] for slot in curves.slots)) == ["a=2", "a=1", "No aug"]
+    rounds = chosen(find_plan("view-rounds"), PaperChoice(views=2))
+    assert {slot.row[0] for slot in rounds.slots} == {
+        *("No augmentation (a=0)", "With augmentation (a=2)")
+    }

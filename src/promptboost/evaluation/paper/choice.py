@@ -117,8 +117,9 @@ def _with_views(slot: Slot, choice: PaperChoice) -> Slot:
     column = (
         f"{slot.column.removesuffix(f'/{asked}')}/{kept}" if "/" in slot.column else slot.column
     )
+    row = tuple(word.replace(f"a={asked}", f"a={kept}") for word in slot.row)
     why = f"{kept} crops of an image in a round instead of {asked}"
-    return replace(slot, column=column, changed=(*slot.changed, why))
+    return replace(slot, row=row, column=column, changed=(*slot.changed, why))
 
 
 def _with_datasets(slot: Slot, plan: PaperPlan, asked: Sequence[str]) -> list[Slot]:
