@@ -1,6 +1,7 @@
 """``promptboost paper``: list, show, run and claims."""
 
 import pytest
+from PIL import Image
 
 from promptboost.evaluation.paper.published import entries
 from tests.cli.cli_tools import call
@@ -68,6 +69,12 @@ def test_show_counts_what_is_needed_and_what_is_there(capsys, task):
     assert {one["name"]: one for one in after["encoders"]}[SOURCE]["stored"] > 0
     text = call(capsys, "paper", "show", "pez-failure", *asked).out
     assert "2, in 6 cells, of which 6 are there" in text
+    # What an earlier image left behind is not there twice, and other crops are to be measured.
+    Image.new("RGB", (20, 16), "white").save(next((task / "data" / "colours" / "sea").iterdir()))
+    call(capsys, "paper", "run", "pez-failure", *asked)
+    assert call(capsys, "paper", "show", "pez-failure", *asked, "--json").json["kept"] == 6
+    fewer = call(capsys, "paper", "show", "pez-failure", *asked, "--views", "1", "--json").json
+    assert (fewer["cells"], fewer["kept"]) == (6, 2)
 
 
 def test_show_tells_what_is_missing(capsys, tmp_path):
@@ -89,6 +96,9 @@ def test_claims_say_what_is_not_enough(capsys, task):
     judged = call(capsys, "paper", "claims", "-o", task / "out", "--json").json["claims"]
     assert len(judged) == 9
     assert {one["verdict"] for one in judged} == {"not enough data"}
+    # As after an interruption: cells are there, and the file of all of them is not.
+    (task / "out" / "cells.jsonl").unlink()
+    assert call(capsys, "paper", "claims", "-o", task / "out", "--json").json["claims"] == judged
 
 
 @pytest.mark.parametrize(

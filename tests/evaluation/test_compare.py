@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.word_mixer import serving
 from promptboost.config import FitConfig
+from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PromptBoostError, RunError, SettingError
 from promptboost.evaluation.cells import CellResult, CompareRequest, Notebook
 from promptboost.evaluation.compare import compare, usable_cells, write_results
@@ -175,6 +176,23 @@ def test_results_of_other_inputs_are_not_mixed(task, change):
         compare(changed)
 
 
+def test_results_on_other_weights_of_a_target_are_not_mixed(task, monkeypatch):
+    asked = request(task, methods=("zero-shot",), transfers=(OTHER,))
+    compare(request(task, methods=("zero-shot",)))
+    compare(asked)
+    compare(asked)
+    made = FakeEncoder.__init__
+
+    def retrained(self, *given, **options):
+        made(self, *given, **options)
+        self.fingerprint += "-retrained" * (self.id == OTHER)
+
+    monkeypatch.setattr(FakeEncoder, "__init__", retrained)
+    with pytest.raises(RunError, match=f"were made with other weights of {OTHER}"):
+        compare(asked)
+    compare(request(task, methods=("zero-shot",)))  # which does not ask it
+
+
 def test_a_folder_of_something_else_is_left_alone(task):
     (task / "out").mkdir()
     (task / "out" / "diary.txt").write_text("mine")
@@ -238,13 +256,13 @@ def test_the_files(task):
 
 def test_the_page_says_what_is_missing_and_that_one_draw_is_one(task, monkeypatch):
     def breaks(self, shots, pool, encoder):
-        raise SettingError("no luck")
+        raise SettingError("no <i>luck</i>")
 
     monkeypatch.setattr(Boosting, "fit", breaks)
     asked = request(task, seeds=(2,))
     write_results(asked, compare(asked))
     page = (task / "out" / "results.md").read_text()
-    assert "- promptboost, 1 shots, seed 2: no luck" in page
+    assert r"- promptboost, 1 shots, seed 2: no \<i\>luck\</i\>" in page
     assert "of the draw 2 alone" in page
     assert "±" not in page
 

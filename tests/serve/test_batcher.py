@@ -3,7 +3,9 @@
 import threading
 import time
 
-from tests.serve.server_tools import SLOW, SlowEncoder, png, running
+from promptboost.model import LinearHead
+from promptboost.serve.batcher import Batcher
+from tests.serve.server_tools import SLOW, TOKEN, SlowEncoder, png, running, write_run
 
 
 def test_a_single_client_waits_for_nobody(world):
@@ -39,3 +41,40 @@ def test_images_that_come_while_the_encoder_is_busy_go_through_it_together(world
     assert sum(SlowEncoder.batches) == 8
     assert max(SlowEncoder.batches) == 5
     assert quick < 5
+
+
+def test_a_batch_that_fails_is_not_the_end_of_all(world, monkeypatch):
+    plain, failures = LinearHead.predict_proba, [MemoryError("no room"), ValueError("odd")]
+
+    def fails(self, rows):
+        if failures:
+            raise failures.pop()
+        return plain(self, rows)
+
+    monkeypatch.setattr(LinearHead, "predict_proba", fails)
+    with running({"saved": world / "saved"}) as client:
+        for _ in range(2):
+            answer = client.post_form("/predict", png())
+            assert answer.status == 500
+            assert "a fault in the server" in answer.json["error"]
+        assert client.post_form("/predict", png()).status == 200
+
+
+def test_an_encoder_that_warms_up_for_a_new_version_turns_nobody_away(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "run")
+    ready = []
+    with running({"run": run}, token=TOKEN) as client:
+        plain = Batcher.wait_until_warm
+
+        def waits(batcher):
+            plain(batcher)
+            batcher.ready = False
+            ready.append(client.get("/readyz").status)
+            ready.append(client.post_form("/predict", png()).status)
+            batcher.ready = True
+
+        monkeypatch.setattr(Batcher, "wait_until_warm", waits)
+        write_run(run, encoder="fake:32-1")
+        answer = client.ask("POST", "/reload")
+        assert answer.json["runs"][0]["outcome"] == "loaded"
+    assert ready == [200, 200]

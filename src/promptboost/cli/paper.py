@@ -196,13 +196,14 @@ def claims(out: Output, out_folder: Path) -> None:
     from promptboost.evaluation.paper.claims import judge_claims
     from promptboost.evaluation.paper.experiment import CELLS, PaperCell
 
-    if not (out_folder / CELLS).is_file():
+    book = Notebook(out_folder / CELLS, PaperCell) if out_folder.is_dir() else None
+    lines = [] if book is None else book.results(book)
+    if not lines:
         raise RunError(
             f"{out_folder} holds no cells of the paper; run some first: "
             f"{command_name()} paper run main -o {out_folder} …"
         )
-    book = Notebook(out_folder / CELLS, PaperCell)
-    judged = judge_claims(book.results(book))
+    judged = judge_claims(lines)
     rows = [[one.claim, str(one)] for one in judged]
     out.result(
         {"claims": [one.record() for one in judged]},

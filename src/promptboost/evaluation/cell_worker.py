@@ -82,7 +82,7 @@ class CellWorker:
     def __init__(self, request: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
         self._request = CompareRequest.from_settings(request)
         self._world = World(self._request)
-        here = about(self._request, self._world)
+        here = {**about(self._request, self._world), "targets": self._world.target_weights}
         if other := [name for name in inputs if inputs[name] != here[name]]:
             raise RunError(
                 f"{' and '.join(other)} on {platform.node()} are other than where the command was "

@@ -275,12 +275,17 @@ def check_comparison(out: Path) -> None:
         raise RunError(f"{out} is not empty and holds no comparison; choose another folder")
 
 
-def check_same(out: Path, about: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Remember what a folder of results is about; raise if it is about something else."""
+def check_same(
+    out: Path, about: Mapping[str, Any], targets: Mapping[str, str], say: Callable[[str], None]
+) -> None:
+    """Remember what a folder of results is about; raise if it is about something else.
+
+    `targets` are the fingerprints of encoders to carry to, by name; others may come later.
+    """
     file = out / "compare.json"
     if not file.exists():
         check_comparison(out)
-        write_json(file, dict(about), follow=False)
+        write_json(file, {**about, "targets": dict(targets)}, follow=False)
         return
     before = load_json(read_text(file, error=FileFormatError), str(file))
     if not isinstance(before, dict):
@@ -288,10 +293,17 @@ def check_same(out: Path, about: Mapping[str, Any], say: Callable[[str], None]) 
             f"{file}: must be an object; choose another folder, or remove that one"
         )
     before = {"images": before.get("pictures"), **before}  # as it was called at first
+    known = before.get("targets")
+    known = known if isinstance(known, dict) else {}
     changed = [name for name in about if before.get(name) != about[name]]
+    changed += [
+        f"weights of {name}" for name in targets if known.get(name, targets[name]) != targets[name]
+    ]
     if changed:
         raise RunError(
             f"the results in {out} were made with other {' and '.join(changed)}; choose another folder "
             "with -o, or remove that one"
         )
+    if not targets.keys() <= known.keys():
+        write_json(file, {**before, "targets": {**known, **targets}}, follow=False)
     say(f"going on with the results in {out}")

@@ -126,7 +126,7 @@ def compare(
     with _writing(request, place, say):
         book = Notebook(request.out / "cells.jsonl", CellResult, about(request, world))
         cells = usable_cells(request, world, book, say)
-        check_same(request.out, about(request, world), say)
+        check_same(request.out, about(request, world), world.target_weights, say)
         if book.damaged:
             damaged = count(book.damaged, "damaged cell")
             say(f"{damaged} in {request.out} left aside: what is not there is done again")
@@ -221,7 +221,8 @@ class _Campaign:
 
     def _do(self, engine: Engine, units: Sequence[tuple[WorkUnit, Cell]]) -> list[str]:
         request, world = self._request, self._world
-        settings = {"request": request.settings(), "inputs": about(request, world)}
+        inputs = {**about(request, world), "targets": world.target_weights}
+        settings = {"request": request.settings(), "inputs": inputs}
         job = Job(_WORKER, settings, str(request.out.absolute()), "cells", request.device)
         named = {unit.name: cell for unit, cell in units}
         failed: list[str] = []
@@ -252,25 +253,23 @@ def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
         return []
     encoders = list(dict.fromkeys(line["on"] for line in compared.lines))
     panels = []
-    page = [f"# {request.source}\n"]
+    page = [f"# {as_text(request.source)}\n"]
     for on in encoders:
         drawn = curves(compared.lines, on)
         title = f"on {on}" if not drawn[0].via else f"carried from {request.encoder} to {on}"
         panels.append((title, drawn))
-        page.append(f"## Accuracy {title}\n\n{markdown(drawn, request.shots)}\n")
+        page.append(f"## Accuracy {as_text(title)}\n\n{markdown(drawn, request.shots)}\n")
     page.append(
         f"Per cent, {_spread(request.seeds)}; the best of each column is bold. Time of a fit at the "
         "most shots, with images embedded already; time of an image from file to answer.\n"
     )
-    notes = [*compared.remarks, *unseen_lines(compared.lines)]
-    if notes:
-        page.append(
-            "Copies among the images:\n\n"
-            + "\n".join(f"- {as_text(line)}" for line in notes)
-            + "\n"
-        )
-    if compared.failed:
-        page.append("Left out:\n\n" + "\n".join(f"- {line}" for line in compared.failed) + "\n")
+    notes = {
+        "Copies among the images": [*compared.remarks, *unseen_lines(compared.lines)],
+        "Left out": compared.failed,
+    }
+    for head, lines in notes.items():
+        if lines:
+            page.append("\n".join([f"{head}:\n", *(f"- {as_text(line)}" for line in lines), ""]))
     files = {
         "results.csv": to_csv(compared.lines),
         "results.md": "\n".join(page),

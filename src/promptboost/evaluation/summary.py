@@ -132,7 +132,7 @@ def markdown(curves_here: Sequence[Curve], shots: Sequence[int]) -> str:
             for k in shots
         ]
         cells += [fit_time(curve), predict_time(curve), *([how(curve)] if carried else [])]
-        rows.append(f"| {' | '.join([curve.method.replace('|', '/'), *cells])} |")
+        rows.append(f"| {' | '.join([as_text(curve.method), *cells])} |")
     return "\n".join(rows)
 
 

@@ -119,6 +119,11 @@ class World:
         stays = method.carries_over is Transfer.REFIT and not self._request.refit
         return [self.encoder, *([] if stays else self.targets)]
 
+    @property
+    def target_weights(self) -> dict[str, str]:
+        """The fingerprints of the encoders to carry to, by name."""
+        return {one.id: one.fingerprint for one in self.targets}
+
     @cached_property
     def data(self) -> Dataset:
         """All images."""

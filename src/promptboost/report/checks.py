@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from promptboost.evaluation.measures import OURS
+from promptboost.evaluation.measures import OURS, TEXT
 from promptboost.model import PromptEnsemble
 from promptboost.pool.text import NameFinder
 from promptboost.report.drawings import wilson
@@ -226,7 +226,8 @@ def _transfer_without_gain(run: Run) -> Answer:
         for moved in run.results.transfers
         if not moved.learnt_on
         and (zero := moved.of("zero-shot")) is not None
-        and (boosted := moved.of(OURS)) is not None
+        # A residual is learnt there from images: what moved is the text.
+        and (boosted := moved.accuracy.get(TEXT, moved.of(OURS))) is not None
     ]
     if not rows:
         return _skipped("The ensemble was not tried on another encoder.")
@@ -508,7 +509,8 @@ def _foreign_prompts(run: Run) -> Answer:
     return _found(
         f"{number(len(leaks))} of {count(run.ensemble.n_prompts, 'chosen prompt')}.",
         details=[f"{own}: “{text}” names {other}" for own, text, other in leaks],
-        type_next=f"PromptEnsemble.load('ensemble.json').remove({text!r}, {own!r}).save('edited.json')",
+        type_next=f"promptboost edit {run.shell_name} -o NEW_RUN "
+        f"--remove {shlex.quote(f'{own}={text}')}",
     )
 
 

@@ -120,6 +120,7 @@ class TransferRow:
     zero_shot: float | None
     templates: float | None
     pool: float | None
+    text: float | None  # without the residual, where one was learnt there
     boosted: float | None
     kept: float | None
 
@@ -317,6 +318,7 @@ def transfer_rows(results: Results) -> list[TransferRow]:
             item.of("zero-shot"),
             item.of("zero-shot-80"),
             item.of("pool-mean"),
+            item.of(TEXT),
             item.of(OURS),
             _kept(item, gain),
         )

@@ -223,7 +223,7 @@ def shard_bar(embedder: Embedder, what: str) -> Callable[[int | None, int], Any]
     """Return what makes the one progress bar for all processes of a job."""
 
     def made(total: int | None, before: int) -> Any:
-        bar = embedder.bar(total, "embedding" if what != "answers" else "predicting", what)
+        bar = embedder.bar(total, "embedding", what)
         if before and not bar.disable:  # they must not count for the rate
             bar.initial = bar.last_print_n = bar.n = before
         return bar

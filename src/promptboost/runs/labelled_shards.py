@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +63,7 @@ def see_in_shards(
     for member in members:
         embedder = member.embedder
         plan = image_plan(source, embedder.id, embedder, out, place, device=device, labelled=True)
-        bar = partial(shard_bar, embedder)("images")
-        carry_out_plan(plan, place, bar, what="images")
+        carry_out_plan(plan, place, shard_bar(embedder, "images"), what="images")
         plans.append(plan)
     if (share := place.share) is not None:
         shards = sum(len(plan.units) for plan in plans)

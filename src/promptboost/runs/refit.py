@@ -1,5 +1,6 @@
 """A run whose text was edited: what belongs to the text is learnt and measured again, the text stays."""
 
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from promptboost.config import FitConfig
 from promptboost.data import Dataset, DataSource
 from promptboost.data.shots import Task, load_task
 from promptboost.encoders.trust import check_trusted
-from promptboost.errors import DataError, PoolError, RunError, count, few
+from promptboost.errors import DataError, PoolError, RunError, command_name, count, few
 from promptboost.evaluation.overlap import inspect, inspect_known
 from promptboost.evaluation.world import pool_for
 from promptboost.files import read_bytes
@@ -204,6 +205,5 @@ def _say_moved(before: Results, settings: FitConfig, target: RunFolder, say: Say
     """Name the encoders on which the text was measured before: their vectors are of other words."""
     moved = [item.encoder for item in before.transfers if item.encoder not in settings.encoders]
     for name in moved:
-        say(
-            f"to move it to {name} again, type: promptboost transfer {target.path} --encoder {name}"
-        )
+        command = shlex.join(["transfer", str(target.path), "--encoder", name])
+        say(f"to move it to {name} again, type: {command_name()} {command}")

@@ -227,7 +227,12 @@ class Batcher:
             self._warm.set()
         while batch := self._next_batch():
             start = time.perf_counter()
-            outcomes = self._outcomes(batch)
+            try:
+                outcomes = self._outcomes(batch)
+            except Exception:  # without this thread nobody would be answered any more
+                _log.exception("a batch of %d images failed", len(batch))
+                fault = RequestError(500, "fault", "a fault in the server; its log says more")
+                outcomes = [fault] * len(batch)
             seconds = time.perf_counter() - start
             self.metrics.batch(self.name, len(batch), seconds)
             share = _SMOOTH if self._seconds else 1.0

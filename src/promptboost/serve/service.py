@@ -175,9 +175,9 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether every encoder has seen an image, and the server is not about to stop."""
-        batchers = list(self._batchers.values())
-        return self._started and not self.stopping and all(one.ready for one in batchers)
+        """Whether every encoder that answers has seen an image, and the server is not about to stop."""
+        answering = [run.current.batcher for run in self.runs.values()]
+        return self._started and not self.stopping and all(one.ready for one in answering)
 
     def run(self, name: str | None = None) -> ServedRun:
         """Return the run of a name; the first where there is no name."""

@@ -11,20 +11,24 @@ from promptboost.data.benchmarks import BENCHMARKS
 from promptboost.encoders import load_encoder
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import DataError, EncoderError, PoolError, RunError
-from promptboost.evaluation.cells import CompareRequest
+from promptboost.evaluation.cells import CompareRequest, Notebook
 from promptboost.evaluation.compare import compare
+from promptboost.evaluation.paper import experiment
 from promptboost.evaluation.paper import laboratory as room
 from promptboost.evaluation.paper.choice import chosen
+from promptboost.evaluation.paper.claims import Evidence
 from promptboost.evaluation.paper.experiment import (
     CELLS,
     KEY,
+    bare_code,
+    code_of,
     find_data,
     find_sentences,
 )
 from promptboost.evaluation.paper.laboratory import Laboratory
+from promptboost.evaluation.paper.needs import tell_needs
 from promptboost.evaluation.paper.plans import PLANS, find_plan
 from promptboost.evaluation.paper.sheet import make_sheet, write_sheet
-from promptboost.evaluation.paper.source_code import bare_code, code_of
 from promptboost.methods import make_method
 from promptboost.pool import build_pool, save_pool
 from promptboost.scale.engine import Placement, Share
@@ -160,6 +164,12 @@ def test_a_changed_image_reruns_its_cells_alone(task):
     Image.new("RGB", (20, 16), "white").save(file)
     second = ran(request, "pez-failure").measured
     assert second.done == sum(key[0] == "others" for key in second.lines)
+    # Claims are judged by these, not by what the other image left behind.
+    book = Notebook(request.out / CELLS)
+    seen = Evidence(book.results(book)).of("tpb")
+    assert {line["split"] for line in seen} == {
+        line["split"] for line in second.lines.values() if line["shots"]
+    }
     assert ran(request, "pez-failure").measured.done == 0
 
 
@@ -186,6 +196,32 @@ def test_changed_code_reruns_its_method_alone(task, monkeypatch):
     monkeypatch.setattr(room, "code_of", other)
     changed = ran(request, "pez-failure").measured
     assert changed.done == sum("tpb" in key[1] for key in changed.lines)
+
+
+@pytest.mark.parametrize(
+    ("file", "methods"),
+    [
+        ("methods/proapo/evolution.py", {"proapo"}),
+        ("methods/learnt_tokens.py", {"coop", "pez", "promptsrc"}),
+        ("methods/eft.py", {"coop", "promptsrc"}),
+        ("training/learner.py", {"tpb"}),
+        ("boosting/greedy/insertion.py", {"tpb"}),
+        ("methods/base.py", set()),  # shared by all: it is the version's
+    ],
+)
+def test_the_code_of_a_method_is_all_that_it_imports(file, methods, monkeypatch):
+    names = ("zero-shot", "coop", "promptsrc", "pez", "proapo", "tpb")
+    kinds = {name: type(make_method(name)) for name in names}
+    before = {name: code_of(kind) for name, kind in kinds.items()}
+    own = experiment._file_code
+
+    def edited(path):
+        code, imported = own(path)
+        return code + "\nMORE = 1" * path.match(file), imported
+
+    monkeypatch.setattr(experiment, "_file_code", edited)
+    after = {name: code_of.__wrapped__(kind) for name, kind in kinds.items()}
+    assert {name for name in names if after[name] != before[name]} == methods
 
 
 def test_words_about_the_code_are_no_change_of_it():
@@ -336,6 +372,9 @@ def test_a_whole_benchmark_stands_beside_the_papers_numbers(tmp_path, monkeypatc
         transfers=(),
         views=4,
     )
+    needs = tell_needs([chosen(find_plan("main"), request.choice)], request, probe=False)
+    assert needs.data[0].prompts == 2 * 2
+    assert needs.encoders[0].texts == 2 * 2
     sheet = ran(request, "main")
     assert not sheet.measured.samples
     assert not sheet.measured.reasons

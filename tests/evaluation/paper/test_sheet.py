@@ -153,9 +153,21 @@ def test_other_encoders_are_never_compared():
         assert set(other.encoders) <= {"conse:lite0", "conse:lite2"}
         sheet = make_sheet(other, measured(other, lambda *_: 0.5))
         assert sheet.compared == []
-        assert "With conse:lite0 → conse:lite2 instead of the paper's encoders." in sheet.markdown()
+        assert other.at_hand.endswith("instead of the paper's encoders.")
+        assert f"of the paper. {other.at_hand}\n" in sheet.markdown()
         assert "(paper" not in sheet.markdown()
         assert "ZS-CLIP" not in sheet.markdown()
+
+
+def test_encoders_at_hand_are_named_where_they_are_used():
+    def named(name, **given):
+        return chosen(find_plan(name), PaperChoice(**given)).at_hand
+
+    both = {"encoder": "fake:8-0", "transfers": ("fake:8-1",)}
+    assert named("pez-failure", **both).startswith("With fake:8-0 → fake:8-1 instead")
+    assert named("main", **both).startswith("With fake:8-0 instead")
+    assert named("pez-failure", transfers=("fake:8-1",)).startswith("With RN50/openai → fake:8-1")
+    assert named("main", transfers=("fake:8-1",)) == ""
 
 
 def test_narrowed_the_rest_is_still_the_papers():
@@ -175,6 +187,14 @@ def test_shots_that_a_plan_has_not_stand_for_its_own():
     assert {slot.shots for slot in single.slots} == {0, 4}
     columns = chosen(find_plan("transfer-vit-l"), PaperChoice(shots=(1, 4)))
     assert {slot.column for slot in columns.slots} == {"1", "4"}
+
+
+@pytest.mark.parametrize("shots", [(2,), (4,), (3, 32)])
+def test_other_shots_leave_the_rounds_where_they_are(shots):
+    plan = chosen(find_plan("view-rounds"), PaperChoice(shots=shots))
+    assert len(plan.slots) == len(find_plan("view-rounds").slots)
+    assert all(slot.column == str(slot.rounds) for slot in plan.slots)
+    assert {slot.shots for slot in plan.slots} == {shots[0]}
 
 
 def test_the_files_hold_every_number():
@@ -237,3 +257,9 @@ def test_fewer_crops_than_a_round_should_see_are_told():
     assert not any(
         slot.changed for slot in chosen(find_plan("fixed-exposure"), PaperChoice()).slots
     )
+    curves = chosen(find_plan("view-factor"), PaperChoice(views=2))
+    assert list(dict.fromkeys(slot.row[0] for slot in curves.slots)) == ["a=2", "a=1", "No aug"]
+    rounds = chosen(find_plan("view-rounds"), PaperChoice(views=2))
+    assert {slot.row[0] for slot in rounds.slots} == {
+        *("No augmentation (a=0)", "With augmentation (a=2)")
+    }

@@ -41,11 +41,6 @@ class PaperChoice:
             return self.views
         return FitConfig().views if self.encoder else max(VIEWS, views_per_round)
 
-    @property
-    def at_hand(self) -> str:
-        """Name the encoders that stand for the paper's, or nothing."""
-        return " → ".join(part for part in (self.encoder, ", ".join(self.transfers)) if part)
-
 
 def chosen(plan: PaperPlan, choice: PaperChoice) -> PaperPlan:
     """Return the plan with what was asked for; slots that are not the paper's any more say why.
@@ -71,13 +66,18 @@ def chosen(plan: PaperPlan, choice: PaperChoice) -> PaperPlan:
             if new.rounds is None or new.rounds <= new.rounds_of_fit:
                 slots.setdefault((new.row, new.column), new)
     source = choice.encoder or plan.source
-    other = source != plan.source or bool(choice.transfers)
+    seen = {name for slot in slots.values() for name in slot.encoders}
+    others = ", ".join(name for name in choice.transfers if name in seen)
+    if others or source != plan.source:
+        at_hand = f"With {source}{others and f' → {others}'} instead of the paper's encoders."
+    else:
+        at_hand = ""
     return replace(
         plan,
         source=source,
         slots=tuple(slots.values()),
         seeds=(choice.seeds or plan.seeds) if plan.pair is None else plan.seeds,
-        at_hand=f"With {choice.at_hand} instead of the paper's encoders." if other else "",
+        at_hand=at_hand,
     )
 
 
@@ -102,7 +102,8 @@ def _with_shots(slot: Slot, before: int, shots: int) -> Slot:
         slot,
         shots=shots if slot.shots else 0,
         row=tuple(words.get(word, word) for word in slot.row),
-        column=words.get(slot.column, slot.column),
+        # Where a column is a round, its number is not one of shots.
+        column=words.get(slot.column, slot.column) if slot.rounds is None else slot.column,
         changed=(*slot.changed, f"{shots} shots instead of {before}"),
     )
 
@@ -116,8 +117,9 @@ def _with_views(slot: Slot, choice: PaperChoice) -> Slot:
     column = (
         f"{slot.column.removesuffix(f'/{asked}')}/{kept}" if "/" in slot.column else slot.column
     )
+    row = tuple(word.replace(f"a={asked}", f"a={kept}") for word in slot.row)
     why = f"{kept} crops of an image in a round instead of {asked}"
-    return replace(slot, column=column, changed=(*slot.changed, why))
+    return replace(slot, row=row, column=column, changed=(*slot.changed, why))
 
 
 def _with_datasets(slot: Slot, plan: PaperPlan, asked: Sequence[str]) -> list[Slot]:

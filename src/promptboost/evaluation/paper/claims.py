@@ -1,8 +1,10 @@
 """The paper's claims, each judged from the cells that are there.
 
-A claim is a difference that should be above zero, paired: both sides on the same data set, draw, shots and
-encoders. The pairs of one data set and seed are averaged first: its shots and targets share their
-images, and would be counted as more than they are. The interval is that of the mean over these.
+A claim is a difference that should be above zero, paired: both sides on the same draw, prompts and
+encoders, and with the same settings but for the one that is compared. Zero-shot, which draws nothing,
+pairs with every draw of its data set. The pairs of one data set and seed are averaged first: its shots
+and targets share their images, and would be counted as more than they are. The interval is that of the
+mean over these.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +19,10 @@ from promptboost.evaluation.paper.plans import TITLES
 Verdict = Literal["holds", "does not hold", "not enough data"]
 #: Fewer pairs than this decide nothing.
 FEWEST = 4
-_NAME = ("dataset", "seed", "shots", "encoder", "on", "split", "views")
+_DRAW = ("dataset", "seed", "shots", "encoder", "on")
+_INPUTS = ("prompts", "weights", "on_weights", "views")
+# Settings that are compared; others only make a fit quicker, or fit a data set.
+_COMPARED = ("views_per_round", "max_copies", "sources")
 
 
 @dataclass(frozen=True)
@@ -46,8 +51,10 @@ class Judgement:
 Differences = dict[tuple[str, int], list[float]]
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
+def interval(values: Sequence[float], looks: int = 1) -> tuple[float, float]:
     """Return the 95 % interval of a mean, by Student's distribution: there are few values.
+
+    Of the worst of several `looks` it is as much wider as Bonferroni's rule says.
 
     Examples
     --------
@@ -59,18 +66,18 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
     count = len(values)
     error = float(np.std(values, ddof=1)) / count**0.5
-    reach = float(stdtrit(count - 1, 0.975)) * error
+    reach = float(stdtrit(count - 1, 1 - 0.025 / looks)) * error
     mean = float(np.mean(values))
     return mean - reach, mean + reach
 
 
-def judge(claim: str, measured: str, differences: Differences) -> Judgement:
-    """Judge a claim that differences are above zero."""
+def judge(claim: str, measured: str, differences: Differences, looks: int = 1) -> Judgement:
+    """Judge a claim that differences are above zero; it may be the worst of several `looks`."""
     values = [100 * float(np.mean(pairs)) for pairs in differences.values()]
     if len(values) < FEWEST:
         have = f"{measured}: {len(values)} pairs of data set and seed, and {FEWEST} are needed"
         return Judgement(claim, have, "not enough data", pairs=len(values))
-    low, high = interval(values)
+    low, high = interval(values, looks)
     verdict: Verdict = "holds" if low > 0 else "does not hold" if high < 0 else "not enough data"
     return Judgement(claim, measured, verdict, float(np.mean(values)), low, high, len(values))
 
@@ -80,11 +87,12 @@ class Evidence:
 
     def __init__(self, lines: Iterable[Result]) -> None:
         # An input that has changed leaves earlier results behind: the last ones count.
-        names = ("dataset", "seed", "shots", "encoder", "on", "method")
-        last = {tuple(line[key] for key in names): line for line in lines if not line["classes"]}
+        by_age = sorted(lines, key=lambda line: line.get("measured_at") or 0.0)
+        names = (*_DRAW, "method")
+        last = {tuple(line[key] for key in names): line for line in by_age if not line["classes"]}
         self._by_method: dict[str, list[Result]] = {}
         for line in last.values():
-            self._by_method.setdefault(_plain(line), []).append(line)
+            self._by_method.setdefault(_settings(line)[0], []).append(line)
 
     def of(self, method: str, *, carried: bool | None = None) -> list[Result]:
         """Return the cells of a method: at home, carried, or both."""
@@ -97,12 +105,13 @@ class Evidence:
         self, method: str, other: str, *, carried: bool, on: str | None = None
     ) -> Differences:
         """Return the accuracy of a method less another's, in pairs; zero-shot pairs with every draw."""
-        theirs = {_pair(line): line["accuracy"] for line in self.of(other)}
+        same = method.partition("?")[0] == other.partition("?")[0]
+        theirs = {_pair(line, same): line["accuracy"] for line in self.of(other)}
         differences: Differences = {}
         for line in self.of(method, carried=carried):
             if on is not None and line["on"] != on:
                 continue
-            value = theirs.get(_pair(line), theirs.get((line["dataset"], line["on"])))
+            value = theirs.get(_pair(line, same), theirs.get(_place(line)))
             if value is not None:
                 _add(differences, line, line["accuracy"] - value)
         return differences
@@ -111,7 +120,8 @@ class Evidence:
         """Return the accuracy at the most shots less that at the fewest."""
         by_shots: dict[tuple[Any, ...], dict[int, Result]] = {}
         for line in self.of(method, carried=carried):
-            name = tuple(line[key] for key in _NAME if key not in ("shots", "split"))
+            drawn = tuple(line[key] for key in (*_DRAW, *_INPUTS) if key != "shots")
+            name = drawn, _settings(line)
             by_shots.setdefault(name, {})[line["shots"]] = line
         differences: Differences = {}
         for found in by_shots.values():
@@ -135,17 +145,26 @@ class Evidence:
         return list(dict.fromkeys(line["on"] for line in self.of(method, carried=True)))
 
 
-def _plain(line: Result) -> str:
-    """Return a method without the settings that only make it quicker, or fit a data set."""
+def _settings(line: Result) -> tuple[str, frozenset[str]]:
+    """Return a method with those settings that are compared, and its other settings."""
     name, _, query = line["method"].partition("?")
-    telling = ("views_per_round", "max_copies", "sources")
-    parts = [part for part in query.split("&") if part.partition("=")[0] in telling]
-    return "?".join([name, "&".join(parts)] if parts else [name])
+    parts = query.split("&") if query else []
+    compared = [part for part in parts if part.partition("=")[0] in _COMPARED]
+    plain = "?".join([name, "&".join(compared)] if compared else [name])
+    return plain, frozenset(parts).difference(compared)
 
 
-def _pair(line: Result) -> tuple[Any, ...]:
-    """Name what two results must share; what does not learn is the same for every draw."""
-    return tuple(line[key] for key in _NAME) if line["shots"] else (line["dataset"], line["on"])
+def _pair(line: Result, same: bool) -> tuple[Any, ...]:
+    """Name what two results must share; those of the `same` method other settings, too."""
+    if not line["shots"]:
+        return _place(line)
+    shared = tuple(line[key] for key in (*_DRAW, "split", *_INPUTS))
+    return (*shared, _settings(line)[1]) if same else shared
+
+
+def _place(line: Result) -> tuple[Any, ...]:
+    """Name where a result was measured: what does not learn is the same for every draw."""
+    return line["dataset"], line["on"], line["on_weights"]
 
 
 def _add(differences: Differences, line: Result, value: float) -> None:
@@ -219,14 +238,15 @@ def _turned(differences: Differences) -> Differences:
 
 def _brittle(cells: Evidence) -> Judgement:
     """Judge emulated fine-tuning by the target it does worst on: it should be below zero-shot there."""
+    looks = [(method, on) for method in ("coop", "promptsrc") for on in cells.targets(method)]
     found = [
         judge(
             "",
             f"zero-shot less {TITLES[f'{method}+eft']} on {on}",
             _turned(cells.against(method, "zero-shot", carried=True, on=on)),
+            len(looks),
         )
-        for method in ("coop", "promptsrc")
-        for on in cells.targets(method)
+        for method, on in looks
     ]
     claim = "Emulated fine-tuning is brittle"
     decided = [one for one in found if one.difference is not None]

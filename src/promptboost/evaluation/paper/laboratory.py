@@ -31,12 +31,12 @@ from promptboost.evaluation.paper.experiment import (
     PlanResults,
     Wanted,
     check_folder,
+    code_of,
     find_data,
     find_sentences,
     two_classes,
 )
 from promptboost.evaluation.paper.plans import PaperPlan
-from promptboost.evaluation.paper.source_code import code_of
 from promptboost.evaluation.world import Draw, World
 from promptboost.methods import Fitted, Method, load_fitted, make_method, save_fitted
 from promptboost.progress import progress_bar
@@ -205,7 +205,8 @@ class Laboratory:
                 "was typed; give folders that all machines share, and install the same version"
             )
         result, seconds = self._measure(ground, wanted, key)
-        return cell_file(key, [result], {"seconds": round(seconds, 3)})
+        times = {"seconds": round(seconds, 3), "measured_at": round(time.time(), 3)}
+        return cell_file(key, [result], times)
 
     def _home_of(self, plan: Ground, cell: Wanted) -> Wanted:
         """Return the cell in which what another one measures was learnt."""

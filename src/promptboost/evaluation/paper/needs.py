@@ -1,7 +1,7 @@
 """What a plan needs before it is run: data, weights, embeddings, fits, time and room."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -17,10 +17,12 @@ from promptboost.evaluation.paper.experiment import (
     CELLS,
     PaperCell,
     PaperRequest,
+    code_of,
     find_data,
     find_sentences,
 )
 from promptboost.evaluation.paper.plans import PaperPlan
+from promptboost.methods import make_method
 
 _PROBED = 8  # images, and texts, by which an encoder's speed is told
 
@@ -63,7 +65,7 @@ class Needs:
     views: int
     fits: int
     cells: int
-    kept: int  # cells of these methods and data sets in the folder already
+    kept: int  # cells in the folder already, by name and code: whether images changed is not looked at
     data: tuple[DataNeed, ...]
     encoders: tuple[EncoderNeed, ...]
     fit_seconds: float | None  # of the fits that are missing, by those that are there
@@ -85,9 +87,8 @@ def tell_needs(plans: Sequence[PaperPlan], request: PaperRequest, *, probe: bool
     datasets = dict.fromkeys(name for plan in plans for name in plan.datasets)
     data = {name: _data_need(name, request) for name in datasets}
     names = dict.fromkeys(name for plan in plans for name in plan.encoders)
-    kept = _kept(request)
     wanted = {(dataset, method, shots, seed, on) for _, dataset, method, shots, seed, on in cells}
-    there = [line for line in kept if tuple(line[key] for key in _WHICH) in wanted]
+    there = _kept(request, wanted)
     return Needs(
         tuple(plan.name for plan in plans),
         tuple(dict.fromkeys(name for plan in plans for name in plan.methods)),
@@ -106,9 +107,18 @@ def tell_needs(plans: Sequence[PaperPlan], request: PaperRequest, *, probe: bool
 _WHICH = ("dataset", "method", "shots", "seed", "on")
 
 
-def _kept(request: PaperRequest) -> list[dict[str, Any]]:
+def _kept(request: PaperRequest, wanted: Collection[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """Return the results of wanted cells, one of each, that the same code and crops made."""
     book = Notebook(request.out / CELLS, PaperCell)
-    return book.results(book)
+    found = {}
+    for line in book.results(book):
+        which = tuple(line[key] for key in _WHICH)
+        if which in wanted:
+            method = line["method"]
+            now = code_of(type(make_method(method))), request.views_for(method)
+            if (line["code"], line["views"]) == now:
+                found[which] = line
+    return list(found.values())
 
 
 def _data_need(name: str, request: PaperRequest) -> DataNeed:
@@ -122,10 +132,10 @@ def _data_need(name: str, request: PaperRequest) -> DataNeed:
         source = find_data(name, request.data)
         from promptboost.data.source import load_data
 
+        whole = load_data(source, check=False)
+        names = whole.class_names
         if not source.startswith(f"{name}:"):
-            whole = load_data(source, check=False)
-            names, images = whole.class_names, len(whole)
-            classes, test, apart = len(names), len(whole), 0
+            classes, images, test, apart = len(names), len(whole), len(whole), 0
     except PromptBoostError as error:
         missing = str(error)
     try:

@@ -157,7 +157,8 @@ class Sheet:
         head, rows = self.grid()
         left = len(self.plan.head)
         page = [
-            f"# {self.plan.entry.title}\n\n{self.plan.entry.place} of the paper. {self.plan.at_hand}\n",
+            f"# {self.plan.entry.title}\n",
+            f"{self.plan.entry.place} of the paper. {as_text(self.plan.at_hand)}\n",
             f"| {' | '.join(map(as_text, head))} |",
             "|" + "---|" * left + "---:|" * (len(head) - left),
             *(f"| {' | '.join(map(as_text, row))} |" for row in rows),
