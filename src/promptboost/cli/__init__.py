@@ -1,5 +1,7 @@
 """Speaking: the command ``promptboost``. The file of a command is imported when it is called."""
 
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -143,6 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     typed = list(sys.argv[1:] if arguments is None else arguments)
     # Threads that spin while they wait slow each other down as soon as another program needs a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # Else the interpreter counts every object that is left before it ends, which takes a second or more.
+    atexit.register(gc.freeze)
     try:
         prepare_streams()
         code = guarded(lambda: _invoke(typed), typed)
