@@ -30,9 +30,6 @@ myst_heading_anchors = 4
 # "ref.python": words of a type that are also names of several attributes, such as n_classes.
 suppress_warnings = ["myst.header", "ref.python"]
 
-# Quotation marks are made round; a dash is not made of two, which would spoil options.
-smartquotes_action = "qe"
-
 # The reference: what is public, in the order in which it is exported.
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"

@@ -156,8 +156,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _leave_quickly() -> None:
     """Spare the interpreter a look at every object that is left before it ends: a second or more."""
-    # Extensions of torch would print a list of what they take for leaks.
-    if "torch" not in sys.modules:
+    # Their extensions would print a list of what they take for leaks.
+    if not {"torch", "onnx"} & sys.modules.keys():
         gc.freeze()
 
 
