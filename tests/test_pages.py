@@ -73,6 +73,17 @@ def test_commands_have_the_options_that_pages_show(page):
             compile(block.code, page, "exec")
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_reader_types_is_seen_whole(page):
+    """So many characters stand in a line of the site on a small laptop, without scrolling."""
+    for block in blocks(page):
+        if block.kind in RUN | {"console"}:
+            lines = block.code.splitlines()
+            if block.kind == "console":  # what was printed then is as wide as it was
+                lines = [line for line in lines if line.startswith("$ ")]
+            assert [line for line in lines if len(line) > 88] == []
+
+
 @pytest.mark.parametrize("page", _RUNNING)
 def test_what_a_page_shows_works(page, reader):
     if page == TUTORIAL:

@@ -3,13 +3,21 @@
 import io
 import re
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import promptboost
-from promptboost.progress import counted, in_notebook, is_interactive, progress_bar
+from promptboost.progress import (
+    counted,
+    in_notebook,
+    is_interactive,
+    progress_bar,
+    telling_of_compilation,
+    waiting,
+)
 
 
 class ZMQInteractiveShell:
@@ -78,3 +86,58 @@ def test_steps_are_counted_with_a_bar(monkeypatch):
     assert list(counted(3, "descending", "steps")) == [0, 1, 2]
     assert "descending:" in stream.getvalue()
     assert "steps/s" in stream.getvalue()
+
+
+def as_terminal(monkeypatch):
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", stream)
+    return stream
+
+
+def test_what_cannot_be_counted_shows_that_time_passes(monkeypatch):
+    terminal = as_terminal(monkeypatch)
+    with waiting("thinking", shown=True):
+        for _ in range(200):
+            if "thinking … 00:01" in terminal.getvalue():
+                break
+            time.sleep(0.05)
+    assert "thinking … 00:01" in terminal.getvalue()
+    assert terminal.getvalue().endswith(" \r")  # nothing is left of it
+
+
+def test_time_passes_during_a_long_step(monkeypatch):
+    terminal = as_terminal(monkeypatch)
+    with progress_bar(3, "painting", "walls", shown=True) as bar:
+        for _ in range(200):
+            if "[00:01<" in terminal.getvalue():
+                break
+            time.sleep(0.05)
+    assert "painting:   0%" in terminal.getvalue()
+    assert "[00:01<" in terminal.getvalue()
+    assert bar.disable
+
+
+def test_a_bar_says_what_takes_so_long_the_first_time(monkeypatch):
+    terminal = as_terminal(monkeypatch)
+    numba = pytest.importorskip("numba")
+
+    @numba.njit
+    def inner(x):
+        return x + 1
+
+    @numba.njit
+    def outer(x):
+        return inner(x) + 1
+
+    with (
+        progress_bar(2, "composing", "steps", shown=True) as bar,
+        telling_of_compilation(bar),
+    ):
+        before = terminal.getvalue()
+        assert outer(1) == 3
+        assert "compiling, once on this machine" in terminal.getvalue().removeprefix(before)
+        assert bar.desc == "composing"
+        compiled = terminal.getvalue()
+        assert outer(2) == 4
+        assert "compiling" not in terminal.getvalue().removeprefix(compiled)

@@ -72,7 +72,11 @@ def _prose(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return re.sub(r"([<>*_\[\]{}$`])", r"\\\1", text)
+    """Write plain text as Markdown, options as code: two hyphens would become a dash."""
+    parts = re.split(r"((?<![\w-])--[a-z][a-z-]*)", text)
+    parts[::2] = (re.sub(r"([<>*_\[\]{}$`])", r"\\\1", part) for part in parts[::2])
+    parts[1::2] = (f"`{part}`" for part in parts[1::2])
+    return "".join(parts)
 
 
 def _cell(text: str) -> str:
@@ -169,10 +173,11 @@ def fill(text: str) -> str:
 def _figures(found: re.Match[str]) -> str:
     alt = re.search(r'alt="([^"]*)"', found["more"])
     shown = " ".join(alt[1].split()) if alt else ""
-    return "\n".join(
+    images = "\n".join(
         f"```{{image}} {found[manner]}\n:class: only-{manner}\n:alt: {shown}\n```\n"
         for manner in ("light", "dark")
     )
+    return f":::{{div}} figure-by-theme\n{images}:::\n"
 
 
 def setup(app: Any) -> dict[str, bool]:

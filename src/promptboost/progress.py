@@ -2,8 +2,12 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
+from threading import Thread
+from time import sleep
 from typing import Any
+from weakref import ref
 
 
 def progress_bar(
@@ -12,10 +16,9 @@ def progress_bar(
     unit: str,
     *,
     shown: bool,
-    leave: bool = False,
     form: str | None = None,
 ) -> Any:
-    """Return a bar with rate and time left.
+    """Return a bar with rate and time left, which goes when the job is done.
 
     Parameters
     ----------
@@ -25,8 +28,6 @@ def progress_bar(
         The job, and what is counted.
     shown : bool
         Whether it is wanted. Where there is neither a terminal nor a notebook it is hidden all the same.
-    leave : bool, default=False
-        Keep it when the job is done.
     form : str, optional
         How it is written, if not as usual; see tqdm's ``bar_format``.
 
@@ -43,9 +44,22 @@ def progress_bar(
         from tqdm import tqdm
 
     hidden = True if not shown else False if notebook else None  # None: shown on a terminal only
-    return tqdm(
-        total=total, desc=what, unit=f" {unit}", disable=hidden, leave=leave, bar_format=form
+    bar = tqdm(
+        total=total, desc=what, unit=f" {unit}", disable=hidden, leave=False, bar_format=form
     )
+    if not bar.disable:
+        Thread(target=_tick, args=(ref(bar),), daemon=True).start()
+    return bar
+
+
+def _tick(shown: "ref[Any]") -> None:
+    """Draw a bar once a second while it is there: time passes during a long step, too."""
+    while (bar := shown()) is not None and not bar.disable:
+        with bar.get_lock():  # or it might be drawn once more after it was taken away
+            if not bar.disable:
+                bar.refresh(nolock=True)
+        del bar
+        sleep(1.0)
 
 
 def counted(total: int, what: str, unit: str) -> Iterator[int]:
@@ -63,14 +77,38 @@ def counted(total: int, what: str, unit: str) -> Iterator[int]:
 
 
 def waiting(what: str, *, shown: bool) -> Any:
-    """Return a line that stands while something is done whose parts cannot be counted.
+    """Return a line with the time that passed, for what has no parts that could be counted.
 
     Examples
     --------
     >>> with waiting("thinking", shown=False):
     ...     pass
     """
-    return progress_bar(None, what, "", shown=shown, form="{desc} …")
+    return progress_bar(None, what, "", shown=shown, form="{desc} … {elapsed}")
+
+
+@contextmanager
+def telling_of_compilation(bar: Any) -> Iterator[None]:
+    """Let a bar say so while functions are compiled: that takes a while, once on a machine."""
+    if bar.disable:
+        yield
+        return
+    from numba.core import event
+
+    class Listener(event.Listener):
+        before, depth = str(bar.desc), 0  # one function may have others compiled
+
+        def on_start(self, event: Any) -> None:
+            self.depth += 1
+            bar.set_description_str("compiling, once on this machine")
+
+        def on_end(self, event: Any) -> None:
+            self.depth -= 1
+            if not self.depth:
+                bar.set_description_str(self.before)
+
+    with event.install_listener("numba:compile", Listener()):
+        yield
 
 
 def in_notebook() -> bool:

@@ -142,7 +142,9 @@ def test_embed_says_what_is_wrong_with_texts(capsys, task):
 
 
 def test_models(capsys):
-    assert "ViT-B-32/openai" in call(capsys, "models").out
+    shown = call(capsys, "models").out
+    assert "ViT-B-32/openai" in shown
+    assert max(map(len, shown.splitlines())) <= 100  # columns of a terminal
     names = [record["name"] for record in call(capsys, "models", "--json").json["models"]]
     assert "conse:lite0" in names
 

@@ -25,6 +25,22 @@ def test_wide_characters_keep_columns_in_line():
     assert lines[2] == "cat    22"
 
 
+def test_a_wide_table_wraps_its_last_column_on_a_terminal(monkeypatch):
+    rows = [["main", "2", "methods made of text on eleven data sets"]]
+    parts = ["name", "n", "title"], rows, (0, 2)
+    whole = ["name  n  title", "main  2  methods made of text on eleven data sets"]
+    assert table(*parts).splitlines() == whole  # in a file
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert table(*parts).splitlines() == [
+        "name  n  title",
+        "main  2  methods made of text on eleven",
+        "         data sets",
+    ]
+    monkeypatch.setenv("COLUMNS", "20")  # too little to read in
+    assert table(*parts).splitlines() == whole
+
+
 def test_quiet_and_json(capsys):
     Output(quiet=True).note("by the way")
     Output(json=True).result({"a": 1}, "text")

@@ -134,3 +134,22 @@ def test_who_stops_listening_stops_the_threads(data, reads):
     next(blocks)
     blocks.close()
     assert len(reads) < 20
+
+
+def test_a_bar_gets_to_its_end_where_images_repeat_or_are_stored(data, tmp_path):
+    class Bar:
+        disable, initial, last_print_n, n = False, 0, 0, 0
+
+        def update(self, count):
+            self.n += count
+
+        def refresh(self):
+            pass
+
+    store = EmbeddingStore(tmp_path / "store")
+    list(ImageStream(data.images[:2], [embedder(store=store)]))
+    bar = Bar()
+    images = [*data.images[:5], data.images[4], data.images[0]]
+    list(ImageStream(images, [embedder(store=store)], bar=bar))
+    assert bar.n == len(images)
+    assert bar.initial == 4  # two stored, two repeated: nothing was done for them

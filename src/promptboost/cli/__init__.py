@@ -1,5 +1,7 @@
 """Speaking: the command ``promptboost``. The file of a command is imported when it is called."""
 
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -143,12 +145,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     typed = list(sys.argv[1:] if arguments is None else arguments)
     # Threads that spin while they wait slow each other down as soon as another program needs a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    atexit.register(_leave_quickly)
     try:
         prepare_streams()
         code = guarded(lambda: _invoke(typed), typed)
     except KeyboardInterrupt:  # a second one, while the first is dealt with
         code = INTERRUPTED
     sys.exit(code)
+
+
+def _leave_quickly() -> None:
+    """Spare the interpreter a look at every object that is left before it ends: a second or more."""
+    # Their extensions would print a list of what they take for leaks.
+    if not {"torch", "onnx"} & sys.modules.keys():
+        gc.freeze()
 
 
 def _invoke(typed: list[str]) -> int:

@@ -34,18 +34,20 @@ def models(out: Output) -> None:
     """
     from promptboost.encoders.registry import MODELS
 
-    heads = ["type this", "family", "model", "dimension", "pixels", "tokens", "megabytes", "note"]
+    notes = list(dict.fromkeys(record.note for record in MODELS if record.note))
 
     def text() -> str:
         rows = [
             [
-                *(record.name, record.family, record.title, str(record.dim)),
-                *(str(record.resolution), str(record.context_length), str(record.size)),
-                record.note,
+                *(record.name, record.family, str(record.dim), str(record.resolution)),
+                *(str(record.context_length), str(record.size)),
+                str(notes.index(record.note) + 1) if record.note else "",
             ]
             for record in MODELS
         ]
-        return table(heads, rows, left=(0, 1, 2, 7))
+        heads = ["type this", "family", "dimension", "pixels", "tokens", "MB", "note"]
+        below = [f"{number}  {note}" for number, note in enumerate(notes, start=1)]
+        return "\n".join([table(heads, rows, left=(0, 1)), "", *below])
 
     out.result({"models": [{**asdict(record), "size": record.size} for record in MODELS]}, text)
 
@@ -175,10 +177,16 @@ def doctor(out: Output, encoder: str | None) -> int:
 
     The exit code is 2 if there is a fault.
     """
+    from promptboost.progress import waiting
     from promptboost.runs.doctor import examine
 
     diagnoses = []
-    for one in examine(encoder or default_encoder(out)):
+    checks = examine(encoder or default_encoder(out))
+    while True:
+        with waiting("checking", shown=out.progress):
+            one = next(checks, None)
+        if one is None:
+            break
         diagnoses.append(one)
         if not out.json:
             echo(f"{_MARKS[one.ok]} {one.name}: {plain(one.detail)}")

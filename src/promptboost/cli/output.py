@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from shutil import get_terminal_size
+from textwrap import wrap
 from types import TracebackType
 from typing import Any, TextIO, TypeVar
 
@@ -21,6 +23,7 @@ INTERNAL, UNUSABLE, INTERRUPTED = 1, 2, 130
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _CURVE = 50  # letters of a curve
+_LEAST_ROOM = 24  # columns in which a sentence can be read
 _BARS = "▁▂▃▄▅▆▇█"
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, direction marks, surrogates, line ends
 JOINERS = "\u200c\u200d"  # shape letters and emoji; kept where programs read the names
@@ -121,13 +124,23 @@ def percent(share: float | None) -> str:
 def table(
     headers: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)
 ) -> str:
-    """Lay out rows: the columns in `left` to the left, the others to the right."""
+    """Lay out rows: the columns in `left` to the left, the others to the right.
+
+    On a terminal, words of a last column to the left go on below each other where it would be too wide.
+    """
     clean = [[plain(cell) for cell in row] for row in [headers, *rows]]
     widths = [max(map(_width, column)) for column in zip(*clean, strict=True)]
-    return "\n".join(
-        "  ".join(_padded(cell, widths[i], left=i in left) for i, cell in enumerate(row)).rstrip()
-        for row in clean
-    )
+    last = len(headers) - 1
+    before = sum(widths[:-1]) + 2 * last
+    room = get_terminal_size().columns - before if on_terminal() and last in left else 0
+    lines = []
+    for row in clean:
+        cells = [_padded(cell, widths[i], left=i in left) for i, cell in enumerate(row[:-1])]
+        wide = _LEAST_ROOM <= room < _width(row[-1])
+        parts = wrap(row[-1], room, break_long_words=False) if wide else row[-1:]
+        cells.append(_padded(parts[0], widths[-1], left=last in left))
+        lines += ["  ".join(cells).rstrip(), *(" " * before + part for part in parts[1:])]
+    return "\n".join(lines)
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -88,7 +88,7 @@ class LabelledImage:
 
     @property
     def name(self) -> str:
-        """What to call the image in a message: its full path where it has one."""
+        """What to call the image in a message, its full path where it has one."""
         return str(self.source) if isinstance(self.source, Path) else self.id
 
     def framed(self, image: "Image") -> "Image":

@@ -123,7 +123,7 @@ class DifferentiableText(Protocol):
 
     @property
     def allowed(self) -> "torch.Tensor":
-        """The tokens that text can hold: neither special nor unused nor parts of a character."""
+        """The tokens that text can hold, neither special nor unused nor parts of a character."""
 
     def tokenize(self, text: str) -> list[int]:
         """Return the tokens of a text, without start and end."""

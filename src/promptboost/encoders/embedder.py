@@ -167,7 +167,7 @@ class Embedder:
         with self._timed("texts"):
             if self.store is None or not self.progress:
                 return EmbeddedTexts(position, self.encode_texts(distinct))
-            with self.bar(len(distinct), "texts", "texts", leave=False) as bar:
+            with self.bar(len(distinct), "texts", "texts") as bar:
                 return EmbeddedTexts(position, self.encode_texts(distinct, bar.update))
 
     def encode_images(self, images: Iterable["Image"]) -> UnitRows:
@@ -210,9 +210,9 @@ class Embedder:
         self.store = None
         warnings.warn(f"{error} Going on without the embedding store", StoreWarning, stacklevel=3)
 
-    def bar(self, total: int | None, what: str, unit: str, leave: bool = True) -> Any:
+    def bar(self, total: int | None, what: str, unit: str) -> Any:
         """Return a progress bar, which is shown if progress is wanted and somebody can see it."""
-        return progress_bar(total, what, unit, shown=self.progress, leave=leave)
+        return progress_bar(total, what, unit, shown=self.progress)
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:

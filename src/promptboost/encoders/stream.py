@@ -170,7 +170,7 @@ class ImageStream:
             block.rows.append(rows.reshape(len(images), self.views, embedder.dim))
             block.missing.append([divmod(positions[i], self.views) for i in missing])
         if self.bar is not None:
-            _count_found(self.bar, len(first) - len(block.missing[-1]))
+            _count_found(self.bar, len(block.keys) - len(block.missing[-1]))
         return block
 
     def _views(
@@ -255,7 +255,7 @@ def _look_up(embedder: "Embedder", keys: list[bytes]) -> tuple[UnitRows, list[in
 
 
 def _count_found(bar: Any, count: int) -> None:
-    """Move the bar on by what was stored: it must not count for the rate."""
+    """Move the bar on by what was stored, or is a repetition: it must not count for the rate."""
     if count and not bar.disable:
         bar.initial += count
         bar.last_print_n += count

@@ -35,7 +35,7 @@ from promptboost.evaluation.world import World
 from promptboost.files import write_text
 from promptboost.folders import writing
 from promptboost.methods import METHODS, Transfer, make_method
-from promptboost.progress import progress_bar
+from promptboost.progress import progress_bar, telling_of_compilation
 from promptboost.scale.engine import Engine, Placement, Say, run_units
 from promptboost.scale.unit import Job, Receipt, WorkUnit
 
@@ -226,7 +226,10 @@ class _Campaign:
         job = Job(_WORKER, settings, str(request.out.absolute()), "cells", request.device)
         named = {unit.name: cell for unit, cell in units}
         failed: list[str] = []
-        with progress_bar(len(units), "comparing", "cells", shown=request.progress) as bar:
+        with (
+            progress_bar(len(units), "comparing", "cells", shown=request.progress) as bar,
+            telling_of_compilation(bar),
+        ):
 
             def note(receipt: Receipt) -> None:
                 cell = named[receipt.name]

@@ -226,5 +226,6 @@ class World:
         return EmbeddingStore() if self._request.cache else None
 
     def _open(self, name: str) -> Encoder:
-        encoder = load_encoder(name, device=self._request.device)
+        with waiting(f"loading {name}", shown=self._request.progress):
+            encoder = load_encoder(name, device=self._request.device)
         return Embedder(encoder, self._store, progress=False)

@@ -226,7 +226,7 @@ class Fitted(ABC):
 
     @property
     def encoders_asked(self) -> tuple[str, ...]:
-        """The image towers that look at each image to classify it: what predicting costs."""
+        """The image towers that look at each image to classify it, which is what predicting costs."""
         return (self.origin.encoder.id,)
 
     @abstractmethod

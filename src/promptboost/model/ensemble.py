@@ -264,7 +264,7 @@ class PromptEnsemble:
 
     @property
     def n_prompts(self) -> int:
-        """How many sentences there are to read: distinct prompts, counted class by class."""
+        """How many sentences there are to read, distinct prompts counted class by class."""
         return sum(len(self.prompts(name)) for name in self.class_names)
 
     def prompts(self, class_name: str) -> dict[str, float]:

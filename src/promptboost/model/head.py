@@ -383,7 +383,7 @@ class LinearHead(SavedHead):
 
     @property
     def beside_text(self) -> NDArray[np.float32] | None:
-        """What is added to the text's logits: the residual, and what keeps added classes in balance."""
+        """The residual and what keeps added classes in balance, which are added to the text's logits."""
         known = self.class_names if self.balance is None else self.balance.class_names
         if set(self.class_names) <= set(known):
             return self.residual

@@ -187,7 +187,7 @@ def predict_in_shards(
 
 
 def _bar(progress: bool, total: int | None, before: int) -> Any:
-    bar = progress_bar(total, "predicting", "images", shown=progress, leave=True)
+    bar = progress_bar(total, "predicting", "images", shown=progress)
     if before and not bar.disable:  # they must not count for the rate
         bar.initial = bar.last_print_n = bar.n = before
     return bar

@@ -17,6 +17,7 @@ from promptboost.files import read_bytes, write_bytes
 from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.model.change import Change, apply_changes, original_names
 from promptboost.model.head_files import AnyHead, embed_ensemble, keep_residual, write_head
+from promptboost.progress import waiting
 from promptboost.runs.bench import Bench, Effect, add_looks, open_bench
 from promptboost.runs.lineage import Edit, Lineage
 from promptboost.runs.predict import Predictor
@@ -87,7 +88,8 @@ def edit_run(
     before = Lineage.read(run)
     before = msgspec.structs.replace(before, looks=before.looks + uncounted)
     lineage = _with_edit(before, folder, ensemble, changes, effect, author or _user(), reason)
-    write_edited(folder, new, edited, lineage, heads, finish)
+    with waiting("writing the run", shown=progress):
+        write_edited(folder, new, edited, lineage, heads, finish)
     told = edited.history[len(ensemble.history) :]
     return Edited(new_run, edited, lineage, effect, tuple(notes), told)
 
@@ -105,7 +107,8 @@ def _measured(
         if data is not None:
             raise
         return None, [f"not measured: {error}"], 0
-    effect = bench.effect(changes)
+    with waiting("measuring", shown=options["progress"]):
+        effect = bench.effect(changes)
     try:
         add_looks(run, looks=1)
     except (OSError, RunError):

@@ -27,7 +27,7 @@ from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
 from promptboost.pool import PromptPool
-from promptboost.progress import progress_bar, waiting
+from promptboost.progress import progress_bar, telling_of_compilation, waiting
 from promptboost.runs.explain import shown_explanations, write_explanations
 from promptboost.runs.learned import (
     Learned,
@@ -230,15 +230,15 @@ def _learn(
     tracking: Tracking,
 ) -> Learned:
     """Boost, keeping the rounds so far in a file; the file alone is enough to go on."""
-    # One round has nothing to count: the words alone say what is going on.
+    shown = embedder.progress
+    # One round has nothing to count: the words and the time say what is going on.
     one = settings.rounds == 1
-    with progress_bar(
-        settings.rounds,
-        "composing" if one else "boosting",
-        "rounds",
-        shown=embedder.progress,
-        form="{desc} …" if one else None,
-    ) as bar:
+    with (
+        waiting("composing", shown=shown)
+        if one
+        else progress_bar(settings.rounds, "boosting", "rounds", shown=shown) as bar,
+        telling_of_compilation(bar),
+    ):
 
         def keep(so_far: PromptEnsemble) -> None:
             run.write(run.partial_path, so_far.to_json(sample_weights=True))

@@ -123,7 +123,7 @@ class Predictor:
     ) -> Iterator[Prediction]:
         members = getattr(self.classifier, "members", (self.classifier,))
         embedders = [member.embedder for member in members]
-        with embedders[0].bar(total, "predicting", "images", leave=False) as bar:
+        with embedders[0].bar(total, "predicting", "images") as bar:
             for block in ImageStream(images, embedders, bar=bar):
                 sound = [index for index in range(len(block.images)) if index not in block.bad]
                 chances = [

@@ -80,7 +80,7 @@ def create_app(
         Load a run again when its files change.
     **options
         `encoder`, `text_only`, `cache`, `device` and `allow_download`, as for
-        :class:`~promptboost.serve.service.Service`.
+        ``promptboost.serve.service.Service``.
 
     Returns
     -------

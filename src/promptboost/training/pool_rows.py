@@ -427,7 +427,7 @@ def _from_workers(
     from promptboost.training.class_blocks import embedded_blocks
 
     total = sum(map(len, texts.prompt_texts[start:])) * len(embedders)
-    with embedders[0].bar(total, "texts", "texts", leave=False) as bar:
+    with embedders[0].bar(total, "texts", "texts") as bar:
         blocks = [embedded_blocks(engine, one, texts, start, folder, bar) for one in embedders]
         for k, rows in enumerate(zip(*blocks, strict=True), start=start):
             joined = rows[0] if len(rows) == 1 else side_by_side(rows, name="texts")

@@ -19,6 +19,7 @@ from promptboost.model import LearntOn, LinearHead, PromptEnsemble
 from promptboost.model.residual import Residual
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
+from promptboost.progress import is_interactive, telling_of_compilation, waiting
 from promptboost.training.examples import Examples, Rows, RowSpace
 from promptboost.training.learner import boost_settings, fit_ensemble, head_with_residual
 from promptboost.training.pool_rows import PoolRows, PoolTexts
@@ -132,22 +133,23 @@ def fit_examples(
     shots = examples.shots(space)
     settings = boost_settings(config if seen else replace(config, views_per_round=0), seen)
     folds: list[FoldTexts] = []
-    ensemble = fit_ensemble(
-        shots,
-        rows.grid,
-        rows.texts,
-        settings,
-        image_ids=examples.ids,
-        weights=examples.weights,
-        encoder_id=encoder.id if encoder else None,
-        encoder_fingerprint=encoder.fingerprint if encoder else None,
-        encoder_scale=encoder.logit_scale if encoder else None,
-        further_encoders=[
-            LearntOn(one.id, one.fingerprint, encoder_logit_scale=one.logit_scale)
-            for one in further
-        ],
-        on_folds=folds.append,
-    )
+    with waiting("composing", shown=is_interactive()) as line, telling_of_compilation(line):
+        ensemble = fit_ensemble(
+            shots,
+            rows.grid,
+            rows.texts,
+            settings,
+            image_ids=examples.ids,
+            weights=examples.weights,
+            encoder_id=encoder.id if encoder else None,
+            encoder_fingerprint=encoder.fingerprint if encoder else None,
+            encoder_scale=encoder.logit_scale if encoder else None,
+            further_encoders=[
+                LearntOn(one.id, one.fingerprint, encoder_logit_scale=one.logit_scale)
+                for one in further
+            ],
+            on_folds=folds.append,
+        )
     weights = ensemble.sample_weights
     if parts is not None:
         weights = {name: share * weights[merged] for name, (merged, share) in parts.items()}

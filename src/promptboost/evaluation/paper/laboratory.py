@@ -39,7 +39,7 @@ from promptboost.evaluation.paper.experiment import (
 from promptboost.evaluation.paper.plans import PaperPlan
 from promptboost.evaluation.world import Draw, World
 from promptboost.methods import Fitted, Method, load_fitted, make_method, save_fitted
-from promptboost.progress import progress_bar
+from promptboost.progress import progress_bar, telling_of_compilation
 from promptboost.scale import unit as scale
 from promptboost.scale.engine import Engine, Placement, Say, run_units
 from promptboost.scale.unit import Job, Receipt, UnitError, WorkUnit
@@ -177,7 +177,10 @@ class Laboratory:
         request, folder = self.request, Path(CELLS).stem
         out = str(request.out.absolute())
         job = Job(_WORKER, {"request": request.settings()}, out, folder, request.device)
-        with progress_bar(len(units), plan.name, "cells", shown=request.progress) as bar:
+        with (
+            progress_bar(len(units), plan.name, "cells", shown=request.progress) as bar,
+            telling_of_compilation(bar),
+        ):
 
             def note(receipt: Receipt) -> None:
                 cell = cells[receipt.name]
