@@ -28,7 +28,8 @@ def ray_cluster(nodes: int = 3, cores: int = 1, **more: float) -> Iterator:
     folder = tempfile.mkdtemp(prefix="pb-", dir="/tmp")
     os.mkdir(f"{folder}/ray")
     cluster = None
-    with patch.dict(os.environ, RAY_TMPDIR=folder):
+    # Ray gives way to all other programs: on a busy machine its workers would hardly have a turn.
+    with patch.dict(os.environ, RAY_TMPDIR=folder, RAY_worker_niceness="0"):
         try:
             head = {**node, "include_dashboard": False}
             cluster = Cluster(initialize_head=True, head_node_args=head)

@@ -4,7 +4,7 @@ import hashlib
 import importlib
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -89,6 +89,16 @@ class Worker(Protocol):
 
     def do(self, order: Any) -> Result:
         """Do one unit."""
+
+
+class ItemWorker(Worker, Protocol):
+    """Does units of which single items can be left out: those named in ``order["lost"]``, with why."""
+
+    def items(self, order: Any) -> Iterator[str]:
+        """Try the items of a unit one by one, for nothing; the name of each comes before it is touched.
+
+        The first has no name: something plain, so that a worker which ends on anything is known.
+        """
 
 
 def part_of_promptboost(name: str) -> Any:
