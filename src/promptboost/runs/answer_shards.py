@@ -88,8 +88,7 @@ class AnswerShardWorker:
             answers = self._one_by_one(items, lost, error)
         asked = self._how.min_probability is not None
         lines = [_line(answer_record(answer, asked)) for answer in answers]
-        bad = sum(answer.problem is not None for answer in answers)
-        return Result(b"".join(lines), len(answers), {"bad": bad} if bad else {})
+        return Result(b"".join(lines), len(answers))
 
     def items(self, order: dict[str, Any]) -> Iterator[str]:
         """Answer for the images of a shard one by one, for nothing."""

@@ -159,11 +159,12 @@ def _image_of_row(row: Mapping[str, Any], name: str, pixels: str | None, place: 
     return fetched(LabelledImage(called, label, b"", split), path)
 
 
-def fetched(image: LabelledImage, place: str) -> Read:
-    """Return an image with the bytes of its file, or what is wrong with that file."""
+def fetched(image: LabelledImage, url: str) -> Read:
+    """Return an image with the bytes of its file elsewhere, in one request, or what is wrong with it."""
+    system, path = open_url(url)
     try:
-        with opened(place) as file:
-            content = file.read()
+        with reaching(url):
+            content: bytes = system.cat_file(path)
     except FileRefusedError as error:
         return RefusedImage.of(image, error.reason)
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:

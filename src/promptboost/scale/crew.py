@@ -50,8 +50,9 @@ _LIMIT = "PROMPTBOOST_UNIT_SECONDS"
 _STRIKES = 3
 # How often the cluster is asked for nodes that came or went, in seconds.
 _LOOK_AGAIN = 2.0
-# Seconds without any worker until people are told; one takes some to start.
-_PATIENCE = 30.0
+# Seconds without any worker until people are told, and until it is given up that a better one comes: one
+# takes some to start, and a cluster that grows takes minutes.
+_PATIENCE, _MOST_PATIENCE = 30.0, 300.0
 # Units that are looked at to find some for which a worker has loaded the rest already.
 _LOOK_AHEAD = 256
 
@@ -420,18 +421,20 @@ class Crew:
     def _room(self) -> tuple[int, int]:
         """Return how many workers the living nodes have room for, and the GPUs of each worker."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        cores = [int(node.get("CPU", 0)) for node in nodes]
         # One that is to run on the processor leaves GPUs to others.
         wanted = self.job.device != "cpu"
         gpus = int(wanted and any(node.get("GPU", 0) >= 1 for node in nodes))
+        nodes = [node for node in nodes if not gpus or node.get("GPU", 0) >= 1]
+        cores = [int(node.get("CPU", 0)) for node in nodes]
         rooms = [
-            min(n // self._cores, int(node.get("GPU", 0)) if gpus else n)
+            min(n // self._cores, int(node["GPU"]) if gpus else n)
             for n, node in zip(cores, nodes, strict=True)
         ]
         if not any(rooms) and any(cores):
+            which = "node with a GPU" if gpus else "node of the cluster"
             raise SettingError(
-                f"a worker is to have {count(self._cores, 'core')}, and the largest node of the cluster "
-                f"has {max(cores)}: give --cores {max(cores)} or fewer"
+                f"a worker is to have {count(self._cores, 'core')}, and the largest {which} has "
+                f"{max(cores)}: give --cores {max(cores)} or fewer"
             )
         # On a cluster that grows when it is asked to, one that waits is what makes it grow.
         return max(sum(rooms), 1), gpus
@@ -440,7 +443,7 @@ class Crew:
         """Tell that there is no room; raise where those that live fail, and others do not come."""
         living = [member for member in self._members.values() if member.node is not None]
         idle = time.monotonic() - self._worked
-        if living and all(m.strikes >= _STRIKES for m in living) and idle > 2 * _PATIENCE:
+        if living and all(m.strikes >= _STRIKES for m in living) and idle > _MOST_PATIENCE:
             self._give_up()
         if living or self._told or idle < _PATIENCE:
             return

@@ -244,8 +244,7 @@ class ImageShardWorker:
             raise
         except Exception as error:
             shard = self._one_by_one(items, lost, error)
-        bad = sum(bool(image.problem) for image in shard.images)
-        return Result(shard.to_bytes(), len(shard.images), {"bad": bad} if bad else {})
+        return Result(shard.to_bytes(), len(shard.images))
 
     def items(self, order: dict[str, Any]) -> Iterator[str]:
         """Embed the images of a shard one by one, for nothing."""
@@ -357,7 +356,7 @@ class TextShardWorker:
         listed = [[texts[index], problem] for index, problem in sorted(problems.items())]
         about = json.dumps({"schema": 1, "problems": listed})
         content = save({"keys": keys, "rows": np.concatenate(parts)}, {"about": about})
-        return Result(content, len(texts), {"bad": len(problems)} if problems else {})
+        return Result(content, len(texts))
 
     def items(self, order: dict[str, Any]) -> Iterator[str]:
         """Embed the texts of a shard one by one, for nothing."""

@@ -69,7 +69,6 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     items: int = 0  # images, texts or cells in it
     seconds: float = 0.0
-    notes: dict[str, Any] = {}  # small: counts, times
     problem: str | None = None  # why it could not be done
     hopeless: bool = False  # whether it would fail elsewhere too
     node: str = ""
@@ -81,7 +80,6 @@ class Result(msgspec.Struct, frozen=True):
 
     content: bytes
     items: int = 1
-    notes: dict[str, Any] = {}
 
 
 class Worker(Protocol):
@@ -127,7 +125,6 @@ def carry_out(job: Job, worker: Worker, unit: WorkUnit) -> Receipt:
         name=unit.name,
         items=result.items,
         seconds=time.perf_counter() - start,
-        notes=result.notes,
         node=node,
     )
 
