@@ -48,7 +48,9 @@ class FatalEncoder(FakeEncoder):
         if image.size == self.kills or "PROMPTBOOST_ALL_KILL" in os.environ:
             ctypes.string_at(0)
         if image.size == self.hangs:
-            Path(os.environ["PROMPTBOOST_HANGS"]).touch()
+            sign = os.environ["PROMPTBOOST_HANGS"]
+            Path(f"{sign}.part").write_text(str(os.getpid()))
+            os.replace(f"{sign}.part", sign)
             # In C, with the lock that all threads of Python need: for longer than there has been time.
             re.match("(a+)+$", "a" * 64 + "b")
         return super()._image(image)

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,17 +26,25 @@ THERE = Placement("ray", workers=2, per_shard=6)
 
 @pytest.fixture
 def impatient(tmp_path, monkeypatch):
-    """Have a worker given up when it really hangs, which the encoder says, and never else."""
-    sign = tmp_path / "hangs"
+    """Have a worker given up when it really hangs, which the encoder says, and never else.
+
+    In the end, none of those processes is left.
+    """
+    sign, hung = tmp_path / "hangs", []
     monkeypatch.setenv("PROMPTBOOST_HANGS", str(sign))
     lost = Crew._lost
 
     def noted(self, *given, **named):
-        sign.unlink(missing_ok=True)
+        hung.append(psutil.Process(int(sign.read_text())))
+        sign.unlink()
         return lost(self, *given, **named)
 
     monkeypatch.setattr(Crew, "_seconds", lambda *_: 0.5 if sign.exists() else math.inf)
     monkeypatch.setattr(Crew, "_lost", noted)
+    yield
+    assert len(hung) >= 2
+    _, left = psutil.wait_procs(hung, timeout=300)
+    assert left == []
 
 
 def test_an_image_that_kills_its_worker_is_a_line_and_the_others_are_embedded(task, cluster):

@@ -198,9 +198,8 @@ class Crew:
         self._has_items = hasattr(part_of_promptboost(job.worker), "items")
         self._limit = _limit_by_hand()
         self._longest = 0.0  # seconds of a unit that was done
-        self._done = self._fallen = (
-            0  # units that were done, and that were given up as they end workers
-        )
+        self._done = 0  # units
+        self._fallen = 0  # units that were given up, as they end their workers
 
     def receipts(self, units: Iterator[WorkUnit]) -> Iterator[Receipt]:
         """Keep all members busy until nothing is left; receipts come as units are done."""
