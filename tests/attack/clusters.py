@@ -27,7 +27,7 @@ from tests.scale.cluster_tools import OBJECT_STORE, ray_cluster
 HARMLESS = frozenset({"ok"})
 KINDS = ("worker", "node", "command")
 # So many kills in one job, and no job may take longer than this, in seconds.
-_KILLS, _LIMIT = 5, 600.0
+_KILLS, _LIMIT = 5, 1800.0
 _NODE = {"num_cpus": 1, "object_store_memory": OBJECT_STORE}
 _ENCODER = "fake:16-0"
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from tests.attack.clusters import FaultError, Field, Job, files_of, jobs
-from tests.scale.cluster_tools import OBJECT_STORE
+from tests.scale.cluster_tools import OBJECT_STORE, UNHURRIED
 
 HARMLESS = frozenset({"ok", "not allowed here"})
 _NET = "10.203.77"
@@ -86,7 +86,7 @@ def cluster(names: Sequence[str], folder: Path) -> Iterator[None]:
         for node in reversed(started):
             with suppress(ProcessLookupError):
                 os.killpg(node.pid, signal.SIGTERM)
-            node.wait(120)
+            node.wait(300)
 
 
 def _wait_for(folder: Path, name: str, nodes: int) -> None:
@@ -96,7 +96,7 @@ def _wait_for(folder: Path, name: str, nodes: int) -> None:
         f"ray.init('{_NET}.1:6379', logging_level='ERROR', log_to_driver=False)\n"
         f"sys.exit(sum(node['Alive'] for node in ray.nodes()) < {nodes})"
     )
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         command = ["ip", "netns", "exec", name, sys.executable, "-c", look]
         if not subprocess.run(command, capture_output=True, check=False).returncode:
@@ -111,7 +111,7 @@ def check(field_: Field, job: Job, host: str, on: str) -> None:
     place = field_.fresh()
     os.environ["RAY_ADDRESS"] = "" if "://" in on else f"{_NET}.1:6379"
     command = field_.start(job, place, "--on", on, under=("ip", "netns", "exec", host))
-    if command.wait(300):
+    if command.wait(900):
         raise FaultError(f"{job.name} on {on}: stuck", (place / "said.txt").read_text()[-2000:])
     expected, made = field_.expected[job.name], files_of(place / "out")
     if expected != made:
@@ -123,7 +123,7 @@ def run(count: int, seed: int) -> dict[str, int]:
     """Embed and compare on separate hosts; `count` and `seed` change nothing."""
     outcomes: dict[str, int] = {}
     # A cluster that `ray start` makes may want a token: this one has its own, made here.
-    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), **UNHURRIED}
     with patch.dict(os.environ, own), tempfile.TemporaryDirectory(prefix="pbh-") as folder:
         field_ = Field(Path(folder), None)
         try:

@@ -77,7 +77,7 @@ class Target:
         if not line:
             raise RuntimeError((folder / "log").read_text())
         self.port = int(line.strip().rpartition(":")[2])
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while b" 200 " not in self.ask(Attempt("", _request("GET", "/readyz"))):
             if time.monotonic() > deadline:
                 raise RuntimeError("the server is not ready")

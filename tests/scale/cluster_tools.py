@@ -9,6 +9,13 @@ from unittest.mock import patch
 
 # The least that Ray takes.
 OBJECT_STORE = 80 * 2**20
+# On a busy machine Ray's workers, which give way to all other programs, would hardly have a turn; one that
+# takes a minute to start is not lost, nor is a node that takes some time to answer. One that is gone is.
+UNHURRIED = {
+    "RAY_worker_niceness": "0",
+    "RAY_worker_register_timeout_seconds": "600",
+    "RAY_health_check_timeout_ms": "60000",
+}
 
 
 @contextmanager
@@ -28,7 +35,7 @@ def ray_cluster(nodes: int = 3, cores: int = 1, **more: float) -> Iterator:
     folder = tempfile.mkdtemp(prefix="pb-", dir="/tmp")
     os.mkdir(f"{folder}/ray")
     cluster = None
-    with patch.dict(os.environ, RAY_TMPDIR=folder):
+    with patch.dict(os.environ, RAY_TMPDIR=folder, **UNHURRIED):
         try:
             head = {**node, "include_dashboard": False}
             cluster = Cluster(initialize_head=True, head_node_args=head)

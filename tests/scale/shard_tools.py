@@ -1,6 +1,8 @@
 """What tests of shards compare, and a server that speaks S3 on this machine."""
 
+import ctypes
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +15,9 @@ from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.registry import load_encoder
 from promptboost.encoders.store import EmbeddingStore
 
-#: As it is spelled to have workers load it.
+#: As they are spelled to have workers load them.
 FRAGILE = "tests.scale.shard_tools:FragileEncoder"
+FATAL = "tests.scale.shard_tools:FatalEncoder"
 
 
 class FragileEncoder(FakeEncoder):
@@ -30,6 +33,32 @@ class FragileEncoder(FakeEncoder):
         if image.size == self.odd:
             raise RuntimeError("this size cannot be embedded")
         return super()._image(image)
+
+
+class FatalEncoder(FakeEncoder):
+    """An encoder that ends its process on images of one size and on a word, and hangs on others."""
+
+    kills, hangs = (33, 7), (33, 9)
+
+    def __init__(self) -> None:
+        super().__init__(32, 0)
+        self.id = FATAL
+
+    def _image(self, image):
+        if image.size == self.kills or "PROMPTBOOST_ALL_KILL" in os.environ:
+            ctypes.string_at(0)
+        if image.size == self.hangs:
+            sign = os.environ["PROMPTBOOST_HANGS"]
+            Path(f"{sign}.part").write_text(str(os.getpid()))
+            os.replace(f"{sign}.part", sign)
+            # In C, with the lock that all threads of Python need: for longer than there has been time.
+            re.match("(a+)+$", "a" * 64 + "b")
+        return super()._image(image)
+
+    def _text(self, text):
+        if "fatal" in text:
+            ctypes.string_at(0)
+        return super()._text(text)
 
 
 def poison(folder: Path) -> dict[str, str]:

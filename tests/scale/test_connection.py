@@ -16,7 +16,7 @@ from promptboost.errors import RunError
 from promptboost.scale import cluster as connection
 from promptboost.scale.engine import open_engine
 from tests.attack.forks import ROOT
-from tests.scale.cluster_tools import OBJECT_STORE
+from tests.scale.cluster_tools import OBJECT_STORE, UNHURRIED
 
 
 @pytest.fixture
@@ -37,8 +37,11 @@ def deaf(monkeypatch):
 
 @pytest.mark.parametrize("which", ["closed", "deaf"])
 def test_a_cluster_that_is_gone_is_an_error_at_once(which, request, monkeypatch):
+    import ray
+
     place = request.getfixturevalue(which)
-    start = time.monotonic()
+    # Ray would wait for a minute and a half, each time: it is not even asked.
+    monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray was asked"))
     monkeypatch.setenv("RAY_ADDRESS", place)
     with pytest.raises(RunError, match=f"answers at {place}, which RAY_ADDRESS names.* unset"):
         open_engine("ray")
@@ -46,7 +49,6 @@ def test_a_cluster_that_is_gone_is_an_error_at_once(which, request, monkeypatch)
         RunError, match=rf"answers at {place}: start it there.* correct the address"
     ):
         open_engine(f"ray://{place}")
-    assert time.monotonic() - start < 60  # Ray waits for a minute and a half, each time
 
 
 @pytest.mark.parametrize("which", ["closed", "deaf"])
@@ -97,7 +99,7 @@ def started_with_a_token(folder, home, port):
     command += ["--include-dashboard=false", "--disable-usage-stats", "--block"]
     command += [f"--object-store-memory={OBJECT_STORE}"]
     environment = {name: text for name, text in os.environ.items() if name != "RAY_ADDRESS"}
-    environment |= {"RAY_TMPDIR": folder, "HOME": str(home)}
+    environment |= {"RAY_TMPDIR": folder, "HOME": str(home), **UNHURRIED}
     head = subprocess.Popen(
         command,
         env=environment,
@@ -107,7 +109,7 @@ def started_with_a_token(folder, home, port):
     )
     file = os.path.join(folder, "ray", "ray_current_cluster")
     try:
-        deadline = time.monotonic() + 200
+        deadline = time.monotonic() + 600
         while not os.path.exists(file) or not os.path.getsize(file):
             assert head.poll() is None
             assert time.monotonic() < deadline
@@ -145,7 +147,7 @@ def test_a_cluster_that_asks_for_a_token_gets_it_or_says_so(tmp_path, closed):
                     capture_output=True,
                     text=True,
                     check=False,
-                    timeout=300,
+                    timeout=600,
                 )
                 said[name] = done.stdout + done.stderr
     finally:

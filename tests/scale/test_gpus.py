@@ -5,14 +5,17 @@ from dataclasses import replace
 
 import pytest
 
+import promptboost.training.pool_rows as pool_rows
+from promptboost.errors import SettingError
 from promptboost.evaluation.compare import compare
 from promptboost.runs.answer_shards import Answering, predict_in_shards
 from promptboost.runs.embed import embed_data
+from promptboost.runs.fit import fit_run
 from promptboost.scale.crew import Crew
 from promptboost.scale.engine import Placement
 from promptboost.scale.unit import Job
 from tests.evaluation.test_compare import request as comparison
-from tests.runs.run_tools import ENCODER
+from tests.runs.run_tools import ENCODER, request
 from tests.scale.cluster_tools import ray_cluster
 
 
@@ -43,6 +46,13 @@ def test_there_is_a_worker_for_each_gpu(with_gpus, device, cores, expected):
     assert crew_of(with_gpus, device, cores)._room() == expected
 
 
+def test_cores_are_counted_where_gpus_are(with_gpus):
+    with pytest.raises(SettingError, match="the largest node with a GPU has 4: give --cores 4"):
+        crew_of(with_gpus, None, 5)._room()
+    with pytest.raises(SettingError, match="the largest node of the cluster has 4: give --cores"):
+        crew_of(with_gpus, "cpu", 5)._room()
+
+
 def test_a_command_that_computes_on_the_processor_leaves_gpus_alone(fitted, with_gpus, monkeypatch):
     """Every command says so, each in the settings of its own."""
     reserved = []
@@ -53,6 +63,7 @@ def test_a_command_that_computes_on_the_processor_leaves_gpus_alone(fitted, with
         return 1, 0
 
     monkeypatch.setattr(Crew, "_room", noted)
+    monkeypatch.setattr(pool_rows, "MOST_IN_MEMORY", 0)
     place = Placement("ray", workers=1)
     for device in ("cpu", None):
         reserved.clear()
@@ -65,8 +76,9 @@ def test_a_command_that_computes_on_the_processor_leaves_gpus_alone(fitted, with
         out = f"compared-{device}"
         few = {"methods": ("zero-shot",), "shots": (1,), "seeds": (1,), "device": device}
         compare(comparison(fitted, out, **few), place=place)
+        fit_run(request(fitted, f"fit-{device}", device=device, placement=place))
         assert set(reserved) == {0 if device == "cpu" else 1}
-        assert len(reserved) >= 3
+        assert len(reserved) >= 4
 
 
 def test_each_worker_sees_a_gpu_of_its_own(with_gpus):
@@ -80,6 +92,6 @@ def test_each_worker_sees_a_gpu_of_its_own(with_gpus):
     crew = crew_of(ray)
     room, gpus = crew._room()
     actors = [ray.remote(Look).options(num_cpus=1, num_gpus=gpus).remote() for _ in range(room)]
-    seen = ray.get([actor.seen.remote() for actor in actors], timeout=300)
+    seen = ray.get([actor.seen.remote() for actor in actors], timeout=600)
     assert len(set(seen)) == 4
     assert sorted(number for _, number in seen) == ["0", "0", "1", "1"]

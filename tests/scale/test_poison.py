@@ -3,12 +3,22 @@
 import json
 from dataclasses import replace
 
+import pytest
 from PIL import Image
 
+from promptboost.errors import DataError
 from promptboost.runs.answer_shards import Answering, predict_in_shards
 from promptboost.runs.embed import embed_data
+from promptboost.runs.evaluate import evaluate_run
 from promptboost.scale.engine import Placement
-from tests.scale.shard_tools import FRAGILE, files_below, own_cache, poison, stored
+from tests.scale.shard_tools import (
+    FRAGILE,
+    FragileEncoder,
+    files_below,
+    own_cache,
+    poison,
+    stored,
+)
 
 
 def test_poisoned_images_are_lines_of_the_same_bytes_here_and_on_three_nodes(fitted, cluster):
@@ -56,3 +66,24 @@ def test_a_shard_of_nothing_but_poison_is_lines_too(fitted):
         fitted / "run", [str(folder)], output, Answering(), place, progress=False
     )
     assert (record["images"], record["problems"]) == (6, 5)
+
+
+def test_an_image_that_one_of_two_encoders_fails_on_is_not_measured(fitted):
+    """Its label is known all the same: a class of nothing else must not vanish from the figures."""
+    folder = fitted / "images" / "sea"
+    Image.new("RGB", FragileEncoder.odd, "red").save(folder / "odd.png")
+
+    def figures(at):
+        place = Placement(storage=str(fitted / at), per_shard=6)
+        both = {"encoder": ["fake:16-0", FRAGILE], "place": place}
+        return evaluate_run(fitted / "run", str(fitted / "images"), progress=False, **both)
+
+    found = figures("one")
+    assert found["bad_images"] == [
+        {"path": f"{folder}/odd.png", "reason": "this size cannot be embedded"}
+    ]
+    assert found["images"] == 32
+    for file in folder.iterdir():
+        Image.new("RGB", FragileEncoder.odd, "red").save(file)
+    with pytest.raises(DataError, match="the class 'sea' has no images that can be used"):
+        figures("all")

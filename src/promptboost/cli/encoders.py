@@ -128,6 +128,7 @@ def embed_for_command(
             device=device,
             place=place,
             class_names=None if classes is None else tuple(class_names_of(classes)),
+            say=out.note,
         )
     for bad in record.get("bad_images", ()):
         out.note(f"left out {bad['path']}: {bad['reason']}")

@@ -106,6 +106,7 @@ def evaluate(
             allow_download=allow_download,
             place=place,
             output=output,
+            say=out.note,
         )
     if "share" in figures:
         out.result(figures, lambda: plain(part_done(figures)))

@@ -164,7 +164,9 @@ def _in_shards(
     if output is None:
         raise SettingError("answers of shards go into a file: add -o FILE.jsonl or -o FILE.parquet")
     with shards_are_kept(Placement(storage=output)):
-        record = predict_in_shards(run, images, output, answering, place, progress=out.progress)
+        record = predict_in_shards(
+            run, images, output, answering, place, progress=out.progress, say=out.note
+        )
     if record["share"]:
         text = part_done(record)
     else:

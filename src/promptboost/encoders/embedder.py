@@ -63,6 +63,8 @@ class Embedder:
         depend on it.
     dtype : {"float32", "float16"}, default="float32"
         Number type of stored texts; half precision is for very large pools.
+    device : str, optional
+        What was asked for to compute on, so that workers elsewhere are asked for the same.
 
     Examples
     --------
@@ -79,6 +81,7 @@ class Embedder:
     progress: bool = True
     workers: int | None = None
     dtype: Literal["float32", "float16"] = "float32"
+    device: str | None = None
     #: Time spent on "images" and on "texts".
     seconds: dict[str, float] = field(default_factory=lambda: {"images": 0.0, "texts": 0.0})
     #: How many views of "images" and how many "texts" were computed, and not found.
@@ -113,10 +116,11 @@ class Embedder:
         with waiting(f"loading {name}", shown=progress):
             encoder = load_encoder(name, device=device)
         if cache is False:
-            return cls(encoder, None, progress)
+            return cls(encoder, None, progress, device=device)
         from promptboost.encoders.store import EmbeddingStore
 
-        return cls(encoder, EmbeddingStore(None if cache is True else cache), progress)
+        store = EmbeddingStore(None if cache is True else cache)
+        return cls(encoder, store, progress, device=device)
 
     def images(
         self,

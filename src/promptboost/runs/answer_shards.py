@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,14 @@ from promptboost.files import json_text, read_bytes, replacing
 from promptboost.progress import progress_bar
 from promptboost.runs.predict import Prediction, Predictor, answer_record
 from promptboost.runs.run_folder import RunFolder
-from promptboost.scale.engine import Placement
+from promptboost.scale.engine import Placement, Say
 from promptboost.scale.items import ImageItem, is_url, list_items
-from promptboost.scale.shard_embeddings import open_images, plain_image, raising
+from promptboost.scale.shard_embeddings import (
+    open_images,
+    plain_image,
+    raising,
+    tried_one_by_one,
+)
 from promptboost.scale.shards import (
     SHARD_IMAGES,
     ShardPlan,
@@ -74,26 +79,32 @@ class AnswerShardWorker:
 
     def do(self, order: dict[str, Any]) -> Result:
         """Answer for one shard, a line of JSON for each image."""
-        items = read_list(self._storage, order)
+        items, lost = read_list(self._storage, order), order.get("lost", {})
         try:
-            answers = list(self._answers(open_images(items)))
+            answers = list(self._answers(open_images(items, lost=lost)))
         except MemoryError:
             raise
         except Exception as error:
-            answers = self._one_by_one(items, error)
+            answers = self._one_by_one(items, lost, error)
         asked = self._how.min_probability is not None
         lines = [_line(answer_record(answer, asked)) for answer in answers]
-        bad = sum(answer.problem is not None for answer in answers)
-        return Result(b"".join(lines), len(answers), {"bad": bad} if bad else {})
+        return Result(b"".join(lines), len(answers))
+
+    def items(self, order: dict[str, Any]) -> Iterator[str]:
+        """Answer for the images of a shard one by one, for nothing."""
+        items, lost = read_list(self._storage, order), order.get("lost", {})
+        return tried_one_by_one(items, lost, lambda image: list(self._answers([image])))
 
     def _answers(self, images: Any) -> Iterator[Prediction]:
         how = self._how
         return self._predictor.answers(images, how.top_k, how.min_probability or 0.0)
 
-    def _one_by_one(self, items: Sequence[ImageItem], error: Exception) -> list[Prediction]:
+    def _one_by_one(
+        self, items: Sequence[ImageItem], lost: Mapping[str, str], error: Exception
+    ) -> list[Prediction]:
         """Find the images that an encoder fails on; if it fails on a plain one, the fault is not theirs."""
         answers: list[Prediction] = []
-        for image in open_images(items):
+        for image in open_images(items, lost=lost):
             try:
                 answers += self._answers([image])
             except Exception as fault:
@@ -122,6 +133,7 @@ def predict_in_shards(
     place: Placement,
     *,
     progress: bool = True,
+    say: Say = lambda _: None,
 ) -> dict[str, Any]:
     """Answer for images in shards, and put all answers into one file.
 
@@ -137,6 +149,9 @@ def predict_in_shards(
     how : Answering
     place : Placement
         By default the shards lie beside the output, and are deleted once it is written.
+    progress : bool, default=True
+    say : callable, optional
+        Called with a line for people now and then.
     """
     check_output(output)
     how.open(run)  # what is wrong with it is found here, not by every worker
@@ -158,7 +173,7 @@ def predict_in_shards(
     share = place.share
     if not plan.units and share is None:
         raise DataError(f"there are no images in {', '.join(map(str, images))}")
-    outcome = carry_out_plan(plan, place, partial(_bar, progress), what="images")
+    outcome = carry_out_plan(plan, place, partial(_bar, progress), what="images", say=say)
     record: dict[str, Any] = {
         "run": str(run),
         "output": output,

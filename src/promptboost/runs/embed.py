@@ -13,7 +13,7 @@ from promptboost.pool import PromptPool, is_saved_pool, load_pool, read_sources
 from promptboost.pool.text import clean
 from promptboost.runs.preflight import check_store
 from promptboost.runs.results import old_names
-from promptboost.scale.engine import Placement
+from promptboost.scale.engine import Placement, Say
 
 if TYPE_CHECKING:
     from promptboost.training.pool_rows import PoolTexts
@@ -30,6 +30,7 @@ def embed_data(
     device: str | None = None,
     place: Placement | None = None,
     class_names: tuple[str, ...] | None = None,
+    say: Say = lambda _: None,
 ) -> dict[str, Any]:
     """Embed all images of a source and some crops of each, and texts, into the store.
 
@@ -38,7 +39,8 @@ def embed_data(
     file where there is no source and no `class_names`.
 
     With a `place` for shards, they may be done elsewhere: see
-    :func:`~promptboost.runs.embed_shards.embed_in_shards`.
+    :func:`~promptboost.runs.embed_shards.embed_in_shards`. `say` is called with a line for people now and
+    then.
     """
     if source is None and texts is None:
         raise SettingError("there is nothing to embed: give images, or a file of texts by --texts")
@@ -56,6 +58,7 @@ def embed_data(
             device=device,
             place=place,
             class_names=class_names,
+            say=say,
         )
     lines = None if texts is None else read_lines(Path(texts))
     own_names = () if texts is None or lines is not None else own_names_of(texts)

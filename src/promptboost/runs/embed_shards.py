@@ -15,7 +15,7 @@ from promptboost.evaluation.world import pool_for
 from promptboost.pool.text import clean
 from promptboost.runs.embed import own_names_of, read_lines, texts_of
 from promptboost.runs.results import old_names
-from promptboost.scale.engine import Placement
+from promptboost.scale.engine import Placement, Say
 from promptboost.scale.items import is_url, list_items
 from promptboost.scale.shard_embeddings import (
     StoreCount,
@@ -49,6 +49,7 @@ def embed_in_shards(
     device: str | None,
     place: Placement,
     class_names: tuple[str, ...] | None = None,
+    say: Say = lambda _: None,
 ) -> dict[str, Any]:
     """Embed images and texts in shards, and put them into the store when all are there.
 
@@ -68,7 +69,7 @@ def embed_in_shards(
         size = place.per_shard or SHARD_TEXTS
         lists, names = _text_lists(source, texts, settings, size, class_names)
         plans.append((text_plan(lists, encoder, embedder, out, place, device=device), "texts"))
-    outcomes = [carry_out_plan(plan, place, bar(what), what=what) for plan, what in plans]
+    outcomes = [carry_out_plan(plan, place, bar(what), what=what, say=say) for plan, what in plans]
     record: dict[str, Any] = {
         "encoder": embedder.id,
         "storage": out,

@@ -28,7 +28,7 @@ from promptboost.runs.lineage import Lineage
 from promptboost.runs.predict import Predictor
 from promptboost.runs.results import flat_answer, method_answer, old_names
 from promptboost.runs.run_folder import RunFolder
-from promptboost.scale.engine import Placement
+from promptboost.scale.engine import Placement, Say
 
 # Of a file with the answer of each image; other programs read it.
 _COLUMNS = ("picture", "label", "predicted", "probability", "zero_shot", "problem")
@@ -50,6 +50,7 @@ def evaluate_run(
     allow_download: bool = False,
     place: Placement | None = None,
     output: str | None = None,
+    say: Say = lambda _: None,
 ) -> dict[str, Any]:
     """Measure a run on labelled images: the split ``test`` if there is one, else all.
 
@@ -62,7 +63,8 @@ def evaluate_run(
     answers are not given.
 
     With a `place` for shards, images are read and embedded there, without the store. `output` is a file
-    for the answer of each image, ``.jsonl`` or ``.parquet``.
+    for the answer of each image, ``.jsonl`` or ``.parquet``. `say` is called with a line for people now and
+    then.
     """
     if min_probability is not None:
         check_share("min_probability", min_probability)
@@ -88,7 +90,7 @@ def evaluate_run(
             raise SettingError(
                 "images held out are few: measure on them without --on and --storage"
             )
-        seen = see_in_shards(source, members, place, progress=progress, device=device)
+        seen = see_in_shards(source, members, place, progress=progress, device=device, say=say)
         if isinstance(seen, dict):
             return seen  # this was a part of the work: there is nothing to measure yet
         in_shards, data = seen, seen.measured

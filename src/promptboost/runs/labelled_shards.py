@@ -15,7 +15,7 @@ from promptboost.data.source import without_bad
 from promptboost.encoders.base import UnitRows
 from promptboost.errors import DataError
 from promptboost.runs.embed_shards import image_plan, shard_bar, shard_storage
-from promptboost.scale.engine import Placement
+from promptboost.scale.engine import Placement, Say
 from promptboost.scale.items import is_url
 from promptboost.scale.shard_embeddings import EmbeddedShard
 from promptboost.scale.shards import carry_out_plan
@@ -53,6 +53,7 @@ def see_in_shards(
     *,
     progress: bool,
     device: str | None,
+    say: Say = lambda _: None,
 ) -> SeenImages | dict[str, Any]:
     """Read, check and embed labelled images in shards; of a part of them, return what it has done.
 
@@ -63,13 +64,21 @@ def see_in_shards(
     for member in members:
         embedder = member.embedder
         plan = image_plan(source, embedder.id, embedder, out, place, device=device, labelled=True)
-        carry_out_plan(plan, place, shard_bar(embedder, "images"), what="images")
+        bar = shard_bar(embedder, "images")
+        carry_out_plan(plan, place, bar, what="images", say=say)
         plans.append(plan)
     if (share := place.share) is not None:
         shards = sum(len(plan.units) for plan in plans)
         return {"share": f"{share.number}/{share.of}", "shards": shards, "storage": out}
     first, *others = ([EmbeddedShard.from_bytes(c) for c in plan.results()] for plan in plans)
-    listed = [image for shard in first for image in shard.images]
+    lists = [[image for shard in shards for image in shard.images] for shards in (first, *others)]
+    if len({tuple(image.name for image in one) for one in lists}) > 1:
+        raise DataError(f"the images of {source} changed while they were read; run it again")
+    # What one of several encoders could not embed has no answer of all.
+    listed = [
+        next((image for image in same if image.problem), same[0])
+        for same in zip(*lists, strict=True)
+    ]
     digests = np.concatenate([shard.digests for shard in first])
     thumbnails = np.concatenate([s.thumbnails for s in first if s.thumbnails is not None])
     images, bad_ones, listing_bad = [], [], []

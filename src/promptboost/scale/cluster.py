@@ -15,8 +15,9 @@ from promptboost.scale.unit import Job, Receipt, Worker, WorkUnit
 
 # About the least that Ray takes: nothing of ours goes through it but sums over classes, a number a row.
 _OBJECT_STORE_BYTES = 80 * 2**20
-# Seconds that a cluster has to answer; Ray itself would wait a minute and a half for one that is gone.
-_PATIENCE = 10.0
+# Seconds that a cluster has to answer, busy as it may be; Ray itself would wait a minute and a half for one
+# that is gone.
+_PATIENCE = 20.0
 # Calls by which to hear whether a cluster, or its server for clients, listens and wants a token.
 _CALL, _CLIENT_CALL = "NodeInfoGcsService/GetClusterId", "RayletDriver/ClusterInfo"
 

@@ -5,6 +5,7 @@ import posixpath
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,23 @@ _ROWS_AT_ONCE = 64
 Read = LabelledImage | BadImage
 
 
-class RefusedImage(BadImage):
+@dataclass(frozen=True, slots=True)
+class UnreadImage(BadImage):
+    """An image of a listing that is not read, with what the listing says of it.
+
+    A class all of whose images are like that must not vanish.
+    """
+
+    label: str = ""
+    split: str = ""
+
+    @classmethod
+    def of(cls, image: LabelledImage, reason: str) -> "UnreadImage":
+        """Put it in the place of an image."""
+        return cls(image.id, reason, image.label, image.split or "")
+
+
+class RefusedImage(UnreadImage):
     """An image that storage elsewhere does not give away; where all are, that is not their fault."""
 
 
@@ -142,15 +159,16 @@ def _image_of_row(row: Mapping[str, Any], name: str, pixels: str | None, place: 
     return fetched(LabelledImage(called, label, b"", split), path)
 
 
-def fetched(image: LabelledImage, place: str) -> Read:
-    """Return an image with the bytes of its file, or what is wrong with that file."""
+def fetched(image: LabelledImage, url: str) -> Read:
+    """Return an image with the bytes of its file elsewhere, in one request, or what is wrong with it."""
+    system, path = open_url(url)
     try:
-        with opened(place) as file:
-            content = file.read()
+        with reaching(url):
+            content: bytes = system.cat_file(path)
     except FileRefusedError as error:
-        return RefusedImage(image.id, error.reason)
+        return RefusedImage.of(image, error.reason)
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-        return BadImage(image.id, error.strerror or str(error) or type(error).__name__)
+        return UnreadImage.of(image, error.strerror or str(error) or type(error).__name__)
     return LabelledImage(image.id, image.label, content, image.split)
 
 

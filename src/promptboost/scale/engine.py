@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from promptboost.errors import RunError, SettingError, count
+from promptboost.errors import RunError, SettingError
 from promptboost.scale.unit import (
     Job,
     Receipt,
@@ -66,7 +66,6 @@ class Outcome:
     items: int = 0
     seconds: float = 0.0  # of all workers together
     failed: list[Receipt] = field(default_factory=list)
-    receipts: list[Receipt] = field(default_factory=list)  # those with notes
 
 
 class LocalEngine:
@@ -258,22 +257,7 @@ def run_units(
         outcome.seconds += receipt.seconds
         if receipt.problem is not None:
             outcome.failed.append(receipt)
-        if receipt.notes:
-            outcome.receipts.append(receipt)
         if bar is not None:
             bar.update(receipt.items)
         each(receipt)
     return outcome
-
-
-def check_complete(job: Job, units: Iterable[WorkUnit]) -> None:
-    """Raise if the result of a unit is not there: nothing is put together of a part."""
-    done, missing, total = job.done(), 0, 0
-    for unit in units:
-        total += 1
-        missing += unit.name not in done
-    if missing:
-        raise RunError(
-            f"{missing} of {count(total, 'unit')} are not in {job.out} yet. What is done is kept: the "
-            "same command does the rest"
-        )

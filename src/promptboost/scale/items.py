@@ -49,7 +49,7 @@ class ImageItem(msgspec.Struct, frozen=True, array_like=True):
     @property
     def holds_many(self) -> bool:
         """Whether it is a part of a Parquet file, or a tar."""
-        return self.rows is not None or self.place.endswith(ARCHIVE)
+        return self.rows is not None or self.place.lower().endswith(ARCHIVE)
 
 
 def is_url(place: str) -> bool:

@@ -8,12 +8,13 @@ The files are then taken into the embedding store, in their order.
 import io
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from platform import node
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -28,8 +29,15 @@ from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.store import EmbeddingStore, text_key
 from promptboost.encoders.stream import STORED_AT_ONCE, ImageStream, view_keys
-from promptboost.errors import count
-from promptboost.scale.containers import Read, RefusedImage, archive_images, fetched, table_images
+from promptboost.errors import DataError, count
+from promptboost.scale.containers import (
+    Read,
+    RefusedImage,
+    UnreadImage,
+    archive_images,
+    fetched,
+    table_images,
+)
 from promptboost.scale.items import ImageItem, is_url
 from promptboost.scale.shards import read_list
 from promptboost.scale.storage import Storage, StorageError
@@ -95,13 +103,19 @@ def _about(content: bytes) -> dict[str, Any]:
     return about
 
 
-def open_images(items: Iterable[ImageItem], *, labelled: bool = False) -> Iterator[Read]:
+def open_images(
+    items: Iterable[ImageItem],
+    *,
+    labelled: bool = False,
+    lost: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Read]:
     """Return the images of items in their order; bytes of files elsewhere come ahead of their turn.
 
-    Where none of several is given away by its storage, this machine has not the right to read there.
+    Those that are `lost` are not touched: see :class:`~promptboost.scale.unit.ItemWorker`. Where none of
+    several is given away by its storage, this machine has not the right to read there.
     """
     refused = others = 0
-    for image in _opened(items, labelled):
+    for image in _opened(items, labelled, lost):
         if isinstance(image, RefusedImage):
             refused, last = refused + 1, image
         else:
@@ -113,15 +127,20 @@ def open_images(items: Iterable[ImageItem], *, labelled: bool = False) -> Iterat
         )
 
 
-def _opened(items: Iterable[ImageItem], labelled: bool) -> Iterator[Read]:
+def _opened(items: Iterable[ImageItem], labelled: bool, lost: Mapping[str, str]) -> Iterator[Read]:
     waiting: deque[Read | Future[Read]] = deque()
     with ThreadPoolExecutor(_AHEAD) as threads:
         for item in items:
             if item.holds_many:
                 yield from _drained(waiting)
-                yield from _contained(item, labelled)
+                if item.name in lost:
+                    raise DataError(f"{item.name} cannot be read: {lost[item.name]}")
+                for image in _contained(item, labelled):
+                    if isinstance(image, LabelledImage) and image.id in lost:
+                        image = UnreadImage.of(image, lost[image.id])
+                    yield image
                 continue
-            waiting.append(_image(item, threads))
+            waiting.append(_image(item, threads, lost))
             if len(waiting) > _AHEAD:
                 yield _here(waiting.popleft())
         yield from _drained(waiting)
@@ -132,6 +151,34 @@ def plain_image() -> LabelledImage:
     content = io.BytesIO()
     Image.new("RGB", (64, 64), "grey").save(content, "PNG")
     return LabelledImage("plain", "", content.getvalue())
+
+
+def tried_one_by_one(
+    items: Iterable[ImageItem],
+    lost: Mapping[str, str],
+    touch: Callable[[Read], object],
+    *,
+    labelled: bool = False,
+) -> Iterator[str]:
+    """Touch images one by one, but for those that are lost; the name of each comes first.
+
+    The first is a plain one, without a name. Of a file that holds many, its own name comes before each
+    time that it is read on.
+    """
+    yield ""
+    with suppress(Exception):
+        touch(plain_image())
+    for item in items:
+        if item.name in lost or item.problem:
+            continue
+        yield item.name
+        for image in open_images([item], labelled=labelled, lost=lost):
+            if item.holds_many and isinstance(image, LabelledImage):
+                yield image.id
+            with suppress(Exception):  # what raises is no riddle: it is a line of its own
+                touch(image)
+            if item.holds_many:
+                yield item.name
 
 
 @contextmanager
@@ -149,10 +196,14 @@ def _contained(item: ImageItem, labelled: bool) -> Iterator[Read]:
     return archive_images(item.place, name=item.name)
 
 
-def _image(item: ImageItem, threads: ThreadPoolExecutor) -> "Read | Future[Read]":
+def _image(
+    item: ImageItem, threads: ThreadPoolExecutor, lost: Mapping[str, str]
+) -> "Read | Future[Read]":
     if item.problem:
         return BadImage(item.name, item.problem)
     image = LabelledImage(item.name, item.label, Path(item.place), item.split or None)
+    if item.name in lost:
+        return UnreadImage.of(image, lost[item.name])
     return threads.submit(fetched, image, item.place) if is_url(item.place) else image
 
 
@@ -186,27 +237,36 @@ class ImageShardWorker:
 
     def do(self, order: dict[str, Any]) -> Result:
         """Embed one shard; an image that cannot be used is noted in the result."""
-        items = read_list(self._storage, order)
+        items, lost = read_list(self._storage, order), order.get("lost", {})
         try:
-            shard = self._embedded(open_images(items, labelled=self._labelled))
+            shard = self._embedded(open_images(items, labelled=self._labelled, lost=lost))
         except MemoryError:
             raise
         except Exception as error:
-            shard = self._one_by_one(items, error)
-        bad = sum(bool(image.problem) for image in shard.images)
-        return Result(shard.to_bytes(), len(shard.images), {"bad": bad} if bad else {})
+            shard = self._one_by_one(items, lost, error)
+        return Result(shard.to_bytes(), len(shard.images))
 
-    def _one_by_one(self, items: Sequence[ImageItem], error: Exception) -> EmbeddedShard:
+    def items(self, order: dict[str, Any]) -> Iterator[str]:
+        """Embed the images of a shard one by one, for nothing."""
+        items, lost = read_list(self._storage, order), order.get("lost", {})
+        return tried_one_by_one(
+            items, lost, lambda image: self._embedded([image]), labelled=self._labelled
+        )
+
+    def _one_by_one(
+        self, items: Sequence[ImageItem], lost: Mapping[str, str], error: Exception
+    ) -> EmbeddedShard:
         """Find the images that an encoder fails on; if it fails on a plain one, the fault is not theirs."""
         parts: list[EmbeddedShard] = []
         sound = 0
-        for image in open_images(items, labelled=self._labelled):
+        for image in open_images(items, labelled=self._labelled, lost=lost):
             try:
                 parts.append(self._embedded([image]))
                 sound += not parts[-1].images[0].problem
             except Exception as fault:
-                name = image.path if isinstance(image, BadImage) else image.name
-                parts.append(self._embedded([BadImage(name, str(fault) or type(fault).__name__)]))
+                assert isinstance(image, LabelledImage)
+                unread = UnreadImage.of(image, str(fault) or type(fault).__name__)
+                parts.append(self._embedded([unread]))
         if not sound:
             with raising(error):
                 self._embedded([plain_image()])
@@ -226,7 +286,8 @@ class ImageShardWorker:
         def sound() -> Iterator[LabelledImage]:
             for image in images:
                 if isinstance(image, BadImage):
-                    every.append(ListedImage(image.path, problem=image.reason))
+                    known = image if isinstance(image, UnreadImage) else UnreadImage("", "")
+                    every.append(ListedImage(image.path, known.label, known.split, image.reason))
                     continue
                 places.append(len(every))
                 every.append(ListedImage(image.id, image.label, image.split or ""))
@@ -283,7 +344,8 @@ class TextShardWorker:
     def do(self, order: dict[str, Any]) -> Result:
         """Embed one shard; a text that the encoder fails on is noted in the result."""
         texts = list(dict.fromkeys(read_list(self._storage, order)))
-        problems: dict[int, str] = {}
+        lost = order.get("lost", {})
+        problems = {index: lost[text] for index, text in enumerate(texts) if text in lost}
         parts = [
             self._rows(texts, start, problems) for start in range(0, len(texts), STORED_AT_ONCE)
         ]
@@ -294,22 +356,34 @@ class TextShardWorker:
         listed = [[texts[index], problem] for index, problem in sorted(problems.items())]
         about = json.dumps({"schema": 1, "problems": listed})
         content = save({"keys": keys, "rows": np.concatenate(parts)}, {"about": about})
-        return Result(content, len(texts), {"bad": len(problems)} if problems else {})
+        return Result(content, len(texts))
+
+    def items(self, order: dict[str, Any]) -> Iterator[str]:
+        """Embed the texts of a shard one by one, for nothing."""
+        lost = order.get("lost", {})
+        # What comes first has no name, and is a text that nothing is wrong with.
+        for text in ("", *dict.fromkeys(read_list(self._storage, order))):
+            if text not in lost:
+                yield text
+                with suppress(Exception):  # what raises is no riddle: it is a line of its own
+                    self._encoder.encode_texts([text or "a photo."])
 
     def _rows(self, texts: list[str], start: int, problems: dict[int, str]) -> UnitRows:
+        """Embed some of the texts, without those that have a problem; note what the encoder fails on."""
         some = texts[start : start + STORED_AT_ONCE]
+        sound = [index for index in range(len(some)) if start + index not in problems]
+        rows = np.zeros((len(some), self._encoder.dim), np.float32)
         try:
-            return self._encoder.encode_texts(some)
+            rows[sound] = self._encoder.encode_texts([some[index] for index in sound])
         except MemoryError:
             raise
         except Exception:
-            rows = np.zeros((len(some), self._encoder.dim), np.float32)
-            for index, text in enumerate(some):
+            for index in sound:
                 try:
-                    rows[index] = self._encoder.encode_texts([text])[0]
+                    rows[index] = self._encoder.encode_texts([some[index]])[0]
                 except Exception as fault:
                     problems[start + index] = str(fault) or type(fault).__name__
-            return rows
+        return rows
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from promptboost.errors import RunError, count
-from promptboost.scale.engine import LocalEngine, Outcome, Placement, Share, run_units
+from promptboost.scale.engine import LocalEngine, Outcome, Placement, Say, Share, run_units
 from promptboost.scale.items import ImageItem
 from promptboost.scale.storage import Storage
 from promptboost.scale.unit import Job, WorkUnit, unit_name
@@ -157,11 +157,17 @@ class ShardPlan:
 
 
 def carry_out_plan(
-    plan: ShardPlan, placement: Placement, bar: Callable[[int | None, int], Any], *, what: str
+    plan: ShardPlan,
+    placement: Placement,
+    bar: Callable[[int | None, int], Any],
+    *,
+    what: str,
+    say: Say = lambda _: None,
 ) -> Outcome:
     """Do what is missing of a plan, where it is to be done; raise if a shard could not be done.
 
-    `bar` is called with how many items there are, and how many of them were done before.
+    `bar` is called with how many items there are, and how many of them were done before; `say` with what
+    people should know, such as that a worker is lost.
     """
     if placement.merge:
         plan.check_complete()
@@ -170,7 +176,7 @@ def carry_out_plan(
     before = sum(
         size for unit, size in zip(plan.units, plan.sizes, strict=True) if unit.name not in todo
     )
-    engine = placement.engine() if placement.elsewhere and todo else LocalEngine()
+    engine = placement.engine(say) if placement.elsewhere and todo else LocalEngine()
     try:
         with bar(plan.total, before) as shown:
             # Shards with the same content have one name, and are done once.

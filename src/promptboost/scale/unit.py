@@ -4,7 +4,7 @@ import hashlib
 import importlib
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -69,7 +69,6 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     items: int = 0  # images, texts or cells in it
     seconds: float = 0.0
-    notes: dict[str, Any] = {}  # small: counts, times
     problem: str | None = None  # why it could not be done
     hopeless: bool = False  # whether it would fail elsewhere too
     node: str = ""
@@ -81,7 +80,6 @@ class Result(msgspec.Struct, frozen=True):
 
     content: bytes
     items: int = 1
-    notes: dict[str, Any] = {}
 
 
 class Worker(Protocol):
@@ -89,6 +87,16 @@ class Worker(Protocol):
 
     def do(self, order: Any) -> Result:
         """Do one unit."""
+
+
+class ItemWorker(Worker, Protocol):
+    """Does units of which single items can be left out: those named in ``order["lost"]``, with why."""
+
+    def items(self, order: Any) -> Iterator[str]:
+        """Try the items of a unit one by one, for nothing; the name of each comes before it is touched.
+
+        The first has no name: something plain, so that a worker which ends on anything is known.
+        """
 
 
 def part_of_promptboost(name: str) -> Any:
@@ -117,7 +125,6 @@ def carry_out(job: Job, worker: Worker, unit: WorkUnit) -> Receipt:
         name=unit.name,
         items=result.items,
         seconds=time.perf_counter() - start,
-        notes=result.notes,
         node=node,
     )
 

@@ -252,13 +252,14 @@ def embedded_blocks(
     Every class from `start` on is one unit of work, whose list of texts and whose rows are files in the
     folder. The texts of one class are in memory at a time.
     """
+    worker, out = "promptboost.training.class_blocks:BlockWorker", str(folder.absolute())
     settings = {
         "encoder": embedder.id,
-        "device": None,
-        "out": str(folder.absolute()),
+        "device": embedder.device,
+        "out": out,
         "cache": embedder.store is not None,
     }
-    job = Job("promptboost.training.class_blocks:BlockWorker", settings, str(folder.absolute()))
+    job = Job(worker, settings, out, device=embedder.device)
     all_units: list[WorkUnit] = []
 
     def units() -> Iterator[WorkUnit]:
