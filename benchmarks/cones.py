@@ -5,8 +5,8 @@
 CLIP puts all images into one narrow cone and all texts into another, so that its cosines spread about a
 quarter as far as those of a ConSE encoder. Here the embeddings of conse:lite0 are put into such cones.
 Every cosine c becomes c / 4 + 0.2: zero-shot answers are the same, and whatever else changes is the
-method's doing. Printed is accuracy in per cent, means over draws, on conse:lite0 and in the cones. Every fit is kept
-in OUT: stop it, and the same command goes on.
+method's doing. Printed is accuracy in per cent, means over draws, on conse:lite0 and in the cones. Every
+fit is kept in OUT: stop it, and the same command goes on.
 """
 
 import argparse
