@@ -1,6 +1,7 @@
 import importlib.util
 import json
 
+from promptboost.cli.compare import _failures
 from tests.cli.cli_tools import call
 
 COMPARE = ("--encoder", "fake:32-0", "--shots", "1,2", "--seeds", "1,2", "--views", "2")
@@ -107,6 +108,14 @@ def test_a_folder_that_cannot_be_written_to_is_shown_all_the_same(capsys, task):
     assert answer.code == 1
     assert "accuracy in per cent, on fake:32-0" in answer.out
     assert f"failed   no tables in {task / 'out'}: " in answer.out
+
+
+def test_what_fails_for_one_reason_is_one_line():
+    failed = [f"coop, {k} shots, seed 1: no room: 2 GB" for k in (1, 2, 4)]
+    assert _failures([*failed, "clap, 1 shots, seed 1: no file"]) == [
+        "failed   coop, 1 shots, seed 1 and 2 more: no room: 2 GB",
+        "failed   clap, 1 shots, seed 1: no file",
+    ]
 
 
 def test_one_draw_has_no_deviation(capsys, task):

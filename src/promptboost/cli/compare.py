@@ -150,12 +150,24 @@ def _tell_part(
     record = {"shard": str(share), "failed": compared.failed, "cells": len(compared.lines)}
     lines = [
         f"part {share} is done; {len(compared.lines)} cells are in {request.out}",
-        *(f"failed   {line}" for line in compared.failed),
+        *_failures(compared.failed),
         "when all parts are done, the same command with --merge in place of --shard writes the tables",
     ]
     out.result(record, lambda: "\n".join(map(plain, lines)))
     if compared.failed:
         raise SystemExit(1)
+
+
+def _failures(failed: list[str]) -> list[str]:
+    """Return a line for each reason, with the first that failed for it: one fault may fail them all."""
+    by_reason: dict[str, list[str]] = {}
+    for line in failed:
+        what, _, why = line.partition(": ")
+        by_reason.setdefault(why, []).append(what)
+    return [
+        f"failed   {what[0]}{f' and {len(what) - 1} more' if len(what) > 1 else ''}: {why}"
+        for why, what in by_reason.items()
+    ]
 
 
 def _list(out: Output) -> None:
@@ -202,7 +214,7 @@ def _tables(request: "CompareRequest", compared: "Compared", files: list[Path]) 
         "from file to answer"
     )
     parts += [plain(line) for line in unseen_lines(compared.lines)]
-    parts += [f"failed   {plain(line)}" for line in compared.failed]
+    parts += map(plain, _failures(compared.failed))
     if files:
         parts.append(f"files    {', '.join(plain(str(file)) for file in files)}")
     return "\n".join(parts)
