@@ -142,6 +142,8 @@ def test_the_bar_counts_every_prompt_once(monkeypatch):
     told = []
 
     class Bar:
+        disable = True
+
         def __init__(self, total, **_):
             self.total, self.n = total, 0
 
