@@ -120,6 +120,29 @@ def test_a_number_half_typed_outlives_a_drawing_and_an_unchanged_one_is_no_edit(
     tab.expect("#told").to_contain_text("a share of 0.12")
 
 
+def test_reasons_that_come_late_leave_a_share_that_is_marked_as_it_is(bench, visit):
+    """What is typed goes over what was marked, and not behind it."""
+    tab, held = visit(bench), []
+    tab.page.route("**/api/reasons", lambda route: held.append(route))
+    tab.choose("sea")
+    tab.page.fill("#add-text", RED)
+    tab.page.fill("#add-share", "70")
+    tab.button("Add", "#add").click()
+    tab.expect("#told").to_contain_text(f"added '{RED}' to sea")
+    share = tab.row(RED).locator("input")
+    share.select_text()
+    with tab.page.expect_response("**/api/reasons"):
+        for _ in range(300):
+            if held:
+                break
+            tab.page.wait_for_timeout(100)
+        held[-1].continue_()
+    tab.row(RED).get_by_text("without it").wait_for()
+    tab.page.keyboard.type("20")
+    tab.page.keyboard.press("Enter")
+    tab.expect("#told").to_contain_text("a share of 0.2")
+
+
 def test_every_verb_shows_what_it_does(bench, visit):
     tab = visit(bench)
     before = tab.text("#accuracy")

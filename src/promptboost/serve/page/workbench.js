@@ -141,7 +141,9 @@ function askReasons() {
     const found = await ask("/api/reasons");
     if (found.revision !== state.revision) return;
     reasons = found;
-    keepFocus(() => { showSentences(); showHarm(); showMixed(); });
+    // In place: a share that is being typed, or marked to be typed over, is not drawn anew.
+    for (const showReason of sentenceReasons) showReason();
+    keepFocus(() => { showHarm(); showMixed(); });
   }), 150);
 }
 
@@ -268,7 +270,11 @@ function influence(name, text) {
     `without it +${mended} / −${broken} images`);
 }
 
+/** For each sentence that is shown: draws what would be without it. */
+let sentenceReasons = [];
+
 function showSentences() {
+  sentenceReasons = [];
   const item = state.classes.find((one) => one.name === selected);
   $("class-title").textContent = item.name;
   const told = item.count ? `${percent(item.after)} of ${count(item.count, "image")} right` : "no held-out images of this class";
@@ -294,17 +300,26 @@ function showSentences() {
     share.addEventListener("keydown", (event) => { if (event.key === "Enter") commit(); });
     share.addEventListener("change", commit);
     share.addEventListener("blur", commit);
-    const counts = reasons ? (reasons.sentences[item.name] || {})[one.text] : undefined;
+    const without = el("span");
+    const remove = button("Remove", `remove:${one.text}`, () => edit({ kind: "remove", class: item.name, sentence: one.text }),
+      { "aria-label": `Remove “${one.text}”` });
+    const showReason = () => {
+      fill(without, influence(item.name, one.text));
+      const only = reasons !== null && (reasons.sentences[item.name] || {})[one.text] === null;
+      if (only && document.activeElement === remove) $("sentences").focus({ preventScroll: true });
+      remove.disabled = only;
+    };
+    showReason();
+    sentenceReasons.push(showReason);
     return el("li", { class: one.text === shownSentence ? "shown" : "" },
       el("div", {}, el("span", { class: "unit" }, share, "%"), el("div", { class: "share", vars: { share: one.share } }, el("i"))),
       el("div", {}, el("div", { textContent: one.text }), el("div", { class: "meta" },
         one.was === null && item.was !== null ? el("span", { class: "tag", textContent: "new" }) : null,
         one.was !== null && Math.abs(one.was - one.share) > 5e-4 ? el("span", { textContent: `was ${percent(one.was)}` }) : null,
-        influence(item.name, one.text))),
+        without)),
       el("div", { class: "tools" },
         button("Reword", `reword:${one.text}`, () => reword(item.name, one.text), { class: "quiet", "aria-label": `Reword “${one.text}”` }),
-        button("Remove", `remove:${one.text}`, () => edit({ kind: "remove", class: item.name, sentence: one.text }),
-          { "aria-label": `Remove “${one.text}”`, disabled: counts === null })));
+        remove));
   }));
 }
 
