@@ -45,12 +45,14 @@ def test_a_long_manifest_is_never_held_as_a_whole(tmp_path):
     with file.open("w") as stream:
         for number in range(20_000):
             stream.write(f'{{"path": "https://example.org/{number:09d}.jpg", "label": "x"}}\n')
-    tracemalloc.start()
-    count = sum(len(shard) for shard in cut(list_items(str(file), labelled=True), 64))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert count == 20_000
-    assert peak < 400_000  # twenty bytes for each
+    peaks = []
+    for _ in range(3):  # threads of other tests may take memory too, but hardly each time
+        tracemalloc.start()
+        count = sum(len(shard) for shard in cut(list_items(str(file), labelled=True), 64))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert count == 20_000
+    assert min(peaks) < 400_000  # twenty bytes for each
 
 
 def test_one_image_more_changes_one_shard_or_two():
