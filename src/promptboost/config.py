@@ -366,13 +366,7 @@ def checked(
 
 def read_config(path: str | Path) -> dict[str, Any]:
     """Read the settings in a TOML file: at its top, or in its table ``[fit]``, as in a ``run.toml``."""
-    try:
-        text = read_bytes(path).decode("utf-8-sig")
-    except OSError as error:
-        raise SettingError(f"cannot read the settings {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise FileFormatError(f"{path} is not TOML: {error}") from error
-    tables = load_toml(text, str(path))
+    tables = _tables(path)
     top = {name: value for name, value in tables.items() if name != "scale"}
     table = tables.get("fit", top)
     if not isinstance(table, dict):
@@ -390,21 +384,40 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise SettingError(f"{path}: {error}") from error
 
 
+#: What the table ``[scale]`` of a TOML file may hold: where work is done, as the options of that name say.
+SCALE: Mapping[str, type] = {
+    "on": str,
+    "workers": int,
+    "cores": int,
+    "storage": str,
+    "per_shard": int,
+}
+
+
 def read_scale(path: str | Path) -> dict[str, Any]:
-    """Read the table ``[scale]`` of a TOML file: where work is done, as the options of that name say."""
-    table = load_toml(read_bytes(path).decode("utf-8-sig"), str(path)).get("scale", {})
-    kinds = {"on": str, "workers": int, "cores": int}
+    """Read the table ``[scale]`` of a TOML file: see :data:`SCALE`. Empty if there is none."""
+    table = _tables(path).get("scale", {})
     if not isinstance(table, dict):
         raise FileFormatError(f"{path}: scale must be a table, [scale]")
     for name, value in table.items():
-        if name not in kinds:
+        if name not in SCALE:
             raise SettingError(
-                f"{path}: [scale] has no setting {name!r}; it has {', '.join(kinds)}"
+                f"{path}: [scale] has no setting {name!r}; it has {', '.join(SCALE)}"
             )
-        if type(value) is not kinds[name]:
-            what = "a text" if kinds[name] is str else "a whole number"
+        if type(value) is not SCALE[name]:
+            what = "a text" if SCALE[name] is str else "a whole number"
             raise SettingError(f"{path}: {name} in [scale] is {value!r}; it must be {what}")
     return table
+
+
+def _tables(path: str | Path) -> dict[str, Any]:
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+    except OSError as error:
+        raise SettingError(f"cannot read the settings {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise FileFormatError(f"{path} is not TOML: {error}") from error
+    return load_toml(text, str(path))
 
 
 def _known(table: Mapping[str, Any]) -> dict[str, Any]:

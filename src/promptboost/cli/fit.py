@@ -7,14 +7,16 @@ import click
 
 from promptboost.cli.options import (
     allow_download_option,
+    config_file_option,
     config_options,
     default_encoder,
     embeds,
     engine_options,
     image_sources,
+    placement,
 )
 from promptboost.cli.output import Interrupted, Output, percent, plain, sparkline, speaks, table
-from promptboost.config import PRESETS, FitConfig, read_config, read_scale
+from promptboost.config import PRESETS, FitConfig, read_config
 from promptboost.errors import command_name
 
 if TYPE_CHECKING:
@@ -41,11 +43,7 @@ promptboost fit list.csv -o run --encoder ViT-B-32/openai
     help="Settings that go together: paper is the greedy composer with many rounds, as published. "
     "What is typed here or in the --config wins.",
 )
-@click.option(
-    "--config",
-    type=click.Path(),
-    help="Settings in a TOML file, named as in a run.toml. What is typed here wins.",
-)
+@config_file_option("Settings in a TOML file, named as in a run.toml.", expose_value=True)
 @config_options(presets=True)
 @click.option("--overwrite", is_flag=True, help="Replace the run that is there.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run, with its settings.")
@@ -71,9 +69,6 @@ def fit(
     allow_download: bool,
     no_cache: bool,
     device: str | None,
-    on: str,
-    workers: int | None,
-    cores: int | None,
     **options: Any,
 ) -> None:
     """Learn a classifier made of sentences from labelled images.
@@ -88,10 +83,10 @@ def fit(
     from promptboost.runs.fit import FitRequest, fit_run
     from promptboost.runs.run_folder import RunFolder
     from promptboost.runs.trackers import make_trackers
-    from promptboost.scale.engine import Placement
 
     if overwrite and resume:
         raise SettingError("--overwrite and --resume cannot both be meant; give one of them")
+    place = placement(options)
     typed = {name: value for name, value in options.items() if value is not None}
     asked = {
         **(PRESETS[preset] if preset else {}),
@@ -108,10 +103,6 @@ def fit(
             check_trusted(name, allow_download=allow_download)
     if "encoder" not in asked and before is None:
         settings = settings.merged({"encoder": default_encoder(out)})
-    # What is typed wins; the default of --on is not typed.
-    scale = {"on": on, **(read_scale(config) if config else {})}
-    scale |= {} if on == "local" else {"on": on}
-    scale |= {n: v for n, v in (("workers", workers), ("cores", cores)) if v is not None}
     finish = (write_report, write_card)
     request = FitRequest(
         data,
@@ -124,7 +115,7 @@ def fit(
         device,
         finish=finish,
         trackers=make_trackers(track),
-        placement=Placement(**scale),
+        placement=place,
     )
     try:
         results = fit_run(request, out.note)
@@ -134,9 +125,9 @@ def fit(
         raise
     except OSError as error:
         if (begun := folder.unfinished) and error.strerror:
-            place = f"{error.filename}: " if error.filename else ""
+            where = f"{error.filename}: " if error.filename else ""
             raise RunError(
-                f"{place}{error.strerror}; put that right, then type: {begun.resume_hint}"
+                f"{where}{error.strerror}; put that right, then type: {begun.resume_hint}"
             ) from error
         raise
     out.result({"run": str(run), **results.answer()}, lambda: summary(run, results))

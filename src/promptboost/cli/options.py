@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from promptboost.cli.output import Command, Interrupted
-from promptboost.config import PRESETS, FitConfig, Setting, settings_of
+from promptboost.config import PRESETS, SCALE, FitConfig, Setting, read_scale, settings_of
 from promptboost.errors import SettingError
 
 if TYPE_CHECKING:
@@ -110,6 +111,29 @@ embeds = with_options(
     ]
 )
 
+
+def _use_scale(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
+    # Before the options that it has a say in are read: what is typed wins over it.
+    if path is not None and not ctx.resilient_parsing:
+        scale = read_scale(path)
+        if not param.expose_value and not scale:  # the command reads nothing else of it
+            raise SettingError(f'{path} has no table [scale], such as:  [scale]  on = "ray"')
+        ctx.default_map = {**(ctx.default_map or {}), **scale}
+    return path
+
+
+def config_file_option(help_text: str, *, expose_value: bool) -> Callable[[Command], Command]:
+    """Return an option for a TOML file, whose table ``[scale]`` stands for :data:`shard_options`."""
+    return click.option(
+        "--config",
+        type=click.Path(),
+        is_eager=True,
+        callback=_use_scale,
+        expose_value=expose_value,
+        help=f"{help_text} What is typed here wins.",
+    )
+
+
 #: The options about who does the work.
 engine_options = with_options(
     [
@@ -136,6 +160,11 @@ engine_options = with_options(
 on_options = with_options(
     [
         engine_options,
+        config_file_option(
+            "A TOML file that says where work is done, in its table [scale]: on, workers, cores, storage, "
+            "per_shard.",
+            expose_value=False,
+        ),
         click.option(
             "--shard",
             metavar="I/N",
@@ -152,12 +181,16 @@ def placement(options: dict[str, Any]) -> "Placement":
     """Take the options about where work is done out of all options, and return what they mean."""
     from promptboost.scale.engine import Placement, Share
 
-    on, workers, cores, shard, merge = (
-        options.pop(name) for name in ("on", "workers", "cores", "shard", "merge")
-    )
-    share = None if shard is None else Share.parse(shard)
-    storage, per_shard = options.pop("storage", None), options.pop("per_shard", None)
-    return Placement(on, workers, cores, share, merge, storage, per_shard)
+    asked = {name: options.pop(name) for name in SCALE if name in options}
+    shard, merge = options.pop("shard", None), options.pop("merge", False)
+    source = click.get_current_context().get_parameter_source
+    of_file = {name for name in asked if source(name) is ParameterSource.DEFAULT_MAP}
+    # What is typed wins: a file may speak of Ray where somebody types that it is not wanted.
+    if "on" in of_file and (shard is not None or merge):
+        asked["on"] = "local"
+    if asked["on"] == "local":
+        asked |= dict.fromkeys(of_file & {"workers", "cores"})
+    return Placement(**asked, share=None if shard is None else Share.parse(shard), merge=merge)
 
 
 #: The same for what is done in shards.
