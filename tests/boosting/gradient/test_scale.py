@@ -5,7 +5,7 @@ from promptboost.boosting import GridPool, Shots, compiled
 from promptboost.boosting.composition import scores_of, template_hits
 from promptboost.boosting.gradient import scale as scale_module
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
-from promptboost.boosting.gradient.scale import FACTORS, choose_scale, fold_texts
+from promptboost.boosting.gradient.scale import FACTORS, ScaleChoice, choose_scale, fold_texts
 from promptboost.testing import clip_like
 
 ASKED = GradientSettings(logit_scale=1.0, sweeps=5, copies=16)
@@ -284,3 +284,9 @@ def test_the_lowest_of_convex_values_is_found_in_few_steps(least):
 
     assert scale_module.lowest(value, np.arange(41.0)) == least
     assert len(asked) <= 12
+
+
+def test_a_choice_that_is_not_of_least_loss_says_why():
+    losses = {20.0: 0.376, 30.0: 0.380, 60.0: 0.337}
+    assert "60: 0.337; none is surely better)" in str(ScaleChoice(30.0, 4, losses, compared=4))
+    assert "60: 0.337)" in str(ScaleChoice(60.0, 4, losses, compared=4))

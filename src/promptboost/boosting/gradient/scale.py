@@ -73,9 +73,10 @@ class ScaleChoice:
             )
         tried = ", ".join(f"{scale:g}: {loss:.3f}" for scale, loss in sorted(self.losses.items()))
         some = f"{self.compared} of " if self.compared < self.folds else ""
+        best = self.losses.get(self.logit_scale, 0.0) <= min(self.losses.values())
         return (
             f"logit scale {self.logit_scale:g}, by the log loss on images set aside "
-            f"({some}{self.folds} folds; {tried})"
+            f"({some}{self.folds} folds; {tried}{'' if best else '; none is surely better'})"
         )
 
 
