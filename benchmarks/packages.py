@@ -12,6 +12,8 @@ unpacked:
 * units: Debian's wesnoth-1.16-data
 * hard: ROOT is ``sets``, with icons and fashion in it. Writes what is hard for words and crops: *counts*
   and *sizes* of icons, *noisy* (a quarter of fashion's labels drawn anew) and *shirts* (two classes of it)
+* pairs: ROOT is ``sets``, with fashion, satellite and icons in it. Writes ``pairs/A - B``, tasks of two
+  classes: neighbours in the alphabet, every class at most once
 """
 
 import argparse
@@ -205,6 +207,16 @@ def hard(sets: Path, out: Path) -> None:
         shutil.copytree(sets / "fashion" / name, out / "shirts" / name, dirs_exist_ok=True)
 
 
+def pairs(sets: Path, out: Path) -> None:
+    """Write twelve tasks of two classes."""
+    for name in ("fashion", "satellite", "icons"):
+        folders = sorted(folder for folder in (sets / name).iterdir())
+        for pair in zip(folders[::2], folders[1::2], strict=False):
+            both = out / "pairs" / " - ".join(folder.name for folder in pair)
+            for folder in pair:
+                shutil.copytree(folder, both / folder.name, dirs_exist_ok=True)
+
+
 def _copy(classes: Mapping[str, Iterable[Path]], out: Path, most: int) -> None:
     """Write images on white, each once, of all classes that have enough of them."""
     for name, files in classes.items():
@@ -243,6 +255,7 @@ SETS: dict[str, Callable[[Path, Path], None]] = {
     "scripts": scripts,
     "units": units,
     "hard": hard,
+    "pairs": pairs,
 }
 
 
