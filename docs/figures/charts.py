@@ -31,6 +31,9 @@ COLOURS = {
     "LP++": "#4a90d9",
     "CLAP": "#8a9a3b",
     "the paper's setting": "#a86f52",
+    "CoOp": "#b565c9",
+    "ProAPO": "#5f8f4e",
+    "PEZ": "#d18fa0",
     "learnt on one": "#c98a1b",
     "learnt on two": "ours",
     "learnt on three": "#7a6ff0",
@@ -108,7 +111,7 @@ class Sheet:
         axis.minorticks_off()
         axis.set_xlabel("images of each class", color=self.look["soft"], fontsize=9)
 
-    def legend(self, names: Sequence[str]) -> None:
+    def legend(self, names: Sequence[str], columns: int | None = None) -> None:
         """Name the lines of all panels above them."""
         handles = [
             mpl.lines.Line2D([], [], color=self.colour(name), linewidth=2.2, label=name)
@@ -117,7 +120,7 @@ class Sheet:
         self.figure.legend(
             handles=handles,
             loc="outside upper left",
-            ncols=len(names),
+            ncols=columns or len(names),
             frameon=False,
             fontsize=9,
             labelcolor=self.look["ink"],
@@ -154,7 +157,7 @@ def accuracy(manner: str) -> Sheet:
     return sheet
 
 
-def _panels(manner: str, name: str, order: Sequence[str]) -> Sheet:
+def _panels(manner: str, name: str, order: Sequence[str], columns: int | None = None) -> Sheet:
     rows = read(name)
     sets = list(dict.fromkeys(row["set"] for row in rows if row["set"] != "mean of the four"))
     sheet = Sheet(manner, len(sets), 2, (7.6, 5.6))
@@ -162,7 +165,7 @@ def _panels(manner: str, name: str, order: Sequence[str]) -> Sheet:
         lines = by_method([row for row in rows if row["set"] == one])
         sheet.lines(axis, {name: lines[name] for name in order}, title=one, named=False)
         sheet.shots(axis)
-    sheet.legend(order)
+    sheet.legend(order, columns)
     return sheet
 
 
@@ -181,6 +184,18 @@ def unseen(manner: str) -> Sheet:
     """Draw texts learnt on one, two and three encoders, on encoders that none was learnt on."""
     order = ("zero-shot", "learnt on one", "learnt on three", "learnt on two")
     return _panels(manner, "unseen", order)
+
+
+def methods(manner: str) -> Sheet:
+    """Draw the methods made of text beside three others, at home and carried."""
+    order = (
+        *("zero-shot", "ProAPO", "PEZ", "the paper's setting"),
+        *("CoOp", "Tip-Adapter-F", "logistic regression", "text alone"),
+    )
+    sheet = _panels(manner, "methods", order, columns=4)
+    for axis in sheet.axes:
+        axis.get_lines()[-1].set_linewidth(3.2)
+    return sheet
 
 
 def rounds(manner: str) -> Sheet:
@@ -352,6 +367,7 @@ CHARTS: dict[str, Callable[[str], Sheet]] = {
     "accuracy": accuracy,
     "accuracy-by-set": accuracy_by_set,
     "transfer": transfer,
+    "methods": methods,
     "unseen": unseen,
     "rounds": rounds,
     "settings": settings,
