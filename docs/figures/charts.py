@@ -31,6 +31,9 @@ COLOURS = {
     "LP++": "#4a90d9",
     "CLAP": "#8a9a3b",
     "the paper's setting": "#a86f52",
+    "CoOp": "#b565c9",
+    "ProAPO": "#5f8f4e",
+    "PEZ": "#d18fa0",
     "learnt on one": "#c98a1b",
     "learnt on two": "ours",
     "learnt on three": "#7a6ff0",
@@ -108,7 +111,7 @@ class Sheet:
         axis.minorticks_off()
         axis.set_xlabel("images of each class", color=self.look["soft"], fontsize=9)
 
-    def legend(self, names: Sequence[str]) -> None:
+    def legend(self, names: Sequence[str], columns: int | None = None) -> None:
         """Name the lines of all panels above them."""
         handles = [
             mpl.lines.Line2D([], [], color=self.colour(name), linewidth=2.2, label=name)
@@ -117,7 +120,7 @@ class Sheet:
         self.figure.legend(
             handles=handles,
             loc="outside upper left",
-            ncols=len(names),
+            ncols=columns or len(names),
             frameon=False,
             fontsize=9,
             labelcolor=self.look["ink"],
@@ -154,7 +157,7 @@ def accuracy(manner: str) -> Sheet:
     return sheet
 
 
-def _panels(manner: str, name: str, order: Sequence[str]) -> Sheet:
+def _panels(manner: str, name: str, order: Sequence[str], columns: int | None = None) -> Sheet:
     rows = read(name)
     sets = list(dict.fromkeys(row["set"] for row in rows if row["set"] != "mean of the four"))
     sheet = Sheet(manner, len(sets), 2, (7.6, 5.6))
@@ -162,7 +165,7 @@ def _panels(manner: str, name: str, order: Sequence[str]) -> Sheet:
         lines = by_method([row for row in rows if row["set"] == one])
         sheet.lines(axis, {name: lines[name] for name in order}, title=one, named=False)
         sheet.shots(axis)
-    sheet.legend(order)
+    sheet.legend(order, columns)
     return sheet
 
 
@@ -181,6 +184,18 @@ def unseen(manner: str) -> Sheet:
     """Draw texts learnt on one, two and three encoders, on encoders that none was learnt on."""
     order = ("zero-shot", "learnt on one", "learnt on three", "learnt on two")
     return _panels(manner, "unseen", order)
+
+
+def methods(manner: str) -> Sheet:
+    """Draw the methods made of text beside three others, at home and carried."""
+    order = (
+        *("zero-shot", "ProAPO", "PEZ", "the paper's setting"),
+        *("CoOp", "Tip-Adapter-F", "logistic regression", "text alone"),
+    )
+    sheet = _panels(manner, "methods", order, columns=4)
+    for axis in sheet.axes:
+        axis.get_lines()[-1].set_linewidth(3.2)
+    return sheet
 
 
 def rounds(manner: str) -> Sheet:
@@ -277,15 +292,89 @@ def wrong_labels(manner: str) -> Sheet:
     return sheet
 
 
+def leads(manner: str) -> Sheet:
+    """Draw how far it is ahead of the best peer on sets that nothing was chosen on, a dot a cell."""
+    rows = read("leads")
+    sets = list(dict.fromkeys(row["set"] for row in rows))
+    sheet = Sheet(manner, 1, 1, (7.6, 4.4))
+    [axis] = sheet.axes
+    axis.grid(visible=False)
+    axis.axvline(0, color=sheet.look["soft"], linewidth=1.2)
+    for row in rows:
+        lead, height = float(row["lead"]), -sets.index(row["set"])
+        colour = sheet.look["ours"] if lead >= 0 else COLOURS["Tip-Adapter-F"]
+        size = 3.5 + SHOTS.index(int(row["shots"])) * 1.3
+        axis.plot(lead, height, "o", color=colour, markersize=size, alpha=0.75, markeredgewidth=0)
+    hard = {row["set"] for row in rows if row["hard"] == "yes"}
+    first = sets.index(next(name for name in sets if name in hard))
+    axis.axhline(0.5 - first, color=sheet.look["grid"], linewidth=0.8)
+    axis.set_yticks(
+        [-place for place in range(len(sets))],
+        [f"{name} (hard)" if name in hard else name for name in sets],
+    )
+    axis.tick_params(axis="y", labelcolor=sheet.look["ink"])
+    for x, text, side in (
+        (0.3, "ahead \N{RIGHTWARDS ARROW}", "left"),
+        (-0.3, "\N{LEFTWARDS ARROW} behind", "right"),
+    ):
+        axis.text(x, 0.75, text, color=sheet.look["soft"], fontsize=9, ha=side)
+    axis.set_xlabel(
+        "points ahead of the best peer; the larger the dot, the more shots (1 to 16)",
+        color=sheet.look["soft"],
+        fontsize=9,
+    )
+    return sheet
+
+
+def fit(manner: str) -> Sheet:
+    """Draw the seconds of a whole default fit beside one product, at three sizes."""
+    rows = read("fit")
+    sizes = list(dict.fromkeys(row["size"] for row in rows))
+    sheet = Sheet(manner, len(sizes), 1, (7.6, 3.6))
+    for axis, size in zip(sheet.axes, sizes, strict=True):
+        axis.grid(visible=False)
+        mine = [row for row in rows if row["size"] == size]
+        most = max(float(row["seconds"]) for row in mine)
+        for place, row in enumerate(reversed(mine)):
+            seconds = float(row["seconds"])
+            ours = row["what"].startswith("whole")
+            axis.barh(place, seconds, height=0.6, color=sheet.look["ours" if ours else "soft"])
+            axis.text(
+                seconds + most / 80,
+                place,
+                f"{row['seconds']} s",
+                color=sheet.look["ours" if ours else "soft"],
+                fontsize=9,
+                va="center",
+                fontweight="bold" if ours else "normal",
+            )
+        axis.set_yticks(range(len(mine)), [row["what"] for row in reversed(mine)])
+        axis.tick_params(axis="y", labelcolor=sheet.look["ink"])
+        axis.set_xticks([])
+        axis.set_xlim(0, most * 1.12)
+        classes, prompts = mine[0]["classes"], mine[0]["prompts"]
+        axis.set_title(
+            f"{size}: {classes} classes, {prompts} prompts each",
+            loc="left",
+            color=sheet.look["ink"],
+            fontsize=10,
+            fontweight="bold",
+        )
+    return sheet
+
+
 CHARTS: dict[str, Callable[[str], Sheet]] = {
     "accuracy": accuracy,
     "accuracy-by-set": accuracy_by_set,
     "transfer": transfer,
+    "methods": methods,
     "unseen": unseen,
     "rounds": rounds,
     "settings": settings,
     "pools": pools,
     "wrong-labels": wrong_labels,
+    "leads": leads,
+    "fit": fit,
 }
 
 
