@@ -13,15 +13,13 @@ from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import DataError, EncoderError, PoolError, RunError
 from promptboost.evaluation.cells import CompareRequest, Notebook
 from promptboost.evaluation.compare import compare
-from promptboost.evaluation.paper import experiment
+from promptboost.evaluation.method_code import code_of
 from promptboost.evaluation.paper import laboratory as room
 from promptboost.evaluation.paper.choice import chosen
 from promptboost.evaluation.paper.claims import Evidence
 from promptboost.evaluation.paper.experiment import (
     CELLS,
     KEY,
-    bare_code,
-    code_of,
     find_data,
     find_sentences,
 )
@@ -196,42 +194,6 @@ def test_changed_code_reruns_its_method_alone(task, monkeypatch):
     monkeypatch.setattr(room, "code_of", other)
     changed = ran(request, "pez-failure").measured
     assert changed.done == sum("tpb" in key[1] for key in changed.lines)
-
-
-@pytest.mark.parametrize(
-    ("file", "methods"),
-    [
-        ("methods/proapo/evolution.py", {"proapo"}),
-        ("methods/learnt_tokens.py", {"coop", "pez", "promptsrc"}),
-        ("methods/eft.py", {"coop", "promptsrc"}),
-        ("training/learner.py", {"tpb"}),
-        ("boosting/greedy/insertion.py", {"tpb"}),
-        ("methods/base.py", set()),  # shared by all: it is the version's
-    ],
-)
-def test_the_code_of_a_method_is_all_that_it_imports(file, methods, monkeypatch):
-    names = ("zero-shot", "coop", "promptsrc", "pez", "proapo", "tpb")
-    kinds = {name: type(make_method(name)) for name in names}
-    before = {name: code_of(kind) for name, kind in kinds.items()}
-    own = experiment._file_code
-
-    def edited(path):
-        code, imported = own(path)
-        return code + "\nMORE = 1" * path.match(file), imported
-
-    monkeypatch.setattr(experiment, "_file_code", edited)
-    after = {name: code_of.__wrapped__(kind) for name, kind in kinds.items()}
-    assert {name for name in names if after[name] != before[name]} == methods
-
-
-def test_words_about_the_code_are_no_change_of_it():
-    code = '"""A file."""\n\nNAME = "# kept"\n\n\ndef twice(x):\n    """Return 2 x."""\n    return 2 * x\n'
-    other = (
-        '"""A file, in\ntwo lines."""\nNAME = "# kept"\n# Why.\ndef twice(x):\n    return 2 * x\n'
-    )
-    assert bare_code(code) == bare_code(other) == 'NAME = "# kept"\ndef twice(x):\n    return 2 * x'
-    assert bare_code(code.replace("2 * x", "3 * x")) != bare_code(code)
-    assert bare_code(code.replace("# kept", "# other")) != bare_code(code)
 
 
 def test_it_goes_on_where_it_was_stopped(task, monkeypatch):

@@ -23,6 +23,7 @@ from promptboost.errors import (
 )
 from promptboost.evaluation.cell_worker import Cell, carried, figures
 from promptboost.evaluation.cells import CompareRequest, Key, Notebook, Result, cell_file
+from promptboost.evaluation.method_code import code_of
 from promptboost.evaluation.paper.experiment import (
     CELLS,
     KEY,
@@ -31,7 +32,6 @@ from promptboost.evaluation.paper.experiment import (
     PlanResults,
     Wanted,
     check_folder,
-    code_of,
     find_data,
     find_sentences,
     two_classes,
