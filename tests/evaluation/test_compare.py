@@ -20,6 +20,7 @@ from promptboost.evaluation.compare import compare, usable_cells, write_results
 from promptboost.evaluation.summary import COLUMNS
 from promptboost.evaluation.world import World
 from promptboost.folders import writing
+from promptboost.methods import make_method
 from promptboost.methods.promptboost import Boosting
 from promptboost.scale.storage import Storage
 from tests.runs.run_tools import write_images, write_sentences
@@ -105,6 +106,17 @@ def test_what_is_learnt_from_is_never_measured_on(task):
         draw.learn.images.rows(world.encoder),
         world.draw(2, 2).learn.images.rows(world.encoder),
     )
+
+
+def test_zero_shot_is_measured_on_the_images_of_each_draw_too(task):
+    asked = request(task, methods=("zero-shot",))
+    got = figures(compare(asked).lines)
+    world = World(asked)
+    for k, seed in ((1, 1), (1, 2), (2, 1), (2, 2)):
+        draw = world.draw(k, seed)
+        fitted = make_method("zero-shot").fit(draw.learn, world.pool, world.encoder)
+        share = (fitted.predict(draw.held_out) == draw.labels).mean()
+        assert got["zero-shot", "fake:32-0", k, seed] == share
 
 
 def test_only_what_is_new_is_done(task, monkeypatch):

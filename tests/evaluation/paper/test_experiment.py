@@ -1,6 +1,7 @@
 """Cells of the paper: every plan runs, nothing twice, and what has changed is measured again."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -67,6 +68,20 @@ def test_every_plan_runs_and_shares_its_cells(task):
     assert done["main-shots"] == done["transfer-vit-h"] == done["larger-targets"] == 0
     again = Laboratory(request)
     assert sum(again.run(chosen(plan, request.choice)).done for plan in PLANS.values()) == 0
+
+
+def test_a_table_says_where_zero_shot_is_measured_on_other_images(task):
+    request = asked(task, methods=("zero-shot", "tpb?rounds=1"), shots=(1,), seeds=(1,))
+    said = "Without test images of their own: colours."
+    assert any(line.startswith(said) for line in ran(request, "pez-failure").notes())
+    whole = task / "data" / "colours"
+    for number in range(6):
+        split = "test" if number % 2 else "train"
+        for file in list(whole.glob(f"[a-z]*/{number}.png")):
+            os.renames(file, task / "data" / "split" / split / file.parent.name / file.name)
+    shutil.copy(task / "pools" / "colours.jsonl", task / "pools" / "split.jsonl")
+    divided = asked(task, methods=("zero-shot", "tpb?rounds=1"), shots=(1,), datasets=("split",))
+    assert not any("test images" in line for line in ran(divided, "pez-failure").notes())
 
 
 def test_parts_are_merged_only_when_all_are_there(task):

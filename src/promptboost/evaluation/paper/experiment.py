@@ -111,6 +111,7 @@ class PlanResults:
     reasons: dict[Wanted, str] = field(default_factory=dict)
     done: int = 0  # cells that were measured now
     samples: frozenset[str] = frozenset()  # data sets that are not the paper's, whatever their name
+    undivided: frozenset[str] = frozenset()  # those without test images: each draw holds others out
 
     def marks(self) -> dict[str, str]:
         """Return a letter for each reason, by which a table points to it."""
