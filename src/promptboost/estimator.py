@@ -417,7 +417,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return PromptClassifier(self.ensemble_, embedder_of(self.encoder, self.cache), self.head_)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the text and its vectors into a folder, which :meth:`from_ensemble` reads."""
+        """Write the text and its vectors into a folder, which :meth:`from_ensemble` reads.
+
+        After :meth:`transfer`, name the encoder there again: the text says which one it was learnt on.
+        """
         self.classifier_.save(folder)
 
     def _check_sentences(self) -> None:
