@@ -861,6 +861,8 @@ def test_bad_settings(options, message):
         (ROWS, LABELS, [1, 1, -1, 1], WeightError, "weight 2 is negative"),
         (ROWS, LABELS, np.zeros(4), ValueError, "zero"),
         (ROWS, LABELS, [1, 1, np.nan, 1], ValueError, "NaN"),
+        (ROWS, LABELS, [1e308] * 4, WeightError, "too large to be added up"),
+        (ROWS, [*LABELS[:3], None], None, LabelError, "no label at position 3"),
         (ROWS, LABELS, [1, 1], ValueError, "shape"),
         (np.where(ROWS, np.nan, 1), LABELS, None, ValueError, "NaN"),
         (ROWS, LABELS[:3], None, ValueError, "inconsistent numbers of samples"),
@@ -873,6 +875,27 @@ def test_bad_settings(options, message):
 def test_bad_rows_labels_and_weights(X, y, weights, error, message):
     with pytest.raises(error, match=message):
         PromptBoostClassifier(n_rounds=2).fit(X, y, weights)
+
+
+def test_a_table_with_gaps_is_told_from_images_and_labels():
+    pandas = pytest.importorskip("pandas")
+    images = [Image.new("RGB", (8, 8), colour) for colour in ("red", "tomato", "blue", "navy")]
+    classifier = PromptBoostClassifier("fake:32-0", cache=False)
+    for gap in (None, np.nan, pandas.NA):
+        with pytest.raises(LabelError, match="no label at position 1: leave that example out"):
+            classifier.fit(images, pandas.Series(["fire", gap, "ice", "ice"], dtype=object))
+    with pytest.raises(LabelError, match="no label at position 1"):
+        classifier.fit(images, pandas.Series(["fire", None, "ice", "ice"], dtype="string"))
+    frame = pandas.DataFrame({"path": ["a.png", "b.png"]})
+    for table in (frame, frame.to_numpy(), frame.to_numpy(dtype=str)):
+        with pytest.raises(DataError, match="its column of paths"):
+            classifier.fit(table, ["fire", "ice"])
+
+
+def test_images_without_an_encoder_are_told_what_the_command_line_takes():
+    images = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    with pytest.raises(DataError, match="'auto' for the one that the command line takes"):
+        PromptBoostClassifier().fit(images, ["fire", "ice"])
 
 
 def test_bad_views():

@@ -1,13 +1,16 @@
 """One number of threads for everything, and no result that depends on it."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from promptboost import set_threads, threads
 from promptboost.boosting import compiled
 from promptboost.errors import SettingError
-from promptboost.threads import available_cores, keep_to_limit, thread_count
+from promptboost.methods.logistic import fit_probe
+from promptboost.threads import available_cores, keep_to_limit, single_blas_thread, thread_count
 from tests.cli.cli_tools import FIT, call
 from tests.runs.run_tools import write_images, write_sentences
 
@@ -29,6 +32,39 @@ def test_blas_has_as_many(own_threads):
 
     set_threads(1)
     assert {pool["num_threads"] for pool in threadpool_info()} == {1}
+
+
+def blas_threads():
+    from threadpoolctl import threadpool_info
+
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+
+def test_two_that_take_one_thread_of_blas_at_once_leave_it_as_it_was(own_threads):
+    set_threads(2)
+    first, second = single_blas_thread(), single_blas_thread()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert blas_threads() == {1}
+    second.__exit__(None, None, None)
+    assert blas_threads() == {2}
+
+
+def test_threads_that_are_set_meanwhile_stay(own_threads):
+    set_threads(2)
+    with single_blas_thread():
+        set_threads(3)
+    assert blas_threads() == {3}
+
+
+def test_fits_in_threads_leave_blas_as_it_was(own_threads):
+    set_threads(2)
+    chance = np.random.default_rng(0)
+    rows = chance.normal(size=(40, 1, 16)).astype(np.float32)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda seed: fit_probe(rows, np.arange(40) % 4, seed=seed), range(12)))
+    assert blas_threads() == {2}
 
 
 @pytest.mark.parametrize(

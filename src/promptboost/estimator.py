@@ -47,7 +47,7 @@ from promptboost.training.examples import (
     Cache,
     Examples,
     RowSpace,
-    check_no_pixels,
+    check_embeddings,
     checked_views,
     embedder_of,
     further_embedders,
@@ -61,6 +61,8 @@ Labels = NDArray[Any]
 # The settings of a fit that are parameters here, and what scikit-learn calls some of them.
 _SETTINGS = ("concatenate", *settings_of(BoostConfig), "views", "view_scale")
 _CALLED = {"rounds": "n_rounds", "views": "n_views", "seed": "random_state"}
+# How a label that is missing is written, which is not equal to itself.
+_GAPS = ("nan", "<NA>", "NaT")
 
 
 class _NoSentencesError(SettingError, AttributeError):
@@ -85,8 +87,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     Parameters
     ----------
     encoder : Encoder, str, list, mapping, callable or None, default=None
-        An encoder or its name (see :func:`promptboost.load_encoder`); or what embeds texts alone: a
-        mapping from text to row, a function of a list of texts. For a search or a cross-validation a
+        An encoder or its name (see :func:`promptboost.load_encoder`), ``"auto"`` for the one that the
+        command line takes; or what embeds texts alone: a mapping from text to row, a function of a list
+        of texts. For a search or a cross-validation a
         name is better than an encoder, which scikit-learn copies with its weights. On a list of
         encoders the text is learnt on all at once, from images, so that it keeps more of its gain on
         others; the first one predicts, or all of them where `average` is set, and :meth:`transfer`
@@ -286,7 +289,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
                 "X holds embeddings, which are of one encoder: give images to learn on several"
             )
         if not holds_images(X):
-            check_no_pixels(X, source)
+            check_embeddings(X, source)
             given, y = validate_data(self, X, y, dtype="numeric")
             numbers = np.asarray(given, dtype=np.float64)
             labels, weights = self._checked_targets(y, sample_weight, numbers)
@@ -315,6 +318,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _checked_targets(
         self, y: Labels, sample_weight: ArrayLike | None, rows: Any
     ) -> tuple[NDArray[np.int64], Floats | None]:
+        for place, label in enumerate(y.tolist() if y.dtype == object else ()):
+            if label is None or (not isinstance(label, str) and str(label) in _GAPS):
+                raise LabelError(f"y has no label at position {place}: leave that example out")
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -411,7 +417,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return PromptClassifier(self.ensemble_, embedder_of(self.encoder, self.cache), self.head_)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the text and its vectors into a folder, which :meth:`from_ensemble` reads."""
+        """Write the text and its vectors into a folder, which :meth:`from_ensemble` reads.
+
+        After :meth:`transfer`, name the encoder there again: the text says which one it was learnt on.
+        """
         self.classifier_.save(folder)
 
     def _check_sentences(self) -> None:
@@ -470,7 +479,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
                 raise DataError(
                     "X holds embeddings, which are of one encoder: give images, or set average to False"
                 )
-            check_no_pixels(X, self.encoder)
+            check_embeddings(X, self.encoder)
             rows = validate_data(self, X, reset=False, dtype="numeric")
             return [np.asarray(self._space.unit(np.asarray(rows, dtype=np.float64)))]
         embedders = self._embedders()

@@ -5,8 +5,12 @@ No result depends on it, so it is no setting of a fit.
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Lock
+from typing import Any, ClassVar
 
 from promptboost.errors import SettingError
 
@@ -17,6 +21,14 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 class _Chosen:
     count: int | None = None
+
+
+class _Single:
+    """Who computes with one thread of BLAS at present: the number is one for the whole process."""
+
+    lock = Lock()
+    users = 0
+    before: ClassVar[list[Any]] = []  # what the last of them puts back
 
 
 def set_threads(count: int) -> None:
@@ -37,9 +49,34 @@ def set_threads(count: int) -> None:
     if "numpy" in sys.modules:
         from threadpoolctl import threadpool_limits
 
-        threadpool_limits(count)
+        with _Single.lock:
+            _Single.before.clear()  # it does not come back
+            threadpool_limits(count)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(count)
+
+
+@contextmanager
+def single_blas_thread() -> Iterator[None]:
+    """Compute with one thread of BLAS: for products that are over before a second one has begun.
+
+    Several threads of Python may do so at once. The first one in and the last one out change the number.
+    """
+    from threadpoolctl import ThreadpoolController
+
+    with _Single.lock:
+        blas = ThreadpoolController().select(user_api="blas")
+        # Another library may have been loaded since the first one came.
+        if any(library.num_threads != 1 for library in blas.lib_controllers):
+            _Single.before.append(blas.limit(limits=1))
+        _Single.users += 1
+    try:
+        yield
+    finally:
+        with _Single.lock:
+            _Single.users -= 1
+            while not _Single.users and _Single.before:
+                _Single.before.pop().restore_original_limits()
 
 
 def thread_count() -> int:

@@ -1,9 +1,10 @@
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.cli.output import Output, plain, sparkline, table
+from promptboost.cli.output import Output, csv_line, plain, sparkline, table
 
 
 @given(st.text(st.characters()))
@@ -12,6 +13,25 @@ def test_nothing_a_terminal_obeys_is_left(text):
     assert not any(unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in shown)
     assert len(shown) == len(text)
     shown.encode()
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ("=1+1", "'=1+1"),
+        ("-2+3", "'-2+3"),
+        ("+cat", "'+cat"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\uff1d1+1", "'\uff1d1+1"),
+        ("-0.5", "-0.5"),
+        ("+1e3", "+1e3"),
+        ("a=b", "a=b"),
+        ("", ""),
+    ],
+)
+def test_a_cell_is_no_formula_and_a_number_stays_one(capsys, cell, written):
+    csv_line([cell, "end"])
+    assert capsys.readouterr().out == f"{written},end\n"
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=300))

@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import os
 
 import numpy as np
 
@@ -49,6 +50,22 @@ def test_unreadable_images_are_marked_and_the_code_says_whether_any_was_read(cap
     none = predict(capsys, fitted, fitted / "bad.png", fitted / "gone.png")
     assert none.code == 2
     assert "! no such file" in none.out
+
+
+def test_a_spreadsheet_works_out_no_name(capsys, fitted, monkeypatch):
+    monkeypatch.chdir(fitted)
+    assert call(capsys, "edit", "run", "-o", "edited", "--rename-class", "sea=@SUM(A1)").code == 0
+    os.renames("images/sea/0.png", "=1+1/0.png")
+    table = call(capsys, "predict", "edited", "=1+1", "--format", "csv", "--top-k", 4).out
+    (row,) = csv.DictReader(io.StringIO(table))
+    assert row["picture"] == "'=1+1/0.png"
+    guesses = {row["predicted"], *(row[f"predicted_{k}"] for k in (2, 3, 4))}
+    assert "'@SUM(A1)" in guesses
+    exact = json.loads(
+        call(capsys, "predict", "edited", "=1+1", "--format", "jsonl", "--top-k", 4).out
+    )
+    assert exact["picture"] == "=1+1/0.png"
+    assert "@SUM(A1)" in {one["class"] for one in exact["top"]}
 
 
 def test_control_characters_in_names(capsys, fitted):

@@ -14,11 +14,13 @@ from benchmarks.word_mixer import serving
 from promptboost.config import FitConfig
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PromptBoostError, RunError, SettingError
+from promptboost.evaluation import cell_worker
 from promptboost.evaluation.cells import CellResult, CompareRequest, Notebook
 from promptboost.evaluation.compare import compare, usable_cells, write_results
 from promptboost.evaluation.summary import COLUMNS
 from promptboost.evaluation.world import World
 from promptboost.folders import writing
+from promptboost.methods import make_method
 from promptboost.methods.promptboost import Boosting
 from promptboost.scale.storage import Storage
 from tests.runs.run_tools import write_images, write_sentences
@@ -106,6 +108,17 @@ def test_what_is_learnt_from_is_never_measured_on(task):
     )
 
 
+def test_zero_shot_is_measured_on_the_images_of_each_draw_too(task):
+    asked = request(task, methods=("zero-shot",))
+    got = figures(compare(asked).lines)
+    world = World(asked)
+    for k, seed in ((1, 1), (1, 2), (2, 1), (2, 2)):
+        draw = world.draw(k, seed)
+        fitted = make_method("zero-shot").fit(draw.learn, world.pool, world.encoder)
+        share = (fitted.predict(draw.held_out) == draw.labels).mean()
+        assert got["zero-shot", "fake:32-0", k, seed] == share
+
+
 def test_only_what_is_new_is_done(task, monkeypatch):
     first = compare(request(task, shots=(1,)))
     fits = []
@@ -122,6 +135,67 @@ def test_only_what_is_new_is_done(task, monkeypatch):
     again = compare(request(task, shots=(1, 2), transfers=(OTHER,)))
     assert figures(again.lines) == figures(more.lines)
     assert fits == []
+
+
+def without_code(out):
+    """Make cells what they were at first, under a key that says nothing of the code; and all wrong."""
+    for file in list((out / "cells").iterdir()):
+        entry = json.loads(file.read_text())
+        del entry["key"]["code"]
+        entry["results"][0]["accuracy"] = 0.0
+        file.with_name(f"at-first-{file.name}").write_text(json.dumps(entry))
+        file.unlink()
+    (out / "cells.jsonl").unlink()
+
+
+def test_what_other_code_made_is_measured_again_and_stays(task, monkeypatch):
+    asked = request(task, shots=(1,), transfers=(OTHER,))
+    first = compare(asked)
+    own = cell_worker.code_of
+
+    def upgraded(method):
+        return "9.9.9+0" if method is Boosting else own(method)
+
+    said, fits, plain = [], [], Boosting.fit
+    monkeypatch.setattr(
+        Boosting, "fit", lambda self, *parts: fits.append(self.seed) or plain(self, *parts)
+    )
+    monkeypatch.setattr(cell_worker, "code_of", upgraded)
+    again = compare(asked, said.append)
+    assert fits == [1, 2]  # of this method alone, and its text is carried from the new fits
+    assert {line["code"] for line in again.lines if line["method"] == "promptboost"} == {"9.9.9+0"}
+    assert len(again.lines) == len(first.lines)
+    assert all(line["predict_ms"] for line in again.lines if line["seed"] == 1)
+    assert any("4 results in" in line and "other code" in line for line in said)
+    monkeypatch.setattr(cell_worker, "code_of", own)  # the version before finds its own
+    said.clear()
+    assert compare(asked, said.append).lines == first.lines
+    assert fits == [1, 2]
+    assert not any("other code" in line for line in said)
+
+
+def test_cells_of_a_folder_from_before_codes_were_kept_are_not_mixed_in(task):
+    asked = request(task, shots=(1,), methods=("zero-shot",))
+    first = compare(asked)
+    without_code(asked.out)
+    said = []
+    assert figures(compare(asked, said.append).lines) == figures(first.lines)
+    assert any("2 results in" in line and "other code" in line for line in said)
+
+
+def test_a_worker_of_another_version_measures_nothing(task):
+    asked = request(task)
+    order = {
+        "method": "zero-shot",
+        "shots": 1,
+        "seed": 1,
+        "on": 0,
+        "timed": False,
+        "code": "0.0.1+0",
+    }
+    worker = cell_worker.CellWorker.around(asked, World(asked))
+    with pytest.raises(RunError, match=r"0\.0\.1\+0 where the command was typed; install the same"):
+        worker.do(order)
 
 
 def test_an_interrupted_comparison_loses_only_the_unfinished_cell(task, monkeypatch):

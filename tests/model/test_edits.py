@@ -319,3 +319,15 @@ def test_merged_texts_keep_the_encoders_that_all_were_learnt_on():
     assert merged.further_encoders[0].logit_scale == 20.0  # of the least sure
     assert learnt(30.0).merge(learnt(20.0, "c")).further_encoders == ()
     assert learnt(30.0).add("cat", "a cat asleep").further_encoders == learnt(30.0).further_encoders
+
+
+def test_no_edit_makes_a_text_that_no_file_can_hold():
+    ensemble = PromptEnsemble(
+        ("cat", "dog"), (Round("{}", {"cat": {"a cat": 1}, "dog": {"a dog": 1}}, 0.0, 0.1),)
+    )
+    most = ensemble.add("cat", "a pet", copies=2**63 - 1)
+    assert PromptEnsemble.from_json(most.to_json()) == most
+    with pytest.raises(PoolError, match="copies is too large"):
+        ensemble.add("cat", "a pet", copies=2**63)
+    with pytest.raises(PoolError, match="copies is too large"):
+        most.add("cat", "a pet")

@@ -15,9 +15,9 @@ from promptboost.errors import RunError, SettingError
 from promptboost.evaluation.compare import compare
 from promptboost.runs.answer_shards import Answering, predict_in_shards
 from promptboost.runs.embed import embed_data
-from promptboost.scale.crew import Crew
+from promptboost.scale.crew import Crew, _Attempt, _Member
 from promptboost.scale.engine import Placement
-from promptboost.scale.unit import Job
+from promptboost.scale.unit import Job, WorkUnit
 from tests.evaluation.test_compare import request as comparison
 from tests.scale.shard_tools import FATAL, FatalEncoder, own_cache, stored
 
@@ -126,10 +126,29 @@ def test_where_everything_kills_the_command_says_so_after_a_few_units(task, clus
         embed_data(str(task / "images"), FATAL, progress=False, place=place)
 
 
+def crew_for(worker):
+    """Return a crew without a cluster."""
+    job = Job(f"promptboost.{worker}", {}, "out")
+    return Crew(SimpleNamespace(remote=lambda made: made), job, None, 1, lambda line: None)
+
+
+def test_an_item_that_workers_do_not_leave_out_ends_its_unit_at_last():
+    crew = crew_for("scale.shard_embeddings:ImageShardWorker")
+    attempt = _Attempt(WorkUnit("shard", {}), by_item=True, tried=1.0)
+    for number in range(20):
+        crew._members[number] = _Member(None, None, node="a", hand=attempt, item="a.png")
+        if (receipt := crew._lost(number, "gone")) is not None:
+            break
+    assert (
+        receipt.problem
+        == "7 workers that had it in hand ended, with a.png in hand, the last because: gone"
+    )
+    assert attempt.unit.order["lost"] == {"a.png": "it killed its worker"}
+
+
 def limits(worker, **facts):
     """Return how long a unit, and an item, may take where some is known of units before."""
-    job = Job(f"promptboost.{worker}", {}, "out")
-    crew = Crew(SimpleNamespace(remote=lambda made: made), job, None, 1, lambda line: None)
+    crew = crew_for(worker)
     crew._longest = facts.get("longest", 0.0)
     attempt = SimpleNamespace(by_item=False, patience=facts.get("patience", 0.0))
     whole = crew._seconds(SimpleNamespace(item=None), attempt)

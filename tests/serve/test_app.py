@@ -53,6 +53,23 @@ def test_every_way_to_send_an_image_has_the_answer_of_the_classifier(server, wor
     assert answers[0].json["run"] == "colours"
 
 
+@pytest.mark.parametrize(
+    ("address", "written"),
+    [
+        ("top_k=2", {"top_k": 1}),
+        ("min_probability=1", {"min_probability": 0}),
+        ("explain=true", {"explain": False}),
+    ],
+)
+def test_what_the_body_says_wins_over_the_address_though_it_is_the_default(
+    server, address, written
+):
+    message = {"images": [text_of(png("red"))]}
+    plain = server.post_json("/predict", message).json
+    assert server.post_json(f"/predict?{address}", message).json != plain
+    assert server.post_json(f"/predict?{address}", message | written).json == plain
+
+
 def test_an_answer_below_the_least_probability_is_unsure(server):
     sure = server.post_form("/runs/saved/predict", png("red"), min_probability=0.5).json
     unsure = server.post_form("/runs/saved/predict", png("red"), min_probability=1).json

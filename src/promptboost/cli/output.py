@@ -26,6 +26,8 @@ _CURVE = 50  # letters of a curve
 _LEAST_ROOM = 24  # columns in which a sentence can be read
 _BARS = "▁▂▃▄▅▆▇█"
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, direction marks, surrogates, line ends
+# What a formula of a spreadsheet begins with; the wide ones are read so in Japanese.
+_FORMULA = (*"=+-@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 JOINERS = "\u200c\u200d"  # shape letters and emoji; kept where programs read the names
 
 
@@ -85,13 +87,25 @@ def echo(text: str, *, err: bool = False, keep: str = "") -> None:
 
 
 def csv_line(cells: Sequence[str]) -> None:
-    """Write one line of a CSV file, without what a terminal would obey."""
+    """Write one line of a CSV file, without what a terminal or a spreadsheet would obey."""
     import csv
     import io
 
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(plain(cell, JOINERS) for cell in cells)
+    writer = csv.writer(line, lineterminator="")
+    writer.writerow(_no_formula(plain(cell, JOINERS)) for cell in cells)
     echo(line.getvalue(), keep=JOINERS)
+
+
+def _no_formula(cell: str) -> str:
+    """Put an apostrophe before what a spreadsheet would work out; a number is what it is."""
+    if not cell.startswith(_FORMULA):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def on_terminal() -> bool:

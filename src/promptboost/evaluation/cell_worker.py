@@ -17,6 +17,7 @@ from promptboost.encoders import Encoder
 from promptboost.errors import FileFormatError, MissingExtraError, PromptBoostError, RunError
 from promptboost.evaluation.cells import CompareRequest, Key, Result, cell_file
 from promptboost.evaluation.measures import Guesses, accuracy
+from promptboost.evaluation.method_code import code_of
 from promptboost.evaluation.world import Draw, World
 from promptboost.methods import (
     Fitted,
@@ -43,6 +44,11 @@ class Cell:
     shots: int
     seed: int
 
+    @property
+    def code(self) -> str:
+        """The version and the code that its results come from."""
+        return code_of(type(self.method))
+
     def key(self, world: World, on: Encoder) -> Key:
         """Return what its result on an encoder is kept under."""
         return {
@@ -51,6 +57,7 @@ class Cell:
             "seed": self.seed,
             "encoder": world.encoder.id,
             "on": on.id,
+            "code": self.code,
         }
 
     def keys(self, world: World) -> list[Key]:
@@ -99,6 +106,11 @@ class CellWorker:
     def do(self, order: Mapping[str, Any]) -> scale.Result:
         """Fit, or load what was learnt, and measure on one encoder."""
         cell = Cell(order["method"], make_method(order["method"]), order["shots"], order["seed"])
+        if cell.code != order["code"]:
+            raise RunError(
+                f"the code of {cell.spelling} on {platform.node()} is {cell.code}, but {order['code']} "
+                "where the command was typed; install the same version on all machines"
+            )
         on = self._world.encoders_for(cell.method)[order["on"]]
         try:
             result, times = self._measured(cell, on, timed=order["timed"])
@@ -202,7 +214,7 @@ def _folder_name(cell: Cell) -> str:
     name = re.sub(r"[^\w.+-]+", "_", cell.spelling)
     if name != cell.spelling:  # two spellings must not meet in one folder
         name += "-" + hashlib.blake2b(cell.spelling.encode(), digest_size=4).hexdigest()
-    return f"{name}/{cell.shots}-shots-seed-{cell.seed}"
+    return f"{name}/{cell.shots}-shots-seed-{cell.seed}-{cell.code}"
 
 
 def about(request: CompareRequest, world: World) -> dict[str, Any]:

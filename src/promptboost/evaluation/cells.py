@@ -36,6 +36,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     encoder: str
     on: str
+    code: str = ""  # version and digest of what made it; at first, it was not kept
     shots: Count
     seed: Count
     seconds: Positive | None = None

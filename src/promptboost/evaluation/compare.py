@@ -141,6 +141,7 @@ def compare(
         for line in compared.remarks:
             say(line)
         wanted = [key for cell in cells for key in cell.keys(world)]
+        _say_what_is_old(request.out, book, wanted, say)
         if place.merge:
             _check_whole(request.out, book, wanted)
         else:
@@ -150,6 +151,21 @@ def compare(
             book.write()
     compared.lines.extend(with_times(book.results(wanted), book.results(book)))
     return compared
+
+
+def _say_what_is_old(out: Path, book: Notebook, wanted: Sequence[Key], say: Say) -> None:
+    """Tell of results that are there, but by other code: beside new ones they would mislead."""
+    old = {_fit(key) for key in book}
+    stale = sum(key not in book and _fit(key) in old for key in wanted)
+    if stale:
+        say(
+            f"{count(stale, 'result')} in {out} made by other code than this version's: kept in "
+            "cells.jsonl, but measured again for the tables"
+        )
+
+
+def _fit(key: Key) -> tuple[Any, ...]:
+    return tuple(key.get(name) for name in ("method", "shots", "seed", "encoder", "on"))
 
 
 def _writing(
@@ -216,6 +232,7 @@ class _Campaign:
                     "seed": cell.seed,
                     "on": on,
                     "timed": timed,
+                    "code": cell.code,
                 }
                 yield WorkUnit(self._book.name(key), order), cell
 
@@ -247,7 +264,7 @@ class _Campaign:
 
 
 def _whose(key: Key) -> tuple[Any, ...]:
-    return tuple(key[name] for name in ("method", "encoder", "on"))
+    return tuple(key.get(name) for name in ("method", "encoder", "on", "code"))
 
 
 def write_results(request: CompareRequest, compared: Compared) -> list[Path]:

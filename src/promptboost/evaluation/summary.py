@@ -109,7 +109,7 @@ def with_times(lines: Sequence[dict[str, Any]], everything: Lines) -> list[dict[
 
 
 def _which(line: Mapping[str, Any]) -> tuple[str, ...]:
-    return line["method"], line["encoder"], line["on"]
+    return line["method"], line["encoder"], line["on"], line.get("code", "")
 
 
 def best_at(curves_here: Sequence[Curve], shots: int) -> set[str]:

@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from promptboost.boosting.composition import log_losses
 from promptboost.boosting.gradient.scale import dealt
@@ -18,6 +17,7 @@ from promptboost.encoders.base import Encoder
 from promptboost.methods.base import FewShotSet, Group, Method, Transfer, check_two_classes
 from promptboost.methods.fitted import LinearClassifier
 from promptboost.pool import PromptPool
+from promptboost.threads import single_blas_thread
 
 #: Inverse strengths of regularisation to choose from. Rows have length one, so little is needed.
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
@@ -102,7 +102,7 @@ def _fit(
     # A step over few images is over before a second thread of BLAS has begun, and waiting for it takes
     # five times as long as the step.
     is_small = rows.size * len(np.unique(labels)) < _WORTH_THREADS
-    one = threadpool_limits(1, user_api="blas") if is_small else nullcontext()
+    one = single_blas_thread() if is_small else nullcontext()
     with warnings.catch_warnings(), one:
         # With few shots of many classes it suspects that the labels are measurements.
         warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)

@@ -428,6 +428,7 @@ class PromptClassifier:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the text and its vectors into a folder, from which :func:`load` makes the same.
 
+        After :meth:`transfer`, name the encoder there again: the text says which one it was learnt on.
         Each file is written whole or not at all, the text last: a head that is not of the text beside
         it is never used.
         """

@@ -112,6 +112,8 @@ def as_bank(value: object, where: str) -> dict[str, int]:
                 f"{where}[{_quoted(text)}]: the number of copies must be a whole number from 1 up, "
                 f"not {copies!r:.60}."
             )
+        if int(copies) > LARGEST_INTEGER:  # no file could hold it
+            raise PoolError(f"{where}[{_quoted(text)}]: the number of copies is too large.")
         checked[text] = int(copies)
     return dict(sorted(checked.items(), key=lambda pair: (-pair[1], pair[0])))
 

@@ -345,7 +345,8 @@ class Crew:
     def _suspect(self, attempt: _Attempt, item: str, problem: str) -> None:
         """Remember what a worker had in hand when it ended; leave out what it was for the second time."""
         attempt.suspects[item] += 1
-        if item and attempt.suspects[item] >= _SUSPECT:
+        # Once: a worker that does not leave it out ends again, and its unit is given up.
+        if item and attempt.suspects[item] == _SUSPECT:
             attempt.lost[item] = problem
             order = {**attempt.unit.order, "lost": dict(attempt.lost)}
             attempt.unit = msgspec.structs.replace(attempt.unit, order=order)

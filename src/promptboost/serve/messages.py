@@ -176,9 +176,9 @@ async def read_request(
         message = decoded_json(body, PredictMessage)
         check_number(len(message.images), limits)
         images = [_json_image(*pair) for pair in enumerate(message.images, start=1)]
-        given = {name: getattr(message, name) for name in PredictOptions.__struct_fields__}
-        plain = msgspec.structs.asdict(PredictOptions())
-        fields: dict[str, Any] = {k: v for k, v in given.items() if v != plain[k]}
+        written = msgspec.json.decode(body, type=dict[str, msgspec.Raw])  # a default may be written
+        options = PredictOptions.__struct_fields__
+        fields: dict[str, Any] = {k: getattr(message, k) for k in options if k in written}
     elif kind == "multipart/form-data":
         images, fields = await _read_form(body, headers, limits)
     elif kind.startswith("image/") or kind == "application/octet-stream":

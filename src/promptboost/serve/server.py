@@ -15,7 +15,6 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from threadpoolctl import threadpool_limits
 
 from promptboost.errors import SettingError, place
 from promptboost.files import read_text
@@ -24,6 +23,7 @@ from promptboost.serve.connection import Connection
 from promptboost.serve.gate import LOOPBACK_NAMES, Guarded
 from promptboost.serve.limits import MIB
 from promptboost.serve.service import Service
+from promptboost.threads import single_blas_thread
 
 TOKEN_VARIABLE = "PROMPTBOOST_TOKEN"
 _SHORTEST_TOKEN = 16
@@ -108,7 +108,7 @@ def serve(
         bound = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)
         address = f"http://{f'[{bound}]' if ':' in bound else bound}:{number}"
         # The products of a batch are small: threads that wait for the next take more than they save.
-        with threadpool_limits(1, user_api="blas"):
+        with single_blas_thread():
             Server(app, service, lambda: started(address)).run(sockets=[listening])
 
 

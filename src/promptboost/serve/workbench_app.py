@@ -17,7 +17,6 @@ import msgspec
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
-from threadpoolctl import threadpool_limits
 
 from promptboost.data.decode import ImageError, read_image
 from promptboost.encoders.embedder import WORKING_SIDE
@@ -30,6 +29,7 @@ from promptboost.serve.limits import MIB, Limits, RequestError
 from promptboost.serve.messages import ErrorAnswer, json_response
 from promptboost.serve.metrics import ServerMetrics
 from promptboost.serve.server import Server, listen
+from promptboost.threads import single_blas_thread
 
 T = TypeVar("T")
 
@@ -352,5 +352,5 @@ def serve_workbench(
     with listen("127.0.0.1", port) as listening:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/#token={chosen}"
         # An edit is worked out in milliseconds: threads that wait for the next product would slow it down.
-        with threadpool_limits(1, user_api="blas"):
+        with single_blas_thread():
             Server(app, desk, lambda: started(address)).run(sockets=[listening])

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -68,6 +69,10 @@ class Examples:
         if (self.weights < 0).any():
             worst = int(np.argmin(self.weights))
             raise WeightError(f"sample weight {worst} is negative ({self.weights[worst]:.4g})")
+        if self.weights.max(initial=0.0) > np.finfo(np.float64).max / len(self.weights):
+            raise WeightError(
+                "sample weights are too large to be added up: divide them all by the same"
+            )
         kept = np.flatnonzero(self.weights)
         if not len(kept):
             raise WeightError("all sample weights are zero: no image counts")
@@ -174,13 +179,19 @@ def image_embedder(encoder: object, cache: Cache = True) -> Embedder:
         return source
     raise DataError(
         "X holds images, and there is no encoder to embed them: set encoder to an encoder or to the "
-        "name of one, or give embeddings"
+        "name of one, to 'auto' for the one that the command line takes, or give embeddings"
     )
 
 
-def check_no_pixels(X: object, encoder: object) -> None:
-    """Raise if X may be an image without colours, where embeddings are expected."""
-    if encoder is not None and isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype == np.uint8:
+def check_embeddings(X: Any, encoder: object) -> None:
+    """Raise if X may be an image without colours, or a table of paths, where embeddings are expected."""
+    if encoder is None or getattr(X, "ndim", 0) != 2:
+        return
+    if isinstance(X, np.ndarray) or hasattr(X, "columns"):
+        first = np.asarray(X[:1]).ravel()[:1].tolist()
+        if first and isinstance(first[0], str | os.PathLike):
+            raise DataError("X is a table of texts: give its column of paths, X['path'] or X[:, 0]")
+    if isinstance(X, np.ndarray) and X.dtype == np.uint8:
         raise DataError(
             f"X is a matrix of bytes of shape {X.shape}: one image without colours is written [X]; "
             "embeddings are floats, X.astype(float)"

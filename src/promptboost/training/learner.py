@@ -6,7 +6,6 @@ from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import threadpool_limits
 
 from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridPool, Shots, boost
 from promptboost.boosting.composition import Composition, log_losses, parts_of, scores_of
@@ -26,6 +25,7 @@ from promptboost.errors import EncoderError, LabelError
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble, Round
 from promptboost.model.residual import Residual, fit_residual
 from promptboost.model.schema import Scalar
+from promptboost.threads import single_blas_thread
 from promptboost.training.pool_rows import PoolTexts
 from promptboost.training.record import FitRecord, recorded_settings
 
@@ -172,7 +172,7 @@ def learn_residual(
     if folds is None and gradient is not None and gradient.logit_scale is not None:
         folds = fold_texts(shots, pool, gradient, views=settings.views_per_round)
     # Little is left to BLAS there, and its threads would spin while other processes hold the cores.
-    with threadpool_limits(1, user_api="blas"):
+    with single_blas_thread():
         return fit_residual(
             from_grid(rows[..., block]),
             shots.labels,

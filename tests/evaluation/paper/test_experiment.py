@@ -1,6 +1,7 @@
 """Cells of the paper: every plan runs, nothing twice, and what has changed is measured again."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -13,15 +14,13 @@ from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import DataError, EncoderError, PoolError, RunError
 from promptboost.evaluation.cells import CompareRequest, Notebook
 from promptboost.evaluation.compare import compare
-from promptboost.evaluation.paper import experiment
+from promptboost.evaluation.method_code import code_of
 from promptboost.evaluation.paper import laboratory as room
 from promptboost.evaluation.paper.choice import chosen
 from promptboost.evaluation.paper.claims import Evidence
 from promptboost.evaluation.paper.experiment import (
     CELLS,
     KEY,
-    bare_code,
-    code_of,
     find_data,
     find_sentences,
 )
@@ -69,6 +68,20 @@ def test_every_plan_runs_and_shares_its_cells(task):
     assert done["main-shots"] == done["transfer-vit-h"] == done["larger-targets"] == 0
     again = Laboratory(request)
     assert sum(again.run(chosen(plan, request.choice)).done for plan in PLANS.values()) == 0
+
+
+def test_a_table_says_where_zero_shot_is_measured_on_other_images(task):
+    request = asked(task, methods=("zero-shot", "tpb?rounds=1"), shots=(1,), seeds=(1,))
+    said = "Without test images of their own: colours."
+    assert any(line.startswith(said) for line in ran(request, "pez-failure").notes())
+    whole = task / "data" / "colours"
+    for number in range(6):
+        split = "test" if number % 2 else "train"
+        for file in list(whole.glob(f"[a-z]*/{number}.png")):
+            os.renames(file, task / "data" / "split" / split / file.parent.name / file.name)
+    shutil.copy(task / "pools" / "colours.jsonl", task / "pools" / "split.jsonl")
+    divided = asked(task, methods=("zero-shot", "tpb?rounds=1"), shots=(1,), datasets=("split",))
+    assert not any("test images" in line for line in ran(divided, "pez-failure").notes())
 
 
 def test_parts_are_merged_only_when_all_are_there(task):
@@ -196,42 +209,6 @@ def test_changed_code_reruns_its_method_alone(task, monkeypatch):
     monkeypatch.setattr(room, "code_of", other)
     changed = ran(request, "pez-failure").measured
     assert changed.done == sum("tpb" in key[1] for key in changed.lines)
-
-
-@pytest.mark.parametrize(
-    ("file", "methods"),
-    [
-        ("methods/proapo/evolution.py", {"proapo"}),
-        ("methods/learnt_tokens.py", {"coop", "pez", "promptsrc"}),
-        ("methods/eft.py", {"coop", "promptsrc"}),
-        ("training/learner.py", {"tpb"}),
-        ("boosting/greedy/insertion.py", {"tpb"}),
-        ("methods/base.py", set()),  # shared by all: it is the version's
-    ],
-)
-def test_the_code_of_a_method_is_all_that_it_imports(file, methods, monkeypatch):
-    names = ("zero-shot", "coop", "promptsrc", "pez", "proapo", "tpb")
-    kinds = {name: type(make_method(name)) for name in names}
-    before = {name: code_of(kind) for name, kind in kinds.items()}
-    own = experiment._file_code
-
-    def edited(path):
-        code, imported = own(path)
-        return code + "\nMORE = 1" * path.match(file), imported
-
-    monkeypatch.setattr(experiment, "_file_code", edited)
-    after = {name: code_of.__wrapped__(kind) for name, kind in kinds.items()}
-    assert {name for name in names if after[name] != before[name]} == methods
-
-
-def test_words_about_the_code_are_no_change_of_it():
-    code = '"""A file."""\n\nNAME = "# kept"\n\n\ndef twice(x):\n    """Return 2 x."""\n    return 2 * x\n'
-    other = (
-        '"""A file, in\ntwo lines."""\nNAME = "# kept"\n# Why.\ndef twice(x):\n    return 2 * x\n'
-    )
-    assert bare_code(code) == bare_code(other) == 'NAME = "# kept"\ndef twice(x):\n    return 2 * x'
-    assert bare_code(code.replace("2 * x", "3 * x")) != bare_code(code)
-    assert bare_code(code.replace("# kept", "# other")) != bare_code(code)
 
 
 def test_it_goes_on_where_it_was_stopped(task, monkeypatch):

@@ -5,26 +5,21 @@ of the split, of the prompts and of the encoders' weights, the code of the metho
 seed. What has changed is measured again, and nothing else.
 """
 
-import ast
-import hashlib
-import inspect
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from promptboost import __version__
 from promptboost.data.benchmarks.registry import BENCHMARKS, find_benchmark
 from promptboost.errors import DataError, PoolError, RunError
 from promptboost.evaluation.cells import Result
 from promptboost.evaluation.measures import Count, Positive, Share
 from promptboost.evaluation.paper.choice import PaperChoice
 from promptboost.folders import is_ours
-from promptboost.methods import Method, Transfer, make_method
+from promptboost.methods import make_method
 
 #: Data set, method as typed, shots, seed, encoder it is measured on.
 Wanted = tuple[str, str, int, int, str]
@@ -116,6 +111,7 @@ class PlanResults:
     reasons: dict[Wanted, str] = field(default_factory=dict)
     done: int = 0  # cells that were measured now
     samples: frozenset[str] = frozenset()  # data sets that are not the paper's, whatever their name
+    undivided: frozenset[str] = frozenset()  # those without test images: each draw holds others out
 
     def marks(self) -> dict[str, str]:
         """Return a letter for each reason, by which a table points to it."""
@@ -197,72 +193,3 @@ def two_classes(data: Any, pair: tuple[str, str]) -> Any:
     names = tuple(spelled[name] for name in pair if name in spelled)
     names = names if len(names) == 2 else tuple(data.class_names[:2])
     return Dataset(tuple(image for image in data.images if image.label in names), names)
-
-
-_PACKAGE = Path(__file__).parents[2]
-#: Rooms whose code belongs to a method that imports it; what all methods share is the version's.
-_ROOMS = ("methods", "boosting", "training")
-_SHARED = {
-    *("abc", "builtins", "promptboost.config", "promptboost.methods"),
-    *("promptboost.methods.base", "promptboost.methods.registry", "promptboost.methods.archive"),
-}
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-@cache
-def code_of(method: type[Method]) -> str:
-    """Return the version and a digest of the code that a method's results come from.
-
-    That is the files of its class and all that they import of the rooms in which methods learn.
-    """
-    kinds = [kind for kind in method.__mro__ if kind.__module__ not in _SHARED]
-    files = [Path(inspect.getsourcefile(kind) or "") for kind in kinds]
-    if method.carries_over is Transfer.EMULATED:
-        files.append(_PACKAGE / "methods" / "eft.py")
-    code: dict[Path, str] = {}
-    while files:
-        path = files.pop()
-        if path not in code:
-            code[path], imported = _file_code(path)
-            files += imported
-    whole = hashlib.blake2b(digest_size=4)
-    for path in sorted(code):
-        whole.update(code[path].encode())
-    return f"{__version__}+{whole.hexdigest()}"
-
-
-@cache
-def _file_code(path: Path) -> tuple[str, list[Path]]:
-    """Return the code of a file, and the files that it imports of the rooms in which methods learn."""
-    text = path.read_text(encoding="utf-8")
-    imported = []
-    for node in ast.walk(ast.parse(text)):
-        name = node.module if isinstance(node, ast.ImportFrom) else None
-        if name is not None and name not in _SHARED:
-            house, *parts = name.split(".")
-            if house == _PACKAGE.name and parts and parts[0] in _ROOMS:
-                place = _PACKAGE.joinpath(*parts)
-                imported.append(
-                    place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-                )
-    return bare_code(text), imported
-
-
-def bare_code(text: str) -> str:
-    r"""Return code without what decides no result: docstrings, lines of comment and blank lines.
-
-    Examples
-    --------
-    >>> bare_code("def one():\n    'Return one.'\n\n    # Not two.\n    return 1")
-    'def one():\n    return 1'
-    """
-    left_out: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            words = node.body[0]
-            left_out.update(range(words.lineno, (words.end_lineno or words.lineno) + 1))
-    return "\n".join(
-        line
-        for number, line in enumerate(text.splitlines(), start=1)
-        if number not in left_out and line.strip() and not line.lstrip().startswith("#")
-    )

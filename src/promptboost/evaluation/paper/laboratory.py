@@ -23,6 +23,7 @@ from promptboost.errors import (
 )
 from promptboost.evaluation.cell_worker import Cell, carried, figures
 from promptboost.evaluation.cells import CompareRequest, Key, Notebook, Result, cell_file
+from promptboost.evaluation.method_code import code_of
 from promptboost.evaluation.paper.experiment import (
     CELLS,
     KEY,
@@ -31,7 +32,6 @@ from promptboost.evaluation.paper.experiment import (
     PlanResults,
     Wanted,
     check_folder,
-    code_of,
     find_data,
     find_sentences,
     two_classes,
@@ -101,6 +101,7 @@ class Laboratory:
         self._worlds: dict[tuple[object, ...], World] = {}
         self._digests: dict[tuple[str, int, int, tuple[str, ...]], tuple[str, str]] = {}
         self._sources: dict[str, tuple[Any, Any]] = {}  # data and pool
+        self._undivided: frozenset[str] = frozenset()  # data sets without test images
 
     @cached_property
     def book(self) -> Notebook:
@@ -146,7 +147,9 @@ class Laboratory:
                 reasons[cell] = own or problems.get(home) or "another part of the work has it"
         samples = {name for name in plan.datasets if not self._is_benchmark(name)}
         reasons = {cell: reasons[cell] for cell in wanted if cell in reasons}
-        return PlanResults(lines, reasons, len(lines.keys() - before), frozenset(samples))
+        undivided = self._undivided.intersection(plan.datasets)
+        done = len(lines.keys() - before)
+        return PlanResults(lines, reasons, done, frozenset(samples), undivided)
 
     def _fill(self, plan: PaperPlan, keys: Mapping[Wanted, Key]) -> dict[str, str]:
         """Have the missing cells measured, at home first; return why some could not be, by name."""
@@ -253,6 +256,7 @@ class Laboratory:
         if (dataset, shots, seed, pair) not in self._digests:
             world = self._world(plan, dataset, shots, seed, 0)
             task = world.task(*_draw(shots, seed))
+            self._undivided |= {dataset} if task.kind == "rest" else set()
             parts = ([task.learn] if shots else []) + [task.held_out]
             whole = hashlib.blake2b(digest_size=16)
             for part in parts:

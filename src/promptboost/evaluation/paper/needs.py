@@ -13,11 +13,11 @@ from promptboost.encoders.registry import MODELS, load_encoder
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import PromptBoostError
 from promptboost.evaluation.cells import Notebook
+from promptboost.evaluation.method_code import code_of
 from promptboost.evaluation.paper.experiment import (
     CELLS,
     PaperCell,
     PaperRequest,
-    code_of,
     find_data,
     find_sentences,
 )

@@ -129,6 +129,12 @@ class Sheet:
         if self.measured.samples:
             names = ", ".join(sorted(self.measured.samples))
             notes.append(f"Not the paper's data: {names}.")
+        if self.measured.undivided and len({bool(slot.shots) for slot in self.plan.slots}) == 2:
+            names = ", ".join(sorted(self.measured.undivided))
+            notes.append(
+                f"Without test images of their own: {names}. What learns is measured on the images that "
+                "its draw leaves, what does not learn once, on those that draw 1 of 1 shot leaves."
+            )
         return notes + self._words()
 
     def _words(self) -> list[str]:
