@@ -13,6 +13,7 @@ from promptboost.errors import (
     PoolError,
     SettingError,
 )
+from promptboost.files import LARGEST_INTEGER
 from promptboost.model import LinearHead, PromptEnsemble, Round
 from promptboost.model.votes import VotingHead
 from tests.model.ensembles import PATIENT, ensembles, pets, random_ensemble
@@ -129,8 +130,9 @@ def test_hard_votes_are_embedded_as_a_voting_head():
     assert head.ensemble_fingerprint == ensemble.fingerprint
 
 
-def test_copies_too_many_for_a_float_still_have_a_mean():
-    banks = {"cat": {"a": 3 * 10**400, "b": 10**400}, "dog": {"b": 1}}
+def test_the_most_copies_that_a_file_can_hold_have_a_mean():
+    most = LARGEST_INTEGER // 3
+    banks = {"cat": {"a": 3 * most, "b": most}, "dog": {"b": 1}}
     ensemble = PromptEnsemble(("cat", "dog"), (Round("{}", banks, 0, 0),))
     head = ensemble.embed_texts({"a": [1.0, 0.0], "b": [0.0, 1.0]})
     assert head.weights.tolist() == [[0.75, 0.25], [0.0, 1.0]]
