@@ -52,7 +52,10 @@ def comparison(run, progress):
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        (issues, ["encoding:", "judging each image by the others …", "looking for copies …"]),
+        (
+            issues,
+            ["encoding:", "judging each image by the others:", "folds/s", "looking for copies …"],
+        ),
         (fit, ["looking for copies …", "composing:", "views/s", "measuring …"]),
         (rounds, ["composing:", "composing round 2 of 2:", "views/s"]),
         (refit, ["looking for copies …", "learning the residual:", "views/s", "measuring …"]),

@@ -21,7 +21,7 @@ Four things make one setting do for all data and any number of images:
   that is the text alone, and V surely does harm, it is zero.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -230,6 +230,7 @@ def set_aside_logits(
     folds: ArrayLike,
     *,
     weights: ArrayLike | None = None,
+    on_fold: Callable[[], object] = lambda: None,
 ) -> Floats:
     """Return each image's logits by words and by the images of other folds: its label excuses nothing.
 
@@ -239,6 +240,8 @@ def set_aside_logits(
         As for :func:`fit_residual`. An image that weighs nothing has logits, and teaches nothing.
     folds : array of shape (n,)
         The fold of each image. One whose class has no image in another fold is judged by words alone.
+    on_fold : callable, optional
+        Called when a fold is done.
 
     Returns
     -------
@@ -273,6 +276,7 @@ def set_aside_logits(
         rest = fewer.solve(CAUTIOUS_PENALTY * len(words) / len(y), tolerance=0.05)
         logits[out] = X[out, 0] @ (text + rest).T
         lonely[out] = ~np.isin(y[out], y[kept])
+        on_fold()
     loud = _suited(logits, y, counted, _LOUDNESS)
     return np.where(lonely[:, None], by_words, logits * X.dtype.type(loud))
 
