@@ -17,6 +17,7 @@ def progress_bar(
     *,
     shown: bool,
     form: str | None = None,
+    even: bool = False,
 ) -> Any:
     """Return a bar with rate and time left, which goes when the job is done.
 
@@ -30,6 +31,8 @@ def progress_bar(
         Whether it is wanted. Where there is neither a terminal nor a notebook it is hidden all the same.
     form : str, optional
         How it is written, if not as usual; see tqdm's ``bar_format``.
+    even : bool, default=False
+        Tell the time left by the mean rate so far, not by that of late.
 
     Examples
     --------
@@ -45,7 +48,13 @@ def progress_bar(
 
     hidden = True if not shown else False if notebook else None  # None: shown on a terminal only
     bar = tqdm(
-        total=total, desc=what, unit=f" {unit}", disable=hidden, leave=False, bar_format=form
+        total=total,
+        desc=what,
+        unit=f" {unit}",
+        disable=hidden,
+        leave=False,
+        bar_format=form,
+        smoothing=0.0 if even else 0.3,
     )
     if not bar.disable:
         Thread(target=_tick, args=(ref(bar),), daemon=True).start()
@@ -85,6 +94,23 @@ def waiting(what: str, *, shown: bool) -> Any:
     ...     pass
     """
     return progress_bar(None, what, "", shown=shown, form="{desc} … {elapsed}")
+
+
+@contextmanager
+def learning(total: int, what: str, *, shown: bool) -> Iterator[Any]:
+    """Show the bar of a fit, which goes over so many views.
+
+    Examples
+    --------
+    >>> with learning(100, "composing", shown=False) as bar:
+    ...     _ = bar.update(100)
+    """
+    # Sweeps that are not needed count at once: that must not look like speed.
+    with (
+        progress_bar(total, what, "views", shown=shown, even=True) as bar,
+        telling_of_compilation(bar),
+    ):
+        yield bar
 
 
 @contextmanager

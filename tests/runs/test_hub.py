@@ -1,6 +1,8 @@
 """A run goes to a hub and comes back, through the real client and a server on the loopback."""
 
+import io
 import json
+import sys
 
 import pytest
 
@@ -20,11 +22,30 @@ def hub():
         yield server
 
 
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_wait_is_one_line_and_nothing_is_left_of_it(fitted, hub, monkeypatch, progress):
+    from huggingface_hub.utils import are_progress_bars_disabled
+
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    push_run(fitted / "run", "ann/colours", endpoint=hub.address, progress=progress)
+    pull_run("ann/colours", fitted / "back", endpoint=hub.address, progress=progress)
+    shown = [part.strip() for part in terminal.getvalue().split("\r") if part.strip()]
+    said = {part.partition(" …")[0] for part in shown}
+    assert said == (
+        {"sending 7 files to ann/colours", "getting ann/colours"} if progress else set()
+    )
+    assert "\n" not in terminal.getvalue()
+    assert not are_progress_bars_disabled()
+
+
 def test_a_run_comes_back_as_it_went_and_answers_the_same(fitted, hub):
     run = fitted / "run"
     pushed = push_run(run, "ann/colours", endpoint=hub.address)
     pulled = pull_run("ann/colours", fitted / "back", endpoint=hub.address)
     assert pulled.revision == pushed.revision == hub.revision("ann/colours")[0]
+    assert set(pulled.files) == set(pushed.files) - {"promptboost.json"}
     for name in ("ensemble.json", "metrics.json", "residual.json"):
         assert (fitted / "back" / name).read_bytes() == (run / name).read_bytes()
     back = RunFolder(fitted / "back")

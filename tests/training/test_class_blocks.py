@@ -178,8 +178,9 @@ def test_what_was_there_before_is_added_to_in_residents_too(composed):
 
 @pytest.mark.parametrize("lose", [(1,), (2, 5), (9,), (40, 41), (30, 60, 90)])
 def test_a_resident_that_ends_changes_no_text(composed, lose):
-    engine = SeveralHere(2, lose)
-    assert composed(engine) == composed()
+    engine, told = SeveralHere(2, lose), []
+    assert composed(engine, on_rows=told.append) == composed()
+    assert sum(told) == 30 * 28, "sweeps that are done again are not counted again"
     assert 1 < engine.begun <= 1 + len(lose)
 
 

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots, boost
+from promptboost.boosting.boost import rows_of_round
 from promptboost.boosting.composition import scores_of
 from promptboost.boosting.gradient.scale import (
     FACTORS,
     calibrated_scale,
     choose_scale,
     fold_texts,
+    most_rows,
 )
 from promptboost.boosting.grid import side_by_side
 from promptboost.data.memory import holds_images
@@ -30,6 +32,8 @@ from promptboost.training.learner import (
     calibrated_logit_scale,
     head_with_residual,
     learn_residual,
+    rows_of_fit,
+    rows_of_residual,
     settle_scale,
 )
 
@@ -63,7 +67,7 @@ class Problem:
         }
 
     def fit(self, rounds=6, texts=None, ids=None, shots=None, resume=None, on_round=None, **more):
-        keys = ("weights", "encoder_id", "encoder_fingerprint", "encoder_scale", "notes")
+        keys = ("weights", "encoder_id", "encoder_fingerprint", "encoder_scale", "notes", "on_rows")
         other = {key: more.pop(key) for key in keys if key in more}
         return fit_ensemble(
             shots or self.shots,
@@ -315,6 +319,67 @@ def test_texts_of_folds_are_the_same_whether_composed_to_choose_the_scale_or_lat
     assert known.losses == composed.losses
     settle_scale(problem.shots, problem.pool, settled, 20.0, on_folds=folds.append)
     assert len(folds) == 1, "nothing is chosen, so nothing is composed"
+
+
+@pytest.mark.parametrize("composer", ["gradient", "greedy"])
+def test_each_step_says_how_many_rows_it_went_over(problem, composer):
+    shots, pool, gradient = problem.shots, problem.pool, OPEN["gradient"]
+    told = []
+    choose_scale(shots, pool, gradient, 20.0, views=3, on_rows=told.append)
+    assert sum(told) == most_rows(shots, gradient, views=3)
+    assert len(told) > 20
+    told = []
+    known = replace(gradient, logit_scale=40.0)
+    fold_texts(shots, pool, known, views=3, on_rows=told.append)
+    # An upper bound: as if no image were set aside.
+    assert sum(told) == most_rows(shots, known, views=3, scales=1) * 3 / 4
+    told = []
+    settings = BoostSettings(rounds=3, gradient=known if composer == "gradient" else None)
+    list(boost(shots, pool, settings, on_rows=told.append))
+    assert sum(told) == 3 * rows_of_round(len(shots.labels), settings)
+    assert min(told) > 0
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {**OPEN, "rounds": 1},
+        {**OPEN, "rounds": 3},
+        {"rounds": 1, "gradient": GradientSettings(logit_scale=40.0, sweeps=5, tolerance=0.9)},
+        {"rounds": 3},
+        {"rounds": 9, "patience": 1},
+        {"rounds": 3, "algorithm": "samme"},
+    ],
+)
+def test_a_fit_ends_at_the_number_of_rows_it_began_with(problem, asked):
+    told = []
+    fitted = problem.fit(**asked, on_rows=told.append)
+    assert fitted == problem.fit(**asked), "whoever watches changes nothing"
+    settings = BoostSettings(**{k: v for k, v in asked.items() if k != "encoder_scale"})
+    assert sum(told) == rows_of_fit(problem.shots, settings)
+    assert min(told) > 0
+    told = []
+    more = {**asked, "rounds": asked["rounds"] + 2}
+    problem.fit(**more, resume=fitted, on_rows=told.append)
+    left = rows_of_fit(problem.shots, replace(settings, rounds=more["rounds"]), before=fitted)
+    assert sum(told) == left
+    assert left == (more["rounds"] - len(fitted)) * rows_of_round(20, settings)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_residual_ends_at_the_number_of_rows_it_began_with(problem, known):
+    gradient = replace(OPEN["gradient"], logit_scale=40.0)
+    settings = BoostSettings(views_per_round=3, gradient=gradient)
+    folds = fold_texts(problem.shots, problem.pool, gradient, views=3) if known else None
+    text = problem.pool.templates[:, 0] / np.float32(2**14)
+    given, told = (problem.shots, problem.pool, text, settings), []
+    watched = learn_residual(*given, folds=folds, on_rows=told.append)
+    assert np.array_equal(watched.weights, learn_residual(*given, folds=folds).weights)
+    assert sum(told) == rows_of_residual(problem.shots, settings, 1, folds=known)
+    assert len(told) > 3
+    whole = rows_of_fit(problem.shots, replace(settings, rounds=1), residuals=2)
+    part = rows_of_fit(problem.shots, replace(settings, rounds=1))
+    assert whole - part == 2 * rows_of_residual(problem.shots, settings, 1, folds=False)
 
 
 def test_images_that_were_never_set_aside_have_no_say_in_the_scale_of_probabilities(problem):

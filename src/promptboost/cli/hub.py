@@ -40,7 +40,13 @@ def push(
     from promptboost.runs.hub import push_run
 
     done = push_run(
-        run, repository, images=with_images, private=private, message=message, endpoint=endpoint
+        run,
+        repository,
+        images=with_images,
+        private=private,
+        message=message,
+        endpoint=endpoint,
+        progress=out.progress,
     )
     record = {"repository": done.repository, "revision": done.revision, "files": list(done.files)}
     name = plain(command_name())
@@ -77,7 +83,14 @@ def pull(
     """
     from promptboost.runs.hub import pull_run
 
-    done = pull_run(repository, output, revision=revision, overwrite=overwrite, endpoint=endpoint)
+    done = pull_run(
+        repository,
+        output,
+        revision=revision,
+        overwrite=overwrite,
+        endpoint=endpoint,
+        progress=out.progress,
+    )
     record = {
         "run": str(done.run),
         "repository": done.repository,

@@ -64,9 +64,19 @@ def speaks(command: Command) -> Command:
     @click.option("--debug", is_flag=True, hidden=True, expose_value=False)
     @functools.wraps(command)
     def wrapped(*args: Any, as_json: bool, quiet: bool, **options: Any) -> Any:
+        _ask_for_encoders(options.get("encoder") or options.get("encoders") or ())
         return command(*args, out=Output(as_json, quiet), **options)
 
     return wrapped  # type: ignore[return-value]
+
+
+def _ask_for_encoders(named: str | Sequence[str]) -> None:
+    """Begin to ask a hub for encoders that are typed, before a command loads what it needs."""
+    names = [named] if isinstance(named, str) else named
+    if any("/" in name for name in names):
+        from promptboost.encoders.openclip.weights import ask_ahead
+
+        ask_ahead(names)
 
 
 class _ReaderGoneError(Exception):

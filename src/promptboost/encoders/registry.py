@@ -272,16 +272,19 @@ def _load_openclip(
     name: str, rest: str, device: str | None, parameters: Mapping[str, Any]
 ) -> Encoder:
     from promptboost.encoders.openclip import checkpoints
-    from promptboost.encoders.openclip.weights import check_reach
+    from promptboost.encoders.openclip.weights import catalogue, check_reach
 
     _check_parameters(name, parameters, ("batch_size",))
     checkpoints.require_open_clip()
     in_hub = name.startswith("hf-hub:")
     if in_hub and rest.count("/") != 1:
         raise EncoderError(f"{name!r} should be hf-hub:organisation/model")
-    if known := in_hub or name in {record.name for record in MODELS}:
-        check_reach(name)  # before open_clip is loaded, which takes seconds
-    from open_clip import list_models, list_pretrained
+    if not in_hub and "@" not in name:
+        published = catalogue().list_pretrained()
+        if tuple(name.rsplit("/", 1)) not in published:
+            raise _unknown(name, ["/".join(pair) for pair in published])
+    check_reach(name)  # before open_clip is loaded, which takes seconds
+    from open_clip import list_models
 
     source = checkpoints.OpenClipName(name, name)
     if "@" in name:
@@ -294,10 +297,6 @@ def _load_openclip(
         source = checkpoints.OpenClipName(name, architecture, file=file)
     elif not in_hub:
         architecture, _, tag = name.rpartition("/")
-        if (architecture, tag) not in list_pretrained():
-            raise _unknown(name, ["/".join(pair) for pair in list_pretrained()])
-        if not known:
-            check_reach(name)
         source = checkpoints.OpenClipName(name, architecture, tag)
     return checkpoints.load_openclip(source, device=device, **parameters)
 

@@ -8,6 +8,7 @@ themselves (:func:`label_errors`), and so is how many are wrong. On labels that 
 (Northcutt et al., 2021), above all where few or none are wrong.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,8 @@ from promptboost.model.residual import set_aside_logits, spread_metric
 Floats = NDArray[np.float64]
 
 _FOLDS = 5
+#: Folds that :func:`set_aside_probabilities` judges at most.
+MOST_FOLDS = 2 * _FOLDS
 # How far out an image is, in deviations of all: the cube root makes squared distances nearly normal.
 _FAR = 3.5
 _NORMAL = 1.4826  # the deviation of normal numbers, in medians of what they are off theirs
@@ -112,7 +115,10 @@ def _share_wrong(right: Floats, wrong: Floats) -> float:
 
 
 def set_aside_probabilities(
-    embeddings: ArrayLike, labels: ArrayLike, unseen_rows: ArrayLike
+    embeddings: ArrayLike,
+    labels: ArrayLike,
+    unseen_rows: ArrayLike,
+    on_fold: Callable[[], object] = lambda: None,
 ) -> Floats:
     """Return each image's probabilities by words, and by what other images teach beside them.
 
@@ -128,6 +134,8 @@ def set_aside_probabilities(
         Class numbers.
     unseen_rows : array of shape (K, D)
         Class rows of words that have seen no image, such as the mean of a pool.
+    on_fold : callable, optional
+        Called when a fold is judged.
 
     Examples
     --------
@@ -139,13 +147,14 @@ def set_aside_probabilities(
     """
     X, y = np.asarray(embeddings, dtype=np.float32)[:, None], np.asarray(labels, dtype=np.int64)
     fold = dealt(y, _FOLDS)
-    first = _softmax(set_aside_logits(X, y, unseen_rows, fold))
+    first = _softmax(set_aside_logits(X, y, unseen_rows, fold, on_fold=on_fold))
     doubted = confident_errors(first, y)
     if not 0 < len(doubted) < len(y):
         return first
     trusted = np.ones(len(y))
     trusted[doubted] = 0
-    return _sharpened(set_aside_logits(X, y, unseen_rows, fold, weights=trusted), y)
+    second = set_aside_logits(X, y, unseen_rows, fold, weights=trusted, on_fold=on_fold)
+    return _sharpened(second, y)
 
 
 def _sharpened(logits: NDArray[np.floating], labels: Indices) -> Floats:

@@ -1,7 +1,6 @@
 """PromptClassifier: the object at the end of the walk, which answers for images."""
 
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -429,8 +428,7 @@ class PromptClassifier:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the text and its vectors into a folder, from which :func:`load` makes the same.
 
-        After :meth:`transfer`, name the encoder there again, as a warning says: the text says which one it
-        was learnt on.
+        After :meth:`transfer`, name the encoder there again: the text says which one it was learnt on.
         Each file is written whole or not at all, the text last: a head that is not of the text beside
         it is never used.
         """
@@ -439,14 +437,6 @@ class PromptClassifier:
         with writing(place, "save"):
             write_head(place, head)
             write_text(place / ENSEMBLE_FILE, self.ensemble.to_json(), follow=False)
-        learnt_on = [item.id for item in self.ensemble.encoders]
-        if learnt_on and head.encoder_id is not None and head.encoder_id not in learnt_on:
-            warnings.warn(
-                f"the text says that it was learnt on {' and '.join(learnt_on)}; to answer with "
-                f"{head.encoder_id} again: promptboost.load({str(place)!r}, "
-                f"encoder={head.encoder_id!r})",
-                stacklevel=2,
-            )
 
     def transfer(self, encoder: str | Encoder | TextSource) -> "PromptClassifier":
         """Return the same text on another encoder; this classifier stays as it is.

@@ -21,7 +21,7 @@ Four things make one setting do for all data and any number of images:
   that is the text alone, and V surely does harm, it is zero.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -31,6 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.boosting.compiled import in_threads, multiply
 from promptboost.boosting.composition import log_losses
 from promptboost.boosting.gradient.scale import lowest
+from promptboost.boosting.quota import OnRows, unwatched
 from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
 
 Floats = NDArray[np.floating]
@@ -65,6 +66,8 @@ _MOST_ROWS = 1024
 _MEMORY, _STEPS = 8, 100
 # Passes over the images that a fold is expected to take.
 _PASSES = 6
+# Passes that take about as long as a sweep of the composer, and how many sweeps' time a fit takes.
+_PASSES_OF_SWEEP, _SWEEPS = 5, 3
 # Less than this no text is taken to be unsure: the first steps would be too long.
 _LEAST_UNSURE = 0.05
 # Factor on all logits where no image can be set aside. Where some can, 1.5 to 2.4 suits few images best: a
@@ -124,6 +127,7 @@ def fit_residual(
     fold_rows: ArrayLike | None = None,
     weights: ArrayLike | None = None,
     penalty: float = PENALTY,
+    on_rows: OnRows = unwatched,
 ) -> Residual:
     """Fit the residual of a text, and the factor on the text beside it.
 
@@ -146,6 +150,9 @@ def fit_residual(
         How much each image counts beside the others; alike by default.
     penalty : float, default=0.8
         The strongest that is tried, times the images of a class.
+    on_rows : callable, optional
+        Told of the rows that the composer would have gone over in the time; as a rule of no more than
+        :func:`expected_rows` in all.
 
     Returns
     -------
@@ -170,7 +177,7 @@ def fit_residual(
         raise SettingError(f"penalty is {penalty!r}, but must be a positive number")
     counted = _checked_weights(weights, len(y))
     scale = min(_worth(X[:, 0] @ rows.T, y, counted) for rows in unseen)[1]
-    problem = _Problem(X, y, counted, text * X.dtype.type(scale), spread_metric(X, y))
+    problem = _Problem(X, y, counted, text * X.dtype.type(scale), spread_metric(X, y), on_rows)
     learnt, rate = _explained(problem, penalty * len(text) / len(y))
     if folds is None or fold_rows is None:
         return Residual(learnt * X.dtype.type(_LOUD), scale * _LOUD, rate)
@@ -192,7 +199,9 @@ def fit_residual(
         for part in parts[some]:
             kept, out = fold != part, fold == part
             words_of_part = texts[part] * X.dtype.type(scale)
-            fewer = _Problem(rows[kept], y[kept], counted[kept], words_of_part, problem.metric)
+            fewer = _Problem(
+                rows[kept], y[kept], counted[kept], words_of_part, problem.metric, on_rows
+            )
             # Neither begun at what was learnt from all images nor measured with their curvature: both
             # would still know those set aside, as few steps are taken.
             rest = fewer.solve(rate, tolerance=0.05)
@@ -209,6 +218,11 @@ def fit_residual(
     return Residual(learnt * X.dtype.type(loud), alone + scale * loud, rate, losses)
 
 
+def expected_rows(images: int, views: int) -> int:
+    """Return how many rows :func:`fit_residual` tells of, about, for images with so many crops."""
+    return _SWEEPS * images * (1 + views)
+
+
 def set_aside_logits(
     embeddings: ArrayLike,
     labels: ArrayLike,
@@ -216,6 +230,7 @@ def set_aside_logits(
     folds: ArrayLike,
     *,
     weights: ArrayLike | None = None,
+    on_fold: Callable[[], object] = lambda: None,
 ) -> Floats:
     """Return each image's logits by words and by the images of other folds: its label excuses nothing.
 
@@ -225,6 +240,8 @@ def set_aside_logits(
         As for :func:`fit_residual`. An image that weighs nothing has logits, and teaches nothing.
     folds : array of shape (n,)
         The fold of each image. One whose class has no image in another fold is judged by words alone.
+    on_fold : callable, optional
+        Called when a fold is done.
 
     Returns
     -------
@@ -259,6 +276,7 @@ def set_aside_logits(
         rest = fewer.solve(CAUTIOUS_PENALTY * len(words) / len(y), tolerance=0.05)
         logits[out] = X[out, 0] @ (text + rest).T
         lonely[out] = ~np.isin(y[out], y[kept])
+        on_fold()
     loud = _suited(logits, y, counted, _LOUDNESS)
     return np.where(lonely[:, None], by_words, logits * X.dtype.type(loud))
 
@@ -383,6 +401,7 @@ class _Problem:
     counted: Floats  # (n,), one on average
     text: Floats  # (K, D), with the factor in it
     metric: Floats  # (D, D)
+    on_rows: OnRows = unwatched
     _inverses: dict[float, Floats] = field(default_factory=dict)  # of the penalty asked for last
 
     def _blocks(self) -> Iterator[tuple[Floats, Floats, Indices, Floats]]:
@@ -418,6 +437,7 @@ class _Problem:
             loss += float(shares @ _softened(missing, labels))
             missing *= shares
             gradient += multiply(missing, columns)
+        self.on_rows(self.X.shape[0] * self.X.shape[1] // _PASSES_OF_SWEEP)
         return loss, gradient
 
     @cached_property

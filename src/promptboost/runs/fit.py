@@ -27,7 +27,7 @@ from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
 from promptboost.pool import PromptPool
-from promptboost.progress import progress_bar, telling_of_compilation, waiting
+from promptboost.progress import waiting
 from promptboost.runs.explain import shown_explanations, write_explanations
 from promptboost.runs.learned import (
     Learned,
@@ -230,30 +230,19 @@ def _learn(
     tracking: Tracking,
 ) -> Learned:
     """Boost, keeping the rounds so far in a file; the file alone is enough to go on."""
-    shown = embedder.progress
-    # One round has nothing to count: the words and the time say what is going on.
-    one = settings.rounds == 1
-    with (
-        waiting("composing", shown=shown)
-        if one
-        else progress_bar(settings.rounds, "boosting", "rounds", shown=shown) as bar,
-        telling_of_compilation(bar),
-    ):
 
-        def keep(so_far: PromptEnsemble) -> None:
-            run.write(run.partial_path, so_far.to_json(sample_weights=True))
-            tracking.round(len(so_far), so_far.rounds[-1].error)
-            bar.update()
+    def keep(so_far: PromptEnsemble) -> None:
+        run.write(run.partial_path, so_far.to_json(sample_weights=True))
+        tracking.round(len(so_far), so_far.rounds[-1].error)
 
-        if not run.partial_path.exists():
-            return learn(task, embeddings, settings, embedder, on_round=keep)
-        try:
-            before = PromptEnsemble.load(run.partial_path)
-            say(f"going on after round {len(before)}")
-            bar.update(len(before))
-            return learn(task, embeddings, settings, embedder, resume=before, on_round=keep)
-        except InputError as error:
-            raise RunError(f"the run in {run.home} cannot go on: {error}; {START_AGAIN}") from error
+    if not run.partial_path.exists():
+        return learn(task, embeddings, settings, embedder, on_round=keep)
+    try:
+        before = PromptEnsemble.load(run.partial_path)
+        say(f"going on after round {len(before)}")
+        return learn(task, embeddings, settings, embedder, resume=before, on_round=keep)
+    except InputError as error:
+        raise RunError(f"the run in {run.home} cannot go on: {error}; {START_AGAIN}") from error
 
 
 def about(source: DataSource, task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,9 @@
 import hashlib
 import re
 import tempfile
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -20,6 +22,7 @@ from promptboost.errors import (
 from promptboost.files import json_text, load_json, read_bytes, write_bytes
 from promptboost.folders import HEADS
 from promptboost.model import PromptEnsemble
+from promptboost.progress import waiting
 from promptboost.runs.run_folder import RunFolder, public, write_toml
 
 #: What says which files a run on a hub has, and what is in them.
@@ -58,6 +61,7 @@ def push_run(
     private: bool = False,
     message: str | None = None,
     endpoint: str | None = None,
+    progress: bool = True,
 ) -> Pushed:
     """Upload a run to a model hub: text, vectors, figures and card, and with `images` the small copies too.
 
@@ -75,12 +79,13 @@ def push_run(
         for name, data in content.items():
             write_bytes(Path(place) / name, data)
         try:
-            hub.create_repo(repository, private=private, exist_ok=True)
-            done = hub.upload_folder(
-                repo_id=repository,
-                folder_path=place,
-                commit_message=message or f"promptboost run {folder.home.resolve().name}",
-            )
+            with _shown(f"sending {len(content)} files to {repository}", progress):
+                hub.create_repo(repository, private=private, exist_ok=True)
+                done = hub.upload_folder(
+                    repo_id=repository,
+                    folder_path=place,
+                    commit_message=message or f"promptboost run {folder.home.resolve().name}",
+                )
         except Exception as error:  # the library has many kinds, and renames them
             raise _unreachable("push to", repository, error) from error
     return Pushed(repository, str(done.oid), tuple(content))
@@ -108,6 +113,7 @@ def pull_run(
     revision: str | None = None,
     overwrite: bool = False,
     endpoint: str | None = None,
+    progress: bool = True,
 ) -> Pulled:
     """Download a run from a model hub, one revision of it, and write it if it is whole and sound.
 
@@ -119,8 +125,11 @@ def pull_run(
     new.check_free(overwrite=overwrite, resume=False)
     hub = _hub(endpoint)
     try:
-        exact = str(hub.model_info(repository, revision=revision).sha)
-        with tempfile.TemporaryDirectory() as place:
+        with (
+            _shown(f"getting {repository}", progress),
+            tempfile.TemporaryDirectory() as place,
+        ):
+            exact = str(hub.model_info(repository, revision=revision).sha)
             hub.snapshot_download(
                 repository,
                 revision=exact,
@@ -132,9 +141,33 @@ def pull_run(
         raise
     except Exception as error:
         raise _unreachable("pull from", repository, error) from error
+    names = tuple(content)
     with new.writing("pull", fit=True):
         _write(new, content, repository, exact)
-    return Pulled(run, repository, exact, tuple(content))
+    return Pulled(run, repository, exact, names)
+
+
+@contextmanager
+def _shown(what: str, progress: bool) -> Iterator[None]:
+    """Show in one line that time passes, and no bars of the hub's client, which stay behind."""
+    from huggingface_hub.utils.tqdm import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    if are_progress_bars_disabled():
+        with waiting(what, shown=progress):
+            yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a variable of the user's keeps them
+        disable_progress_bars()
+    try:
+        with waiting(what, shown=progress):
+            yield
+    finally:
+        enable_progress_bars()
 
 
 def _checked(place: Path, repository: str) -> dict[str, bytes]:

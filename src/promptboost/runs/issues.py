@@ -21,6 +21,7 @@ from promptboost.evaluation.baselines import pool_heads, zero_shot_head
 from promptboost.evaluation.measures import Count, Share
 from promptboost.evaluation.overlap import Copy, CopyCount, inspect
 from promptboost.evaluation.suspects import (
+    MOST_FOLDS,
     LabelErrors,
     Outliers,
     find_outliers,
@@ -28,7 +29,7 @@ from promptboost.evaluation.suspects import (
     set_aside_probabilities,
 )
 from promptboost.files import load_json, read_text, write_json
-from promptboost.progress import waiting
+from promptboost.progress import progress_bar, waiting
 from promptboost.runs.evaluate import as_called_now, with_classes
 from promptboost.runs.fit import images_shown, write_thumbnails
 from promptboost.runs.predict import Predictor
@@ -180,8 +181,10 @@ def inspect_issues(
     words = (
         zero_shot_head(names, embedder) if pool is None else pool_heads(pool, embedder)["pool-mean"]
     )
-    with waiting("judging each image by the others", shown=progress):
-        chances = set_aside_probabilities(rows, labels, words.weights)
+    what = "judging each image by the others"
+    with progress_bar(MOST_FOLDS, what, "folds", shown=progress) as bar:
+        chances = set_aside_probabilities(rows, labels, words.weights, bar.update)
+        bar.update(MOST_FOLDS - bar.n)  # fewer, where no label is in doubt
         errors, outliers = label_errors(chances, labels), find_outliers(rows, labels)
     with waiting("looking for copies", shown=progress):
         overlap = inspect(learn, held_out, most=None).overlap

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting import BoostSettings, GridPool, Shots
+from promptboost.boosting import BoostRound, BoostSettings, GridPool, Shots
 from promptboost.boosting.gradient.scale import FoldTexts
 from promptboost.boosting.grid import GridRows, side_by_side
+from promptboost.boosting.quota import OnRows, Quota
 from promptboost.config import FitConfig
 from promptboost.data.shots import Task, image_ids
 from promptboost.encoders.base import UnitRows
@@ -37,6 +38,7 @@ from promptboost.model.provenance import Composed
 from promptboost.model.residual import Residual
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool
+from promptboost.progress import learning
 from promptboost.runs.results import (
     EncoderFacts,
     HardImage,
@@ -50,7 +52,7 @@ from promptboost.runs.results import (
 )
 from promptboost.scale.engine import Engine
 from promptboost.training import PoolTexts, boost_settings, fit_ensemble
-from promptboost.training.learner import head_with_residual
+from promptboost.training.learner import head_with_residual, rows_of_fit, rows_of_residual
 from promptboost.training.pool_rows import PoolRows
 
 _HARDEST = 24
@@ -145,7 +147,7 @@ def learn(
     """Boost on the embeddings of a task; of a `text` that is there already, learn the rest.
 
     A text may have classes without images. What the pool has on disk is deleted at the end, and kept if
-    the work is interrupted.
+    the work is interrupted. It is one job with one bar, shown if the embedder's are.
     """
     start = time.perf_counter()
     views = embeddings.side_by_side(slice(1, None))
@@ -154,37 +156,59 @@ def learn(
     shots = Shots.from_rows(embeddings.side_by_side(0), labels, views if views.size else None)
     grid, asked = embeddings.pool_rows.grid, boost_settings(settings, settings.views)
     folds: list[FoldTexts] = []
-    ensemble = text or fit_ensemble(
-        shots,
-        grid,
-        embeddings.pool_rows.texts,
-        asked,
-        image_ids=image_ids(task.learn),
-        encoder_id=encoder.id,
-        encoder_fingerprint=encoder.fingerprint,
-        encoder_scale=encoder.logit_scale,
-        further_encoders=[
-            LearntOn(one.id, one.fingerprint, encoder_logit_scale=one.logit_scale)
-            for one in further
-        ],
-        notes={"view_scale": settings.view_scale, "shots": settings.shots},
-        resume=resume,
-        on_round=None if on_round is None else (lambda so_far, _: on_round(so_far)),
-        on_folds=folds.append,
+    encoders = 1 + len(further)
+    taught = encoders if settings.residual else 0
+    rows = (
+        rows_of_fit(shots, asked, encoders, resume, taught)
+        if text is None
+        else taught * rows_of_residual(shots, asked, encoders, folds=False)
     )
-    texts = folds[0] if folds else None
-    heads: list[AnyHead] = []
-    residuals: list[Residual | None] = []
-    images: list[TaskEmbeddings | FurtherEmbeddings] = [embeddings, *embeddings.further]
-    for number, one in enumerate((embedder, *further)):
-        head, residual = embed_ensemble(ensemble, one), None
-        if settings.residual and isinstance(head, LinearHead):
-            head, residual = _with_residual(head, ensemble, shots, grid, asked, seen, number, texts)
-            unseen = images[number].text_heads["zero-shot-80"].weights
-            head = in_balance(head, images[number].learn[:, 0], task.learn.labels, unseen)
-            keep_residual(head, one)
-        heads.append(head)
-        residuals.append(residual)
+    what = "composing" if text is None else "learning the residual"
+    with learning(rows, what, shown=embedder.progress) as bar:
+        quota = Quota(rows, bar.update)
+
+        def round_done(so_far: PromptEnsemble, _: BoostRound) -> None:
+            if on_round is not None:
+                on_round(so_far)
+            if len(so_far) < asked.rounds:
+                bar.set_description_str(f"composing round {len(so_far) + 1} of {asked.rounds}")
+
+        ensemble = text or fit_ensemble(
+            shots,
+            grid,
+            embeddings.pool_rows.texts,
+            asked,
+            image_ids=image_ids(task.learn),
+            encoder_id=encoder.id,
+            encoder_fingerprint=encoder.fingerprint,
+            encoder_scale=encoder.logit_scale,
+            further_encoders=[
+                LearntOn(one.id, one.fingerprint, encoder_logit_scale=one.logit_scale)
+                for one in further
+            ],
+            notes={"view_scale": settings.view_scale, "shots": settings.shots},
+            resume=resume,
+            on_round=round_done,
+            on_folds=folds.append,
+            on_rows=quota.use,
+        )
+        texts = folds[0] if folds else None
+        heads: list[AnyHead] = []
+        residuals: list[Residual | None] = []
+        images: list[TaskEmbeddings | FurtherEmbeddings] = [embeddings, *embeddings.further]
+        for number, one in enumerate((embedder, *further)):
+            quiet = replace(one, progress=False)  # one job, one bar
+            head, residual = embed_ensemble(ensemble, quiet), None
+            if settings.residual and isinstance(head, LinearHead):
+                head, residual = _with_residual(
+                    head, ensemble, shots, grid, asked, seen, number, texts, quota.use
+                )
+                unseen = images[number].text_heads["zero-shot-80"].weights
+                head = in_balance(head, images[number].learn[:, 0], task.learn.labels, unseen)
+                keep_residual(head, one)
+            heads.append(head)
+            residuals.append(residual)
+        quota.end()
     seconds = time.perf_counter() - start
     embeddings.pool_rows.release()
     return Learned(ensemble, heads[0], seconds, residuals[0], tuple(heads[1:]))
@@ -199,15 +223,20 @@ def _with_residual(
     seen: Indices,
     encoder: int,
     folds: FoldTexts | None,
+    on_rows: OnRows,
 ) -> tuple[LinearHead, Residual]:
     """Learn the residual of a text; `seen` are its classes that have images, and the shots' labels."""
     if len(seen) == len(head.class_names):
-        return head_with_residual(head, ensemble, shots, grid, asked, encoder=encoder, folds=folds)
+        return head_with_residual(
+            head, ensemble, shots, grid, asked, encoder=encoder, folds=folds, on_rows=on_rows
+        )
     names = tuple(head.class_names[k] for k in seen.tolist())
     part = replace(head, class_names=names, weights=head.weights[seen])
     prompts = tuple(grid.prompts[k] for k in seen.tolist())
     grid = replace(grid, templates=grid.templates[seen], prompts=prompts, keeper=None)
-    _, residual = head_with_residual(part, ensemble, shots, grid, asked, encoder=encoder)
+    _, residual = head_with_residual(
+        part, ensemble, shots, grid, asked, encoder=encoder, on_rows=on_rows
+    )
     residual = of_all_classes(residual, seen, len(head.weights))
     return head.with_residual(residual), residual
 

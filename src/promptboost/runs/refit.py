@@ -72,8 +72,7 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
     for line in (*task_remarks(task, None), *inspection.overlap.lines()):
         say(line)
     embeddings = embed_task(task, pool, settings, embedder, None, further)
-    with waiting("learning the residual", shown=request.progress):
-        learned = learn(task, embeddings, settings, embedder, text=ensemble)
+    learned = learn(task, embeddings, settings, embedder, text=ensemble)
     with waiting("measuring", shown=request.progress):
         results = measure(task, embeddings, learned, settings, embedder, inspection)
     digests = {*(results.task.learn_digests or ()), *(before.task.learn_digests or ())}

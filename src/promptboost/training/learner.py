@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridPool, Shots, boost
+from promptboost.boosting.boost import rows_of_round
 from promptboost.boosting.composition import Composition, log_losses, parts_of, scores_of
 from promptboost.boosting.gradient.compose import GradientSettings
 from promptboost.boosting.gradient.scale import (
@@ -18,12 +19,14 @@ from promptboost.boosting.gradient.scale import (
     drawn,
     fold_texts,
     lowest,
+    most_rows,
 )
 from promptboost.boosting.grid import GridRows, from_grid, stacked
+from promptboost.boosting.quota import OnRows, Quota, unwatched
 from promptboost.config import BoostConfig
 from promptboost.errors import EncoderError, LabelError
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble, Round
-from promptboost.model.residual import Residual, fit_residual
+from promptboost.model.residual import Residual, expected_rows, fit_residual
 from promptboost.model.schema import Scalar
 from promptboost.threads import single_blas_thread
 from promptboost.training.pool_rows import PoolTexts
@@ -43,6 +46,7 @@ def settle_scale(
     encoder_scale: float | None,
     before: PromptEnsemble | None = None,
     on_folds: OnFolds | None = None,
+    on_rows: OnRows = unwatched,
 ) -> tuple[BoostSettings, str | None, Scores | None]:
     """Choose the logit scale of the composer, if the composer needs one and none is given.
 
@@ -61,7 +65,8 @@ def settle_scale(
     # Checked here too, as a fit would check it: the choice is made before the fit begins.
     pool.check_against(shots)
     start = calibrated_scale(shots, pool) if encoder_scale is None else encoder_scale
-    choice = choose_scale(shots, pool, asked, start, views=settings.views_per_round)
+    views = settings.views_per_round
+    choice = choose_scale(shots, pool, asked, start, views=views, on_rows=on_rows)
     why = str(choice)
     if encoder_scale is None:
         why += (
@@ -117,7 +122,9 @@ def calibrated_logit_scale(
     return float(f"{lowest(loss, _SCALES):.4g}")
 
 
-def scores_of_halves(shots: Shots, pool: GridPool, settings: BoostSettings) -> Scores:
+def scores_of_halves(
+    shots: Shots, pool: GridPool, settings: BoostSettings, on_rows: OnRows = unwatched
+) -> Scores:
     """Compose a round on each half of the images, and return the scores of the other, stacked."""
     settings = replace(settings, rounds=1, patience=None)
     half = dealt(shots.labels, 2)
@@ -126,7 +133,7 @@ def scores_of_halves(shots: Shots, pool: GridPool, settings: BoostSettings) -> S
         kept, aside = half != part, half == part
         views = None if shots.views is None else np.ascontiguousarray(shots.views[kept])
         learnt = Shots(np.ascontiguousarray(shots.originals[kept]), shots.labels[kept], views)
-        (done,) = boost(learnt, pool, settings)
+        (done,) = boost(learnt, pool, settings, on_rows=on_rows)
         found = scores_of(done.composition, stacked(shots.originals[aside], pool.encoders), pool)
         scores[:, aside] = found.reshape(pool.encoders, -1, scores.shape[2])
     return scores.reshape(-1, scores.shape[2])
@@ -153,6 +160,7 @@ def learn_residual(
     weights: ArrayLike | None = None,
     encoder: int = 0,
     folds: FoldTexts | None = None,
+    on_rows: OnRows = unwatched,
 ) -> Residual:
     """Learn what the images teach beside a text that was composed on them; see :mod:`.model.residual`.
 
@@ -161,7 +169,7 @@ def learn_residual(
     composer made the text and there are images enough. They are `folds` if the choice of that scale has
     composed them, else they are composed here, and are the same: a fit that was interrupted ends with the
     same residual. Of several encoders, the residual is that of the one with the number `encoder`, whose
-    rows the text's are; the parts are composed on all.
+    rows the text's are; the parts are composed on all. `on_rows` is told of :func:`rows_of_residual`.
     """
     start = encoder * (pool.templates.shape[2] // pool.encoders)
     block = slice(start, start + text_rows.shape[1])
@@ -169,11 +177,15 @@ def learn_residual(
     rows = originals if shots.views is None else np.concatenate([originals, shots.views], axis=1)
     templates = from_grid(pool.templates[..., block]).mean(axis=1)
     gradient = settings.gradient
+    quota = Quota(
+        rows_of_residual(shots, settings, pool.encoders, folds=folds is not None), on_rows
+    )
     if folds is None and gradient is not None and gradient.logit_scale is not None:
-        folds = fold_texts(shots, pool, gradient, views=settings.views_per_round)
+        views = settings.views_per_round
+        folds = fold_texts(shots, pool, gradient, views=views, on_rows=quota.use)
     # Little is left to BLAS there, and its threads would spin while other processes hold the cores.
     with single_blas_thread():
-        return fit_residual(
+        residual = fit_residual(
             from_grid(rows[..., block]),
             shots.labels,
             text_rows,
@@ -181,7 +193,19 @@ def learn_residual(
             folds=None if folds is None else folds.fold,
             fold_rows=None if folds is None else folds.rows[..., block],
             weights=weights,
+            on_rows=quota.use,
         )
+    quota.end()
+    return residual
+
+
+def rows_of_residual(shots: Shots, settings: BoostSettings, encoders: int, *, folds: bool) -> int:
+    """Return how many rows the residual of one encoder takes about, if the texts of `folds` are there."""
+    rows = expected_rows(len(shots.labels), 0 if shots.views is None else shots.views.shape[1])
+    if settings.gradient is None or folds:
+        return rows
+    views = settings.views_per_round
+    return rows + most_rows(shots, settings.gradient, encoders, views=views, scales=1)
 
 
 def _unseen_rows(
@@ -203,6 +227,7 @@ def head_with_residual(
     weights: ArrayLike | None = None,
     encoder: int = 0,
     folds: FoldTexts | None = None,
+    on_rows: OnRows = unwatched,
 ) -> tuple[LinearHead, Residual]:
     """Learn the residual of a fitted text, and return its head with it; see :func:`learn_residual`."""
     if ensemble.further_encoders:
@@ -212,7 +237,7 @@ def head_with_residual(
     if settings.gradient is not None and isinstance(scale, int | float):
         settings = replace(settings, gradient=replace(settings.gradient, logit_scale=float(scale)))
     rows = head.weights / np.float32(head.rounds)
-    residual = learn_residual(shots, pool, rows, settings, weights, encoder, folds)
+    residual = learn_residual(shots, pool, rows, settings, weights, encoder, folds, on_rows)
     return head.with_residual(residual), residual
 
 
@@ -235,6 +260,7 @@ def fit_ensemble(
     resume: PromptEnsemble | None = None,
     on_round: OnRound | None = None,
     on_folds: OnFolds | None = None,
+    on_rows: OnRows = unwatched,
 ) -> PromptEnsemble:
     """Boost, and return the result as text. Input is checked before the first round.
 
@@ -272,6 +298,8 @@ def fit_ensemble(
     on_folds : callable, optional
         Called with the texts composed without some of the images, if the logit scale is chosen by them:
         the residual needs them again (see :func:`learn_residual`).
+    on_rows : callable, optional
+        Told how far it has come: of the rows gone over since, in all of :func:`rows_of_fit`.
 
     Returns
     -------
@@ -311,7 +339,10 @@ def fit_ensemble(
         raise LabelError(f"{len(image_ids)} image ids for {len(shots.labels)} images")
     if further_encoders:
         pool = _with_scales(shots, pool, encoder_scale, further_encoders)
-    settings, why, held_out = settle_scale(shots, pool, settings, encoder_scale, resume, on_folds)
+    quota = Quota(rows_of_fit(shots, settings, pool.encoders, resume), on_rows)
+    settings, why, held_out = settle_scale(
+        shots, pool, settings, encoder_scale, resume, on_folds, quota.use
+    )
     if resume is not None and resume.logit_scale is not None:
         scale: float | None = resume.logit_scale
         encoder_scale = resume.encoder_logit_scale
@@ -324,8 +355,8 @@ def fit_ensemble(
         scale = None
     else:
         pool.check_against(shots)
-        if held_out is None and further_encoders and np.bincount(shots.labels).min() > 1:
-            held_out = scores_of_halves(shots, pool, settings)  # once for all of them
+        if held_out is None and np.bincount(shots.labels).min() > 1:  # once for all encoders
+            held_out = scores_of_halves(shots, pool, settings, quota.use)
         scale = calibrated_logit_scale(shots, pool, settings, encoder_scale, held_out)
         further_encoders = [
             replace(
@@ -359,11 +390,44 @@ def fit_ensemble(
         return on_round(record.ensemble(rounds, done.state.weights), done)
 
     callback = None if on_round is None else report
-    for done in boost(shots, pool, settings, weights=weights, state=state, callback=callback):
+    for done in boost(
+        shots,
+        pool,
+        settings,
+        weights=weights,
+        state=state,
+        callback=callback,
+        on_rows=quota.use,
+    ):
         rounds.append(round_text(done, texts))
         state = done.state
+    quota.end()
     assert state is not None  # at least one round is done: settings refuse to ask for none
     return record.ensemble(rounds, np.asarray(state.weights))
+
+
+def rows_of_fit(
+    shots: Shots,
+    settings: BoostSettings,
+    encoders: int = 1,
+    before: PromptEnsemble | None = None,
+    residuals: int = 0,
+) -> int:
+    """Return how many rows :func:`fit_ensemble` goes over at most, and the residuals after it.
+
+    `before` is what the fit goes on with.
+    """
+    a_round = rows_of_round(len(shots.labels), settings, encoders)
+    asked = settings.gradient
+    choice = before is None and asked is not None and asked.logit_scale is None
+    rows = (settings.rounds - (0 if before is None else len(before))) * a_round
+    if asked is not None and choice:
+        rows += most_rows(shots, asked, encoders, views=settings.views_per_round)
+    elif before is None and settings.algorithm == "samme.r" and np.bincount(shots.labels).min() > 1:
+        rows += a_round  # for both halves of the images: see scores_of_halves
+    if residuals:
+        rows += residuals * rows_of_residual(shots, settings, encoders, folds=choice)
+    return max(rows, 0)
 
 
 def _with_scales(

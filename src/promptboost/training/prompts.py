@@ -11,6 +11,7 @@ import numpy as np
 
 from promptboost.boosting.gradient.scale import FoldTexts
 from promptboost.boosting.grid import to_grid
+from promptboost.boosting.quota import Quota
 from promptboost.config import FitConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
@@ -19,9 +20,14 @@ from promptboost.model import LearntOn, LinearHead, PromptEnsemble
 from promptboost.model.residual import Residual
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
-from promptboost.progress import is_interactive, telling_of_compilation, waiting
+from promptboost.progress import is_interactive, learning
 from promptboost.training.examples import Examples, Rows, RowSpace
-from promptboost.training.learner import boost_settings, fit_ensemble, head_with_residual
+from promptboost.training.learner import (
+    boost_settings,
+    fit_ensemble,
+    head_with_residual,
+    rows_of_fit,
+)
 from promptboost.training.pool_rows import PoolRows, PoolTexts
 
 # What embeds texts, and images where it is an embedder.
@@ -133,7 +139,14 @@ def fit_examples(
     shots = examples.shots(space)
     settings = boost_settings(config if seen else replace(config, views_per_round=0), seen)
     folds: list[FoldTexts] = []
-    with waiting("composing", shown=is_interactive()) as line, telling_of_compilation(line):
+    answering: list[Source] = [words, *(further if average else ())]
+    residuals: list[Residual | None] = [None] * len(answering)
+    taught = (
+        answering if config.residual and source is not None else []
+    )  # prototypes are images already
+    to_go = rows_of_fit(shots, settings, 1 + len(further), residuals=len(taught))
+    with learning(to_go, "composing", shown=is_interactive()) as bar:
+        quota = Quota(to_go, bar.update)
         ensemble = fit_ensemble(
             shots,
             rows.grid,
@@ -149,14 +162,9 @@ def fit_examples(
                 for one in further
             ],
             on_folds=folds.append,
+            on_rows=quota.use,
         )
-    weights = ensemble.sample_weights
-    if parts is not None:
-        weights = {name: share * weights[merged] for name, (merged, share) in parts.items()}
-    answering: list[Source] = [words, *(further if average else ())]
-    residuals: list[Residual | None] = [None] * len(answering)
-    if config.residual and source is not None:  # prototypes are images already
-        for number, one in enumerate(answering):
+        for number, one in enumerate(taught):
             head = EmbeddedRounds.of(ensemble, one).head
             if isinstance(head, LinearHead):
                 _, residuals[number] = head_with_residual(
@@ -168,7 +176,12 @@ def fit_examples(
                     examples.weights,
                     number,
                     folds[0] if folds else None,
+                    quota.use,
                 )
+        quota.end()
+    weights = ensemble.sample_weights
+    if parts is not None:
+        weights = {name: share * weights[merged] for name, (merged, share) in parts.items()}
     return ensemble, weights, words, space, residuals
 
 

@@ -1,7 +1,11 @@
 """Weights are on this machine, at a hub that answers, or out of reach: each is told at once."""
 
+import builtins
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -85,6 +89,98 @@ def test_without_a_hub_one_clear_error_comes_at_once(closed_port, name):
     with pytest.raises(EncoderError, match=r"not on this machine.*does not answer.*conse:lite0"):
         load_encoder(name)
     assert time.monotonic() - start < 3
+
+
+@pytest.fixture
+def lists():
+    """What open_clip's lists say without it."""
+    weights._lists.cache_clear()
+    yield weights._lists()
+    weights._lists.cache_clear()
+
+
+def test_the_lists_are_those_of_open_clip(lists):
+    assert lists.list_pretrained() == open_clip.list_pretrained()
+    for architecture, tag in open_clip.list_pretrained():
+        published = open_clip.get_pretrained_cfg(architecture, tag)
+        assert lists.get_pretrained_cfg(architecture, tag) == published
+        settings = open_clip.get_model_config(architecture)
+        assert lists.get_model_config(architecture) == settings
+    assert lists.get_model_config("no such") is None
+    assert weights.catalogue() is open_clip, "which has been loaded, and may know more"
+
+
+def test_a_version_that_is_built_otherwise_is_loaded_whole(monkeypatch):
+    def other():
+        raise AttributeError("list_pretrained")
+
+    monkeypatch.delitem(sys.modules, "open_clip")
+    monkeypatch.setattr(weights, "_lists", other)
+    monkeypatch.setattr("builtins.__import__", _given_back(builtins.__import__))
+    assert weights.catalogue() is open_clip
+
+
+def _given_back(usual):
+    """Import as usual, but open_clip without loading it a second time."""
+
+    def load(name, *given, **named):
+        return open_clip if name == "open_clip" else usual(name, *given, **named)
+
+    return load
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ("fit", "photos", "-o", "run", "--encoder", "ViT-B-32/openai"),
+        ("fit", "photos", "-o", "run", "--encoder", "ViT-B-32/laion2b_s34b_b79k"),
+        ("fit", "photos", "-o", "run", "--encoder", "hf-hub:some/model"),
+        ("embed", "photos", "--encoder", "RN50/openai"),
+    ],
+)
+def test_a_command_without_a_hub_loads_no_torch(hub_cache, closed_port, tmp_path, typed):
+    """Nor where weights of other models are kept: it takes longer than the error may."""
+    from PIL import Image
+
+    keep(hub_cache, "other/model", "open_clip_model.safetensors")
+    for name in ("fire", "ice"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for size in (8, 9, 10):
+            Image.new("RGB", (size, 8)).save(tmp_path / "photos" / name / f"{size}.png")
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "torch.py").write_text("raise SystemExit('torch was loaded')")
+    done = subprocess.run(
+        [sys.executable, "-m", "promptboost.cli", *typed],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(tmp_path / "first"), *sys.path]),
+            "HF_HUB_CACHE": str(hub_cache),
+            "PROMPTBOOST_CACHE": str(tmp_path / "store"),
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("error: ") == 1
+    assert f"Cannot load {typed[-1]}: its weights are not on this machine" in done.stderr
+
+
+def test_the_hub_is_asked_once_while_a_command_loads(hub, hub_cache):
+    weights.ask_ahead(["conse:lite0", "ViT-B-32@file", "module:Class?at=a/b", "no/model"])
+    assert weights._asked_ahead == {}
+    weights.ask_ahead(["conse:lite0", "ViT-B-32/openai"])
+    weights.check_reach("ViT-B-32/openai")
+    assert hub.asked == ["/"]
+    keep(hub_cache, CLIP_REPOSITORY, "open_clip_model.safetensors")
+    weights.ask_ahead(["ViT-B-32/openai"])
+    assert weights._asked_ahead == {}, "what is here is not asked for"
+
+
+@pytest.mark.parametrize("address", ["no-address", "http://[", "file:///nowhere"])
+def test_an_address_that_is_none_does_not_answer(monkeypatch, address):
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    assert weights.status_of_hub() is None
 
 
 def test_a_hub_that_says_nothing_is_not_waited_for(monkeypatch):

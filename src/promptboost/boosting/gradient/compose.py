@@ -42,6 +42,7 @@ from promptboost.boosting.gradient.blocks import (
 )
 from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows, weights_to_grid
 from promptboost.boosting.problem import GridPool
+from promptboost.boosting.quota import OnRows, Quota, unwatched
 from promptboost.errors import SettingError
 
 Floats = NDArray[np.float32]
@@ -120,6 +121,7 @@ def compose_by_gradient(
     hits: NDArray[np.bool_] | None = None,
     fresh: Callable[[int], GridRows] | None = None,
     earlier: Floats | None = None,
+    on_rows: OnRows = unwatched,
 ) -> Composition:
     """Compose a weak classifier on weighted rows.
 
@@ -133,6 +135,8 @@ def compose_by_gradient(
         Returns other rows of the same images for each sweep after the first, by its number.
     earlier : array of float32, shape (K, D), optional
         Class rows of what is there already: the banks are then composed to be added to it.
+    on_rows : callable, optional
+        Told of the rows that each sweep went over; in all, of those of as many sweeps as are asked for.
 
     Examples
     --------
@@ -163,15 +167,17 @@ def compose_by_gradient(
     )
     keeper = pool.keeper or KeeperHere(pool)
     work = _Work(keeper, len(pool.prompts), y, share, asked, settings.caution)
+    quota = Quota(settings.sweeps * len(X), on_rows)
     while True:
         try:
             work.begin(X, earlier)
-            trace = _compose(work, settings, fresh)
+            trace = _compose(work, settings, fresh, lambda: quota.use(len(X)))
             members = work.members()
             error = work.error()
             break
         except BlocksLostError:
             continue  # nothing depends on what is lost: the same banks come out
+    quota.end()
     return Composition(
         template,
         float(share[~hits[:, template]].sum()),
@@ -183,7 +189,10 @@ def compose_by_gradient(
 
 
 def _compose(
-    work: "_Work", settings: GradientSettings, fresh: Callable[[int], GridRows] | None
+    work: "_Work",
+    settings: GradientSettings,
+    fresh: Callable[[int], GridRows] | None,
+    on_sweep: Callable[[], object],
 ) -> GradientTrace:
     """Sweep over the classes as long as it helps."""
     objectives: list[float] = []
@@ -199,6 +208,7 @@ def _compose(
             break  # the chosen exchange helps in no class, and the whole pool was looked at
         if fresh is not None:
             work.look(fresh(len(gaps)))
+        on_sweep()
     return GradientTrace(tuple(objectives), tuple(gaps), work.pool_reads)
 
 

@@ -18,6 +18,7 @@ from promptboost.boosting.composition import (
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
 from promptboost.boosting.grid import COSINE_UNIT, GridRows, block_of, stacked
 from promptboost.boosting.problem import GridPool, Shots
+from promptboost.boosting.quota import OnRows, Quota, unwatched
 
 #: Scales that may be tried, as multiples of the encoder's own; the first one is the starting point.
 FACTORS = (3.0, 2.0, 4.0, 6.0, 1.0)
@@ -88,6 +89,7 @@ def choose_scale(
     *,
     views: int = 0,
     factors: Sequence[float] = FACTORS,
+    on_rows: OnRows = unwatched,
 ) -> ScaleChoice:
     """Choose the logit scale of the gradient composer by cross-validation over images.
 
@@ -97,19 +99,22 @@ def choose_scale(
     aside at a time, and no further one where that makes 128 images, or 256 at the scale chosen. What is
     tried are `factors` of the encoder's own scale, the preferred one first; those far from the best are
     left out. Several encoders have one factor, each of its own scale, and the loss of an image is the mean
-    of theirs.
+    of theirs. `on_rows` is told of the rows that were gone over, of :func:`most_rows` in all.
     """
     folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
     if folds < 2:
         return ScaleChoice(encoder_scale * factors[0], 0, {})
     parts = _Parts(shots, pool, folds, views)
     asked = _few_sweeps(settings)
+    most = most_rows(shots, settings, pool.encoders, views=views, scales=len(factors))
+    quota = Quota(most, on_rows)
     labels = shots.labels[parts.aside(range(parts.compared))]
     tried: dict[float, NDArray[np.float64]] = {}
     composed: dict[float, list[_Aside]] = {}
     while due := _due(tried, factors):
         scales = [replace(asked, logit_scale=encoder_scale * factor) for factor in due]
-        composed |= zip(due, parts.compose(scales, range(parts.compared)), strict=True)
+        done = parts.compose(scales, range(parts.compared), quota.use)
+        composed |= zip(due, done, strict=True)
         for factor in due:
             scores = parts.scores(composed[factor])
             tried[factor] = np.mean(
@@ -128,26 +133,55 @@ def choose_scale(
     table = {encoder_scale * f: float(mean) for f, mean in zip(tried, means, strict=True)}
     scale = encoder_scale * chosen
     (further,) = parts.compose(
-        [replace(asked, logit_scale=scale)], range(parts.compared, parts.judged)
+        [replace(asked, logit_scale=scale)], range(parts.compared, parts.judged), quota.use
     )
-    done = [*composed[chosen], *further]
+    quota.end()
+    every = [*composed[chosen], *further]
     held_out = np.full((pool.encoders, *parts.shape), np.nan, dtype=np.float32)
-    held_out[:, parts.fold >= 0] = parts.scores(done)
+    held_out[:, parts.fold >= 0] = parts.scores(every)
     return ScaleChoice(
-        scale, folds, table, held_out.reshape(-1, parts.shape[1]), parts.texts(done), parts.compared
+        scale,
+        folds,
+        table,
+        held_out.reshape(-1, parts.shape[1]),
+        parts.texts(every),
+        parts.compared,
     )
 
 
 def fold_texts(
-    shots: Shots, pool: GridPool, settings: GradientSettings, *, views: int = 0
+    shots: Shots,
+    pool: GridPool,
+    settings: GradientSettings,
+    *,
+    views: int = 0,
+    on_rows: OnRows = unwatched,
 ) -> FoldTexts | None:
     """Compose texts on parts of the images, as :func:`choose_scale` does; None if there are too few."""
     folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
     if folds < 2:
         return None
     parts = _Parts(shots, pool, folds, views)
-    (done,) = parts.compose([_few_sweeps(settings)], range(parts.judged))
+    (done,) = parts.compose([_few_sweeps(settings)], range(parts.judged), on_rows)
     return parts.texts(done)
+
+
+def most_rows(
+    shots: Shots,
+    settings: GradientSettings,
+    encoders: int = 1,
+    *,
+    views: int = 0,
+    scales: int = len(FACTORS),
+) -> int:
+    """Return how many rows :func:`choose_scale` goes over at most; with one scale, :func:`fold_texts`."""
+    n = len(shots.labels)
+    folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
+    if folds < 2:
+        return 0
+    compared, judged = _folds_used(dealt(shots.labels, folds))
+    rows = encoders * n * int(_bank(shots, views).shape[1])
+    return (scales * compared + judged - compared) * rows * _few_sweeps(settings).sweeps
 
 
 def _few_sweeps(settings: GradientSettings) -> GradientSettings:
@@ -212,17 +246,9 @@ class _Parts:
     def __init__(self, shots: Shots, pool: GridPool, folds: int, views: int) -> None:
         self._shots, self._encoders = shots, pool.encoders
         fold = dealt(shots.labels, folds)
-        set_aside = np.bincount(fold).cumsum()[:-1]
-        # Folds by which scales are compared, and by which the one chosen is judged.
-        self.compared = 1 + int(np.searchsorted(set_aside, _TO_COMPARE))
-        self.judged = 1 + int(np.searchsorted(set_aside, _TO_JUDGE))
+        self.compared, self.judged = _folds_used(fold)
         self.fold = np.where(fold < self.judged, fold, -1)
-        few = len(shots.labels) * views <= _MOST_ROWS
-        bank = (
-            shots.views if views and few and shots.views is not None else shots.originals[:, None]
-        )
-        # The first views: which ones hardly matters here, and it keeps the choice free of seeds.
-        self._rows = bank[:, : max(views, 1)]
+        self._rows = _bank(shots, views)
         # Class blocks elsewhere know nothing of the part that is drawn.
         self._pool = replace(pool, prompts=tuple(drawn(P) for P in pool.prompts), keeper=None)
         self._hits = template_hits(
@@ -238,7 +264,9 @@ class _Parts:
         """Return which images are in some folds."""
         return np.isin(self.fold, folds)
 
-    def compose(self, scales: Sequence[GradientSettings], folds: range) -> list[list[_Aside]]:
+    def compose(
+        self, scales: Sequence[GradientSettings], folds: range, on_rows: OnRows
+    ) -> list[list[_Aside]]:
         """Compose at some scales without the images of some folds in turn, and score those images."""
         K, number = self.shape[1], len(folds)
         done: list[_Aside | None] = [None] * (len(scales) * number)
@@ -256,6 +284,7 @@ class _Parts:
                     scales[at // number],
                     rng=np.random.default_rng(0),
                     hits=self._hits[:, kept].reshape(len(y), -1),
+                    on_rows=on_rows,
                 )
                 originals = stacked(self._shots.originals[aside], self._encoders)
                 scores = scores_of(weak, originals, self._pool)
@@ -286,6 +315,23 @@ class _Parts:
     def _labels(self, images: NDArray[Any]) -> NDArray[np.int64]:
         """Return the label of each row of some images."""
         return np.tile(self._shots.labels[images].repeat(self._rows.shape[1]), self._encoders)
+
+
+def _folds_used(fold: NDArray[np.int64]) -> tuple[int, int]:
+    """Return by how many folds scales are compared, and by how many the one chosen is judged."""
+    set_aside = np.bincount(fold).cumsum()[:-1]
+    return (
+        1 + int(np.searchsorted(set_aside, _TO_COMPARE)),
+        1 + int(np.searchsorted(set_aside, _TO_JUDGE)),
+    )
+
+
+def _bank(shots: Shots, views: int) -> GridRows:
+    """Return what stands for each image, (n, v, D): its views, or itself where these would be many."""
+    few = len(shots.labels) * views <= _MOST_ROWS
+    bank = shots.views if views and few and shots.views is not None else shots.originals[:, None]
+    # The first views: which ones hardly matters here, and it keeps the choice free of seeds.
+    return bank[:, : max(views, 1)]
 
 
 def drawn(prompts: GridRows) -> GridRows:
