@@ -177,7 +177,18 @@ def fit_residual(
         raise SettingError(f"penalty is {penalty!r}, but must be a positive number")
     counted = _checked_weights(weights, len(y))
     scale = min(_worth(X[:, 0] @ rows.T, y, counted) for rows in unseen)[1]
-    problem = _Problem(X, y, counted, text * X.dtype.type(scale), spread_metric(X, y), on_rows)
+    metric = np.empty((X.shape[2], X.shape[2]), dtype=X.dtype)
+    problem = _Problem(X, y, counted, text * X.dtype.type(scale), metric, on_rows)
+
+    def prepare(some: slice) -> None:
+        for part in ("metric", "curvature")[some]:
+            if part == "metric":
+                metric[:] = spread_metric(X, y)
+            else:
+                _ = problem.curvature  # kept by the problem
+
+    # Each is one product of all rows with themselves.
+    in_threads(prepare, 2, 2 * X.size * X.shape[2], chunk=1)
     learnt, rate = _explained(problem, penalty * len(text) / len(y))
     if folds is None or fold_rows is None:
         return Residual(learnt * X.dtype.type(_LOUD), scale * _LOUD, rate)
@@ -441,7 +452,7 @@ class _Problem:
         return loss, gradient
 
     @cached_property
-    def _curvature(self) -> NDArray[np.float64]:
+    def curvature(self) -> NDArray[np.float64]:
         """The covariance of the rows, (D, D), where all are as unsure as the text is of the images."""
         rows = self.X.reshape(-1, self.X.shape[2])
         K = len(self.text)
@@ -459,7 +470,7 @@ class _Problem:
         """
         if penalty not in self._inverses:
             self._inverses.clear()
-            inverse = np.linalg.inv(self._curvature + self.metric * penalty)
+            inverse = np.linalg.inv(self.curvature + self.metric * penalty)
             self._inverses[penalty] = inverse.astype(self.X.dtype)
         return self._inverses[penalty]
 
