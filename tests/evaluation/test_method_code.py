@@ -16,6 +16,7 @@ from promptboost.methods.logistic import Logistic
         ("training/learner.py", {"tpb"}),
         ("boosting/greedy/insertion.py", {"tpb"}),
         ("model/residual.py", {"tpb"}),
+        ("model/penalised_loss.py", {"tpb"}),
         ("model/notebook.py", set()),
         ("methods/base.py", set()),  # shared by all: it is the version's
     ],

@@ -13,6 +13,7 @@ from promptboost.config import FitConfig
 from promptboost.errors import EmbeddingError, LabelError, SettingError
 from promptboost.methods.logistic import fit_probe
 from promptboost.model import residual as module
+from promptboost.model.penalised_loss import PenalisedLoss
 from promptboost.model.residual import Residual, fit_residual, spread_metric
 from promptboost.testing import clip_like
 from promptboost.training import boost_settings
@@ -48,7 +49,7 @@ def plain_objective(V, X, y, text, metric, penalty):
 
 def a_problem():
     X, y, texts, _ = made_up()
-    return module._Problem(X, y, np.ones(len(y)), 5 * texts[0], spread_metric(X, y))
+    return PenalisedLoss(X, y, np.ones(len(y)), 5 * texts[0], spread_metric(X, y))
 
 
 def parts(problem):
@@ -61,7 +62,7 @@ def fit(X, y, texts, fold, **options):
 
 
 def test_objective_is_the_definition_and_its_gradient_is_right(monkeypatch):
-    monkeypatch.setattr(module, "_ROWS", 7)  # several blocks
+    monkeypatch.setattr("promptboost.model.penalised_loss.ROWS", 7)  # several blocks
     problem = a_problem()
     shape = problem.text.shape
     V = np.random.default_rng(1).standard_normal(shape)
@@ -97,7 +98,7 @@ def test_without_text_it_is_scikit_learns_logistic_regression():
     from sklearn.linear_model import LogisticRegression
 
     X, y, texts, _ = made_up(folds=1)
-    problem = module._Problem(X, y, np.ones(len(y)), 0 * texts[0], np.eye(6))
+    problem = PenalisedLoss(X, y, np.ones(len(y)), 0 * texts[0], np.eye(6))
     peer = LogisticRegression(C=10.0, fit_intercept=False, tol=1e-9, max_iter=5000)
     views = X.shape[1]
     peer.fit(X.reshape(-1, 6), y.repeat(views), np.full(X.size // 6, 1 / views))
@@ -239,13 +240,13 @@ def test_folds_know_nothing_of_the_images_set_aside(monkeypatch):
     metric = spread_metric(X, y)
     monkeypatch.setattr(module, "spread_metric", lambda *_: metric)
     monkeypatch.setattr(module, "_explained", lambda problem, rate: (problem.text * 0, rate))
-    real, fitted = module._Problem.solve, []
+    real, fitted = PenalisedLoss.solve, []
 
     def solve(*problem, **options):
         fitted.append(real(*problem, **options))
         return fitted[-1]
 
-    monkeypatch.setattr(module._Problem, "solve", solve)
+    monkeypatch.setattr(PenalisedLoss, "solve", solve)
     monkeypatch.setattr(module, "_worth", lambda *_: (0.0, 5.0))
     fit(X, y, texts, fold)
     other = np.where((fold == 0)[:, None, None], X[::-1], X)

@@ -12,7 +12,8 @@ from promptboost.methods import Method, Transfer
 _PACKAGE = Path(__file__).parents[1]
 #: Rooms whose code belongs to a method that imports it; what all methods share is the version's.
 _ROOMS = ("methods", "boosting", "training")
-_BESIDE = "promptboost.model.residual"  # and what boosting learns beside the text
+# And what boosting learns beside the text.
+_BESIDE = ("promptboost.model.residual", "promptboost.model.penalised_loss")
 _SHARED = {
     *("abc", "builtins", "promptboost.config", "promptboost.methods"),
     *("promptboost.methods.base", "promptboost.methods.registry", "promptboost.methods.archive"),
@@ -60,7 +61,7 @@ def _file_code(path: Path) -> tuple[str, list[Path]]:
         if name is not None and name not in _SHARED:
             house, *parts = name.split(".")
             ours = house == _PACKAGE.name and bool(parts)
-            if ours and (parts[0] in _ROOMS or name == _BESIDE):
+            if ours and (parts[0] in _ROOMS or name in _BESIDE):
                 place = _PACKAGE.joinpath(*parts)
                 imported.append(
                     place / "__init__.py" if place.is_dir() else place.with_suffix(".py")

@@ -21,21 +21,18 @@ Four things make one setting do for all data and any number of images:
   that is the text alone, and V surely does harm, it is zero.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.boosting.compiled import in_threads, multiply
+from promptboost.boosting.compiled import in_threads
 from promptboost.boosting.composition import log_losses
 from promptboost.boosting.gradient.scale import lowest
 from promptboost.boosting.quota import OnRows, unwatched
 from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
-
-Floats = NDArray[np.floating]
-Indices = NDArray[np.int64]
+from promptboost.model.penalised_loss import ROWS, Floats, Indices, PenalisedLoss
 
 #: The strongest penalty, where every class has one image; with N images it is an N-th of that. It is what
 #: the spread of the residual's logits costs, and the loss is a sum over images.
@@ -55,21 +52,13 @@ CAUTIOUS_PENALTY = 8 * PENALTY
 # Factors on cosines that are tried for the text, and on all logits in the end.
 _SCALES = np.geomspace(0.1, 1000.0, 81)
 _LOUDNESS = np.geomspace(0.1, 10.0, 41)
-# Rows whose probabilities stand in memory at once.
-_ROWS = 8192
-# Rows that stand in memory by columns too: without that each pass turns them anew.
-_KEPT_BYTES = 2**26
 # Where some images are set aside and there are more rows than these, the mean of its crops stands for an
 # image: a mixture can be judged as well, and the penalty knows how crops differ.
 _MOST_ROWS = 1024
-# Steps that the solver remembers, and takes at most.
-_MEMORY, _STEPS = 8, 100
 # Passes over the images that a fold is expected to take.
 _PASSES = 6
-# Passes that take about as long as a sweep of the composer, and how many sweeps' time a fit takes.
-_PASSES_OF_SWEEP, _SWEEPS = 5, 3
-# Less than this no text is taken to be unsure: the first steps would be too long.
-_LEAST_UNSURE = 0.05
+# A fit takes about as long as so many sweeps of the composer.
+_SWEEPS = 3
 # Factor on all logits where no image can be set aside. Where some can, 1.5 to 2.4 suits few images best: a
 # penalty that is right for who wins leaves the logits low.
 _LOUD = 1.75
@@ -178,7 +167,7 @@ def fit_residual(
     counted = _checked_weights(weights, len(y))
     scale = min(_worth(X[:, 0] @ rows.T, y, counted) for rows in unseen)[1]
     metric = np.empty((X.shape[2], X.shape[2]), dtype=X.dtype)
-    problem = _Problem(X, y, counted, text * X.dtype.type(scale), metric, on_rows)
+    problem = PenalisedLoss(X, y, counted, text * X.dtype.type(scale), metric, on_rows)
 
     def prepare(some: slice) -> None:
         for part in ("metric", "curvature")[some]:
@@ -210,7 +199,7 @@ def fit_residual(
         for part in parts[some]:
             kept, out = fold != part, fold == part
             words_of_part = texts[part] * X.dtype.type(scale)
-            fewer = _Problem(
+            fewer = PenalisedLoss(
                 rows[kept], y[kept], counted[kept], words_of_part, problem.metric, on_rows
             )
             # Neither begun at what was learnt from all images nor measured with their curvature: both
@@ -283,7 +272,7 @@ def set_aside_logits(
         out, kept = fold == part, (fold != part) & (counted > 0)
         if not kept.any():
             continue
-        fewer = _Problem(X[kept], y[kept], counted[kept], text, metric)
+        fewer = PenalisedLoss(X[kept], y[kept], counted[kept], text, metric)
         rest = fewer.solve(CAUTIOUS_PENALTY * len(words) / len(y), tolerance=0.05)
         logits[out] = X[out, 0] @ (text + rest).T
         lonely[out] = ~np.isin(y[out], y[kept])
@@ -304,7 +293,7 @@ def spread_metric(embeddings: Floats, labels: Indices) -> Floats:
     n, views, dim = embeddings.shape
     rows = embeddings.reshape(-1, dim)
     mean = rows.mean(axis=0, dtype=np.float64)
-    blocks = (rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS))
+    blocks = (rows[start : start + ROWS] for start in range(0, len(rows), ROWS))
     total = sum(float(np.square(block - mean).sum()) for block in blocks) / len(rows) or 1.0
     centres, known = embeddings.mean(axis=1, keepdims=True), n * (views - 1)
     if views == 1:
@@ -333,7 +322,7 @@ def _shrinkage(directions: float, known: int, dim: int) -> float:
     return 1.0 if left <= 0 else min((1 - 2 / dim + directions) / left, 1.0)
 
 
-def _explained(problem: "_Problem", strongest: float) -> tuple[Floats, float]:
+def _explained(problem: PenalisedLoss, strongest: float) -> tuple[Floats, float]:
     """Return the residual of the strongest penalty that explains the images, and that penalty."""
     penalty, weights = strongest, problem.solve(strongest)
     for _ in range(HALVINGS):
@@ -401,172 +390,6 @@ def _suited(
         return float(counted @ losses)
 
     return float(f"{lowest(loss, factors):.4g}")
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """Images beside the logits of a text, and the penalty: all that V depends on."""
-
-    X: Floats  # (n, 1 + V, D)
-    y: Indices
-    counted: Floats  # (n,), one on average
-    text: Floats  # (K, D), with the factor in it
-    metric: Floats  # (D, D)
-    on_rows: OnRows = unwatched
-    _inverses: dict[float, Floats] = field(default_factory=dict)  # of the penalty asked for last
-
-    def _blocks(self) -> Iterator[tuple[Floats, Floats, Indices, Floats]]:
-        """Yield the rows, few enough at a time, their columns, their labels, and how much each counts."""
-        views, size = self.X.shape[1], self._images_at_once
-        for number, start in enumerate(range(0, len(self.X), size)):
-            part = slice(start, start + size)
-            shares = (self.counted[part] / views).repeat(views)
-            rows = self.X[part].reshape(-1, self.X.shape[2])
-            columns = self._columns[number] if self._columns else np.ascontiguousarray(rows.T)
-            yield rows, columns, self.y[part].repeat(views), shares.astype(self.X.dtype)
-
-    @property
-    def _images_at_once(self) -> int:
-        return max(_ROWS // int(self.X.shape[1]), 1)
-
-    @cached_property
-    def _columns(self) -> list[Floats]:
-        """The columns of all rows, block by block; none where they are many, and made when used."""
-        if self.X.nbytes > _KEPT_BYTES:
-            return []
-        parts = range(0, len(self.X), self._images_at_once)
-        blocks = (self.X[start : start + self._images_at_once] for start in parts)
-        return [np.ascontiguousarray(rows.reshape(-1, rows.shape[2]).T) for rows in blocks]
-
-    def objective(self, V: Floats, penalty: float) -> tuple[float, Floats]:
-        """Return the loss with the penalty, and its gradient (K, D)."""
-        pull = multiply(V, self.metric) * V.dtype.type(penalty)
-        class_rows = self.text + V
-        loss, gradient = _inner(V, pull) / 2, pull
-        for rows, columns, labels, shares in self._blocks():
-            missing = multiply(class_rows, rows)
-            loss += float(shares @ _softened(missing, labels))
-            missing *= shares
-            gradient += multiply(missing, columns)
-        self.on_rows(self.X.shape[0] * self.X.shape[1] // _PASSES_OF_SWEEP)
-        return loss, gradient
-
-    @cached_property
-    def curvature(self) -> NDArray[np.float64]:
-        """The covariance of the rows, (D, D), where all are as unsure as the text is of the images."""
-        rows = self.X.reshape(-1, self.X.shape[2])
-        K = len(self.text)
-        chances = multiply(self.text, np.ascontiguousarray(self.X[:, 0]))
-        _softened(chances, self.y)
-        chances[self.y, np.arange(len(self.y))] += 1
-        unsure = max(1 - float((chances**2).sum()) / len(self.y), _LEAST_UNSURE)
-        return np.asarray(rows.T @ rows * (unsure / K / self.X.shape[1]), dtype=np.float64)
-
-    def inverse_curvature(self, penalty: float) -> Floats:
-        """Return the inverse, (D, D), of the curvature with the penalty.
-
-        Distances are measured with it, so that the first steps are about as long as they should be whatever
-        the penalty.
-        """
-        if penalty not in self._inverses:
-            self._inverses.clear()
-            inverse = np.linalg.inv(self.curvature + self.metric * penalty)
-            self._inverses[penalty] = inverse.astype(self.X.dtype)
-        return self._inverses[penalty]
-
-    def solve(
-        self,
-        penalty: float,
-        *,
-        start: Floats | None = None,
-        tolerance: float = 3e-3,
-    ) -> Floats:
-        """Return the V of least objective, by L-BFGS; the gradient falls to a share of its first length.
-
-        Lengths are measured with the inverse curvature.
-        """
-        inverse = self.inverse_curvature(penalty)
-        V = np.zeros_like(self.text)
-        loss, gradient = self.objective(V, penalty)
-        newton = multiply(gradient, inverse)  # which is symmetric
-        enough = tolerance**2 * _inner(gradient, newton)
-        if start is not None:
-            V = start
-            loss, gradient = self.objective(V, penalty)
-            newton = multiply(gradient, inverse)
-        moves = _Moves(inverse)
-        for _ in range(_STEPS):
-            if _inner(gradient, newton) <= enough:
-                break
-            step = -moves.times_inverse_hessian(gradient)
-            slope, size = _inner(step, gradient), 1.0
-            while True:
-                tried = V + step * V.dtype.type(size)
-                new_loss, new_gradient = self.objective(tried, penalty)
-                # The last term: losses are equal to rounding before gradients are.
-                if new_loss <= loss + 1e-4 * size * slope + 1e-7 * abs(loss) or size < 1e-4:
-                    break
-                size /= 2
-            new_newton = multiply(new_gradient, inverse)
-            moves.add(tried - V, new_gradient - gradient, new_newton - newton)
-            V, loss, gradient, newton = tried, new_loss, new_gradient, new_newton
-        return V
-
-
-def _softened(logits: Floats, labels: Indices) -> NDArray[np.float64]:
-    """Turn logits, (K, n), into probabilities minus what they should be; return the log losses.
-
-    In place, a few rows at a time, so that they stay in cache.
-    """
-    losses = np.empty(len(labels))
-
-    def work(rows: slice) -> None:
-        some, label = logits[:, rows], labels[rows]
-        own = label, np.arange(len(label))
-        some -= some.max(axis=0)
-        true = some[own].astype(np.float64)
-        np.exp(some, out=some)
-        totals = some.sum(axis=0)
-        losses[rows] = np.log(totals.astype(np.float64)) - true
-        some /= totals
-        some[own] -= 1
-
-    in_threads(work, len(labels), 10 * logits.size, chunk=512)
-    return losses
-
-
-def _inner(a: Floats, b: Floats) -> float:
-    """Return the sum of products, without BLAS: its threads spin while other processes hold the cores."""
-    return float(np.multiply(a, b).sum(dtype=np.float64))
-
-
-class _Moves:
-    """The solver's last moves, and what is known of the inverse Hessian by them."""
-
-    def __init__(self, inverse: Floats) -> None:
-        self._inverse = inverse
-        self._last: list[tuple[Floats, Floats, float]] = []
-        self._scale = 1.0
-
-    def add(self, move: Floats, change: Floats, newton_change: Floats) -> None:
-        """Remember a move, how it changed the gradient, and that times the inverse curvature."""
-        along, length = _inner(move, change), _inner(change, newton_change)
-        if along > 0 and length > 0:  # as both are but for rounding
-            self._last = [*self._last[1 - _MEMORY :], (move, change, 1 / along)]
-            self._scale = along / length
-
-    def times_inverse_hessian(self, gradient: Floats) -> Floats:
-        """Multiply a gradient by the inverse Hessian: the two loops of L-BFGS."""
-        direction = gradient.copy()
-        taken = []
-        for move, change, rate in reversed(self._last):
-            taken.append(rate * _inner(move, direction))
-            direction -= change * direction.dtype.type(taken[-1])
-        direction = multiply(direction, self._inverse)
-        direction *= direction.dtype.type(self._scale)
-        for (move, change, rate), part in zip(self._last, reversed(taken), strict=True):
-            direction += move * direction.dtype.type(part - rate * _inner(change, direction))
-        return direction
 
 
 def _checked_images(embeddings: ArrayLike, labels: ArrayLike) -> tuple[Floats, Indices]:
