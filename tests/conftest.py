@@ -1,5 +1,7 @@
+import io
 import os
 import sys
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import settings
@@ -42,6 +44,47 @@ def _own_store(_same_threads, tmp_path_factory, monkeypatch, _networks):
     monkeypatch.setenv("PROMPTBOOST_CACHE", str(cache))
     # Nor does what a test does depend on a hub that answers today.
     monkeypatch.setenv("PROMPTBOOST_ENCODER", "conse:lite0")
+
+
+@dataclass
+class Bar:
+    """A progress bar that was shown, as it was when it went."""
+
+    what: str  # at first
+    unit: str
+    last: str = ""  # what it said in the end
+    done: float = 0
+    total: float | None = None
+    beside: list[str] = field(default_factory=list)  # what else was on the screen at some time
+
+
+@pytest.fixture
+def bars(monkeypatch):
+    """The bars that somebody at a terminal sees, in the order in which they came."""
+    from tqdm.std import tqdm
+
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    shown: list[Bar] = []
+    open_now: dict[int, Bar] = {}
+    begin, close = tqdm.__init__, tqdm.close
+
+    def note_begin(bar, *arguments, **options):
+        begin(bar, *arguments, file=terminal, **options)
+        if not bar.disable:
+            one = Bar(bar.desc.removesuffix(": "), bar.unit.strip(), total=bar.total)
+            one.beside += [other.what for other in open_now.values()]
+            open_now[id(bar)] = one
+            shown.append(one)
+
+    def note_close(bar):
+        if (one := open_now.pop(id(bar), None)) is not None:
+            one.done, one.last = bar.n, bar.desc.removesuffix(": ")
+        close(bar)
+
+    monkeypatch.setattr(tqdm, "__init__", note_begin)
+    monkeypatch.setattr(tqdm, "close", note_close)
+    return shown
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ ROOMS = (
     *(
         "errors",
         "threads",
-        "progress",
         "files",
         "folders",
+        "progress",
         "plugins",
         "config",
         "data",

@@ -1,6 +1,7 @@
 """Bars are shown where somebody can see them."""
 
 import io
+import json
 import re
 import sys
 import time
@@ -141,3 +142,79 @@ def test_a_bar_says_what_takes_so_long_the_first_time(monkeypatch):
         compiled = terminal.getvalue()
         assert outer(2) == 4
         assert "compiling" not in terminal.getvalue().removeprefix(compiled)
+
+
+def test_a_wait_tells_the_time_left_by_how_long_it_took_last(monkeypatch, tmp_path):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "new"))
+    terminal = as_terminal(monkeypatch)
+    with waiting("thinking", shown=True):
+        time.sleep(1.2)
+    assert "<" not in terminal.getvalue()  # nothing was known yet
+    known = json.loads((tmp_path / "new" / "waits.json").read_text())
+    assert known == {"thinking": pytest.approx(1.2, abs=0.5)}
+    (tmp_path / "new" / "waits.json").write_text('{"thinking": 100, "walking": 7}')
+    terminal = as_terminal(monkeypatch)
+    with waiting("thinking", shown=True):
+        for _ in range(200):
+            if "00:02<" in terminal.getvalue():
+                break
+            time.sleep(0.05)
+    assert "thinking:   2%|" in terminal.getvalue()
+    assert "00:02<01:3" in terminal.getvalue()
+    known = json.loads((tmp_path / "new" / "waits.json").read_text())
+    assert list(known) == ["walking", "thinking"]  # the newest last
+    assert known["thinking"] < 20
+
+
+def test_a_wait_that_takes_longer_than_last_time_is_not_done(monkeypatch, tmp_path):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path))
+    (tmp_path / "waits.json").write_text('{"thinking": 0.1}')
+    terminal = as_terminal(monkeypatch)
+    with waiting("thinking", shown=True):
+        time.sleep(1.3)
+    assert "99%" in terminal.getvalue()
+    assert "100%" not in terminal.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[1]", b'{"thinking": "long"}', b'{"thinking": -1}', b"\xff", b"{}"]
+)
+def test_a_file_of_waits_that_is_none_is_no_harm(monkeypatch, tmp_path, content):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path))
+    (tmp_path / "waits.json").write_bytes(content)
+    terminal = as_terminal(monkeypatch)
+    with waiting("thinking", shown=True):
+        pass
+    assert "thinking … 00:00" in terminal.getvalue()
+    assert (tmp_path / "waits.json").read_bytes() == content  # too short to be worth knowing
+
+
+def test_what_nobody_sees_or_what_failed_is_not_remembered(monkeypatch, tmp_path):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path))
+    monkeypatch.setattr("promptboost.progress._WORTH_KNOWING", 0.0)
+    with waiting("thinking", shown=False):
+        pass
+    as_terminal(monkeypatch)
+    with pytest.raises(ValueError, match="no idea"), waiting("thinking", shown=True):
+        raise ValueError("no idea")
+    assert not (tmp_path / "waits.json").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_no_harm(monkeypatch, tmp_path):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "file" / "inside"))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("promptboost.progress._WORTH_KNOWING", 0.0)
+    as_terminal(monkeypatch)
+    with waiting("thinking", shown=True):
+        pass
+
+
+def test_only_the_newest_waits_are_known(monkeypatch, tmp_path):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path))
+    monkeypatch.setattr("promptboost.progress._WORTH_KNOWING", 0.0)
+    monkeypatch.setattr("promptboost.progress._KNOWN", 2)
+    as_terminal(monkeypatch)
+    (tmp_path / "waits.json").write_text('{"a": 1, "b": 2}')
+    with waiting("c", shown=True):
+        time.sleep(0.1)
+    assert list(json.loads((tmp_path / "waits.json").read_text())) == ["b", "c"]

@@ -70,6 +70,15 @@ _GONE = ".gone"
 _held: dict[tuple[str, int, int], int] = {}
 
 
+def cache_folder() -> Path:
+    """Return where what can be made again is kept: ``PROMPTBOOST_CACHE``, or the user's cache folder."""
+    if chosen := os.environ.get("PROMPTBOOST_CACHE"):
+        return Path(chosen).expanduser()
+    import platformdirs
+
+    return platformdirs.user_cache_path("promptboost", appauthor=False)
+
+
 def belongs(name: str) -> bool:
     """Tell by its name whether a file is of a set: no other is replaced or removed by a swap."""
     return name in (*SET, POOL_ROWS) or fnmatchcase(name, HEADS)

@@ -2,28 +2,38 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from pathlib import Path
 from threading import Thread
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 from weakref import ref
 
+from promptboost.files import read_json, write_json
+from promptboost.folders import cache_folder
+
+# What takes less is over before it is read; and of so many jobs it is known how long they took.
+_WORTH_KNOWING, _KNOWN = 1.0, 200
+# A job that takes longer than last time is not done.
+_NOT_DONE = 0.99
+
 
 def progress_bar(
-    total: int | None,
+    total: float | None,
     what: str,
     unit: str,
     *,
     shown: bool,
     form: str | None = None,
     even: bool = False,
+    by_clock: bool = False,
 ) -> Any:
     """Return a bar with rate and time left, which goes when the job is done.
 
     Parameters
     ----------
-    total : int or None
+    total : float or None
         How many there are, if that is known.
     what, unit : str
         The job, and what is counted.
@@ -33,6 +43,8 @@ def progress_bar(
         How it is written, if not as usual; see tqdm's ``bar_format``.
     even : bool, default=False
         Tell the time left by the mean rate so far, not by that of late.
+    by_clock : bool, default=False
+        What is counted are the seconds themselves.
 
     Examples
     --------
@@ -57,15 +69,17 @@ def progress_bar(
         smoothing=0.0 if even else 0.3,
     )
     if not bar.disable:
-        Thread(target=_tick, args=(ref(bar),), daemon=True).start()
+        Thread(target=_tick, args=(ref(bar), by_clock), daemon=True).start()
     return bar
 
 
-def _tick(shown: "ref[Any]") -> None:
+def _tick(shown: "ref[Any]", by_clock: bool) -> None:
     """Draw a bar once a second while it is there: time passes during a long step, too."""
     while (bar := shown()) is not None and not bar.disable:
         with bar.get_lock():  # or it might be drawn once more after it was taken away
             if not bar.disable:
+                if by_clock:
+                    bar.n = min(bar.format_dict["elapsed"], _NOT_DONE * bar.total)
                 bar.refresh(nolock=True)
         del bar
         sleep(1.0)
@@ -85,15 +99,46 @@ def counted(total: int, what: str, unit: str) -> Iterator[int]:
             bar.update()
 
 
-def waiting(what: str, *, shown: bool) -> Any:
-    """Return a line with the time that passed, for what has no parts that could be counted.
+@contextmanager
+def waiting(what: str, *, shown: bool) -> Iterator[None]:
+    """Show the time left of what has no parts that could be counted, by how long it took last.
+
+    That is kept in a file beside the embedding store. The first time, only the time that passed is shown.
 
     Examples
     --------
     >>> with waiting("thinking", shown=False):
     ...     pass
     """
-    return progress_bar(None, what, "", shown=shown, form="{desc} … {elapsed}")
+    file, start = cache_folder() / "waits.json", monotonic()
+    last = _known_waits(file).get(what) if shown else None
+    form = "{desc} … {elapsed}" if last is None else "{l_bar}{bar}| {elapsed}<{remaining}"
+    by_clock = last is not None
+    with progress_bar(last, what, "", shown=shown, form=form, by_clock=by_clock) as bar:
+        was_shown = not bar.disable
+        yield
+    if was_shown and (seconds := monotonic() - start) >= _WORTH_KNOWING:
+        known = _known_waits(file)
+        known.pop(what, None)  # the newest last
+        kept = dict([*known.items(), (what, round(seconds, 1))][-_KNOWN:])
+        with suppress(OSError):  # nobody's work depends on it
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, kept)
+
+
+def _known_waits(file: Path) -> dict[str, float]:
+    """Return how many seconds jobs took, the newest last; what is no such file holds none."""
+    try:
+        found = read_json(file)
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {
+        name: float(seconds)
+        for name, seconds in found.items()
+        if isinstance(seconds, int | float) and 0 < seconds < 1e6
+    }
 
 
 @contextmanager

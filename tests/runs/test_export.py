@@ -116,7 +116,7 @@ def conse_export(conse, tmp_path_factory):
         patch.setattr(sys, "stderr", terminal := io.StringIO())
         terminal.isatty = lambda: True
         done = export_run(run, folder / "out", onnx=True, cache=False)
-    assert "writing the image tower as a graph …" in terminal.getvalue()
+    assert "writing the image tower of conse:lite0 as a graph …" in terminal.getvalue()
     assert re.search(r"checking the graph: .*images/s", terminal.getvalue())
     return run, folder / "out", done
 

@@ -22,6 +22,14 @@ def hub():
         yield server
 
 
+def test_files_that_come_are_counted(fitted, hub, bars):
+    push_run(fitted / "run", "ann/colours", endpoint=hub.address)
+    bars.clear()
+    pull_run("ann/colours", fitted / "back", endpoint=hub.address)
+    counted = [(bar.what, bar.done, bar.total, bar.unit) for bar in bars if bar.total]
+    assert counted == [("getting ann/colours", 7, 7, "files")]
+
+
 @pytest.mark.parametrize("progress", [True, False])
 def test_a_wait_is_one_line_and_nothing_is_left_of_it(fitted, hub, monkeypatch, progress):
     from huggingface_hub.utils import are_progress_bars_disabled
@@ -32,10 +40,9 @@ def test_a_wait_is_one_line_and_nothing_is_left_of_it(fitted, hub, monkeypatch, 
     push_run(fitted / "run", "ann/colours", endpoint=hub.address, progress=progress)
     pull_run("ann/colours", fitted / "back", endpoint=hub.address, progress=progress)
     shown = [part.strip() for part in terminal.getvalue().split("\r") if part.strip()]
-    said = {part.partition(" …")[0] for part in shown}
-    assert said == (
-        {"sending 7 files to ann/colours", "getting ann/colours"} if progress else set()
-    )
+    said = {part.partition(" …")[0].partition(":")[0] for part in shown}
+    waits = {"sending 7 files to ann/colours", "asking for ann/colours", "getting ann/colours"}
+    assert said == (waits if progress else set())
     assert "\n" not in terminal.getvalue()
     assert not are_progress_bars_disabled()
 

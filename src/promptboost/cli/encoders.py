@@ -163,7 +163,7 @@ def cache(out: Output, action: str, verify: bool, fingerprint: str | None) -> in
         freed = store.clear(fingerprint)
         out.result({"freed_bytes": freed}, f"{human_bytes(freed)} freed")
         return 0
-    checked = store.verify() if verify else None
+    checked = store.verify(progress=out.progress) if verify else None
     report = store.report()
     record = {**report.to_dict(), "verification": checked.to_dict() if checked else None}
     out.result(record, "\n".join(map(str, [report, checked] if checked else [report])))
@@ -182,12 +182,9 @@ def doctor(out: Output, encoder: str | None) -> int:
     from promptboost.runs.doctor import examine
 
     diagnoses = []
-    checks = examine(encoder or default_encoder(out))
-    while True:
-        with waiting("checking", shown=out.progress):
-            one = next(checks, None)
-        if one is None:
-            break
+    for name, look in examine(encoder or default_encoder(out)).items():
+        with waiting(f"checking: {name}", shown=out.progress):
+            one = look()
         diagnoses.append(one)
         if not out.json:
             echo(f"{_MARKS[one.ok]} {one.name}: {plain(one.detail)}")

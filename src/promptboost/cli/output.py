@@ -7,7 +7,7 @@ import sys
 import unicodedata
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -87,13 +87,21 @@ def echo(text: str, *, err: bool = False, keep: str = "") -> None:
     """Write lines: the one place where words leave, without what a terminal would obey."""
     shown = "\n".join(plain(line, keep) for line in text.split("\n"))
     try:
-        click.echo(shown, err=err)
+        with _without_bars(sys.stderr if err else sys.stdout):
+            click.echo(shown, err=err)
     except BrokenPipeError:
         if not err:
             raise _ReaderGoneError from None
     except (OSError, ValueError):  # full, or closed
         if not err:
             raise
+
+
+def _without_bars(stream: TextIO) -> AbstractContextManager[None]:
+    """Take progress bars away while lines are written to a terminal: else these begin behind one."""
+    if (drawn := sys.modules.get("tqdm")) is None or not stream.isatty():
+        return nullcontext()
+    return drawn.tqdm.external_write_mode()  # type: ignore[no-any-return]
 
 
 def csv_line(cells: Sequence[str]) -> None:

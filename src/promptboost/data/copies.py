@@ -17,7 +17,7 @@ are pairs of cat faces. None of these pairs has two labels.
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from promptboost.data.dataset import LabelledImage
 from promptboost.data.decode import THUMBNAIL_SIDE, ImageError
 from promptboost.errors import DataError
+from promptboost.progress import progress_bar
 from promptboost.threads import thread_count
 
 #: Thumbnails with this cosine are of one image. In what is measured above, copies of photographs that
@@ -49,6 +50,8 @@ Indices = NDArray[np.int64]
 Rows = NDArray[np.float32]
 #: Positions of images that are alike, (i, j) with i ≠ j; each pair in one order is enough.
 Pairs = tuple[Indices, Indices]
+#: Called with how many images were gone over since it was called last.
+OnImages = Callable[[int], object]
 
 
 class RepeatedImageWarning(UserWarning):
@@ -164,7 +167,28 @@ def _partners(
     return best
 
 
-def thumbnail_rows(images: Sequence[LabelledImage], workers: int | None = None) -> Rows:
+def near_images(images: Sequence[LabelledImage], *, progress: bool = False) -> Iterator[Pairs]:
+    """Find the pairs of images that look alike, block by block; with `progress`, show a bar.
+
+    Examples
+    --------
+    >>> from PIL import Image
+    >>> image = Image.linear_gradient("L")
+    >>> whole, half = LabelledImage("0", "", image), LabelledImage("1", "", image.resize((128, 128)))
+    >>> [(i.tolist(), j.tolist()) for i, j in near_images([whole, half])]
+    [([0], [1])]
+    """
+    # Each is made small, and then compared.
+    steps = 2 * len(images)
+    with progress_bar(steps, "looking for copies", "steps", shown=progress) as bar:
+        yield from near_pairs(thumbnail_rows(images, on_images=bar.update), on_images=bar.update)
+
+
+def thumbnail_rows(
+    images: Sequence[LabelledImage],
+    workers: int | None = None,
+    on_images: OnImages = lambda _: None,
+) -> Rows:
     """Return a row of length one for each image, from its pixels made very small.
 
     The pixels lose their mean, so that a white background does not make all images alike, and the mean
@@ -183,12 +207,14 @@ def thumbnail_rows(images: Sequence[LabelledImage], workers: int | None = None) 
     """
     many = sum(not image.has_thumbnail for image in images) > _MOST_DECODED
     wanted = [i for i, image in enumerate(images) if image.has_thumbnail or not many]
+    on_images(len(images) - len(wanted))
     pixels = THUMBNAIL_SIDE**2
     rows = np.zeros((len(images), 3 * pixels + 3), dtype=np.float32)
     with ThreadPoolExecutor(workers or thread_count()) as threads:
         for i, thumbnail in zip(
             wanted, threads.map(_thumbnail, (images[i] for i in wanted)), strict=True
         ):
+            on_images(1)
             if thumbnail is None:
                 continue
             levels = np.frombuffer(thumbnail, dtype=np.uint8).reshape(pixels, 3).astype(np.float32)
@@ -207,7 +233,9 @@ def _thumbnail(image: LabelledImage) -> bytes | None:
         return None
 
 
-def near_pairs(rows: Rows, least: float = LEAST_COSINE) -> Iterator[Pairs]:
+def near_pairs(
+    rows: Rows, least: float = LEAST_COSINE, on_images: OnImages = lambda _: None
+) -> Iterator[Pairs]:
     """Find the pairs of rows with a cosine of `least` or more, block by block.
 
     Rows are of length one, or zero: thumbnails, or the embeddings of any model. Memory is bounded by a
@@ -222,7 +250,9 @@ def near_pairs(rows: Rows, least: float = LEAST_COSINE) -> Iterator[Pairs]:
     [([0], [2])]
     """
     some = np.flatnonzero(np.any(rows, axis=1))
+    on_images(len(rows) - len(some))
     if len(some) < 2:
+        on_images(len(some))
         return
     along = rows[some] @ _widest(rows[some[:: 1 + len(some) // 4096]])
     by_place = np.argsort(along[:, 0], kind="stable")
@@ -247,6 +277,7 @@ def near_pairs(rows: Rows, least: float = LEAST_COSINE) -> Iterator[Pairs]:
                 alike = np.einsum("nd,nd->n", rows[one], rows[two]) >= least
                 if alike.any():
                     yield one[alike].astype(np.int64), two[alike].astype(np.int64)
+        on_images(stop - start)
 
 
 def _widest(rows: Rows) -> Rows:

@@ -168,11 +168,8 @@ class Embedder:
         """Embed texts, each distinct one once."""
         distinct = list(dict.fromkeys(texts))
         position = {text: i for i, text in enumerate(distinct)}
-        with self._timed("texts"):
-            if self.store is None or not self.progress:
-                return EmbeddedTexts(position, self.encode_texts(distinct))
-            with self.bar(len(distinct), "texts", "texts") as bar:
-                return EmbeddedTexts(position, self.encode_texts(distinct, bar.update))
+        with self._timed("texts"), self.bar(len(distinct), "texts", "texts") as bar:
+            return EmbeddedTexts(position, self.encode_texts(distinct, bar.update))
 
     def encode_images(self, images: Iterable["Image"]) -> UnitRows:
         """Embed RGB images as unit rows without the store, which knows images by their files."""
@@ -187,7 +184,7 @@ class Embedder:
     ) -> UnitRows:
         """Embed texts as unit rows; `progress` is told how many more of them are done."""
         if self.store is None:
-            return self._computed(texts)
+            return self._computed(texts, progress)
         from promptboost.encoders.store import text_key
 
         try:
@@ -205,9 +202,18 @@ class Embedder:
             self.do_without(error)
             return self._computed(texts)
 
-    def _computed(self, texts: Sequence[str]) -> UnitRows:
+    def _computed(
+        self, texts: Sequence[str], progress: Callable[[int], None] | None = None
+    ) -> UnitRows:
+        """Embed texts, always as many at a time: the last bit of a row can depend on that."""
         self.computed["texts"] += len(texts)
-        return np.asarray(self.encoder.encode_texts(texts))
+        parts = []
+        for start in range(0, max(1, len(texts)), STORED_AT_ONCE):
+            some = texts[start : start + STORED_AT_ONCE]
+            parts.append(np.asarray(self.encoder.encode_texts(some)))
+            if progress is not None:
+                progress(len(some))
+        return np.concatenate(parts)
 
     def do_without(self, error: StoreError) -> None:
         """Keep nothing from now on: a store only saves time, and its faults are no reason to stop."""

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from promptboost.boosting import GridPool
 from promptboost.boosting.grid import GridRows, from_grid
+from promptboost.boosting.quota import OnRows, unwatched
 from promptboost.encoders.base import Encoder, UnitRows
 from promptboost.evaluation.measures import Guesses
 from promptboost.methods import METHODS, FewShotSet, make_method
 from promptboost.methods.base import RowImages
+from promptboost.methods.logistic import Logistic
 from promptboost.model import LinearHead
 from promptboost.pool import PLAIN_TEMPLATE, PromptPool, build_pool
 from promptboost.training import PoolTexts
@@ -66,8 +68,12 @@ def guess_baselines(
     encoder: Encoder,
     *,
     seed: int,
+    on_rows: OnRows = unwatched,
 ) -> list[Guesses]:
-    """Have every baseline look at every image; logistic regression if all classes have images."""
+    """Have every baseline look at every image; logistic regression if all classes have images.
+
+    `on_rows` is told of the rows that :func:`~promptboost.methods.logistic.rows_of_probe` counts.
+    """
     originals = learn.images.rows(encoder)
     guesses = [
         Guesses(
@@ -80,7 +86,7 @@ def guess_baselines(
     ]
     if len(np.unique(learn.labels)) < learn.n_classes:
         return guesses
-    logistic = make_method(f"logistic?seed={seed}").fit(learn, pool, encoder)
+    logistic = Logistic(seed).fit(learn, pool, encoder, on_rows)
     images = RowImages({encoder.id: held_out[:, None]})
     guesses.append(
         Guesses(

@@ -103,6 +103,18 @@ class CellWorker:
         worker._request, worker._world = request, world
         return worker
 
+    def embed(self, order: Mapping[str, Any]) -> None:
+        """Embed the images of a cell that will be measured: a job of its own, with a bar of its own."""
+        method = make_method(order["method"])
+        on = self._world.encoders_for(method)[order["on"]]
+        self._embed(self._world.draw(order["shots"], order["seed"]), method, on)
+
+    def _embed(self, draw: Draw, method: Method, on: Encoder) -> None:
+        draw.learn.images.views(
+            on if method.carries_over is Transfer.REFIT else self._world.encoder
+        )
+        draw.held_out.rows(on)
+
     def do(self, order: Mapping[str, Any]) -> scale.Result:
         """Fit, or load what was learnt, and measure on one encoder."""
         cell = Cell(order["method"], make_method(order["method"]), order["shots"], order["seed"])
@@ -127,9 +139,7 @@ class CellWorker:
         draw = world.draw(cell.shots, cell.seed)
         at_home = on is world.encoder
         learns_there = not at_home and via is Transfer.REFIT
-        # Embedding is not part of a fit's time.
-        draw.learn.images.views(on if learns_there else world.encoder)
-        draw.held_out.rows(on)
+        self._embed(draw, cell.method, on)  # not part of a fit's time
         start = time.perf_counter()
         if learns_there:
             there = cell.seeded().fit(draw.learn, world.pool, on)

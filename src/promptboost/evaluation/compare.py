@@ -243,6 +243,11 @@ class _Campaign:
         job = Job(_WORKER, settings, str(request.out.absolute()), "cells", request.device)
         named = {unit.name: cell for unit, cell in units}
         failed: list[str] = []
+        worker = CellWorker.around(request, world)
+        if not self._place.elsewhere:
+            with contextlib.suppress(PromptBoostError):  # the cells will say what is wrong
+                for unit, _ in units:
+                    worker.embed(unit.order)
         with (
             progress_bar(len(units), "comparing", "cells", shown=request.progress) as bar,
             telling_of_compilation(bar),
@@ -258,7 +263,6 @@ class _Campaign:
                     failed.append(f"{cell}: {problem}")
                     self._say(f"left out: {failed[-1]}")
 
-            worker = CellWorker.around(request, world)
             run_units(engine, job, (unit for unit, _ in units), bar=bar, worker=worker, each=note)
         return failed
 

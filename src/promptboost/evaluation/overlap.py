@@ -17,8 +17,7 @@ from promptboost.data.copies import (
     Indices,
     Pairs,
     find_copies,
-    near_pairs,
-    thumbnail_rows,
+    near_images,
 )
 from promptboost.data.shots import image_ids
 from promptboost.errors import count
@@ -119,11 +118,13 @@ def inspect(
     near: Iterable[Pairs] | None = None,
     *,
     most: int | None = _KEPT,
+    progress: bool = False,
 ) -> Inspection:
     """Look for copies among the images of a task.
 
     `near` are pairs that look alike, as positions in the images to learn from and then those held
-    out; without it, thumbnails are compared here. No more than `most` of each kind are named.
+    out; without it, thumbnails are compared here, with a bar if there shall be `progress`. No more than
+    `most` of each kind are named.
 
     Examples
     --------
@@ -144,15 +145,17 @@ def inspect(
         [*image_ids(learn), *image_ids(held_out)],
         learn.class_names,
         len(learn),
-        near_pairs(thumbnail_rows(images)) if near is None else near,
+        near_images(images, progress=progress) if near is None else near,
         most,
     )
 
 
-def inspect_known(digests: Sequence[bytes], held_out: Dataset) -> Inspection:
+def inspect_known(
+    digests: Sequence[bytes], held_out: Dataset, *, progress: bool = False
+) -> Inspection:
     """Look for copies where only the digests of the images that were learnt from are known."""
     learnt = len(digests)
-    near = near_pairs(thumbnail_rows(held_out.images))
+    near = near_images(held_out.images, progress=progress)
     return _inspect(
         [*digests, *(image.digest() for image in held_out.images)],
         np.concatenate([np.full(learnt, UNKNOWN), held_out.labels]),

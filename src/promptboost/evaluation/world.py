@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from promptboost.config import FitConfig
 from promptboost.data import Dataset, DataSource
-from promptboost.data.copies import Pairs, near_pairs, thumbnail_rows
+from promptboost.data.copies import Pairs, near_images
 from promptboost.data.shots import Task, divide, load_classes
 from promptboost.encoders import Encoder, load_encoder
 from promptboost.encoders.base import UnitRows
@@ -173,8 +173,7 @@ class World:
     def _near(self) -> list[Pairs]:
         """Compare all images of all draws once."""
         images = (*self._learnt.data.images, *self._measured.data.images)
-        with waiting("looking for copies", shown=self._request.progress):
-            return list(near_pairs(thumbnail_rows(images)))
+        return list(near_images(images, progress=self._request.progress))
 
     def few(self, count: int) -> FileImages:
         """Return some images to measure time with: nothing of them is known or kept."""

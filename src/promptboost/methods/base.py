@@ -103,8 +103,9 @@ class FileImages:
         return len(self.data)
 
     def rows(self, encoder: Encoder) -> UnitRows:
-        """Embed each image."""
-        return self._embed(encoder, 0)[:, 0]
+        """Embed each image; one that was embedded with its crops is there already."""
+        crops = self.n_views if (encoder.fingerprint, self.n_views) in self._known else 0
+        return self._embed(encoder, crops)[:, 0]
 
     def views(self, encoder: Encoder) -> UnitRows:
         """Embed each image and its crops."""

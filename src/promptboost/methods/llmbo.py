@@ -17,6 +17,7 @@ import numpy as np
 
 from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError, PoolError, SettingError
+from promptboost.folders import cache_folder
 from promptboost.llm import (
     Budget,
     LanguageModel,
@@ -298,9 +299,7 @@ _PATIENCE = 5.0
 
 def default_replies() -> Path:
     """Return the file of replies where none is named: beside the embedding store."""
-    from promptboost.encoders.store import default_root
-
-    return default_root().parent / "replies" / "llmbo.jsonl"
+    return cache_folder() / "replies" / "llmbo.jsonl"
 
 
 def check_server(settings: ModelSettings) -> None:

@@ -1,8 +1,9 @@
 """What is installed, what works, and what to type where it does not."""
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 
 import promptboost
@@ -25,18 +26,29 @@ class Diagnosis:
     ok: bool | None = True
 
 
-def examine(encoder: str) -> Iterator[Diagnosis]:
-    """Look at everything a fit with an encoder needs, one thing at a time."""
-    yield Diagnosis(
-        "promptboost", f"{promptboost.__version__} on Python {platform.python_version()}"
-    )
+def examine(encoder: str) -> dict[str, Callable[[], Diagnosis]]:
+    """Return everything that a fit with an encoder needs, by name, with what looks at it."""
+    tried = {
+        "device": _device,
+        f"encoder {encoder}": lambda: _encoder(encoder),
+        "embedding store": _store,
+    }
+    return {
+        "promptboost": _versions,
+        "libraries": _libraries,
+        **{f"extra {extra}": partial(_extra, extra) for extra in _EXTRAS},
+        **{name: partial(_checked, name, look) for name, look in tried.items()},
+    }
+
+
+def _versions() -> Diagnosis:
+    detail = f"{promptboost.__version__} on Python {platform.python_version()}"
+    return Diagnosis("promptboost", detail)
+
+
+def _libraries() -> Diagnosis:
     versions = [f"{name} {_version(name) or 'missing'}" for name in _CORE]
-    yield Diagnosis("libraries", ", ".join(versions), all(map(_version, _CORE)))
-    for extra, packages in _EXTRAS.items():
-        yield _extra(extra, packages)
-    yield _checked("device", _device)
-    yield _checked(f"encoder {encoder}", lambda: _encoder(encoder))
-    yield _checked("embedding store", _store)
+    return Diagnosis("libraries", ", ".join(versions), all(map(_version, _CORE)))
 
 
 def _version(package: str) -> str | None:
@@ -46,7 +58,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _extra(extra: str, packages: tuple[str, ...]) -> Diagnosis:
+def _extra(extra: str) -> Diagnosis:
+    packages = _EXTRAS[extra]
     if missing := [name for name in packages if _version(name) is None]:
         hint = f"not installed ({', '.join(missing)}); type: pip install 'promptboost[{extra}]'"
         return Diagnosis(f"extra {extra}", hint, None)

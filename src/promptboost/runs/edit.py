@@ -88,7 +88,7 @@ def edit_run(
     before = Lineage.read(run)
     before = msgspec.structs.replace(before, looks=before.looks + uncounted)
     lineage = _with_edit(before, folder, ensemble, changes, effect, author or _user(), reason)
-    with waiting("writing the run", shown=progress):
+    with waiting(f"writing {new_run.name}", shown=progress):
         write_edited(folder, new, edited, lineage, heads, finish)
     told = edited.history[len(ensemble.history) :]
     return Edited(new_run, edited, lineage, effect, tuple(notes), told)
@@ -107,7 +107,7 @@ def _measured(
         if data is not None:
             raise
         return None, [f"not measured: {error}"], 0
-    with waiting("measuring", shown=options["progress"]):
+    with waiting(f"measuring {run.name}", shown=options["progress"]):
         effect = bench.effect(changes)
     try:
         add_looks(run, looks=1)

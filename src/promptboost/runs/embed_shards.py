@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from promptboost.config import FitConfig
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.store import EmbeddingStore
-from promptboost.encoders.store.store import default_root
 from promptboost.errors import DataError
 from promptboost.evaluation.world import pool_for
+from promptboost.folders import cache_folder
 from promptboost.pool.text import clean
 from promptboost.runs.embed import own_names_of, read_lines, texts_of
 from promptboost.runs.results import old_names
@@ -108,7 +108,7 @@ def embed_in_shards(
 
 def shard_storage(place: Placement) -> str:
     """Return where the results of shards are kept: as was asked, or beside the store."""
-    out = place.storage or str(default_root().parent / "shards")
+    out = place.storage or str(cache_folder() / "shards")
     return out if is_url(out) else os.path.abspath(out)
 
 

@@ -20,7 +20,6 @@ from promptboost.model import PromptClassifier
 from promptboost.model.average import AveragedClassifier, AveragedHead
 from promptboost.model.change import original_names
 from promptboost.model.classifier import check_share
-from promptboost.progress import waiting
 from promptboost.runs.answer_shards import check_output, write_records
 from promptboost.runs.bench import add_looks, held_out_images, shown_part
 from promptboost.runs.labelled_shards import SeenImages, see_in_shards
@@ -100,8 +99,7 @@ def evaluate_run(
     lineage = add_looks(run, **{"final_looks" if final else "looks": 1}) if held_out else None
     rows = in_shards.rows(data) if in_shards else [m.embedder.originals(data) for m in members]
     guesses, chances = _guesses(members, rows)
-    with waiting("looking for copies", shown=progress):
-        inspection = inspect_run(folder, data)
+    inspection = inspect_run(folder, data, progress=progress)
     record = {
         "encoder": " + ".join(one.embedder.id for one in members),
         **_figures(data, guesses, inspection),
@@ -213,7 +211,7 @@ def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
     return Dataset(data.images, tuple(class_names), data.bad)
 
 
-def inspect_run(run: RunFolder, data: Dataset) -> Inspection | None:
+def inspect_run(run: RunFolder, data: Dataset, *, progress: bool = False) -> Inspection | None:
     """Look for images that a run learnt from, and for copies among the others.
 
     Where the images that taught the run are still there, one that was saved anew is recognised, too;
@@ -224,8 +222,9 @@ def inspect_run(run: RunFolder, data: Dataset) -> Inspection | None:
         return None
     learn = _learnt_images(run)
     if learn is not None and learn.class_names == data.class_names:
-        return inspect(learn, data)
-    return inspect_known([bytes.fromhex(digest) for digest in digests], data)
+        return inspect(learn, data, progress=progress)
+    known = [bytes.fromhex(digest) for digest in digests]
+    return inspect_known(known, data, progress=progress)
 
 
 def _learnt_images(run: RunFolder) -> Dataset | None:

@@ -93,14 +93,14 @@ def export_run(
     }
     if onnx:
         tower = graph_encoder(one)
-        with waiting("writing the image tower as a graph", shown=progress):
+        with waiting(f"writing the image tower of {one.id} as a graph", shown=progress):
             graph = tower.image_graph()
-        facts = {
-            "producer": "promptboost",
-            "encoder": one.id,
-            "preprocessing": json.dumps(dict(graph.preprocessing)),
-        }
-        model = classifier_graph(graph, matrix, names, facts)
+            facts = {
+                "producer": "promptboost",
+                "encoder": one.id,
+                "preprocessing": json.dumps(dict(graph.preprocessing)),
+            }
+            model = classifier_graph(graph, matrix, names, facts)
         about["preprocessing"] = dict(graph.preprocessing)
         images = _images(home, progress)
         with progress_bar(len(images[1]), "checking the graph", "images", shown=progress) as bar:

@@ -27,7 +27,7 @@ from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
 from promptboost.pool import PromptPool
-from promptboost.progress import waiting
+from promptboost.progress import progress_bar
 from promptboost.runs.explain import shown_explanations, write_explanations
 from promptboost.runs.learned import (
     Learned,
@@ -137,8 +137,7 @@ def _fit(
     embedder, *further = _prepare(request, source, settings, say)
     task = load_task(source, settings, progress=request.progress)
     task = replace(task, source=request.source)  # figures name it as it was typed
-    with waiting("looking for copies", shown=request.progress):
-        inspection = inspect(task.learn, task.held_out)
+    inspection = inspect(task.learn, task.held_out, progress=request.progress)
     for line in (*task_remarks(task, settings.shots), *inspection.overlap.lines()):
         say(line)
     pool = pool_for(settings, source, task.class_names)
@@ -157,12 +156,11 @@ def _fit(
                 task, pool, settings, embedder, run.path / POOL_ROWS, further, engine
             )
             learned = _learn(run, task, embeddings, settings, embedder, say, tracking)
-        with waiting("measuring", shown=request.progress):
-            results = msgspec.structs.replace(
-                measure(task, embeddings, learned, settings, embedder, inspection),
-                timing=timing([embedder, *further], learned, start),
-            )
-            write_run(run, task, embeddings, learned, results, embedder, request.finish)
+        results = msgspec.structs.replace(
+            measure(task, embeddings, learned, settings, embedder, inspection),
+            timing=timing([embedder, *further], learned, start),
+        )
+        write_run(run, task, embeddings, learned, results, embedder, request.finish)
     except BaseException:
         tracking.fail()
         raise
@@ -324,18 +322,26 @@ def write_run(
     text: bytes | None = None,
 ) -> None:
     """Write everything, and only then let the run count as finished; a given `text` as it is."""
-    run.write_ensemble(learned.ensemble)
-    if text is not None:
-        write_bytes(run.ensemble_path, text, follow=False)
-    for head in (learned.head, *learned.further_heads):
-        write_head(run.path, head)
-    run.write(run.predictions_path, _predictions(task, embeddings, learned))
-    shown = images_shown(results)
-    write_thumbnails(run, shown, (task.measured, task.learn))
-    write_explanations(run, shown_explanations(task, embeddings, learned, shown, embedder))
-    results.write(run.metrics_path)
-    for write in finish:
-        write(run.path)
+    finish, shown = tuple(finish), images_shown(results)
+    parts = 5 + len(finish)
+    with progress_bar(parts, "writing the run", "files", shown=embedder.progress) as bar:
+        run.write_ensemble(learned.ensemble)
+        if text is not None:
+            write_bytes(run.ensemble_path, text, follow=False)
+        for head in (learned.head, *learned.further_heads):
+            write_head(run.path, head)
+        bar.update()
+        run.write(run.predictions_path, _predictions(task, embeddings, learned))
+        bar.update()
+        write_thumbnails(run, shown, (task.measured, task.learn))
+        bar.update()
+        write_explanations(run, shown_explanations(task, embeddings, learned, shown, embedder))
+        bar.update()
+        results.write(run.metrics_path)
+        bar.update()
+        for write in finish:
+            write(run.path)
+            bar.update()
     run.end()
 
 

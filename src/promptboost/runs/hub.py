@@ -22,7 +22,7 @@ from promptboost.errors import (
 from promptboost.files import json_text, load_json, read_bytes, write_bytes
 from promptboost.folders import HEADS
 from promptboost.model import PromptEnsemble
-from promptboost.progress import waiting
+from promptboost.progress import progress_bar, waiting
 from promptboost.runs.run_folder import RunFolder, public, write_toml
 
 #: What says which files a run on a hub has, and what is in them.
@@ -79,7 +79,8 @@ def push_run(
         for name, data in content.items():
             write_bytes(Path(place) / name, data)
         try:
-            with _shown(f"sending {len(content)} files to {repository}", progress):
+            what = f"sending {len(content)} files to {repository}"
+            with _without_bars_of_hub(), waiting(what, shown=progress):
                 hub.create_repo(repository, private=private, exist_ok=True)
                 done = hub.upload_folder(
                     repo_id=repository,
@@ -125,31 +126,35 @@ def pull_run(
     new.check_free(overwrite=overwrite, resume=False)
     hub = _hub(endpoint)
     try:
-        with (
-            _shown(f"getting {repository}", progress),
-            tempfile.TemporaryDirectory() as place,
-        ):
-            exact = str(hub.model_info(repository, revision=revision).sha)
-            hub.snapshot_download(
-                repository,
-                revision=exact,
-                local_dir=place,
-                allow_patterns=[MANIFEST, *_TEXTS, *_IMAGES, HEADS],
-            )
+        with _without_bars_of_hub(), tempfile.TemporaryDirectory() as place:
+            with waiting(f"asking for {repository}", shown=progress):
+                there = hub.model_info(repository, revision=revision)
+            exact, names = str(there.sha), [one.rfilename for one in there.siblings or ()]
+            wanted = [name for name in names if name == MANIFEST or _is_of_run(name)]
+            what = f"getting {repository}"
+            with progress_bar(len(wanted), what, "files", shown=progress) as bar:
+                for name in wanted:
+                    hub.hf_hub_download(repository, name, revision=exact, local_dir=place)
+                    bar.update()
             content = _checked(Path(place), repository)
     except PromptBoostError:
         raise
     except Exception as error:
         raise _unreachable("pull from", repository, error) from error
-    names = tuple(content)
+    taken = tuple(content)
     with new.writing("pull", fit=True):
         _write(new, content, repository, exact)
-    return Pulled(run, repository, exact, names)
+    return Pulled(run, repository, exact, taken)
+
+
+def _is_of_run(name: str) -> bool:
+    """Tell whether a file has the name of one of a run's."""
+    return "/" not in name and (name in (*_TEXTS, *_IMAGES) or fnmatchcase(name, HEADS))
 
 
 @contextmanager
-def _shown(what: str, progress: bool) -> Iterator[None]:
-    """Show in one line that time passes, and no bars of the hub's client, which stay behind."""
+def _without_bars_of_hub() -> Iterator[None]:
+    """Show no bars of the hub's client, which stay behind."""
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
         disable_progress_bars,
@@ -157,15 +162,13 @@ def _shown(what: str, progress: bool) -> Iterator[None]:
     )
 
     if are_progress_bars_disabled():
-        with waiting(what, shown=progress):
-            yield
+        yield
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a variable of the user's keeps them
         disable_progress_bars()
     try:
-        with waiting(what, shown=progress):
-            yield
+        yield
     finally:
         enable_progress_bars()
 
@@ -181,8 +184,7 @@ def _checked(place: Path, repository: str) -> dict[str, bytes]:
         raise FileFormatError(f"{repository}: {MANIFEST} does not list the files of a run")
     content = {}
     for name, digest in digests.items():
-        known = name in (*_TEXTS, *_IMAGES) or fnmatchcase(name, HEADS)
-        if not known or "/" in name:
+        if not _is_of_run(name):
             raise FileFormatError(
                 f"{repository}: {name!r} is no file of a run, so nothing is taken"
             )

@@ -29,7 +29,7 @@ from promptboost.evaluation.suspects import (
     set_aside_probabilities,
 )
 from promptboost.files import load_json, read_text, write_json
-from promptboost.progress import progress_bar, waiting
+from promptboost.progress import progress_bar
 from promptboost.runs.evaluate import as_called_now, with_classes
 from promptboost.runs.fit import images_shown, write_thumbnails
 from promptboost.runs.predict import Predictor
@@ -186,8 +186,7 @@ def inspect_issues(
         chances = set_aside_probabilities(rows, labels, words.weights, bar.update)
         bar.update(MOST_FOLDS - bar.n)  # fewer, where no label is in doubt
         errors, outliers = label_errors(chances, labels), find_outliers(rows, labels)
-    with waiting("looking for copies", shown=progress):
-        overlap = inspect(learn, held_out, most=None).overlap
+    overlap = inspect(learn, held_out, most=None, progress=progress).overlap
     images = _Images(learn, held_out, chances)
     findings = (
         *images.wrong_labels(errors, limit or 0),

@@ -1,7 +1,7 @@
 """A fit in memory: its embeddings, what was learnt from them, and what is measured of it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from promptboost.evaluation.measures import (
 from promptboost.evaluation.overlap import Inspection
 from promptboost.methods import FewShotSet
 from promptboost.methods.base import RowImages
+from promptboost.methods.logistic import rows_of_probe
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble
 from promptboost.model.average import AveragedHead
 from promptboost.model.balance import in_balance, of_all_classes
@@ -38,7 +39,7 @@ from promptboost.model.provenance import Composed
 from promptboost.model.residual import Residual
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool
-from promptboost.progress import learning
+from promptboost.progress import learning, progress_bar
 from promptboost.runs.results import (
     EncoderFacts,
     HardImage,
@@ -249,7 +250,10 @@ def measure(
     embedder: Embedder,
     inspection: Inspection,
 ) -> Results:
-    """Compare what was learnt with the baselines, and gather all figures but the times."""
+    """Compare what was learnt with the baselines, and gather all figures but the times.
+
+    It is one job with one bar, shown if the embedder's are.
+    """
     encoder, ensemble, pool = embedder.encoder, learned.ensemble, embeddings.pool
     head, held_out = learned.head, embeddings.held_out
     label = Composed.of(ensemble).label
@@ -271,9 +275,16 @@ def measure(
     )
     images = RowImages({encoder.id: embeddings.learn})
     shots = FewShotSet(images, task.learn.labels, task.class_names)
-    baselines = guess_baselines(
-        shots, held_out, embeddings.text_heads, pool, encoder, seed=settings.seed
-    )
+    # What takes long: logistic regression, and answers after each of many rounds.
+    views = rows_of_probe(shots.labels, embeddings.learn.shape[1])
+    views += len(ensemble) * (len(task.learn) + len(task.held_out))
+    with progress_bar(views, "measuring", "views", shown=embedder.progress) as bar:
+        baselines = guess_baselines(
+            *(shots, held_out, embeddings.text_heads, pool, encoder),
+            seed=settings.seed,
+            on_rows=bar.update,
+        )
+        staged = tuple(_stages(task, embeddings, ensemble, embedder, bar.update))
     guesses = [*baselines, *text, *_averaged(embeddings, learned, ours), ours]
     labels, learn_labels = task.held_out.labels, task.learn.labels
     shown = {
@@ -301,7 +312,7 @@ def measure(
         ),
         residual=_residual_result(learned, task, words),
         methods=tuple(guess.result(labels, learn_labels, inspection.leaked) for guess in guesses),
-        staged=tuple(_stages(task, embeddings, ensemble, embedder)),
+        staged=staged,
         per_class=per_class(names, measured.labels, shown),
         confusions=confusions(names, measured.labels, shown[OURS], image_ids(measured), words),
         hardest=_hardest(task, ensemble, ours.learn, shares_of_words(head, embeddings.learn[:, 0])),
@@ -383,20 +394,23 @@ def _residual_result(
 
 
 def _stages(
-    task: Task, embeddings: TaskEmbeddings, ensemble: PromptEnsemble, embedder: Embedder
-) -> list[StageResult]:
+    task: Task,
+    embeddings: TaskEmbeddings,
+    ensemble: PromptEnsemble,
+    embedder: Embedder,
+    on_rows: OnRows,
+) -> Iterator[StageResult]:
     """Measure the classifier after each round."""
     heads = EmbeddedRounds.of(ensemble, embedder).stages()
-    return [
-        StageResult(
+    for number, (head, item) in enumerate(zip(heads, ensemble.rounds, strict=True), start=1):
+        yield StageResult(
             number,
             accuracy(head.predict_index(embeddings.held_out), task.held_out.labels),
             float(np.mean(head.predict_index(embeddings.learn[:, 0]) == task.learn.labels)),
             item.error,
             item.template_error,
         )
-        for number, (head, item) in enumerate(zip(heads, ensemble.rounds, strict=True), start=1)
-    ]
+        on_rows(len(task.learn) + len(task.held_out))
 
 
 def _hardest(

@@ -20,7 +20,6 @@ from promptboost.files import read_bytes
 from promptboost.model import PromptEnsemble
 from promptboost.model.change import original_names
 from promptboost.pool import PromptPool, build_pool
-from promptboost.progress import waiting
 from promptboost.runs.fit import Finish, about, check_apart, open_embedders, timing, write_run
 from promptboost.runs.learned import embed_task, learn, measure
 from promptboost.runs.lineage import Lineage
@@ -67,14 +66,12 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
     lineage = Lineage.read(folder.path)
     task, changed = _task(folder, lineage, source, ensemble, before, request.progress, say)
     pool = _pool(settings, source, ensemble, say)
-    with waiting("looking for copies", shown=request.progress):
-        inspection = inspect(task.learn, task.held_out)
+    inspection = inspect(task.learn, task.held_out, progress=request.progress)
     for line in (*task_remarks(task, None), *inspection.overlap.lines()):
         say(line)
     embeddings = embed_task(task, pool, settings, embedder, None, further)
     learned = learn(task, embeddings, settings, embedder, text=ensemble)
-    with waiting("measuring", shown=request.progress):
-        results = measure(task, embeddings, learned, settings, embedder, inspection)
+    results = measure(task, embeddings, learned, settings, embedder, inspection)
     digests = {*(results.task.learn_digests or ()), *(before.task.learn_digests or ())}
     results = msgspec.structs.replace(
         results,
@@ -173,7 +170,8 @@ def _task(
         say(f"no images, so words alone, in balance with the others: {few(bare)}")
     if changed:
         say(f"the images to learn from are not those of the fit, but {count(len(learn), 'image')}")
-        known = inspect_known([bytes.fromhex(d) for d in before.task.learn_digests or ()], held_out)
+        digests = [bytes.fromhex(d) for d in before.task.learn_digests or ()]
+        known = inspect_known(digests, held_out, progress=progress)
         held_out = held_out.subset(np.flatnonzero(~known.leaked))
     kind = task.kind if len(held_out) else None
     return replace(task, learn=learn, held_out=held_out, kind=kind), changed

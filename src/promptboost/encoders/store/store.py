@@ -6,7 +6,6 @@ second one loses nothing, and SQLite sees to that. ``docs/results/performance.md
 """
 
 import hashlib
-import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,8 @@ from promptboost.encoders.store.database import (
 )
 from promptboost.encoders.store.report import EncoderShare, StoreReport, Verification
 from promptboost.errors import EmbeddingError, SettingError, StoreError
+from promptboost.folders import cache_folder
+from promptboost.progress import progress_bar
 
 _FORMAT = "v2"  # another format is another folder, so that versions can share a root
 _OURS = re.compile(rf"float(16|32)x[1-9]\d*-[0-9a-f]+{re.escape(DATABASE)}")
@@ -72,11 +73,7 @@ def head_key(text_fingerprint: str, row: int) -> bytes:
 
 def default_root() -> Path:
     """Return the folder of the store: under ``PROMPTBOOST_CACHE`` or the user's cache folder."""
-    if chosen := os.environ.get("PROMPTBOOST_CACHE"):
-        return Path(chosen).expanduser() / "store"
-    import platformdirs
-
-    return platformdirs.user_cache_path("promptboost", appauthor=False) / "store"
+    return cache_folder() / "store"
 
 
 class EmbeddingStore:
@@ -261,9 +258,11 @@ class EmbeddingStore:
         outdated = sum(map(_size, self._outdated()))
         return StoreReport(str(self.root.parent), self.max_bytes, tuple(shares.values()), outdated)
 
-    def verify(self) -> Verification:
+    def verify(self, *, progress: bool = False) -> Verification:
         """Check every byte; keep what is sound and drop the rest."""
-        found = {str(path): Database(path).check() for path in self._files(DATABASE)}
+        rows = self.report().rows if progress else None
+        with progress_bar(rows, "checking the store", "vectors", shown=progress) as bar:
+            found = {str(path): Database(path).check(bar.update) for path in self._files(DATABASE)}
         damaged = tuple(path for path, (sound, _) in found.items() if not sound)
         return Verification(len(found), damaged, sum(lost for _, lost in found.values()))
 

@@ -1,0 +1,105 @@
+"""What a command shows while it works: one bar for one job, which comes to its end."""
+
+import io
+import sys
+
+import pytest
+
+from promptboost.cli import main
+from promptboost.cli.output import Output
+from promptboost.progress import progress_bar
+
+ENCODER = ("--encoder", "fake:32-0")
+PAPER = ("--preset", "paper", "--rounds", 3, "--views-per-round", 1)
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as leaving:
+        main([str(argument) for argument in arguments])
+    assert not leaving.value.code
+
+
+def check(bars, *expected):
+    """Each is there, in this order, counted to its end, and alone on the screen."""
+    counted = [bar for bar in bars if bar.total is not None]
+    names = [bar.what for bar in counted]
+    assert [name for name in names if name in expected] == list(expected)
+    assert [bar for bar in bars if bar.beside] == []
+    assert [bar for bar in counted if bar.done != bar.total] == []
+    assert all(bar.unit for bar in counted)
+
+
+def fit(task, *options):
+    run("fit", task / "images", "-o", task / "new", *ENCODER, "--shots", 2, "--views", 2, *options)
+
+
+@pytest.mark.parametrize("algorithm", [(), PAPER])
+def test_a_fit(task, bars, algorithm):
+    fit(task, *algorithm)
+    check(
+        bars,
+        *("checking images", "looking for copies", "encoding", "encoding", "texts"),
+        *("composing", "measuring", "writing the run"),
+    )
+
+
+def test_rounds_are_told(task, bars):
+    fit(task, *PAPER)
+    assert [bar.last for bar in bars if bar.what == "composing"] == ["composing round 3 of 3"]
+
+
+def test_whoever_wants_quiet_sees_none(task, bars):
+    fit(task, "--quiet")
+    run("refit", task / "new", "--quiet")
+    run("issues", task / "new", "--json")
+    assert bars == []
+
+
+def test_a_fit_without_a_store(task, bars):
+    fit(task, "--no-cache")
+    check(bars, "composing", "measuring", "writing the run")
+
+
+def test_a_fit_with_one_image_a_class(task, bars):
+    run("fit", task / "images", "-o", task / "new", *ENCODER, "--shots", 1)
+    check(bars, "composing", "measuring", "writing the run")
+
+
+def test_what_is_done_with_a_run(fitted, bars):
+    run("refit", fitted / "run")
+    check(bars, "looking for copies", "learning the residual", "measuring", "writing the run")
+    bars.clear()
+    run("evaluate", fitted / "run", fitted / "images")
+    check(bars, "checking images", "looking for copies")
+    bars.clear()
+    run("issues", fitted / "run")
+    check(bars, "checking images", "judging each image by the others", "looking for copies")
+    bars.clear()
+    run("cache", "--verify")
+    check(bars, "checking the store")
+
+
+def test_a_comparison_embeds_first(task, bars):
+    run(
+        *("compare", task / "images", "-o", task / "out", *ENCODER, "--shots", "1,2"),
+        *("--seeds", 1, "--transfer", "fake:32-1", "--methods", "zero-shot,logistic,promptboost"),
+    )
+    check(
+        bars,
+        *("checking images", "looking for copies"),
+        *("encoding", "encoding", "comparing", "encoding", "encoding", "comparing"),
+    )
+
+
+def test_a_line_is_written_above_the_bar(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress_bar(3, "painting", "walls", shown=True):
+        before = terminal.getvalue()
+        Output().note("the red is gone")
+        written = terminal.getvalue().removeprefix(before)
+    blank, _, rest = written.partition("the red is gone\n")
+    assert blank.strip() == ""
+    assert blank.endswith("\r")
+    assert "painting:" in rest
