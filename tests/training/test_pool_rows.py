@@ -2,6 +2,7 @@
 
 import gc
 import tempfile
+from dataclasses import replace
 
 import msgspec
 import numba
@@ -138,30 +139,13 @@ def test_rows_of_another_pool_or_encoder_are_deleted(on_disk, tmp_path, monkeypa
     assert not (tmp_path / "rows").exists()
 
 
-def test_the_bar_counts_every_prompt_once(monkeypatch):
-    told = []
-
-    class Bar:
-        disable = True
-
-        def __init__(self, total, **_):
-            self.total, self.n = total, 0
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            told.append((self.n, self.total))
-
-        def update(self, count):
-            self.n += count
-
-    monkeypatch.setattr("tqdm.tqdm", Bar)
+def test_the_bar_counts_every_prompt_once(bars):
     words = texts()
-    PoolRows.embed(words, embedder())
+    PoolRows.embed(words, replace(embedder(), progress=True))
     total = sum(map(len, words.prompt_texts))
     # A line that says the encoder is loaded counts nothing.
-    assert [bar for bar in told if bar[1] is not None] == [(total, total)]
+    counted = [(bar.what, bar.done, bar.total) for bar in bars if bar.total is not None]
+    assert counted == [("texts", total, total)]
 
 
 @pytest.mark.parametrize("composer", ["gradient", "greedy"])
