@@ -218,3 +218,13 @@ def test_only_the_newest_waits_are_known(monkeypatch, tmp_path):
     with waiting("c", shown=True):
         time.sleep(0.1)
     assert list(json.loads((tmp_path / "waits.json").read_text())) == ["b", "c"]
+
+
+def test_a_name_is_shown_and_not_obeyed(monkeypatch):
+    terminal = as_terminal(monkeypatch)
+    with waiting("loading \x1b]0;gone\x07 \n x", shown=True):
+        pass
+    assert "\x1b]0" not in terminal.getvalue()
+    assert "\x07" not in terminal.getvalue()
+    assert "\n" not in terminal.getvalue()
+    assert "loading \N{REPLACEMENT CHARACTER}]0;gone" in terminal.getvalue()

@@ -51,6 +51,8 @@ def progress_bar(
     >>> with progress_bar(2, "painting", "walls", shown=False) as bar:
     ...     _ = bar.update(2)
     """
+    # Names of strangers may be in it, and a terminal would obey what it cannot show.
+    what = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in what)
     notebook = in_notebook()
     # With widgets it is one of a notebook's own; without, text that is written over.
     if notebook and shown and find_spec("ipywidgets") is not None:

@@ -303,6 +303,10 @@ def test_one_sentence_is_enough_for_a_class():
         (lambda e: e.add_class("cat", ["x"]), LabelError, "already: give it sentences with add"),
         (lambda e: e.add_class("owl", []), PoolError, "sentences: is empty"),
         (lambda e: e.add_class("", ["x"]), InputError, "is blank"),
+        (lambda e: e.add_class("Cat", ["x"]), LabelError, "same name, 'cat' and 'Cat'"),
+        (lambda e: e.add_class("ow\nl", ["x"]), LabelError, r"the character U\+000A"),
+        (lambda e: e.rename_class("cat", "ow\nl"), LabelError, r"the character U\+000A"),
+        (lambda e: e.rename_class("cat", "DOG"), LabelError, "same name, 'dog' and 'DOG'"),
     ],
 )
 def test_additions_that_cannot_be(edit, error, message):

@@ -28,7 +28,7 @@ def test_pools_without_templates_need_descriptions_for_every_class():
         ("owl", "list of names, not one string"),
         (["owl", "owl"], "same name, 'owl' and 'owl'"),
         (["hot dog", "Hot_dog"], "same name, 'hot dog' and 'Hot_dog'"),
-        (["owl", " "], "class name 2 is empty"),
+        (["owl", " "], "class name 2 is blank; give every class a name"),
         (["owl", 3], "class name 2 must be a string"),
         (["ow\nl"], r"class name 1 contains the character U\+000A"),
         (["\x1b[1mowl"], r"class name 1 contains the control character U\+001B"),

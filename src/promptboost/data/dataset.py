@@ -49,7 +49,7 @@ def split_name(text: str) -> str | None:
     return _SPLITS.get(text.strip().lower())
 
 
-def check_class_names(names: Sequence[str]) -> None:
+def _check_told_apart(names: Sequence[str]) -> None:
     """Raise if nobody could tell two class names apart in a prompt."""
     seen: dict[str, str] = {}
     for name in names:
@@ -192,7 +192,7 @@ class Dataset:
         """Make a dataset whose classes are those of its images, and check that it is sound."""
         images = tuple(images)
         names = tuple(sorted({image.label for image in images}))
-        check_class_names(names)
+        _check_told_apart(names)
         times = Counter(image.id for image in images)
         if repeated := [name for name in times if times[name] > 1]:
             raise DataError(f"two images are called {repeated[0]!r}; give each its own name")

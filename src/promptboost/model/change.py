@@ -8,7 +8,6 @@ import msgspec
 
 from promptboost.errors import SettingError
 from promptboost.model import edits
-from promptboost.pool.names import check_class_names
 from promptboost.pool.text import clean
 
 if TYPE_CHECKING:
@@ -70,10 +69,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 raise SettingError("to weight a sentence, its share is needed: between 0 and 1")
             return edits.weigh(ensemble, name, self._needed("sentence"), self.share)
         if self.kind == "rename-class":
-            return _checked(edits.rename_class(ensemble, name, self._needed("to")))
+            return edits.rename_class(ensemble, name, self._needed("to"))
         if self.kind == "add-class":
             sentences = [clean(text, where="a sentence of the class") for text in self.sentences]
-            return _checked(edits.add_class(ensemble, name, sentences))
+            return edits.add_class(ensemble, name, sentences)
         return edits.drop_class(ensemble, name)
 
     def _needed(self, field: str) -> str:
@@ -84,12 +83,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             word = "new name" if of_class and field == "to" else words.get(field, field)
             raise SettingError(f"to {self.kind.replace('-', ' a ')}, its {word} is needed")
         return str(value)
-
-
-def _checked(ensemble: "PromptEnsemble") -> "PromptEnsemble":
-    """Return a text whose class names a fit would take too: else it could not be measured again."""
-    check_class_names(ensemble.class_names)
-    return ensemble
 
 
 def apply_changes(ensemble: "PromptEnsemble", changes: Iterable[Change]) -> "PromptEnsemble":

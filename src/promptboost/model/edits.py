@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from promptboost.errors import LabelError, PoolError, SettingError, few
 from promptboost.model import schema
+from promptboost.pool.names import check_class_names
+from promptboost.pool.text import name_key
 
 if TYPE_CHECKING:
     from promptboost.model.ensemble import LearntOn, PromptEnsemble
@@ -212,6 +214,7 @@ def add_class(
     """
     if name in ensemble.class_names:
         raise LabelError(f"There is a class {name!r} already: give it sentences with add.")
+    _check_new_name(name, ensemble.class_names)
     if isinstance(sentences, str):
         sentences = [sentences]
     bank = schema.as_bank(Counter(sentences), "sentences")
@@ -238,6 +241,7 @@ def rename_class(
         return ensemble
     if new in ensemble.class_names:
         raise LabelError(f"There is a class {new!r} already: choose another name.")
+    _check_new_name(new, [name for name in ensemble.class_names if name != old])
     word = re.compile(rf"(?<!\w){re.escape(old)}(?!\w)")
 
     def renamed(banks: Mapping[str, Bank]) -> dict[str, Bank]:
@@ -267,6 +271,17 @@ def drop_class(ensemble: "PromptEnsemble", name: str) -> "PromptEnsemble":
         for item in ensemble.rounds
     )
     return _edited(ensemble, [f"dropped {name}"], class_names=kept, rounds=rounds)
+
+
+def _check_new_name(name: str, others: Iterable[str]) -> None:
+    """Raise for a name that a fit would not take beside the others: it could not be measured again."""
+    try:
+        check_class_names([name])
+        for other in others:
+            if name_key(other) == name_key(name):  # the others themselves may be as they are
+                check_class_names([other, name])
+    except PoolError as error:
+        raise LabelError(str(error)) from error
 
 
 def check_known(ensemble: "PromptEnsemble", class_name: str) -> None:

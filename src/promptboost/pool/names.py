@@ -325,6 +325,8 @@ def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
         raise PoolError(f"class_names must be a list of names, not one string: [{class_names!r}]")
     seen: dict[str, str] = {}
     for number, name in enumerate(class_names, start=1):
+        if not str(name).strip():
+            raise PoolError(f"class name {number} is blank; give every class a name")
         clean(name, where=f"class name {number}")
         # A name is kept as it is, so here not even the line breaks that clean() folds may pass.
         if control := control_character(name):

@@ -256,23 +256,7 @@ def measure(
     """
     encoder, ensemble, pool = embedder.encoder, learned.ensemble, embeddings.pool
     head, held_out = learned.head, embeddings.held_out
-    label = Composed.of(ensemble).label
-    heads = {OURS: (label, head)}
-    if isinstance(head, LinearHead) and head.residual is not None:
-        heads = {
-            TEXT: (f"text alone: {label}", head.without_residual()),
-            OURS: ("text + residual", head),
-        }
-    *text, ours = (
-        Guesses(
-            name,
-            label,
-            one.predict_index(held_out),
-            one.predict_index(embeddings.learn[:, 0]),
-            one.predict_proba(held_out) if len(held_out) else None,
-        )
-        for name, (label, one) in heads.items()
-    )
+    *text, ours = _own_guesses(embeddings, learned)
     images = RowImages({encoder.id: embeddings.learn})
     shots = FewShotSet(images, task.learn.labels, task.class_names)
     # What takes long: logistic regression, and answers after each of many rounds.
@@ -294,22 +278,13 @@ def measure(
     }
     names, measured = task.class_names, task.measured
     words = shares_of_words(head, measured_rows(task, embeddings))
-    statistics = pool.statistics()
     return Results(
         task=_task_facts(task, settings),
         overlap=inspection.overlap,
         ensemble_fingerprint=ensemble.fingerprint,
         composed=Composed.of(ensemble),
         encoder=EncoderFacts(encoder.id, encoder.fingerprint, encoder.dim),
-        pool=PoolFacts(
-            fingerprint=pool.fingerprint,
-            templates=statistics["templates"],
-            prompts=statistics["prompts"],
-            statistics=statistics,
-            missing=tuple(pool.missing),
-            unused=tuple(pool.unused),
-            chosen=chosen_sources(pool, ensemble),
-        ),
+        pool=_pool_facts(pool, ensemble),
         residual=_residual_result(learned, task, words),
         methods=tuple(guess.result(labels, learn_labels, inspection.leaked) for guess in guesses),
         staged=staged,
@@ -317,6 +292,42 @@ def measure(
         confusions=confusions(names, measured.labels, shown[OURS], image_ids(measured), words),
         hardest=_hardest(task, ensemble, ours.learn, shares_of_words(head, embeddings.learn[:, 0])),
         transfers=_on_further(task, embeddings, learned),
+    )
+
+
+def _own_guesses(embeddings: TaskEmbeddings, learned: Learned) -> list[Guesses]:
+    """Return what the text alone takes images for, if there is a residual; and what was learnt does."""
+    head, held_out = learned.head, embeddings.held_out
+    label = Composed.of(learned.ensemble).label
+    heads = {OURS: (label, head)}
+    if isinstance(head, LinearHead) and head.residual is not None:
+        heads = {
+            TEXT: (f"text alone: {label}", head.without_residual()),
+            OURS: ("text + residual", head),
+        }
+    return [
+        Guesses(
+            name,
+            label,
+            one.predict_index(held_out),
+            one.predict_index(embeddings.learn[:, 0]),
+            one.predict_proba(held_out) if len(held_out) else None,
+        )
+        for name, (label, one) in heads.items()
+    ]
+
+
+def _pool_facts(pool: PromptPool, ensemble: PromptEnsemble) -> PoolFacts:
+    """Sum up the sentences that there were, and which were chosen."""
+    statistics = pool.statistics()
+    return PoolFacts(
+        fingerprint=pool.fingerprint,
+        templates=statistics["templates"],
+        prompts=statistics["prompts"],
+        statistics=statistics,
+        missing=tuple(pool.missing),
+        unused=tuple(pool.unused),
+        chosen=chosen_sources(pool, ensemble),
     )
 
 
