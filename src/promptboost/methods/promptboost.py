@@ -135,10 +135,7 @@ class Boosting(BoostConfig, Method):
             encoder_id=encoder.id,
             encoder_fingerprint=encoder.fingerprint,
             encoder_scale=encoder.logit_scale,
-            further_encoders=[
-                LearntOn(one.id, one.fingerprint, encoder_logit_scale=one.logit_scale)
-                for one in every[1:]
-            ],
+            further_encoders=[LearntOn.of(one) for one in every[1:]],
             on_round=on_round,
             on_folds=on_folds,
         )

@@ -114,6 +114,11 @@ class LearntOn:
     logit_scale: float | None = None
     encoder_logit_scale: float | None = None
 
+    @classmethod
+    def of(cls, encoder: "Encoder") -> "LearntOn":
+        """Name an encoder before anything is learnt on it."""
+        return cls(encoder.id, encoder.fingerprint, encoder_logit_scale=encoder.logit_scale)
+
     def checked(self, where: str) -> "LearntOn":
         """Check the fields; return them as plain types."""
         fingerprint = self.fingerprint

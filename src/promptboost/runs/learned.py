@@ -183,10 +183,7 @@ def learn(
             encoder_id=encoder.id,
             encoder_fingerprint=encoder.fingerprint,
             encoder_scale=encoder.logit_scale,
-            further_encoders=[
-                LearntOn(one.id, one.fingerprint, encoder_logit_scale=one.logit_scale)
-                for one in further
-            ],
+            further_encoders=[LearntOn.of(one) for one in further],
             notes={"view_scale": settings.view_scale, "shots": settings.shots},
             resume=resume,
             on_round=round_done,

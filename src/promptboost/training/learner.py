@@ -343,29 +343,20 @@ def fit_ensemble(
     settings, why, held_out = settle_scale(
         shots, pool, settings, encoder_scale, resume, on_folds, quota.use
     )
+    scale: float | None
     if resume is not None and resume.logit_scale is not None:
-        scale: float | None = resume.logit_scale
-        encoder_scale = resume.encoder_logit_scale
-        known = {item.id: item for item in resume.further_encoders}
+        scale, encoder_scale = resume.logit_scale, resume.encoder_logit_scale
+        known = {item.id: item.logit_scale for item in resume.further_encoders}
         further_encoders = [
-            replace(item, logit_scale=known[item.id].logit_scale) if item.id in known else item
+            replace(item, logit_scale=known.get(item.id, item.logit_scale))
             for item in further_encoders
         ]
-    elif settings.algorithm == "samme":  # its votes are log-odds already: see FitRecord.ensemble
-        scale = None
     else:
-        pool.check_against(shots)
-        if held_out is None and np.bincount(shots.labels).min() > 1:  # once for all encoders
-            held_out = scores_of_halves(shots, pool, settings, quota.use)
-        scale = calibrated_logit_scale(shots, pool, settings, encoder_scale, held_out)
+        own = encoder_scale, *(item.encoder_logit_scale for item in further_encoders)
+        scale, *others = _logit_scales(shots, pool, settings, own, held_out, quota.use)
         further_encoders = [
-            replace(
-                item,
-                logit_scale=calibrated_logit_scale(
-                    shots, pool, settings, item.encoder_logit_scale, held_out, number
-                ),
-            )
-            for number, item in enumerate(further_encoders, start=1)
+            item if other is None else replace(item, logit_scale=other)
+            for item, other in zip(further_encoders, others, strict=True)
         ]
     record = FitRecord(
         texts,
@@ -379,9 +370,8 @@ def fit_ensemble(
         tuple(further_encoders),
     )
     rounds: list[Round] = []
-    if resume is None:
-        state = None
-    else:
+    state = None
+    if resume is not None:
         state, rounds, weights = record.state_after(resume), [*resume.rounds], None
 
     def report(done: BoostRound) -> bool | None:
@@ -391,9 +381,7 @@ def fit_ensemble(
 
     callback = None if on_round is None else report
     for done in boost(
-        shots,
-        pool,
-        settings,
+        *(shots, pool, settings),
         weights=weights,
         state=state,
         callback=callback,
@@ -404,6 +392,26 @@ def fit_ensemble(
     quota.end()
     assert state is not None  # at least one round is done: settings refuse to ask for none
     return record.ensemble(rounds, np.asarray(state.weights))
+
+
+def _logit_scales(
+    shots: Shots,
+    pool: GridPool,
+    settings: BoostSettings,
+    own: Sequence[float | None],
+    held_out: Scores | None,
+    on_rows: OnRows,
+) -> list[float | None]:
+    """Choose what scores are multiplied with, to be probabilities, for each encoder by its `own` scale."""
+    if settings.algorithm == "samme":  # its votes are log-odds already: see FitRecord.ensemble
+        return [None] * len(own)
+    pool.check_against(shots)
+    if held_out is None and np.bincount(shots.labels).min() > 1:  # once for all encoders
+        held_out = scores_of_halves(shots, pool, settings, on_rows)
+    return [
+        calibrated_logit_scale(shots, pool, settings, scale, held_out, number)
+        for number, scale in enumerate(own)
+    ]
 
 
 def rows_of_fit(

@@ -157,10 +157,7 @@ def fit_examples(
             encoder_id=encoder.id if encoder else None,
             encoder_fingerprint=encoder.fingerprint if encoder else None,
             encoder_scale=encoder.logit_scale if encoder else None,
-            further_encoders=[
-                LearntOn(one.id, one.fingerprint, encoder_logit_scale=one.logit_scale)
-                for one in further
-            ],
+            further_encoders=[LearntOn.of(one) for one in further],
             on_folds=folds.append,
             on_rows=quota.use,
         )

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import column, compiled, compiled_any_order, in_threads
-from promptboost.boosting.greedy.flips import sift_down
 from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, GridRows, from_grid
+from promptboost.boosting.heap import sift_down
 from promptboost.boosting.problem import GridPool
 
 Floats = NDArray[np.float32]
