@@ -112,7 +112,7 @@ class ServerProcess:
         command = [
             sys.executable,
             "-m",
-            "promptboost.cli",
+            "promptboost",
             "serve",
             str(run),
             "--port",

@@ -154,7 +154,7 @@ class Reader:
         command = [
             sys.executable,
             "-m",
-            "promptboost.cli",
+            "promptboost",
             "serve",
             *words,
             "--port",
@@ -186,7 +186,7 @@ def prepare(folder: Path) -> None:
     )
     for words in (
         ["-c", making.code],
-        ["-m", *shlex.split(fitting.code.replace("promptboost", "promptboost.cli", 1))],
+        ["-m", *shlex.split(fitting.code)],
     ):
         done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -71,8 +71,8 @@ def command_name() -> str:
     Called from Python, not from the command line, it is the plain name.
     """
     started = Path(sys.argv[0])
-    if started.parts[-3:] == ("promptboost", "cli", "__main__.py"):
-        return f"{_typed(Path(sys.executable))} -m promptboost.cli"
+    if started.parts[-2:] == ("promptboost", "__main__.py"):
+        return f"{_typed(Path(sys.executable))} -m promptboost"
     return _typed(started) if started.stem == "promptboost" else "promptboost"
 
 

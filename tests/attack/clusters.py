@@ -94,7 +94,7 @@ class Field:
                     *under,
                     sys.executable,
                     "-m",
-                    "promptboost.cli",
+                    "promptboost",
                     *job.command,
                     "--quiet",
                     *options,

@@ -107,7 +107,7 @@ def test_no_command_lets_a_control_character_through(capsys, strange, arguments,
 
 def test_a_traceback_shows_no_control_character():
     done = subprocess.run(
-        [sys.executable, "-m", "promptboost.cli", "show", "no\x1b]0;x\x07", "--debug"],
+        [sys.executable, "-m", "promptboost", "show", "no\x1b]0;x\x07", "--debug"],
         capture_output=True,
         text=True,
     )
@@ -122,7 +122,7 @@ def test_output_leaves_in_one_place():
             assert not re.search(r"click\.echo|\bprint\(|sys\.stdout", file.read_text()), file
 
 
-SHOW = f"{sys.executable} -m promptboost.cli show"
+SHOW = f"{sys.executable} -m promptboost show"
 
 
 @pytest.mark.parametrize(

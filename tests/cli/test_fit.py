@@ -230,7 +230,7 @@ def test_ctrl_c_leaves_a_run_to_go_on_with(task, tmp_path):
     assert out == ""
     said = errors.splitlines()[-1]
     assert said.startswith("error: interrupted; to go on, type: ")
-    assert said.endswith(" -m promptboost.cli fit images -o run --resume")
+    assert said.endswith(" -m promptboost fit images -o run --resume")
     assert run.state == "unfinished"
 
 
@@ -244,7 +244,7 @@ def test_a_read_only_place_is_one_line(capsys, task):
 
 def test_nothing_but_the_result_when_piped(task):
     done = subprocess.run(
-        [sys.executable, "-m", "promptboost.cli", "fit", "images", "-o", "run", *FIT],
+        [sys.executable, "-m", "promptboost", "fit", "images", "-o", "run", *FIT],
         cwd=task,
         capture_output=True,
         text=True,

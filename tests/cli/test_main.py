@@ -25,7 +25,7 @@ def test_help_is_quick():
     # 0.1 s where the machine is idle; the best of some, as tests run beside each other.
     def once():
         start = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "promptboost.cli", "--help"], capture_output=True)
+        subprocess.run([sys.executable, "-m", "promptboost", "--help"], capture_output=True)
         return time.perf_counter() - start
 
     assert min(once() for _ in range(5)) < 1.0
@@ -132,9 +132,7 @@ def test_exit_codes(capsys, error, code, said):
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(fitted):
-    script = (
-        f"{sys.executable} -m promptboost.cli show run --all | head -1; echo ${{PIPESTATUS[0]}}"
-    )
+    script = f"{sys.executable} -m promptboost show run --all | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], cwd=fitted, capture_output=True, text=True)
     assert done.stderr == ""
     assert done.stdout.splitlines()[-1] == "0"

@@ -79,7 +79,7 @@ def unfinish(run: RunFolder) -> None:
 
 def start_promptboost(*arguments: str, cwd: Path, cache: Path) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "promptboost.cli", *arguments],
+        [sys.executable, "-m", "promptboost", *arguments],
         cwd=cwd,
         env={**os.environ, "PROMPTBOOST_CACHE": str(cache), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

@@ -45,8 +45,8 @@ def test_another_program_of_that_name_on_the_path_is_not_meant(program, monkeypa
 
 
 def test_as_a_module_and_from_python(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/somewhere/promptboost/cli/__main__.py"])
-    assert command_name().endswith(" -m promptboost.cli")
+    monkeypatch.setattr(sys, "argv", ["/somewhere/promptboost/__main__.py"])
+    assert command_name().endswith(" -m promptboost")
     monkeypatch.setattr(sys, "argv", ["notebook.py"])
     assert command_name() == "promptboost"
 

@@ -55,7 +55,7 @@ def test_a_fit_without_room_says_so_and_goes_on_later(task, monkeypatch, kilobyt
     words = [
         sys.executable,
         "-m",
-        "promptboost.cli",
+        "promptboost",
         "fit",
         "images",
         "-o",
@@ -68,7 +68,7 @@ def test_a_fit_without_room_says_so_and_goes_on_later(task, monkeypatch, kilobyt
     assert full.returncode == 2
     assert full.stderr.startswith("error: ")
     assert "File too large" in full.stderr
-    assert "promptboost.cli fit images -o run --resume" in full.stderr
+    assert "promptboost fit images -o run --resume" in full.stderr
     assert not list((task / "run").glob(".promptboost-*.tmp"))
     fit_run(request(task, resume=True, source="images", prompts="sentences.json", **SETTINGS))
     assert (task / "run/ensemble.json").read_bytes() == (task / "whole/ensemble.json").read_bytes()

@@ -153,7 +153,7 @@ class Watch(threading.Thread):
 
 def start_alone(noisy_task, mark, *options):
     """Start a comparison on a cluster of its own, on two cores, with a small /dev/shm where possible."""
-    command = [sys.executable, "-m", "promptboost.cli", "compare", "images", "-o", "out"]
+    command = [sys.executable, "-m", "promptboost", "compare", "images", "-o", "out"]
     command += ["--encoder", "fake:32-0", "--shots", "1", "--on", "ray", "--workers", "2", *options]
     if shutil.which("unshare") and can_mount(noisy_task / "probe"):
         small = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"'

@@ -162,7 +162,7 @@ def test_stopping_answers_what_is_in_hand_and_refuses_what_is_new(run, monkeypat
 
 def start(*arguments, cwd, **environment):
     process = subprocess.Popen(
-        [sys.executable, "-m", "promptboost.cli", "serve", *map(str, arguments), "--json"],
+        [sys.executable, "-m", "promptboost", "serve", *map(str, arguments), "--json"],
         cwd=cwd,
         env={
             **os.environ,
@@ -217,7 +217,7 @@ def test_what_a_server_says_when_it_starts(run):
         [
             sys.executable,
             "-m",
-            "promptboost.cli",
+            "promptboost",
             "serve",
             f"mine={run}",
             "--port",

@@ -150,7 +150,7 @@ def test_a_command_without_a_hub_loads_no_torch(hub_cache, closed_port, tmp_path
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "torch.py").write_text("raise SystemExit('torch was loaded')")
     done = subprocess.run(
-        [sys.executable, "-m", "promptboost.cli", *typed],
+        [sys.executable, "-m", "promptboost", *typed],
         cwd=tmp_path,
         env={
             **os.environ,

@@ -1,6 +1,0 @@
-"""``python -m promptboost.cli``: the command, where scripts are not on the path."""
-
-from promptboost.cli import main
-
-if __name__ == "__main__":
-    main()
