@@ -117,11 +117,16 @@ def waiting(what: str, *, shown: bool) -> Iterator[None]:
     with progress_bar(last, what, "", shown=shown, form=form, by_clock=by_clock) as bar:
         was_shown = not bar.disable
         yield
+        if by_clock:
+            # A notebook's bar that goes short of its end stays, and is red: as if this had failed.
+            with bar.get_lock():
+                bar.n = bar.total
+                bar.close()
     if was_shown and (seconds := monotonic() - start) >= _WORTH_KNOWING:
         known = _known_waits(file)
         known.pop(what, None)  # the newest last
         kept = dict([*known.items(), (what, round(seconds, 1))][-_KNOWN:])
-        with suppress(OSError):  # nobody's work depends on it
+        with suppress(OSError, ValueError):  # nobody's work depends on it; the second: a device
             file.parent.mkdir(parents=True, exist_ok=True)
             write_json(file, kept)
 
