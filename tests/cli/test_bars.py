@@ -79,6 +79,13 @@ def test_what_is_done_with_a_run(fitted, bars):
     check(bars, "checking the store")
 
 
+def test_a_class_without_images(fitted, bars):
+    run("edit", fitted / "run", "-o", fitted / "more", "--add-class", "fog=grey light")
+    bars.clear()
+    run("refit", fitted / "more")
+    check(bars, "measuring", "writing the run")
+
+
 def test_a_comparison_embeds_first(task, bars):
     run(
         *("compare", task / "images", "-o", task / "out", *ENCODER, "--shots", "1,2"),
