@@ -97,6 +97,14 @@ def as_terminal(monkeypatch):
     return stream
 
 
+def test_a_terminal_obeys_nothing_in_the_name_of_a_job(monkeypatch):
+    terminal = as_terminal(monkeypatch)
+    with waiting("writing \x1b]0;mine\x07\nrün\udcff", shown=True):
+        pass
+    assert "writing �]0;mine��rün� … 00:00" in terminal.getvalue()
+    assert not {"\x1b", "\x07", "\n", "\udcff"} & set(terminal.getvalue())
+
+
 def test_what_cannot_be_counted_shows_that_time_passes(monkeypatch):
     terminal = as_terminal(monkeypatch)
     with waiting("thinking", shown=True):

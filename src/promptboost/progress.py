@@ -58,6 +58,8 @@ def progress_bar(
     else:
         from tqdm import tqdm
 
+    # A job may be called after a folder or a file, and a terminal would obey what is in its name.
+    what = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in what)
     hidden = True if not shown else False if notebook else None  # None: shown on a terminal only
     bar = tqdm(
         total=total,
