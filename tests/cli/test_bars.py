@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from promptboost.cli import main
-from promptboost.cli.output import Output
+from promptboost.cli.output import Output, guarded
 from promptboost.progress import progress_bar
 
 ENCODER = ("--encoder", "fake:32-0")
@@ -110,3 +110,20 @@ def test_a_line_is_written_above_the_bar(monkeypatch):
     assert blank.strip() == ""
     assert blank.endswith("\r")
     assert "painting:" in rest
+
+
+def test_nothing_is_left_of_a_bar_that_had_just_come(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    kept = []  # as a traceback keeps what is in its frames
+
+    def interrupted():
+        kept.append(progress_bar(3, "painting", "walls", shown=True))
+        raise KeyboardInterrupt
+
+    assert guarded(interrupted, []) == 130
+    drawn, _, after = terminal.getvalue().partition("error: interrupted\n")
+    assert "painting:" in drawn
+    assert drawn.endswith(" \r")
+    assert after == ""

@@ -104,6 +104,14 @@ def _without_bars(stream: TextIO) -> AbstractContextManager[None]:
     return drawn.tqdm.external_write_mode()  # type: ignore[no-any-return]
 
 
+def _end_bars() -> None:
+    """Take away bars that are left: who is interrupted when one has just come cannot do so."""
+    if (drawn := sys.modules.get("tqdm")) is not None:
+        for bar in list(getattr(drawn.tqdm, "_instances", ())):
+            with suppress(Exception):  # it may be half made, or its stream closed
+                bar.close()
+
+
 def csv_line(cells: Sequence[str]) -> None:
     """Write one line of a CSV file, without what a terminal or a spreadsheet would obey."""
     import csv
@@ -290,6 +298,7 @@ def _described(error: Exception) -> tuple[str, int]:
 
 
 def _fail(message: str, code: int, as_json: bool) -> int:
+    _end_bars()
     lines = [plain(line) for line in message.splitlines()]
     if as_json:
         echo(json_line({"error": "\n".join(lines), "exit_code": code}), err=True)
