@@ -1,12 +1,13 @@
 """What a command shows while it works: one bar for one job, which comes to its end."""
 
 import io
+import logging
 import sys
 
 import pytest
 
 from promptboost.cli import main
-from promptboost.cli.output import Output, guarded
+from promptboost.cli.output import Output, guarded, show_logs
 from promptboost.progress import progress_bar
 
 ENCODER = ("--encoder", "fake:32-0")
@@ -98,13 +99,16 @@ def test_a_comparison_embeds_first(task, bars):
     )
 
 
-def test_a_line_is_written_above_the_bar(monkeypatch):
+@pytest.mark.parametrize("way", [Output().note, logging.Logger("of nobody").warning])
+def test_a_line_is_written_above_the_bar(monkeypatch, way):
+    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
+    show_logs()
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
     with progress_bar(3, "painting", "walls", shown=True):
         before = terminal.getvalue()
-        Output().note("the red is gone")
+        way("the red is gone")
         written = terminal.getvalue().removeprefix(before)
     blank, _, rest = written.partition("the red is gone\n")
     assert blank.strip() == ""

@@ -64,10 +64,22 @@ def speaks(command: Command) -> Command:
     @click.option("--debug", is_flag=True, hidden=True, expose_value=False)
     @functools.wraps(command)
     def wrapped(*args: Any, as_json: bool, quiet: bool, **options: Any) -> Any:
+        show_logs()
         _ask_for_encoders(options.get("encoder") or options.get("encoders") or ())
         return command(*args, out=Output(as_json, quiet), **options)
 
     return wrapped  # type: ignore[return-value]
+
+
+def show_logs() -> None:
+    """Write what is logged and nobody handles as all other lines: above a bar, and plain."""
+    import logging
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            echo(self.format(record), err=True)
+
+    logging.lastResort = Lines(logging.WARNING)
 
 
 def _ask_for_encoders(named: str | Sequence[str]) -> None:
