@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import sys
 import time
@@ -94,6 +95,14 @@ def as_terminal(monkeypatch):
     stream.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", stream)
     return stream
+
+
+def test_a_terminal_obeys_nothing_in_the_name_of_a_job(monkeypatch):
+    terminal = as_terminal(monkeypatch)
+    with waiting("writing \x1b]0;mine\x07\nrün\udcff", shown=True):
+        pass
+    assert "writing �]0;mine��rün� … 00:00" in terminal.getvalue()
+    assert not {"\x1b", "\x07", "\n", "\udcff"} & set(terminal.getvalue())
 
 
 def test_what_cannot_be_counted_shows_that_time_passes(monkeypatch):
@@ -207,6 +216,50 @@ def test_a_cache_that_cannot_be_written_is_no_harm(monkeypatch, tmp_path):
     as_terminal(monkeypatch)
     with waiting("thinking", shown=True):
         pass
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such devices")
+@pytest.mark.parametrize("place", ["pipe", "device"])
+def test_what_is_no_file_in_the_place_of_the_waits_is_no_harm(monkeypatch, tmp_path, place):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path))
+    monkeypatch.setattr("promptboost.progress._WORTH_KNOWING", 0.0)
+    if place == "pipe":
+        os.mkfifo(tmp_path / "waits.json")
+    else:
+        (tmp_path / "waits.json").symlink_to(os.devnull)
+    as_terminal(monkeypatch)
+    with waiting("thinking", shown=True):
+        pass
+    assert not (tmp_path / "waits.json").is_file()
+
+
+def test_a_cache_of_a_user_who_is_not_there_is_no_harm(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROMPTBOOST_CACHE", "~no-such-user/cache")
+    with waiting("thinking", shown=False):
+        pass
+
+
+def test_a_wait_that_ends_well_is_done(monkeypatch, tmp_path):
+    """The bar of a notebook goes only then; short of its end it is red, and stays."""
+    from tqdm.std import tqdm
+
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path))
+    (tmp_path / "waits.json").write_text('{"thinking": 100}')
+    as_terminal(monkeypatch)
+    ends, close = [], tqdm.close
+
+    def noted(bar):
+        if not bar.disable:
+            ends.append(bar.n == bar.total)
+        close(bar)
+
+    monkeypatch.setattr(tqdm, "close", noted)
+    with waiting("thinking", shown=True):
+        pass
+    with pytest.raises(ValueError, match="no idea"), waiting("thinking", shown=True):
+        raise ValueError("no idea")
+    assert ends == [True, False]
 
 
 def test_only_the_newest_waits_are_known(monkeypatch, tmp_path):

@@ -73,7 +73,7 @@ _held: dict[tuple[str, int, int], int] = {}
 def cache_folder() -> Path:
     """Return where what can be made again is kept: ``PROMPTBOOST_CACHE``, or the user's cache folder."""
     if chosen := os.environ.get("PROMPTBOOST_CACHE"):
-        return Path(chosen).expanduser()
+        return Path(os.path.expanduser(chosen))  # that of Path raises for a user who is not there
     import platformdirs
 
     return platformdirs.user_cache_path("promptboost", appauthor=False)

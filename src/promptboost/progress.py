@@ -60,6 +60,8 @@ def progress_bar(
     else:
         from tqdm import tqdm
 
+    # A job may be called after a folder or a file, and a terminal would obey what is in its name.
+    what = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in what)
     hidden = True if not shown else False if notebook else None  # None: shown on a terminal only
     bar = tqdm(
         total=total,
@@ -119,11 +121,16 @@ def waiting(what: str, *, shown: bool) -> Iterator[None]:
     with progress_bar(last, what, "", shown=shown, form=form, by_clock=by_clock) as bar:
         was_shown = not bar.disable
         yield
+        if by_clock:
+            # A notebook's bar that goes short of its end stays, and is red: as if this had failed.
+            with bar.get_lock():
+                bar.n = bar.total
+                bar.close()
     if was_shown and (seconds := monotonic() - start) >= _WORTH_KNOWING:
         known = _known_waits(file)
         known.pop(what, None)  # the newest last
         kept = dict([*known.items(), (what, round(seconds, 1))][-_KNOWN:])
-        with suppress(OSError):  # nobody's work depends on it
+        with suppress(OSError, ValueError):  # nobody's work depends on it; the second: a device
             file.parent.mkdir(parents=True, exist_ok=True)
             write_json(file, kept)
 

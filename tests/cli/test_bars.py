@@ -1,12 +1,13 @@
 """What a command shows while it works: one bar for one job, which comes to its end."""
 
 import io
+import logging
 import sys
 
 import pytest
 
 from promptboost.cli import main
-from promptboost.cli.output import Output
+from promptboost.cli.output import Output, guarded, show_logs
 from promptboost.progress import progress_bar
 
 ENCODER = ("--encoder", "fake:32-0")
@@ -79,6 +80,13 @@ def test_what_is_done_with_a_run(fitted, bars):
     check(bars, "checking the store")
 
 
+def test_a_class_without_images(fitted, bars):
+    run("edit", fitted / "run", "-o", fitted / "more", "--add-class", "fog=grey light")
+    bars.clear()
+    run("refit", fitted / "more")
+    check(bars, "measuring", "writing the run")
+
+
 def test_a_comparison_embeds_first(task, bars):
     run(
         *("compare", task / "images", "-o", task / "out", *ENCODER, "--shots", "1,2"),
@@ -91,15 +99,35 @@ def test_a_comparison_embeds_first(task, bars):
     )
 
 
-def test_a_line_is_written_above_the_bar(monkeypatch):
+@pytest.mark.parametrize("way", [Output().note, logging.Logger("of nobody").warning])
+def test_a_line_is_written_above_the_bar(monkeypatch, way):
+    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
+    show_logs()
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
     with progress_bar(3, "painting", "walls", shown=True):
         before = terminal.getvalue()
-        Output().note("the red is gone")
+        way("the red is gone")
         written = terminal.getvalue().removeprefix(before)
     blank, _, rest = written.partition("the red is gone\n")
     assert blank.strip() == ""
     assert blank.endswith("\r")
     assert "painting:" in rest
+
+
+def test_nothing_is_left_of_a_bar_that_had_just_come(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    kept = []  # as a traceback keeps what is in its frames
+
+    def interrupted():
+        kept.append(progress_bar(3, "painting", "walls", shown=True))
+        raise KeyboardInterrupt
+
+    assert guarded(interrupted, []) == 130
+    drawn, _, after = terminal.getvalue().partition("error: interrupted\n")
+    assert "painting:" in drawn
+    assert drawn.endswith(" \r")
+    assert after == ""

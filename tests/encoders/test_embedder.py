@@ -6,10 +6,12 @@ import pytest
 from promptboost.data import LabelledImage, load_data
 from promptboost.data.views import draw_view
 from promptboost.encoders import Encoder
-from promptboost.encoders.embedder import ENCODED_AT_ONCE, WORKING_SIDE, Embedder
+from promptboost.encoders.embedder import ENCODED_AT_ONCE, WORKING_SIDE, Embedder, StoreWarning
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.store import EmbeddingStore
-from promptboost.errors import DataError, SettingError
+from promptboost.encoders.store.database import Database
+from promptboost.encoders.stream import STORED_AT_ONCE
+from promptboost.errors import DataError, SettingError, StoreError
 from tests.data.image_tools import encoded, noisy, write_classes
 from tests.runs.run_tools import ENCODER, write_images
 
@@ -272,3 +274,23 @@ def test_a_folder_may_be_the_store(tmp_path):
     embedder = Embedder.open(ENCODER, cache=tmp_path / "own", progress=False)
     embedder.texts(["a cat"])
     assert EmbeddingStore(tmp_path / "own").report().rows == 1
+
+
+def test_a_store_that_fails_half_way_leaves_the_count_right(tmp_path, monkeypatch):
+    embedder, told = Embedder(FakeEncoder(dim=8), EmbeddingStore(tmp_path)), []
+    add = Database.add
+
+    def once(self, *rest):
+        monkeypatch.setattr(Database, "add", full)
+        return add(self, *rest)
+
+    def full(self, *rest):
+        raise StoreError("no room.")
+
+    monkeypatch.setattr(Database, "add", once)
+    texts = [str(number) for number in range(3 * STORED_AT_ONCE)]
+    with pytest.warns(StoreWarning, match=r"no room\. Going on without"):
+        rows = embedder.encode_texts(texts, told.append)
+    assert rows == pytest.approx(FakeEncoder(dim=8).encode_texts(texts))
+    assert -STORED_AT_ONCE in told  # what was stored is embedded anew
+    assert sum(told) == len(texts)

@@ -218,6 +218,24 @@ def test_an_interrupted_comparison_loses_only_the_unfinished_cell(task, monkeypa
     assert len(calls) == 3
 
 
+@pytest.mark.parametrize("kind", [PromptBoostError, RuntimeError, MemoryError])
+def test_an_encoder_that_fails_leaves_what_was_measured_on_others(task, monkeypatch, kind):
+    encode = FakeEncoder.encode_images
+
+    def moody(self, images):
+        if self.id == OTHER:
+            raise kind("no luck")
+        return encode(self, images)
+
+    monkeypatch.setattr(FakeEncoder, "encode_images", moody)
+    found = compare(
+        request(task, methods=("zero-shot",), shots=(1,), seeds=(1,), transfers=(OTHER,))
+    )
+    assert [line["on"] for line in found.lines] == ["fake:32-0"]
+    assert len(found.failed) == 1
+    assert found.failed[0].endswith("no luck")
+
+
 def test_a_cell_that_fails_is_named_and_the_others_are_done(task, monkeypatch):
     plain = Boosting.fit
 

@@ -27,7 +27,7 @@ def test_files_that_come_are_counted(fitted, hub, bars):
     bars.clear()
     pull_run("ann/colours", fitted / "back", endpoint=hub.address)
     counted = [(bar.what, bar.done, bar.total, bar.unit) for bar in bars if bar.total]
-    assert counted == [("getting ann/colours", 7, 7, "files")]
+    assert counted == [("getting ann/colours", 6, 6, "files")]
 
 
 @pytest.mark.parametrize("progress", [True, False])
@@ -121,6 +121,18 @@ def test_other_files_of_a_repository_stay_there(fitted, hub):
     pull_run("ann/colours", fitted / "back", endpoint=hub.address)
     assert not (fitted / "back/setup.py").exists()
     assert ("GET", "/ann/colours/resolve/main/setup.py") not in hub.requests
+
+
+def test_only_what_the_manifest_lists_is_asked_for(fitted, hub):
+    """A stranger's repository may have any number of files that are called as those of a run."""
+    push_run(fitted / "run", "ann/colours", endpoint=hub.address)
+    _, files = hub.revision("ann/colours")
+    listed = set(files)
+    more = ("head-more.safetensors", "head-..\\x.safetensors", "report.html")
+    files |= dict.fromkeys(more, b"")
+    pull_run("ann/colours", fitted / "back", endpoint=hub.address)
+    asked = {path.rpartition("/")[2] for _, path in hub.requests if "/resolve/" in path}
+    assert asked == listed
 
 
 def test_what_is_wrong_is_said(fitted, hub):

@@ -64,10 +64,22 @@ def speaks(command: Command) -> Command:
     @click.option("--debug", is_flag=True, hidden=True, expose_value=False)
     @functools.wraps(command)
     def wrapped(*args: Any, as_json: bool, quiet: bool, **options: Any) -> Any:
+        show_logs()
         _ask_for_encoders(options.get("encoder") or options.get("encoders") or ())
         return command(*args, out=Output(as_json, quiet), **options)
 
     return wrapped  # type: ignore[return-value]
+
+
+def show_logs() -> None:
+    """Write what is logged and nobody handles as all other lines: above a bar, and plain."""
+    import logging
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            echo(self.format(record), err=True)
+
+    logging.lastResort = Lines(logging.WARNING)
 
 
 def _ask_for_encoders(named: str | Sequence[str]) -> None:
@@ -102,6 +114,14 @@ def _without_bars(stream: TextIO) -> AbstractContextManager[None]:
     if (drawn := sys.modules.get("tqdm")) is None or not stream.isatty():
         return nullcontext()
     return drawn.tqdm.external_write_mode()  # type: ignore[no-any-return]
+
+
+def _end_bars() -> None:
+    """Take away bars that are left: who is interrupted when one has just come cannot do so."""
+    if (drawn := sys.modules.get("tqdm")) is not None:
+        for bar in list(getattr(drawn.tqdm, "_instances", ())):
+            with suppress(Exception):  # it may be half made, or its stream closed
+                bar.close()
 
 
 def csv_line(cells: Sequence[str]) -> None:
@@ -290,6 +310,7 @@ def _described(error: Exception) -> tuple[str, int]:
 
 
 def _fail(message: str, code: int, as_json: bool) -> int:
+    _end_bars()
     lines = [plain(line) for line in message.splitlines()]
     if as_json:
         echo(json_line({"error": "\n".join(lines), "exit_code": code}), err=True)

@@ -187,6 +187,14 @@ class Embedder:
             return self._computed(texts, progress)
         from promptboost.encoders.store import text_key
 
+        told = 0
+
+        def tell(more: int) -> None:
+            nonlocal told
+            told += more
+            if progress is not None:
+                progress(more)
+
         try:
             return self.store.get_or_compute(
                 self.fingerprint,
@@ -196,11 +204,12 @@ class Embedder:
                 batch=STORED_AT_ONCE,
                 dtype=self.dtype,
                 name=self.id,
-                progress=progress,
+                progress=tell,
             )
         except StoreError as error:
             self.do_without(error)
-            return self._computed(texts)
+            tell(-told)  # all of them are embedded now
+            return self._computed(texts, progress)
 
     def _computed(
         self, texts: Sequence[str], progress: Callable[[int], None] | None = None

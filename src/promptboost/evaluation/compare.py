@@ -245,7 +245,8 @@ class _Campaign:
         failed: list[str] = []
         worker = CellWorker.around(request, world)
         if not self._place.elsewhere:
-            with contextlib.suppress(PromptBoostError):  # the cells will say what is wrong
+            # Whatever is wrong, the cells will say it; and those that are done shall be shown.
+            with contextlib.suppress(Exception):
                 for unit, _ in units:
                     worker.embed(unit.order)
         with (

@@ -5,7 +5,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -128,15 +128,16 @@ def pull_run(
     try:
         with _without_bars_of_hub(), tempfile.TemporaryDirectory() as place:
             with waiting(f"asking for {repository}", shown=progress):
-                there = hub.model_info(repository, revision=revision)
-            exact, names = str(there.sha), [one.rfilename for one in there.siblings or ()]
-            wanted = [name for name in names if name == MANIFEST or _is_of_run(name)]
+                exact = str(hub.model_info(repository, revision=revision).sha)
+                _get(hub, repository, MANIFEST, exact, place)
+            # What else is there is not asked for: it may be anything, and as much as they like.
+            digests = _listed(Path(place), repository)
             what = f"getting {repository}"
-            with progress_bar(len(wanted), what, "files", shown=progress) as bar:
-                for name in wanted:
-                    hub.hf_hub_download(repository, name, revision=exact, local_dir=place)
+            with progress_bar(len(digests), what, "files", shown=progress) as bar:
+                for name in digests:
+                    _get(hub, repository, name, exact, place)
                     bar.update()
-            content = _checked(Path(place), repository)
+            content = _checked(Path(place), digests, repository)
     except PromptBoostError:
         raise
     except Exception as error:
@@ -147,9 +148,12 @@ def pull_run(
     return Pulled(run, repository, exact, taken)
 
 
-def _is_of_run(name: str) -> bool:
-    """Tell whether a file has the name of one of a run's."""
-    return "/" not in name and (name in (*_TEXTS, *_IMAGES) or fnmatchcase(name, HEADS))
+def _get(hub: Any, repository: str, name: str, revision: str, place: str) -> None:
+    """Download a file into a folder, if it is there."""
+    from huggingface_hub.errors import RemoteEntryNotFoundError
+
+    with suppress(RemoteEntryNotFoundError):
+        hub.hf_hub_download(repository, name, revision=revision, local_dir=place)
 
 
 @contextmanager
@@ -173,8 +177,8 @@ def _without_bars_of_hub() -> Iterator[None]:
         enable_progress_bars()
 
 
-def _checked(place: Path, repository: str) -> dict[str, bytes]:
-    """Read what was downloaded; raise unless it is all there and as its manifest says."""
+def _listed(place: Path, repository: str) -> Mapping[str, str]:
+    """Return the digest of each file of a run by its name; raise unless all are of a run."""
     path = place / MANIFEST
     if not path.is_file():
         raise RunError(f"{repository} holds no promptboost run: it has no {MANIFEST}")
@@ -182,12 +186,18 @@ def _checked(place: Path, repository: str) -> dict[str, bytes]:
     digests = record.get("files") if isinstance(record, Mapping) else None
     if not isinstance(digests, Mapping) or "ensemble.json" not in digests:
         raise FileFormatError(f"{repository}: {MANIFEST} does not list the files of a run")
-    content = {}
-    for name, digest in digests.items():
-        if not _is_of_run(name):
+    for name in digests:
+        if "/" in name or not (name in (*_TEXTS, *_IMAGES) or fnmatchcase(name, HEADS)):
             raise FileFormatError(
                 f"{repository}: {name!r} is no file of a run, so nothing is taken"
             )
+    return digests
+
+
+def _checked(place: Path, digests: Mapping[str, str], repository: str) -> dict[str, bytes]:
+    """Read what was downloaded; raise unless it is all there and as its manifest says."""
+    content = {}
+    for name, digest in digests.items():
         file = place / name
         if not file.is_file() or file.is_symlink() or file.stat().st_size > _LARGEST:
             raise FileFormatError(f"{repository}: {name} is missing or too large")
