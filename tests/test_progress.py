@@ -186,7 +186,8 @@ def test_a_wait_that_takes_longer_than_last_time_is_not_done(monkeypatch, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[1]", b'{"thinking": "long"}', b'{"thinking": -1}', b"\xff", b"{}"]
+    "content",
+    [b"", b"[1]", b" " * 1_000_001, b'{"thinking": "long"}', b'{"thinking": -1}', b"\xff", b"{}"],
 )
 def test_a_file_of_waits_that_is_none_is_no_harm(monkeypatch, tmp_path, content):
     monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path))

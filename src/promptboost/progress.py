@@ -15,6 +15,7 @@ from promptboost.folders import cache_folder
 
 # What takes less is over before it is read; and of so many jobs it is known how long they took.
 _WORTH_KNOWING, _KNOWN = 1.0, 200
+_LARGEST = 1_000_000  # bytes of the file of these; a larger one is none of ours
 # A job that takes longer than last time is not done.
 _NOT_DONE = 0.99
 
@@ -51,7 +52,7 @@ def progress_bar(
     >>> with progress_bar(2, "painting", "walls", shown=False) as bar:
     ...     _ = bar.update(2)
     """
-    # Names of strangers may be in it, and a terminal would obey what it cannot show.
+    # A job may be called after a folder or a file, and a terminal would obey what is in its name.
     what = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in what)
     notebook = in_notebook()
     # With widgets it is one of a notebook's own; without, text that is written over.
@@ -60,8 +61,6 @@ def progress_bar(
     else:
         from tqdm import tqdm
 
-    # A job may be called after a folder or a file, and a terminal would obey what is in its name.
-    what = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in what)
     hidden = True if not shown else False if notebook else None  # None: shown on a terminal only
     bar = tqdm(
         total=total,
@@ -138,7 +137,7 @@ def waiting(what: str, *, shown: bool) -> Iterator[None]:
 def _known_waits(file: Path) -> dict[str, float]:
     """Return how many seconds jobs took, the newest last; what is no such file holds none."""
     try:
-        found = read_json(file)
+        found = read_json(file) if file.stat().st_size <= _LARGEST else None
     except (OSError, ValueError):
         return {}
     if not isinstance(found, dict):
