@@ -46,9 +46,14 @@ def test_the_classifier_answers_as_the_estimator_does(fitted):
     np.testing.assert_allclose(classifier.predict_proba(X), fitted.predict_proba(X), rtol=1e-4)
 
 
-def test_it_is_saved_and_read_again(fitted, tmp_path):
+def test_it_is_saved_and_read_again(fitted, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "cache"))
+    fitted = clone(fitted).fit(*draw(4, 0))
     X, _ = draw(3, 1)
     fitted.save(tmp_path / "kept")
+    assert fitted.head_.residual is not None
+    load(tmp_path / "kept").predict(X)
+    assert not caplog.text  # the residual was learnt here, and is not new to this machine
     again = PromptBoostClassifier.from_ensemble(tmp_path / "kept")
     assert (again.predict(X) == fitted.predict(X)).all()
     np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), rtol=1e-6)

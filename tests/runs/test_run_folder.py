@@ -70,3 +70,13 @@ def test_no_run_at_all(tmp_path):
         RunFolder(tmp_path / "run").check_finished()
     with pytest.raises(RunError, match="is no run folder"):
         RunFolder(tmp_path).check_finished()
+
+
+def test_what_python_saved_is_no_run_and_is_told_apart(tmp_path):
+    (tmp_path / "ensemble.json").write_text("{}")
+    run = RunFolder(tmp_path)
+    for needed in (run.check_finished, lambda: run.tables):
+        with pytest.raises(
+            RunError, match=r"saved from Python, .* Make a run of them: promptboost fit"
+        ):
+            needed()
