@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import shlex
 import sys
 import unicodedata
 import warnings
@@ -16,7 +17,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from promptboost.errors import PromptBoostError
+from promptboost.errors import PromptBoostError, command_name
 
 INTERNAL, UNUSABLE, INTERRUPTED = 1, 2, 130
 
@@ -144,6 +145,16 @@ def plain(text: str, keep: str = "") -> str:
     return "".join(
         hidden if unicodedata.category(c) in _HIDDEN and c not in keep else c for c in text
     )
+
+
+def typed(*words: str) -> str:
+    """Write a command of promptboost so that it can be pasted: a path may hold spaces."""
+    return f"{plain(command_name())} {shlex.join(plain(word) for word in words)}"
+
+
+def facts(rows: Sequence[tuple[str, str]]) -> str:
+    """Lay out titles and what is said of each; on a terminal, long words go on below each other."""
+    return table(["", ""], [[f"{title:<11}", said] for title, said in rows], left=(0, 1))[1:]
 
 
 def percent(share: float | None) -> str:

@@ -222,7 +222,8 @@ class RunFolder:
                 f"{command_name()} fit DATA -o RUN"
             )
         raise RunError(
-            f"{self.path} does not exist; to make one, type: {command_name()} fit DATA -o {self.path}"
+            f"{self.path} does not exist; to make one, type: {command_name()} fit DATA -o "
+            f"{shlex.quote(str(self.path))}"
         )
 
     def _check_not_saved(self) -> None:
