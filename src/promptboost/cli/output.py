@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 import os
 import shlex
 import sys
@@ -225,6 +226,7 @@ def prepare_streams() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     warnings.showwarning = _show_warning
+    logging.lastResort = _LogLines(logging.WARNING)
     sys.excepthook = _show_traceback
 
 
@@ -307,6 +309,17 @@ def _fail(message: str, code: int, as_json: bool) -> int:
     else:
         echo("error: " + "\n".join(lines), err=True)
     return code
+
+
+class _LogLines(logging.Handler):
+    """What is logged, where nobody else takes it: as lines, and not behind a progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line, or several."""
+        try:
+            echo(self.format(record), err=True)
+        except Exception:
+            self.handleError(record)
 
 
 def _show_warning(
