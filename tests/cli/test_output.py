@@ -57,6 +57,13 @@ def test_a_wide_table_wraps_its_last_column_on_a_terminal(monkeypatch):
         "main  2  methods made of text on eleven",
         "         data sets",
     ]
+    monkeypatch.setenv("COLUMNS", "32")  # too little beside the others
+    assert table(*parts).splitlines() == [
+        "name  n  title",
+        "main  2",
+        "    methods made of text on",
+        "    eleven data sets",
+    ]
     monkeypatch.setenv("COLUMNS", "20")  # too little to read in
     assert table(*parts).splitlines() == whole
 

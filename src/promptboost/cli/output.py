@@ -26,6 +26,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _CURVE = 50  # letters of a curve
 _LEAST_ROOM = 24  # columns in which a sentence can be read
+_INDENT = 4  # of a cell in a line of its own
 _BARS = "▁▂▃▄▅▆▇█"
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, direction marks, surrogates, line ends
 # What a formula of a spreadsheet begins with; the wide ones are read so in Japanese.
@@ -170,20 +171,25 @@ def table(
 ) -> str:
     """Lay out rows: the columns in `left` to the left, the others to the right.
 
-    On a terminal, words of a last column to the left go on below each other where it would be too wide.
+    On a terminal, words of a last column to the left go on below each other where it would be too wide,
+    or in lines of their own where little room is left beside the other columns.
     """
     clean = [[plain(cell) for cell in row] for row in [headers, *rows]]
     widths = [max(map(_width, column)) for column in zip(*clean, strict=True)]
     last = len(headers) - 1
     before = sum(widths[:-1]) + 2 * last
-    room = get_terminal_size().columns - before if on_terminal() and last in left else 0
+    columns = get_terminal_size().columns if on_terminal() and last in left else 0
+    indent = before if columns - before >= _LEAST_ROOM else _INDENT
+    room = columns - indent
     lines = []
     for row in clean:
         cells = [_padded(cell, widths[i], left=i in left) for i, cell in enumerate(row[:-1])]
-        wide = _LEAST_ROOM <= room < _width(row[-1])
+        wide = room >= _LEAST_ROOM and before + _width(row[-1]) > columns
         parts = wrap(row[-1], room, break_long_words=False) if wide else row[-1:]
+        if wide and indent != before:
+            parts.insert(0, "")
         cells.append(_padded(parts[0], widths[-1], left=last in left))
-        lines += ["  ".join(cells).rstrip(), *(" " * before + part for part in parts[1:])]
+        lines += ["  ".join(cells).rstrip(), *(" " * indent + part for part in parts[1:])]
     return "\n".join(lines)
 
 
