@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss
 
 from promptboost import estimator
 from promptboost.data.copies import RepeatedImageWarning
-from promptboost.errors import EncoderError, SettingError
+from promptboost.errors import DataError, EncoderError, SettingError
 from promptboost.estimator import PromptBoostClassifier
 from promptboost.model import LearntOn
 from promptboost.model.classifier import PromptClassifier, load
@@ -46,12 +46,25 @@ def test_the_classifier_answers_as_the_estimator_does(fitted):
     np.testing.assert_allclose(classifier.predict_proba(X), fitted.predict_proba(X), rtol=1e-4)
 
 
-def test_it_is_saved_and_read_again(fitted, tmp_path):
+def test_it_is_saved_and_read_again(fitted, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "cache"))
+    fitted = clone(fitted).fit(*draw(4, 0))
     X, _ = draw(3, 1)
     fitted.save(tmp_path / "kept")
+    assert fitted.head_.residual is not None
+    load(tmp_path / "kept").predict(X)
+    assert not caplog.text  # the residual was learnt here, and is not new to this machine
     again = PromptBoostClassifier.from_ensemble(tmp_path / "kept")
     assert (again.predict(X) == fitted.predict(X)).all()
     np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("empty", [[], (), np.array([])])
+def test_no_images_are_called_so(fitted, empty):
+    """A pattern that matches no file is the mistake of the first minute."""
+    for use in (lambda: clone(fitted).fit(empty, []), lambda: fitted.predict(empty)):
+        with pytest.raises(DataError, match="X is empty: give images"):
+            use()
 
 
 def test_probabilities_are_on_the_scale_of_the_fit(fitted):

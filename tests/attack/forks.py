@@ -219,11 +219,15 @@ def _die_at(number: int, root: str) -> None:
 
 def _edit(run: str, encoder: str) -> None:
     """Add a sentence to the first class of a run, and save it with its vectors."""
-    from promptboost.model.classifier import PromptClassifier, load
+    from promptboost.folders import writing
+    from promptboost.model.classifier import PromptClassifier, load, write_head
 
     before = load(run, cache=False).ensemble
-    name = before.class_names[0]
-    PromptClassifier(before.add(name, "something new"), encoder, cache=False).save(run)
+    edited = before.add(before.class_names[0], "something new")
+    head = PromptClassifier(edited, encoder, cache=False).head
+    with writing(Path(run), "save"):  # PromptClassifier.save takes a folder of its own only
+        write_head(Path(run), head)
+        edited.save(Path(run, "ensemble.json"))
 
 
 def _read_on(run: str, encoder: str, seconds: str) -> None:

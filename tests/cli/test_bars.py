@@ -3,11 +3,12 @@
 import io
 import logging
 import sys
+import warnings
 
 import pytest
 
 from promptboost.cli import main
-from promptboost.cli.output import Output, guarded, show_logs
+from promptboost.cli.output import Output, guarded, prepare_streams
 from promptboost.progress import progress_bar
 
 ENCODER = ("--encoder", "fake:32-0")
@@ -99,16 +100,21 @@ def test_a_comparison_embeds_first(task, bars):
     )
 
 
-@pytest.mark.parametrize("way", [Output().note, logging.Logger("of nobody").warning])
-def test_a_line_is_written_above_the_bar(monkeypatch, way):
-    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
-    show_logs()
+def log(text):
+    logging.lastResort.handle(logging.makeLogRecord({"msg": text, "levelno": logging.WARNING}))
+
+
+@pytest.mark.parametrize("say", [Output().note, log])
+def test_a_line_is_written_above_the_bar(monkeypatch, say):
+    for place, name in ((logging, "lastResort"), (warnings, "showwarning"), (sys, "excepthook")):
+        monkeypatch.setattr(place, name, getattr(place, name))  # as they were, in the end
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
+    prepare_streams()
     with progress_bar(3, "painting", "walls", shown=True):
         before = terminal.getvalue()
-        way("the red is gone")
+        say("the red is gone")
         written = terminal.getvalue().removeprefix(before)
     blank, _, rest = written.partition("the red is gone\n")
     assert blank.strip() == ""

@@ -141,10 +141,16 @@ def test_embed_says_what_is_wrong_with_texts(capsys, task):
     assert "line 1 of" in call(capsys, "embed", "--texts", task / "odd.txt").err
 
 
-def test_models(capsys):
+def test_models(capsys, monkeypatch):
     shown = call(capsys, "models").out
     assert "ViT-B-32/openai" in shown
     assert max(map(len, shown.splitlines())) <= 100  # columns of a terminal
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout.isatty", lambda: True)
+        patch.setenv("COLUMNS", "80")
+        narrow = call(capsys, "models").out
+    assert "ViT-B-32/openai" in narrow
+    assert max(map(len, narrow.splitlines())) <= 80
     names = [record["name"] for record in call(capsys, "models", "--json").json["models"]]
     assert "conse:lite0" in names
 

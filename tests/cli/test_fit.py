@@ -1,4 +1,5 @@
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -29,7 +30,7 @@ def test_what_a_newcomer_sees(capsys, task):
     assert "certificate  objective" in answer.out
     assert "distinct prompts a class on average" in answer.out
     assert "by round" in answer.out
-    assert f"promptboost predict {task / 'run'}" in answer.out
+    assert f"promptboost predict {shlex.quote(str(task / 'run'))}" in answer.out
     assert str(task / "run/report.html") in answer.out
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.cli.output import Output, csv_line, plain, sparkline, table
+from promptboost.cli.output import Output, csv_line, facts, plain, sparkline, table, typed
 
 
 @given(st.text(st.characters()))
@@ -57,6 +57,13 @@ def test_a_wide_table_wraps_its_last_column_on_a_terminal(monkeypatch):
         "main  2  methods made of text on eleven",
         "         data sets",
     ]
+    monkeypatch.setenv("COLUMNS", "32")  # too little beside the others
+    assert table(*parts).splitlines() == [
+        "name  n  title",
+        "main  2",
+        "    methods made of text on",
+        "    eleven data sets",
+    ]
     monkeypatch.setenv("COLUMNS", "20")  # too little to read in
     assert table(*parts).splitlines() == whole
 
@@ -69,3 +76,20 @@ def test_quiet_and_json(capsys):
     assert (caught.out, caught.err) == ('{"a": 1}\ntext\n', "")
     assert not Output(quiet=True).progress
     assert not Output(json=True).progress
+
+
+def test_facts_go_on_below_what_they_say_on_a_terminal(monkeypatch):
+    rows = [("words", "34.3 % of what decides an answer"), ("prompts", "12 at most")]
+    whole = ["words        34.3 % of what decides an answer", "prompts      12 at most"]
+    assert facts(rows).splitlines() == whole
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    below = ["words        34.3 % of what decides an", "             answer", whole[1]]
+    assert facts(rows).splitlines() == below
+
+
+def test_a_command_that_is_told_can_be_pasted(monkeypatch):
+    assert typed("predict", "my run") == "promptboost predict 'my run'"
+    monkeypatch.setattr("sys.argv", ["/somewhere/promptboost/__main__.py"])
+    monkeypatch.setattr("sys.executable", "/somewhere/python")
+    assert typed("edit", "run") == "/somewhere/python -m promptboost edit run"

@@ -72,6 +72,7 @@ def test_a_backslash_may_be_part_of_a_name(folder):
         ("path,label\n", "lists no images"),
         ("file,class\na,b\n", "no column 'path' and no column 'label'; it has: file, class"),
         ("path\na\n", "list.csv has no column 'label'"),
+        ("path;label\na.png;cat\n", "it has: path;label. .*; separate its columns by commas"),
         ("path,label,Label\na.png,cat,dog\n", "has the column 'label' 2 times; keep the one"),
         ("path,label\na.png,cat\n\nb.png\n", "line 4: 1 cells under 2 columns"),
         ("path,label\na.png,cat,x\n", "line 2: 3 cells under 2 columns; put quotes"),

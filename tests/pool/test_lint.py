@@ -104,6 +104,11 @@ def test_fragments_in_a_plain_file_are_pointed_out():
     assert findings(source({"owl": ("It has eyes.",)}, kind="plain"), ["owl"]) == {}
 
 
+def test_what_describes_an_image_is_no_fragment_for_want_of_a_full_stop():
+    texts = ("a small owl with large round eyes on a branch", "two owls asleep in a hollow tree")
+    assert findings(source({"owl": texts}, kind="plain"), ["owl"]) == {}
+
+
 def test_templates_are_for_every_class():
     given = source({}, templates=("a {} at night",))
     assert findings(given, ["owl", "bat"]) == {}

@@ -127,6 +127,14 @@ def test_light_images_are_hard_only_if_not_recognised(fit, tmp_path):
     assert "under 0.1 × bird" in changed(fit, tmp_path, hardest=[lightest]).text("hardest")
 
 
+def test_words_do_not_run_into_each_other(fit, tmp_path):
+    hard = {"image": "a.png", "label": "bird", "predicted": "bird", "weight": 0.5, "words": 0.25}
+    run = write_run(tmp_path / "run", fit[0], copy.deepcopy(fit[1]) | {"hardest": [hard]})
+    html = write_report(run).read_text(encoding="utf-8")
+    assert '<span class="soft">recognised</span> <span class="soft">· 25' in html
+    assert '<td class="num copies one">1</td>' in html  # "1 copy" on a small screen
+
+
 def test_banks_have_prompts_by_weight_with_copies_and_rounds(page, fit):
     ensemble, text = fit[0], page.text("banks")
     name = ensemble.class_names[0]

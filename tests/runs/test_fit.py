@@ -334,8 +334,18 @@ def test_what_the_pool_lacks_is_mentioned(task):
     assert any("templates only" in line for line in said)
     write_text(task / "sentences.json", '{"sea": ["waves"], "Leaf": ["green"], "lake": ["calm"]}')
     fit_run(request(task), said.append)
-    assert "no sentences are given for the class ember, night" in said
+    assert "no sentences are given for the classes ember, night" in said
     assert "sentences are given for what is no class: lake" in said
+    assert not any("no words" in line for line in said)
+
+
+def test_class_names_that_are_no_words_are_mentioned(task):
+    (task / "images/sea").rename(task / "images/0")
+    (task / "images/night").rename(task / "images/n01514668")
+    said = []
+    fit_run(request(task, prompts=None), said.append)
+    (line,) = (line for line in said if "no words" in line)
+    assert "“a photo of a 0.”: 0, n01514668; rename" in line
 
 
 def test_one_class_is_not_a_task(tmp_path):

@@ -68,5 +68,17 @@ def test_what_to_type_about_an_existing_run(tmp_path):
 def test_no_run_at_all(tmp_path):
     with pytest.raises(RunError, match="does not exist; to make one, type: promptboost fit DATA"):
         RunFolder(tmp_path / "run").check_finished()
+    with pytest.raises(RunError, match=r"type: promptboost fit DATA -o '\S+/my run'"):
+        RunFolder(tmp_path / "my run").check_finished()
     with pytest.raises(RunError, match="is no run folder"):
         RunFolder(tmp_path).check_finished()
+
+
+def test_what_python_saved_is_no_run_and_is_told_apart(tmp_path):
+    (tmp_path / "ensemble.json").write_text("{}")
+    run = RunFolder(tmp_path)
+    for needed in (run.check_finished, lambda: run.tables):
+        with pytest.raises(
+            RunError, match=r"saved from Python, .* Make a run of them: promptboost fit"
+        ):
+            needed()

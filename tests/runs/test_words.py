@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import promptboost
+from promptboost.errors import RunError
 from promptboost.evaluation.measures import word_shares
 from promptboost.model import LinearHead
 from promptboost.model.classifier import RESIDUAL_FILE, PromptClassifier, head_file, write_head
@@ -120,6 +121,16 @@ def test_a_saved_classifier_keeps_its_residual(run, tmp_path):
     np.testing.assert_allclose(again.predict_proba(rows), classifier.predict_proba(rows))
     moved = classifier.transfer(OTHER)
     assert moved.head.residual is None
+
+
+def test_nothing_is_saved_over_a_run(run):
+    """It would be measured on what the run held out, which it may have learnt from."""
+    before = {file.name: file.read_bytes() for file in run.iterdir()}
+    with pytest.raises(
+        RunError, match=r"holds a run of promptboost fit.*: save it into another folder"
+    ):
+        promptboost.load(run).save(run)
+    assert {file.name: file.read_bytes() for file in run.iterdir()} == before
 
 
 def test_a_head_without_a_residual_takes_the_record_away(run):

@@ -114,7 +114,10 @@ def test_requests_that_cannot_be_used(server):
     assert "no image" in server.post_form("/predict", top_k=1).error
     assert "size" in server.post_form("/predict", png(), size=1).error
     assert server.post_json("/runs/none/predict", {"images": [image]}).status == 404
-    assert server.get("/nowhere").error == "there is nothing at this address"
+    assert server.get("/nowhere").error.startswith(
+        "there is nothing at this address; /openapi.json"
+    )
+    assert server.get("/predict").error == "this address takes POST; /openapi.json describes it"
     assert server.get("/predict").status == 405
 
 

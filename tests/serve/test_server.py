@@ -274,7 +274,9 @@ def test_what_cannot_be_served(capsys, run, tmp_path, monkeypatch):
         answer = call(capsys, "serve", run, "--port", taken.getsockname()[1], "--no-cache")
         assert answer.code == 2
         assert "choose another with --host and --port" in answer.err
-    assert call(capsys, "serve", tmp_path / "none").code == 2
+    answer = call(capsys, "serve", tmp_path / "none")
+    assert answer.code == 2
+    assert "none does not exist; to make one, type: " in answer.err
     assert "two runs are called run" in call(capsys, "serve", run, run).err
     shutil.copytree(run, tmp_path / "broken")
     (tmp_path / "broken/ensemble.json").write_text("{")

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from promptboost.cli.options import allow_download_option, embeds, run_argument
-from promptboost.cli.output import Command, Output, percent, plain, speaks, table
-from promptboost.errors import command_name
+from promptboost.cli.output import Command, Output, percent, plain, speaks, table, typed
 
 if TYPE_CHECKING:
     from promptboost.model.change import Change
@@ -160,9 +159,9 @@ def _summary(edited: "Edited") -> str:
         looks = edited.lineage.looks
         parts.append(
             f"{looks} {'look' if looks == 1 else 'looks'} at these images so far; a figure that no edit "
-            f"was chosen by:\n{plain(command_name())} evaluate {run} --held-out --final"
+            f"was chosen by:\n{typed('evaluate', str(run), '--held-out', '--final')}"
         )
-    parts.append(f"predict  {plain(command_name())} predict {run} IMAGES")
+    parts.append(f"predict  {typed('predict', str(run))} IMAGES")
     return "\n\n".join(parts)
 
 

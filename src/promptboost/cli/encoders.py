@@ -1,6 +1,7 @@
 """``promptboost models``, ``embed``, ``cache`` and ``doctor``: encoders, vectors, and what works."""
 
 from dataclasses import asdict
+from shutil import get_terminal_size
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from promptboost.cli.options import (
     threads_option,
     with_options,
 )
-from promptboost.cli.output import UNUSABLE, Output, echo, plain, speaks, table
+from promptboost.cli.output import UNUSABLE, Output, echo, on_terminal, plain, speaks, table
 from promptboost.config import FitConfig
 
 _MARKS = {True: "ok     ", None: "absent ", False: "FAULT  "}
@@ -45,9 +46,13 @@ def models(out: Output) -> None:
             ]
             for record in MODELS
         ]
-        heads = ["type this", "family", "dimension", "pixels", "tokens", "MB", "note"]
+        heads = ["type this", "family", "dim", "pixels", "tokens", "MB", "note"]
+        shown = table(heads, rows, left=(0, 1))
+        if on_terminal() and get_terminal_size().columns < max(map(len, shown.splitlines())):
+            # What is typed names the family, too.
+            shown = table(heads[:1] + heads[2:], [row[:1] + row[2:] for row in rows])
         below = [f"{number}  {note}" for number, note in enumerate(notes, start=1)]
-        return "\n".join([table(heads, rows, left=(0, 1)), "", *below])
+        return "\n".join([shown, "", *below])
 
     out.result({"models": [{**asdict(record), "size": record.size} for record in MODELS]}, text)
 

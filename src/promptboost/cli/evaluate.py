@@ -17,8 +17,7 @@ from promptboost.cli.options import (
     shard_options,
     shards_are_kept,
 )
-from promptboost.cli.output import Output, percent, plain, speaks, table
-from promptboost.errors import command_name
+from promptboost.cli.output import Output, percent, plain, speaks, table, typed
 
 _LABELS = {"zero_shot": "zero-shot", "boosted": "boosted"}
 _MOVED = {
@@ -213,8 +212,8 @@ def _moved_summary(run: Path, moved: dict[str, Any]) -> str:
     figures = table(["", "accuracy"], rows)
     if moved["note"]:
         heading = f"{heading}\n{plain(moved['note'])}"
-    ending = f"predict {plain(str(run))} IMAGES --encoder {plain(moved['encoder'])}"
-    return f"{heading}\n\n{figures}\n\npredict  {plain(command_name())} {ending}"
+    ending = typed("predict", str(run), "IMAGES", "--encoder", moved["encoder"])
+    return f"{heading}\n\n{figures}\n\npredict  {ending}"
 
 
 @click.command(name="refit")

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from promptboost.cli.options import allow_download_option, embeds, run_argument
-from promptboost.cli.output import UNUSABLE, Output, percent, plain, speaks, table
-from promptboost.errors import command_name
+from promptboost.cli.output import UNUSABLE, Output, percent, plain, speaks, table, typed
 
 if TYPE_CHECKING:
     from promptboost.runs.explain import ExplainedImages, HeldOutReasons
@@ -174,9 +173,10 @@ def _reasons(run: Path, reasons: "HeldOutReasons") -> str:
         first = reasons.harmful[0]
         parts.append(
             "edit  "
-            + _typed(command_name(), "edit", str(run), "-o", f"{run}-edited")
-            + " --remove "
-            + _typed(f"{first.class_name}={first.prompt}")
+            + typed(
+                *("edit", str(run), "-o", f"{run}-edited"),
+                *("--remove", f"{first.class_name}={first.prompt}"),
+            )
         )
     else:
         parts.append("there is no sentence without which more of these images were right")
@@ -185,9 +185,3 @@ def _reasons(run: Path, reasons: "HeldOutReasons") -> str:
         f"{len(reasons.influences)}"
     )
     return "\n\n".join(parts)
-
-
-def _typed(*words: str) -> str:
-    import shlex
-
-    return shlex.join(plain(word) for word in words)

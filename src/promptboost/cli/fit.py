@@ -15,12 +15,20 @@ from promptboost.cli.options import (
     image_sources,
     placement,
 )
-from promptboost.cli.output import Interrupted, Output, percent, plain, sparkline, speaks, table
+from promptboost.cli.output import (
+    Interrupted,
+    Output,
+    facts,
+    percent,
+    plain,
+    sparkline,
+    speaks,
+    table,
+    typed,
+)
 from promptboost.config import PRESETS, FitConfig, read_config
-from promptboost.errors import command_name
 
 if TYPE_CHECKING:
-    from promptboost.model.provenance import Composed
     from promptboost.runs.results import Results
     from promptboost.runs.run_folder import RunFolder
 
@@ -156,10 +164,9 @@ def summary(run: Path, results: "Results") -> str:
         *_further(results),
         "",
         *_curve([s.accuracy if results.held_out else s.learn_accuracy for s in results.staged]),
-        *_words(results),
-        *_composed(results.composed),
+        *_facts(results),
         f"report   {run / 'report.html'}",
-        f"predict  {command_name()} predict {run} IMAGES",
+        f"predict  {typed('predict', str(run))} IMAGES",
     ]
     return "\n".join(plain(part) if "\n" not in part else part for part in lines)
 
@@ -199,18 +206,15 @@ def _curve(stages: "list[float | None]") -> list[str]:
     ]
 
 
-def _words(results: "Results") -> list[str]:
-    residual = results.residual
-    if residual is None:
-        return []
-    if residual.penalty is None:
+def _facts(results: "Results") -> list[str]:
+    """Return what the words do, and how they were chosen."""
+    residual, composed = results.residual, results.composed
+    rows = []
+    if residual is not None:
         line = "all of an answer: images set aside were answered worse with a residual"
-    else:
-        line = f"{percent(residual.words)} of what decides an answer; the rest is the residual"
-    return [f"{'words':<11}  {line}"]
-
-
-def _composed(composed: "Composed | None") -> list[str]:
+        if residual.penalty is not None:
+            line = f"{percent(residual.words)} of what decides an answer; the rest is the residual"
+        rows.append(("words", line))
     if composed is None:  # the figures of an earlier promptboost
-        return []
-    return [*(f"{title:<11}  {line}" for title, line in composed.lines()), ""]
+        return [facts(rows)] if rows else []
+    return [facts([*rows, *composed.lines()]), ""]

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from promptboost.cli.options import run_argument
-from promptboost.cli.output import Output, plain, speaks
+from promptboost.cli.output import Output, plain, speaks, typed
 from promptboost.errors import command_name
 
 _ENDPOINT = click.option(
@@ -101,6 +101,6 @@ def pull(
         record,
         lambda: (
             f"{len(done.files)} files, revision {plain(done.revision)}\n"
-            f"predict  {plain(command_name())} predict {plain(str(done.run))} IMAGES"
+            f"predict  {typed('predict', str(done.run))} IMAGES"
         ),
     )

@@ -2,7 +2,9 @@
 
 import functools
 import json
+import logging
 import os
+import shlex
 import sys
 import unicodedata
 import warnings
@@ -16,7 +18,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from promptboost.errors import PromptBoostError
+from promptboost.errors import PromptBoostError, command_name
 
 INTERNAL, UNUSABLE, INTERRUPTED = 1, 2, 130
 
@@ -24,6 +26,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _CURVE = 50  # letters of a curve
 _LEAST_ROOM = 24  # columns in which a sentence can be read
+_INDENT = 4  # of a cell in a line of its own
 _BARS = "▁▂▃▄▅▆▇█"
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, direction marks, surrogates, line ends
 # What a formula of a spreadsheet begins with; the wide ones are read so in Japanese.
@@ -64,22 +67,10 @@ def speaks(command: Command) -> Command:
     @click.option("--debug", is_flag=True, hidden=True, expose_value=False)
     @functools.wraps(command)
     def wrapped(*args: Any, as_json: bool, quiet: bool, **options: Any) -> Any:
-        show_logs()
         _ask_for_encoders(options.get("encoder") or options.get("encoders") or ())
         return command(*args, out=Output(as_json, quiet), **options)
 
     return wrapped  # type: ignore[return-value]
-
-
-def show_logs() -> None:
-    """Write what is logged and nobody handles as all other lines: above a bar, and plain."""
-    import logging
-
-    class Lines(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            echo(self.format(record), err=True)
-
-    logging.lastResort = Lines(logging.WARNING)
 
 
 def _ask_for_encoders(named: str | Sequence[str]) -> None:
@@ -166,6 +157,16 @@ def plain(text: str, keep: str = "") -> str:
     )
 
 
+def typed(*words: str) -> str:
+    """Write a command of promptboost so that it can be pasted: a path may hold spaces."""
+    return f"{plain(command_name())} {shlex.join(plain(word) for word in words)}"
+
+
+def facts(rows: Sequence[tuple[str, str]]) -> str:
+    """Lay out titles and what is said of each; on a terminal, long words go on below each other."""
+    return table(["", ""], [[f"{title:<11}", said] for title, said in rows], left=(0, 1))[1:]
+
+
 def percent(share: float | None) -> str:
     """Write a share for a terminal."""
     from promptboost.report.phrases import percent as written
@@ -178,20 +179,25 @@ def table(
 ) -> str:
     """Lay out rows: the columns in `left` to the left, the others to the right.
 
-    On a terminal, words of a last column to the left go on below each other where it would be too wide.
+    On a terminal, words of a last column to the left go on below each other where it would be too wide,
+    or in lines of their own where little room is left beside the other columns.
     """
     clean = [[plain(cell) for cell in row] for row in [headers, *rows]]
     widths = [max(map(_width, column)) for column in zip(*clean, strict=True)]
     last = len(headers) - 1
     before = sum(widths[:-1]) + 2 * last
-    room = get_terminal_size().columns - before if on_terminal() and last in left else 0
+    columns = get_terminal_size().columns if on_terminal() and last in left else 0
+    indent = before if columns - before >= _LEAST_ROOM else _INDENT
+    room = columns - indent
     lines = []
     for row in clean:
         cells = [_padded(cell, widths[i], left=i in left) for i, cell in enumerate(row[:-1])]
-        wide = _LEAST_ROOM <= room < _width(row[-1])
+        wide = room >= _LEAST_ROOM and before + _width(row[-1]) > columns
         parts = wrap(row[-1], room, break_long_words=False) if wide else row[-1:]
+        if wide and indent != before:
+            parts.insert(0, "")
         cells.append(_padded(parts[0], widths[-1], left=last in left))
-        lines += ["  ".join(cells).rstrip(), *(" " * before + part for part in parts[1:])]
+        lines += ["  ".join(cells).rstrip(), *(" " * indent + part for part in parts[1:])]
     return "\n".join(lines)
 
 
@@ -234,6 +240,7 @@ def prepare_streams() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     warnings.showwarning = _show_warning
+    logging.lastResort = _LogLines(logging.WARNING)
     sys.excepthook = _show_traceback
 
 
@@ -317,6 +324,17 @@ def _fail(message: str, code: int, as_json: bool) -> int:
     else:
         echo("error: " + "\n".join(lines), err=True)
     return code
+
+
+class _LogLines(logging.Handler):
+    """What is logged, where nobody else takes it: as lines, and not behind a progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line, or several."""
+        try:
+            echo(self.format(record), err=True)
+        except Exception:
+            self.handleError(record)
 
 
 def _show_warning(

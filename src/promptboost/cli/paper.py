@@ -1,5 +1,6 @@
 """``promptboost paper``."""
 
+import shlex
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -201,7 +202,7 @@ def claims(out: Output, out_folder: Path) -> None:
     if not lines:
         raise RunError(
             f"{out_folder} holds no cells of the paper; run some first: "
-            f"{command_name()} paper run main -o {out_folder} …"
+            f"{command_name()} paper run main -o {shlex.quote(str(out_folder))} …"
         )
     judged = judge_claims(lines)
     rows = [[one.claim, str(one)] for one in judged]

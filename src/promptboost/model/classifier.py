@@ -18,11 +18,13 @@ from promptboost.errors import (
     DataError,
     EncoderError,
     LabelError,
+    RunError,
     SettingError,
+    command_name,
     count,
 )
 from promptboost.files import write_text
-from promptboost.folders import writing
+from promptboost.folders import FIRST, writing
 from promptboost.model.edits import check_known
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import LinearHead
@@ -33,6 +35,7 @@ from promptboost.model.head_files import (
     embed_ensemble,
     encoder_slug,
     head_file,
+    keep_residual,
     settled_head,
     unknown_head,
     write_head,
@@ -431,10 +434,23 @@ class PromptClassifier:
         After :meth:`transfer`, name the encoder there again: the text says which one it was learnt on.
         Each file is written whole or not at all, the text last: a head that is not of the text beside
         it is never used.
+
+        Raises
+        ------
+        RunError
+            If a run of ``promptboost fit`` is there: what it measured and held out is of its own text.
         """
         place = Path(folder)
         head = self.head
         with writing(place, "save"):
+            if (place / FIRST).exists():
+                raise RunError(
+                    f"{place} holds a run of {command_name()} fit, whose figures and held-out images "
+                    "are not of this classifier: save it into another folder"
+                )
+            if isinstance(self._source, Embedder):
+                # Learnt here, by the estimator or by refit: the next to load it need not be warned.
+                keep_residual(head, self._source)
             write_head(place, head)
             write_text(place / ENSEMBLE_FILE, self.ensemble.to_json(), follow=False)
 

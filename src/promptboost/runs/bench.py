@@ -1,5 +1,6 @@
 """Bench: the held-out images of a run, ready to measure any edit of its text at once."""
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -241,13 +242,14 @@ def open_bench(
 
 def held_out_images(folder: RunFolder, data: str | None, progress: bool) -> Dataset:
     """Return the images that a run held out, where they are still as they were."""
-    again = f"{command_name()} evaluate {folder.path} DATA measures on other images"
+    evaluate = f"{command_name()} evaluate {shlex.quote(str(folder.path))} DATA"
+    again = f"{evaluate} measures on other images"
     try:
         task = load_task(data or folder.source, folder.settings, progress=progress)
     except DataError as error:
         raise RunError(
             f"the held-out images of {folder.path} cannot be read: {error}; if they were moved, say where "
-            f"with --data DATA, or as in {command_name()} evaluate {folder.path} DATA --held-out; {again}"
+            f"with --data DATA, or as in {evaluate} --held-out; {again}"
         ) from error
     if task.learn.fingerprint != folder.learn_fingerprint:
         raise RunError(

@@ -4,6 +4,7 @@ Learnt and held-out images are judged alike, each without its own label: by the 
 which have seen no image, and by the other images, see :mod:`promptboost.evaluation.suspects`.
 """
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,7 +229,7 @@ def write_issues(
 
 def _images(folder: RunFolder, source: str | None, progress: bool) -> Task:
     """Read the images of a run, and check that they are those it learnt from."""
-    moved = f"{command_name()} issues {place(str(folder.home))} DATA"
+    moved = f"{command_name()} issues {shlex.quote(place(folder.home))} DATA"
     try:
         task = load_task(source or folder.source, folder.settings, progress=progress)
     except DataError as error:
@@ -238,7 +239,9 @@ def _images(folder: RunFolder, source: str | None, progress: bool) -> Task:
         ) from error
     known = folder.learn_fingerprint
     if known is not None and task.learn.fingerprint != known:
-        again = f"{command_name()} fit {place(source)}" if source else folder.fit_command()
+        again = folder.fit_command()
+        if source:
+            again = f"{command_name()} fit {shlex.quote(place(source))}"
         raise RunError(
             f"the images in {source or folder.source} are not those that the run in {folder.home} "
             "learnt from: some were changed, added, removed or labelled anew since. To look at them "

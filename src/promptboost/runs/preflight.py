@@ -18,6 +18,7 @@ from promptboost.errors import PoolError, RunError, StoreError
 from promptboost.files import sweep
 from promptboost.pool import PromptPool, Source, is_saved_pool, read_sources
 from promptboost.pool.io import saved_templates
+from promptboost.pool.names import is_wnid
 from promptboost.runs.run_folder import RunFolder
 
 
@@ -190,16 +191,24 @@ def _left_out(source: Source) -> list[str]:
 
 
 def pool_remarks(pool: PromptPool) -> list[str]:
-    """Return what sentences are missing, and which belong to no class."""
+    """Return which names and sentences say nothing or are missing, and which belong to no class."""
     sources = set(pool.prompts_by_source)
     lines = []
+    # The estimator refuses numbers. A folder that is called 0 may be meant, so it is told only.
+    wordless = [n for n in pool.class_names if is_wnid(n) or not any(map(str.isalpha, n))]
+    if wordless:
+        lines.append(
+            f"class names that are no words, though prompts say them, as in “a photo of a {wordless[0]}.”: "
+            f"{_some(wordless)}; rename the folders or labels"
+        )
     if sources == {"template"}:
         lines.append(
             "the pool has templates only; sentences that say how the classes look help "
             "(--prompts FILE)"
         )
     if pool.missing:
-        lines.append(f"no sentences are given for the class {_some(pool.missing)}")
+        classes = "class" if len(pool.missing) == 1 else "classes"
+        lines.append(f"no sentences are given for the {classes} {_some(pool.missing)}")
     if pool.unused:
         lines.append(f"sentences are given for what is no class: {_some(pool.unused)}")
     return lines

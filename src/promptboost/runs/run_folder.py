@@ -213,6 +213,7 @@ class RunFolder:
             raise RunError(
                 f"the run in {self.path} is not finished; to go on with it, type: {self.resume_hint}"
             )
+        self._check_not_saved()
         if self.path.exists():
             # No command that would write into it: it may be the images, given in place of the run.
             raise RunError(
@@ -221,8 +222,17 @@ class RunFolder:
                 f"{command_name()} fit DATA -o RUN"
             )
         raise RunError(
-            f"{self.path} does not exist; to make one, type: {command_name()} fit DATA -o {self.path}"
+            f"{self.path} does not exist; to make one, type: {command_name()} fit DATA -o "
+            f"{shlex.quote(str(self.path))}"
         )
+
+    def _check_not_saved(self) -> None:
+        """Raise if a classifier was saved here from Python: it is used like a run, but knows no images."""
+        if self.ensemble_path.exists() and not self.settings_path.exists():
+            raise RunError(
+                f"{self.path} holds a classifier that was saved from Python, without its images and "
+                f"figures, which this needs. Make a run of them: {command_name()} fit DATA -o RUN"
+            )
 
     @property
     def resume_hint(self) -> str:
@@ -300,6 +310,7 @@ class RunFolder:
     def tables(self) -> dict[str, dict[str, Any]]:
         """What ``run.toml`` says, table by table."""
         if not self.settings_path.exists():
+            self._check_not_saved()
             raise RunError(f"{self.path} has no run.toml: it is no run folder")
         text = read_text(self.settings_path, error=FileFormatError)
         tables = load_toml(text, str(self.settings_path))

@@ -154,9 +154,13 @@ def _add_errors(app: FastAPI, service: Service) -> None:
 
     @app.exception_handler(HTTPException)
     async def unknown(_: Request, error: HTTPException) -> Response:
-        words = {404: "there is nothing at this address", 405: "not asked in this way"}
+        headers = dict(error.headers or {})
+        words = {
+            404: "there is nothing at this address; /openapi.json describes those there are",
+            405: f"this address takes {headers.get('Allow', 'another method')}; /openapi.json describes it",
+        }
         text = words.get(error.status_code, "the request cannot be answered")
-        return json_response(ErrorAnswer(text), error.status_code, dict(error.headers or {}))
+        return json_response(ErrorAnswer(text), error.status_code, headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:

@@ -193,7 +193,11 @@ async def read_request(
     try:
         return images, msgspec.convert({**query, **fields}, PredictOptions, strict=False)
     except msgspec.ValidationError as error:
-        raise RequestError(422, "request", f"the request cannot be used: {error}") from None
+        raise RequestError(422, "request", _unusable(error)) from None
+
+
+def _unusable(error: msgspec.ValidationError) -> str:
+    return f"the request cannot be used: {error}; /openapi.json describes what it may hold"
 
 
 def check_number(number: int, limits: Limits) -> None:
@@ -211,7 +215,7 @@ def decoded_json(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise RequestError(422, "request", f"the request cannot be used: {error}") from None
+        raise RequestError(422, "request", _unusable(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise RequestError(400, "request", "the body is not JSON") from None
 

@@ -265,7 +265,7 @@ class Service:
         return {"name": run.name, "outcome": "loaded", "version": version.number}
 
     def _load(self, path: Path, number: int) -> RunVersion:
-        if path.is_dir():
+        if path.is_dir() or path.suffix != ".json":
             RunFolder(path).check_readable()
             return steady(path, lambda: self._read(path, path, number))
         return self._read(path, path.parent, number)

@@ -184,8 +184,15 @@ def image_embedder(encoder: object, cache: Cache = True) -> Embedder:
 
 
 def check_embeddings(X: Any, encoder: object) -> None:
-    """Raise if X may be an image without colours, or a table of paths, where embeddings are expected."""
-    if encoder is None or getattr(X, "ndim", 0) != 2:
+    """Raise if X is no list of images, an image without colours, or a table of paths, not embeddings."""
+    if encoder is None:
+        return
+    if getattr(X, "ndim", 1) == 1 and hasattr(X, "__len__") and len(X) == 0:
+        # What a pattern gives that matches no file; scikit-learn would ask for a matrix.
+        raise DataError(
+            "X is empty: give images; does the pattern that they come from match a file?"
+        )
+    if getattr(X, "ndim", 0) != 2:
         return
     if isinstance(X, np.ndarray) or hasattr(X, "columns"):
         first = np.asarray(X[:1]).ravel()[:1].tolist()
