@@ -137,9 +137,9 @@ def test_json_is_one_object_with_the_figures(capsys, task):
 
 def test_the_default_encoder_is_told(capsys, task, monkeypatch):
     monkeypatch.setenv("PROMPTBOOST_ENCODER", "conse:lite0")
-    answer = call(capsys, "fit", task / "nowhere", "-o", task / "run")
+    answer = call(capsys, "fit", task / "images" / "sea", "-o", task / "run")
     assert "encoder conse:lite0: named by PROMPTBOOST_ENCODER" in answer.err
-    quiet = call(capsys, "fit", task / "nowhere", "-o", task / "run", "--quiet")
+    quiet = call(capsys, "fit", task / "images" / "sea", "-o", task / "run", "--quiet")
     assert len(quiet.err.splitlines()) == 1
 
 
@@ -218,6 +218,31 @@ def test_names_with_control_characters_are_harmless(capsys, task):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_what_is_wrong_is_said_before_a_word_about_encoders(capsys, task, monkeypatch):
+    monkeypatch.delenv("PROMPTBOOST_ENCODER")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (task / "full").mkdir()
+    (task / "full" / "mine.txt").write_text("mine")
+    for wrong in (
+        (task / "imags", "-o", task / "new"),
+        (task / "images", "-o", task / "full"),
+        (task / "images", "-o", task / "new", "--prompts", task / "none.json"),
+    ):
+        answer = call(capsys, "fit", *wrong)
+        assert answer.code == 2
+        assert answer.err.startswith("error: ")
+
+
+def test_images_beside_the_only_class_are_told(capsys, task):
+    shutil.copy(task / "images" / "sea" / "0.png", task / "images" / "sea" / "one.png")
+    (task / "images" / "sea" / "nested").mkdir()
+    shutil.copy(task / "images" / "sea" / "0.png", task / "images" / "sea" / "nested")
+    answer = call(capsys, "fit", task / "images" / "sea", "-o", task / "new", *FIT)
+    assert "one class only, 'nested'" in answer.err
+    assert "files lie beside its folder" in answer.err
+    assert "name the folder above" in answer.err
+
+
 def test_ctrl_c_leaves_a_run_to_go_on_with(task, tmp_path):
     options = [*FIT, "--rounds", "100000"]
     process = start_promptboost("fit", "images", "-o", "run", *options, cwd=task, cache=tmp_path)

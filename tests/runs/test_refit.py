@@ -54,6 +54,20 @@ def test_an_unedited_run_is_learnt_as_it_was(run):
     assert not said
 
 
+def test_a_class_that_was_renamed_keeps_its_sentences_and_what_they_are_worth(task, tmp_path):
+    sentences = {name: [f"all of {name}", f"the colour of {name}"] for name in COLOURS}
+    (tmp_path / "sentences.json").write_text(json.dumps(sentences))
+    before = fit_run(request(task, prompts=str(tmp_path / "sentences.json"), **OPTIONS))
+    changes = [Change(kind="rename-class", class_name="sea", to="ocean")]
+    edit_run(task / "run", changes, tmp_path / "renamed", progress=False)
+    results, said = refit(tmp_path / "renamed")
+    assert "without the sentences" not in said
+    assert results.pool.missing == ()
+    assert results.pool.prompts == before.pool.prompts
+    assert results.residual.words == pytest.approx(before.residual.words)
+    assert results.residual.penalty == before.residual.penalty
+
+
 def test_edited_words_stay_and_the_rest_is_learnt_again(run, tmp_path, caplog):
     before = promptboost.load(run).head
     text = edit(run, lambda ensemble: ensemble.add("sea", "a green leaf", copies=9))

@@ -86,9 +86,11 @@ def fit(
     (see 'promptboost data check --help'), or the word emoji. RUN is
     the folder to write: the classifier as text (ensemble.json), its vectors, the figures, a report.
     """
+    from promptboost.data import DataSource
     from promptboost.errors import RunError, SettingError
     from promptboost.report import write_card, write_report
     from promptboost.runs.fit import FitRequest, fit_run
+    from promptboost.runs.preflight import check_inputs
     from promptboost.runs.run_folder import RunFolder
     from promptboost.runs.trackers import make_trackers
 
@@ -110,6 +112,9 @@ def fit(
         for name in settings.encoders:
             check_trusted(name, allow_download=allow_download)
     if "encoder" not in asked and before is None:
+        # What is wrong with the rest is said first, and not behind a word about encoders.
+        folder.check_free(overwrite=overwrite, resume=resume)
+        check_inputs(DataSource.parse(data), settings)
         settings = settings.merged({"encoder": default_encoder(out)})
     finish = (write_report, write_card)
     request = FitRequest(

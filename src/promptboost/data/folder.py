@@ -16,6 +16,9 @@ COMPANIONS = {
     *(".toml", ".ini", ".db", ".mat", ".npy", ".npz", ".py", ".log", ".pdf"),
 }
 
+#: Why a file beside the folders of classes is no image of any.
+NO_CLASS = "not in the folder of a class"
+
 
 @dataclass
 class _Walk:
@@ -58,7 +61,7 @@ def read_folder(root: Path) -> Listing:
                     name = path.relative_to(root).as_posix()
                     images.append(LabelledImage(name, entry.name, path, split))
             elif entry.suffix.lower() not in COMPANIONS:
-                walk.bad.append(BadImage(str(entry), "not in the folder of a class"))
+                walk.bad.append(BadImage(str(entry), NO_CLASS))
     if not classes:
         raise DataError(
             f"{root} has no class folders; put images in one folder for each class, "

@@ -14,8 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.config import FitConfig, OnBad
 from promptboost.data.dataset import Dataset
+from promptboost.data.folder import NO_CLASS
 from promptboost.data.source import DataSource
-from promptboost.errors import DataError, SettingError
+from promptboost.errors import DataError, SettingError, count
 
 Fewer = Literal["stop", "allow"]
 
@@ -220,8 +221,14 @@ def load_classes(source: DataSource, on_bad: OnBad = "skip", *, progress: bool =
     """Read images of two classes or more."""
     data = source.load(on_bad=on_bad, progress=progress)
     if len(data.class_names) < 2:
+        beside = [bad for bad in data.bad if bad.reason == NO_CLASS]
+        above = (
+            f"; {count(len(beside), 'file lies', 'files lie')} beside its folder: if they are images of a "
+            "class, name the folder above"
+        )
         raise DataError(
             f"{source} has one class only, {data.class_names[0]!r}; a classifier needs two or more"
+            f"{above if beside else ''}"
         )
     return data
 

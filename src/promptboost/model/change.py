@@ -120,7 +120,7 @@ def parse_change(kind: Kind, text: str, class_names: Sequence[str]) -> Change:
         new, equals, sentence = text.partition("=")
         if not equals:
             raise SettingError(f"--add-class {text!r}: type the name, =, and a sentence about it")
-        return Change(kind=kind, class_name=new, sentences=(sentence,))
+        return Change(kind=kind, class_name=new.strip(), sentences=(sentence.strip(),))
     name, rest = _class_before(text, class_names)
     if kind == "remove":
         return Change(kind=kind, class_name=name, sentence=text if name is None else rest)
@@ -132,17 +132,18 @@ def parse_change(kind: Kind, text: str, class_names: Sequence[str]) -> Change:
     if kind == "rename-class":
         return Change(kind=kind, class_name=name, to=rest)
     share = None
-    if kind == "weight" or re.search(r"=[0-9.]+$", rest):
+    if kind == "weight" or re.search(r"= *[0-9.]+$", rest):
         rest, _, number = rest.rpartition("=")
         share = _share(number, f"--{kind} {text!r}")
-    return Change(kind=kind, class_name=name, sentence=rest, share=share)
+    return Change(kind=kind, class_name=name, sentence=rest.rstrip(), share=share)
 
 
 def _class_before(text: str, class_names: Sequence[str]) -> tuple[str | None, str]:
     """Split ``CLASS=…`` at the longest class name that it begins with."""
     for name in sorted(class_names, key=len, reverse=True):
-        if text.startswith(f"{name}="):
-            return name, text[len(name) + 1 :]
+        rest = text[len(name) :].lstrip()
+        if text.startswith(name) and rest.startswith("="):
+            return name, rest[1:].strip()
     return None, text
 
 

@@ -65,7 +65,7 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
     )
     lineage = Lineage.read(folder.path)
     task, changed = _task(folder, lineage, source, ensemble, before, request.progress, say)
-    pool = _pool(settings, source, ensemble, say)
+    pool = _pool(folder, lineage, source, ensemble, say)
     inspection = inspect(task.learn, task.held_out, progress=request.progress)
     for line in (*task_remarks(task, None), *inspection.overlap.lines()):
         say(line)
@@ -188,11 +188,18 @@ def _of_classes(data: Dataset, ensemble: PromptEnsemble, now: Mapping[str, str])
 
 
 def _pool(
-    settings: FitConfig, source: DataSource, ensemble: PromptEnsemble, say: Say
+    folder: RunFolder, lineage: Lineage, source: DataSource, ensemble: PromptEnsemble, say: Say
 ) -> PromptPool:
     """Make the pool of the fit again, which says how far its words can be trusted."""
+    names = ensemble.class_names
+    # Sentences are kept under the names that classes had in the fit, and so did its templates say them.
+    known = folder.tables.get("data", {}).get("classes", names)
+    then = original_names(known, lineage.changes)
     try:
-        return pool_for(settings, source, ensemble.class_names)
+        pool = pool_for(folder.settings, source, [then.get(name, name) for name in names])
+        now = {old: new for new, old in then.items()}
+        missing = tuple(now.get(name, name) for name in pool.missing)
+        return replace(pool, class_names=names, missing=missing)
     except (PoolError, OSError) as error:
         say(f"without the sentences of the fit: {error}")
         return build_pool(ensemble.class_names)

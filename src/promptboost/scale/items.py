@@ -16,7 +16,7 @@ import msgspec
 
 from promptboost.data.dataset import split_name
 from promptboost.data.decode import reason_for
-from promptboost.data.folder import COMPANIONS
+from promptboost.data.folder import COMPANIONS, NO_CLASS
 from promptboost.data.manifest import MANIFEST_ENDINGS, cell_text, manifest_rows, split_of
 from promptboost.data.source import DataSource
 from promptboost.errors import DataError
@@ -257,7 +257,7 @@ def _labelled_folder(tree: _Tree, root: str) -> Iterator[ImageItem]:
         if item.problem or PurePosixPath(name).suffix.lower() in (TABLE, ARCHIVE):
             yield msgspec.structs.replace(item, name=item.place)
         elif len(parts) <= depth:
-            problem = "not in the folder of a class"
+            problem = NO_CLASS
             yield msgspec.structs.replace(item, name=item.place, problem=problem)
         else:
             split = split_name(parts[0]) or "" if layered else ""
