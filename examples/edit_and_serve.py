@@ -35,7 +35,7 @@ print("\n".join(edited.history))
 with tempfile.TemporaryDirectory() as folder:
     # The words alone: a residual belongs to the words it was learnt beside.
     promptboost.PromptClassifier(edited, classifier.encoder).save(folder)
-    command = [sys.executable, "-u", "-m", "promptboost.cli", "serve", folder, "--port", "0"]
+    command = [sys.executable, "-u", "-m", "promptboost", "serve", folder, "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         address = next(line for line in server.stdout if "http://" in line)

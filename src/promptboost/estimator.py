@@ -227,6 +227,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     ) -> Self:
         """Choose prompts.
 
+        In a notebook and at a prompt, bars show how far it has come; in a script it says nothing.
+
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), or sequence of images
