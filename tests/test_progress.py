@@ -90,6 +90,14 @@ def test_steps_are_counted_with_a_bar(monkeypatch):
     assert "steps/s" in stream.getvalue()
 
 
+def wait_for(text, terminal):
+    """Give a bar ten seconds to draw something."""
+    for _ in range(200):
+        if text in terminal.getvalue():
+            return
+        time.sleep(0.05)
+
+
 def as_terminal(monkeypatch):
     stream = io.StringIO()
     stream.isatty = lambda: True
@@ -108,10 +116,7 @@ def test_a_terminal_obeys_nothing_in_the_name_of_a_job(monkeypatch):
 def test_what_cannot_be_counted_shows_that_time_passes(monkeypatch):
     terminal = as_terminal(monkeypatch)
     with waiting("thinking", shown=True):
-        for _ in range(200):
-            if "thinking … 00:01" in terminal.getvalue():
-                break
-            time.sleep(0.05)
+        wait_for("thinking … 00:01", terminal)
     assert "thinking … 00:01" in terminal.getvalue()
     assert terminal.getvalue().endswith(" \r")  # nothing is left of it
 
@@ -119,10 +124,7 @@ def test_what_cannot_be_counted_shows_that_time_passes(monkeypatch):
 def test_time_passes_during_a_long_step(monkeypatch):
     terminal = as_terminal(monkeypatch)
     with progress_bar(3, "painting", "walls", shown=True) as bar:
-        for _ in range(200):
-            if "[00:01<" in terminal.getvalue():
-                break
-            time.sleep(0.05)
+        wait_for("[00:01<", terminal)
     assert "painting:   0%" in terminal.getvalue()
     assert "[00:01<" in terminal.getvalue()
     assert bar.disable
@@ -164,10 +166,7 @@ def test_a_wait_tells_the_time_left_by_how_long_it_took_last(monkeypatch, tmp_pa
     (tmp_path / "new" / "waits.json").write_text('{"thinking": 100, "walking": 7}')
     terminal = as_terminal(monkeypatch)
     with waiting("thinking", shown=True):
-        for _ in range(200):
-            if "00:02<" in terminal.getvalue():
-                break
-            time.sleep(0.05)
+        wait_for("00:02<", terminal)
     assert "thinking:   2%|" in terminal.getvalue()
     assert "00:02<01:3" in terminal.getvalue()
     known = json.loads((tmp_path / "new" / "waits.json").read_text())

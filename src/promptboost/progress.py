@@ -2,12 +2,12 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TextIO
 from weakref import ref
 
 from promptboost.files import read_json, write_json
@@ -188,6 +188,21 @@ def telling_of_compilation(bar: Any) -> Iterator[None]:
 
     with event.install_listener("numba:compile", Listener()):
         yield
+
+
+def bars_aside(stream: TextIO) -> AbstractContextManager[None]:
+    """Take all bars away while lines are written to a terminal: else these begin behind one."""
+    if (drawn := sys.modules.get("tqdm")) is None or not stream.isatty():
+        return nullcontext()
+    return drawn.tqdm.external_write_mode()  # type: ignore[no-any-return]
+
+
+def end_bars() -> None:
+    """Take away bars that are left: who is interrupted when one has just come cannot do so."""
+    if (drawn := sys.modules.get("tqdm")) is not None:
+        for bar in list(getattr(drawn.tqdm, "_instances", ())):
+            with suppress(Exception):  # it may be half made, or its stream closed
+                bar.close()
 
 
 def in_notebook() -> bool:

@@ -9,7 +9,7 @@ import sys
 import unicodedata
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -88,9 +88,11 @@ class _ReaderGoneError(Exception):
 
 def echo(text: str, *, err: bool = False, keep: str = "") -> None:
     """Write lines: the one place where words leave, without what a terminal would obey."""
+    from promptboost.progress import bars_aside
+
     shown = "\n".join(plain(line, keep) for line in text.split("\n"))
     try:
-        with _without_bars(sys.stderr if err else sys.stdout):
+        with bars_aside(sys.stderr if err else sys.stdout):
             click.echo(shown, err=err)
     except BrokenPipeError:
         if not err:
@@ -98,21 +100,6 @@ def echo(text: str, *, err: bool = False, keep: str = "") -> None:
     except (OSError, ValueError):  # full, or closed
         if not err:
             raise
-
-
-def _without_bars(stream: TextIO) -> AbstractContextManager[None]:
-    """Take progress bars away while lines are written to a terminal: else these begin behind one."""
-    if (drawn := sys.modules.get("tqdm")) is None or not stream.isatty():
-        return nullcontext()
-    return drawn.tqdm.external_write_mode()  # type: ignore[no-any-return]
-
-
-def _end_bars() -> None:
-    """Take away bars that are left: who is interrupted when one has just come cannot do so."""
-    if (drawn := sys.modules.get("tqdm")) is not None:
-        for bar in list(getattr(drawn.tqdm, "_instances", ())):
-            with suppress(Exception):  # it may be half made, or its stream closed
-                bar.close()
 
 
 def csv_line(cells: Sequence[str]) -> None:
@@ -317,7 +304,9 @@ def _described(error: Exception) -> tuple[str, int]:
 
 
 def _fail(message: str, code: int, as_json: bool) -> int:
-    _end_bars()
+    from promptboost.progress import end_bars
+
+    end_bars()
     lines = [plain(line) for line in message.splitlines()]
     if as_json:
         echo(json_line({"error": "\n".join(lines), "exit_code": code}), err=True)

@@ -123,8 +123,7 @@ def check_columns(columns: Iterable[Any], needed: Iterable[str], where: str) -> 
         raise DataError(
             f"{where} has no column {' and no column '.join(map(repr, missing))}; it has: "
             f"{', '.join(names) or 'none'}. It needs path and label, and may have split"
-            + "; separate its columns by commas"
-            * (len(names) == 1 and ";" in names[0])
+            f"{'; separate its columns by commas' if [';' in name for name in names] == [True] else ''}"
         )
 
 

@@ -276,10 +276,8 @@ def drop_class(ensemble: "PromptEnsemble", name: str) -> "PromptEnsemble":
 def _check_new_name(name: str, others: Iterable[str]) -> None:
     """Raise for a name that a fit would not take beside the others: it could not be measured again."""
     try:
-        check_class_names([name])
-        for other in others:
-            if name_key(other) == name_key(name):  # the others themselves may be as they are
-                check_class_names([other, name])
+        # The others themselves may be as they are.
+        check_class_names([*(o for o in others if name_key(o) == name_key(name)), name])
     except PoolError as error:
         raise LabelError(str(error)) from error
 
