@@ -12,6 +12,7 @@ test: .venv/dev.stamp lint types unit
 lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types:
 	$(BIN)/mypy

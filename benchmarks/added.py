@@ -16,17 +16,17 @@ from pathlib import Path
 import numpy as np
 
 import promptboost
+from promptboost.baselines.baselines import pool_heads
 from promptboost.cli.output import echo
 from promptboost.config import FitConfig
 from promptboost.data import Dataset
 from promptboost.data.shots import Task, load_task
 from promptboost.encoders.embedder import Embedder
-from promptboost.evaluation.baselines import pool_heads
-from promptboost.evaluation.world import pool_for
 from promptboost.model import LinearHead
 from promptboost.model.head_files import AnyHead, write_head
 from promptboost.pool import PLAIN_TEMPLATE
-from promptboost.runs.learned import embed_task, learn
+from promptboost.pool.sources import pool_for
+from promptboost.run.learned import embed_task, learn
 
 _FIVE = 5
 

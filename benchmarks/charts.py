@@ -37,8 +37,8 @@ def ours(figure: str) -> str:
         lines = [Line("learning", "learn", LEARNT), Line("boosted", "main", STAGES)]
         levels = [Reference(name, "zero", value) for name, value in LEVELS.items()]
         return str(staged_curve(lines, levels, width=900, height=340, title="accuracy"))
-    from promptboost.evaluation.chart import accuracy_figure
-    from promptboost.evaluation.summary import Curve
+    from promptboost.compare.chart import accuracy_figure
+    from promptboost.compare.summary import Curve
 
     none = (0.02,) * len(SHOTS)
     panels = [

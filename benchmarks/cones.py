@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL.Image import Image
 
+from promptboost.compare.cells import CompareRequest
+from promptboost.compare.compare import compare
+from promptboost.compare.summary import curves, written
 from promptboost.config import FitConfig
 from promptboost.encoders import load_encoder, register_encoder
 from promptboost.encoders.runtime import fingerprint
-from promptboost.evaluation.cells import CompareRequest
-from promptboost.evaluation.compare import compare
-from promptboost.evaluation.summary import curves, written
 
 METHODS = (
     "zero-shot,promptboost?residual=off,promptboost,tpb?rounds=10,logistic,tip-adapter-f,lp++,clap"

@@ -13,10 +13,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from promptboost.compare.demo import COLUMNS, run_demo
 from promptboost.config import FitConfig
 from promptboost.data import load_data
 from promptboost.pool.build import sentences_by_class
-from promptboost.runs.demo import COLUMNS, run_demo
 
 
 def merged_prompts(files: Sequence[str], data: str, folder: Path) -> str | None:

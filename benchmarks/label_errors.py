@@ -3,7 +3,7 @@
 ``python -m benchmarks.label_errors DATA [DATA …] [--prompts FILE …]`` changes a share of all labels at
 random, those of images to learn from and of held-out ones alike, and asks which they are:
 
-* ``promptboost``: what ``promptboost issues`` does, :mod:`promptboost.evaluation.suspects`;
+* ``promptboost``: what ``promptboost issues`` does, :mod:`promptboost.quality.suspects`;
 * ``cleanlab, same probabilities``: cleanlab's ``find_label_issues`` on the same probabilities;
 * ``cleanlab, logistic regression``: cleanlab as it is mostly used, with scikit-learn's logistic regression
   of the same embeddings in five folds.
@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from promptboost.baselines.baselines import pool_heads
 from promptboost.config import FitConfig
 from promptboost.data import DataSource
 from promptboost.data.shots import divide, load_classes
 from promptboost.encoders.embedder import Embedder
-from promptboost.evaluation.baselines import pool_heads
-from promptboost.evaluation.suspects import find_outliers, label_errors, set_aside_probabilities
-from promptboost.evaluation.world import pool_for
+from promptboost.pool.sources import pool_for
+from promptboost.quality.suspects import find_outliers, label_errors, set_aside_probabilities
 
 Floats = NDArray[np.float64]
 OURS = "promptboost"

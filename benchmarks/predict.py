@@ -31,7 +31,7 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.store import EmbeddingStore
 from promptboost.model import PromptEnsemble, Round
 from promptboost.model.classifier import PromptClassifier
-from promptboost.runs.predict import Predictor
+from promptboost.run.predict import Predictor
 from promptboost.threads import set_threads, thread_count
 
 SIZE = (500, 375)

@@ -35,14 +35,14 @@ from typing import Any
 import numpy as np
 import psutil
 
+from promptboost.distributed.engine import Engine, LocalEngine, open_engine, run_units
+from promptboost.distributed.items import TABLE_ROWS, ImageItem
+from promptboost.distributed.shards import SHARD_IMAGES, ShardPlan, cut
+from promptboost.distributed.unit import Job, WorkUnit, carry_out, make_worker
 from promptboost.pool import TEMPLATES, emoji_descriptions, fill
-from promptboost.scale.engine import Engine, LocalEngine, open_engine, run_units
-from promptboost.scale.items import TABLE_ROWS, ImageItem
-from promptboost.scale.shards import SHARD_IMAGES, ShardPlan, cut
-from promptboost.scale.unit import Job, WorkUnit, carry_out, make_worker
 from promptboost.threads import set_threads
 
-_WORKER = "promptboost.scale.shard_embeddings:TextShardWorker"
+_WORKER = "promptboost.distributed.shard_embeddings:TextShardWorker"
 _ENCODER = "conse:lite0"
 _MEGABYTE = 2**20
 _ROWS = 10**8
@@ -283,8 +283,8 @@ def composition(classes: int, prompts: int, dim: int, rows: int) -> dict[str, An
     from promptboost.boosting.composition import template_hits
     from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
     from promptboost.boosting.grid import to_grid
+    from promptboost.distributed.class_blocks import SharedKeeper
     from promptboost.testing import clip_like
-    from promptboost.training.class_blocks import SharedKeeper
 
     task = clip_like(classes, rows // classes, prompts=prompts, templates=4, dim=dim)
     pool = GridPool.from_rows(task.templates, task.prompts)

@@ -22,13 +22,13 @@ from pathlib import Path
 
 import numpy as np
 
+from promptboost.compare.cells import CompareRequest
+from promptboost.compare.compare import compare
 from promptboost.config import FitConfig
 from promptboost.encoders import register_encoder
 from promptboost.encoders.conse.conse import CONSE_VARIANTS, ConseEncoder
 from promptboost.encoders.conse.sentences import SentenceEncoder
 from promptboost.encoders.runtime import fingerprint
-from promptboost.evaluation.cells import CompareRequest
-from promptboost.evaluation.compare import compare
 
 
 class TokenTable(ConseEncoder):

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from promptboost.model import PromptEnsemble, Round
 from promptboost.model.head import LinearHead
 from promptboost.model.scores import SentenceScores
-from promptboost.runs.bench import Bench
-from promptboost.runs.lineage import Lineage
-from promptboost.runs.workbench import Workbench
-from promptboost.serve.workbench_app import serve_workbench
+from promptboost.run.bench import Bench
+from promptboost.run.lineage import Lineage
+from promptboost.workbench.workbench import Workbench
+from promptboost.workbench.workbench_app import serve_workbench
 
 DIM = 512
 REPEATS = 12

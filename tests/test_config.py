@@ -16,7 +16,7 @@ from promptboost.errors import FileFormatError, SettingError
 from promptboost.estimator import PromptBoostClassifier
 from promptboost.methods import make_method
 from promptboost.methods.promptboost import Boosting
-from promptboost.runs.run_folder import write_toml
+from promptboost.run.run_folder import write_toml
 from promptboost.training import boost_settings
 
 composers = st.fixed_dictionaries(

@@ -34,7 +34,7 @@ from promptboost.errors import (
 from promptboost.estimator import ImageEmbedder, PromptBoostClassifier
 from promptboost.model import LinearHead, PromptEnsemble, VotingHead
 from promptboost.pool import build_pool, save_pool
-from promptboost.runs.fit import FitRequest, fit_run
+from promptboost.run.fit import FitRequest, fit_run
 from promptboost.testing import clip_like
 from promptboost.training import PoolTexts
 

@@ -1,4 +1,4 @@
-"""The house stands as CONTRIBUTING draws it: arrows one way, one name for one thing."""
+"""The shape of the code base; its layers are checked by import-linter (see pyproject.toml)."""
 
 import ast
 import re
@@ -7,45 +7,15 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-
 import promptboost
 
 HOUSE = Path(promptboost.__file__).parent
-# In the order of the walk. A room imports the rooms before it, never one after it.
-ROOMS = (
-    *(
-        "errors",
-        "threads",
-        "files",
-        "folders",
-        "progress",
-        "plugins",
-        "config",
-        "data",
-        "pool",
-        "llm",
-        "encoders",
-        "scale",
-        "boosting",
-        "model",
-    ),
-    *("training", "estimator", "methods", "testing", "evaluation", "plot", "runs", "report"),
-    *("serve", "cli"),
-)
-# Parts of the package itself, which any room may ask for.
-EVERYWHERE = {"__version__"}
 # Names of roles: a file of each may stand in every room.
 ROLES = {"__init__", "__main__", "base", "registry"}
 
 
 def files():
     return sorted(HOUSE.rglob("*.py"))
-
-
-def room_of(path):
-    parts = path.relative_to(HOUSE).with_suffix("").parts
-    return parts[0]
 
 
 def imported_rooms(path):
@@ -61,25 +31,6 @@ def imported_rooms(path):
                 parts = alias.name.split(".")
                 if parts[0] == "promptboost" and len(parts) > 1:
                     yield parts[1], node.lineno
-
-
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(HOUSE)))
-def test_arrows_point_one_way(path):
-    room = room_of(path)
-    if room in {"__init__", "__main__"}:
-        return  # the doors: one imports nothing until it is asked, the other the last room alone
-    assert room in ROOMS, (
-        f"{room} is a new room: give it a place in the walk, here and in CONTRIBUTING"
-    )
-    place = ROOMS.index(room)
-    for target, line in imported_rooms(path):
-        if target == room or target in EVERYWHERE:
-            continue
-        assert target in ROOMS, f"{path}:{line} imports {target}, which is no room of the house"
-        assert ROOMS.index(target) < place, (
-            f"{path}:{line}: {room} imports {target}, which comes after it in the walk "
-            f"({' → '.join(ROOMS)}). Move what is needed to {room} or before it."
-        )
 
 
 def test_the_algorithm_stands_on_arrays_alone():
@@ -131,20 +82,12 @@ def test_docstrings_open_as_the_fields_do():
     assert odd == []
 
 
-def test_the_walk_in_contributing_names_files_that_are_there():
-    text = (HOUSE.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    walk = text.split("## The walk of one image")[1].split("\n## ")[0]
-    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*\.py)`", walk)
-    assert named
-    assert len(set(named)) <= 30
-    assert [name for name in named if not (HOUSE / name).is_file()] == []
-
-
 def test_whoever_hands_out_shards_does_not_load_the_compiler():
     """It would be a third of the memory of a command that only sends names to workers."""
     code = (
         "import sys\n"
-        "import promptboost.runs.answer_shards, promptboost.runs.embed_shards, promptboost.scale.cluster\n"
+        "import promptboost.distributed.answer_shards, promptboost.distributed.embed_shards\n"
+        "import promptboost.distributed.cluster\n"
         "print(sorted({'numba', 'scipy', 'sklearn', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

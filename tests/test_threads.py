@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from promptboost import set_threads, threads
+from promptboost.baselines.logistic import fit_probe
 from promptboost.boosting import compiled
 from promptboost.errors import SettingError
-from promptboost.methods.logistic import fit_probe
 from promptboost.threads import available_cores, keep_to_limit, single_blas_thread, thread_count
 from tests.cli.cli_tools import FIT, call
-from tests.runs.run_tools import write_images, write_sentences
+from tests.run.run_tools import write_images, write_sentences
 
 
 def test_the_number_is_what_was_set_or_asked_for_or_the_cores(own_threads, monkeypatch):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.findings.sets import SETS, ImageSet, Places
 from benchmarks.findings.tables import show
-from promptboost.evaluation.cells import Notebook
+from promptboost.compare.cells import Notebook
 
 QUESTIONS = ("default", "rounds", "pools", "temperature", "settings", "noise", "weights", "steps")
 

@@ -2,7 +2,7 @@
 
 from benchmarks.findings.fits import fit
 from benchmarks.findings.sets import ImageSet
-from promptboost.evaluation.cells import Key, Result
+from promptboost.compare.cells import Key, Result
 
 VARIANTS = ("zero-shot", "tpb", "promptboost", "logistic")
 

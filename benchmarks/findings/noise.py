@@ -22,8 +22,8 @@ from benchmarks.findings.noise_finding import (
     set_aside,
 )
 from benchmarks.findings.sets import SETS, ImageSet
-from promptboost.evaluation.cells import Key, Result
-from promptboost.evaluation.world import Draw
+from promptboost.compare.cells import Key, Result
+from promptboost.compare.world import Draw
 
 Suspicions = dict[str, NDArray[np.float64]]
 

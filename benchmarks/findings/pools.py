@@ -2,7 +2,7 @@
 
 from benchmarks.findings.fits import fit
 from benchmarks.findings.sets import ImageSet, PoolKind
-from promptboost.evaluation.cells import Key, Result
+from promptboost.compare.cells import Key, Result
 
 POOLS: tuple[PoolKind, ...] = ("templates", "full", "one", "all")
 VARIANTS = tuple(f"{method}, {pool}" for method in ("tpb", "promptboost") for pool in POOLS)

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting import GridPool, Shots
+from promptboost.compare.cells import CompareRequest, Key
+from promptboost.compare.world import Draw, World
 from promptboost.config import FitConfig
-from promptboost.evaluation.cells import CompareRequest, Key
-from promptboost.evaluation.world import Draw, World
 from promptboost.pool import PromptPool, build_pool, emoji_descriptions
 from promptboost.pool.build import sentences_by_class
 from promptboost.training import PoolTexts

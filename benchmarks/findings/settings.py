@@ -2,7 +2,7 @@
 
 from benchmarks.findings.fits import ENCODER_SCALE, after_rounds
 from benchmarks.findings.sets import ImageSet
-from promptboost.evaluation.cells import Key, Result
+from promptboost.compare.cells import Key, Result
 
 VARIANTS = {
     "default": "promptboost",

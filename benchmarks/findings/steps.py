@@ -15,7 +15,7 @@ from benchmarks.findings.sets import ImageSet
 from benchmarks.findings.weights_problem import Problem, pose
 from benchmarks.findings.weights_solvers import on_simplex
 from promptboost.boosting import GradientTrace
-from promptboost.evaluation.cells import Key, Result
+from promptboost.compare.cells import Key, Result
 
 STEPS = (3, 5, 10, 20, 30)
 VARIANTS = ("append one copy", "pairwise, 32 copies", "pairwise, 1024 copies")

@@ -2,7 +2,7 @@
 
 from benchmarks.findings.fits import NO_REWEIGHTING, after_rounds
 from benchmarks.findings.sets import ImageSet
-from promptboost.evaluation.cells import Key, Result
+from promptboost.compare.cells import Key, Result
 
 VARIANTS = {
     **{f"τ = {value}": f"tpb?temperature={value}" for value in ("0.1", "0.3", "1", "3", "10")},

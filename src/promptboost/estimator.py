@@ -20,6 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from promptboost.boosting.grid import side_by_side
+from promptboost.boosting.residual import Residual
 from promptboost.config import (
     BoostConfig,
     FitConfig,
@@ -40,7 +41,6 @@ from promptboost.model import PromptEnsemble
 from promptboost.model.average import AveragedClassifier, AveragedHead
 from promptboost.model.classifier import AnyHead, PromptClassifier, load
 from promptboost.model.head import LinearHead
-from promptboost.model.residual import Residual
 from promptboost.model.scores import logit_factor
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.training.examples import (

@@ -8,9 +8,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from promptboost.baselines.measures import expected_calibration_error, reliability
 from promptboost.encoders.runtime import require_modules
 from promptboost.errors import EmbeddingError, LabelError, SettingError, count
-from promptboost.evaluation.measures import expected_calibration_error, reliability
 from promptboost.model.average import AveragedClassifier
 from promptboost.model.classifier import PromptClassifier
 from promptboost.model.ensemble import PromptEnsemble

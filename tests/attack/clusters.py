@@ -22,7 +22,7 @@ from random import Random
 from typing import Any
 
 from tests.attack.forks import ROOT, chances, write_task
-from tests.scale.cluster_tools import OBJECT_STORE, ray_cluster
+from tests.distributed.cluster_tools import OBJECT_STORE, ray_cluster
 
 HARMLESS = frozenset({"ok"})
 KINDS = ("worker", "node", "command")

@@ -19,7 +19,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from tests.attack.clusters import FaultError, Field, Job, files_of, jobs
-from tests.scale.cluster_tools import OBJECT_STORE, UNHURRIED
+from tests.distributed.cluster_tools import OBJECT_STORE, UNHURRIED
 
 HARMLESS = frozenset({"ok", "not allowed here"})
 _NET = "10.203.77"

@@ -58,7 +58,7 @@ def succeeded(ended: Ended) -> Ended:
 def check_whole(run: Path) -> int:
     """Raise unless all files of a run belong together; return the seed it was made with."""
     from promptboost.model import PromptEnsemble
-    from promptboost.runs.run_folder import RunFolder
+    from promptboost.run.run_folder import RunFolder
 
     folder = RunFolder(run)
     try:

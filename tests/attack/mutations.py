@@ -24,7 +24,7 @@ from typing import Any
 from unittest.mock import patch
 
 from promptboost.cli import main
-from promptboost.runs.fit import fit_run
+from promptboost.run.fit import fit_run
 from tests.attack.alterations import (
     altered_bytes,
     altered_head,
@@ -32,7 +32,7 @@ from tests.attack.alterations import (
     altered_json_lines,
     altered_toml,
 )
-from tests.runs.run_tools import request, write_images, write_sentences
+from tests.run.run_tools import request, write_images, write_sentences
 
 SECONDS = 60
 #: How far apart the probabilities of a head may be that another machine made of the same text.

@@ -1,1 +1,1 @@
-from tests.runs.conftest import fitted, task  # noqa: F401
+from tests.run.conftest import fitted, task  # noqa: F401

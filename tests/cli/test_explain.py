@@ -6,8 +6,8 @@ import pytest
 
 from promptboost.cli import main
 from promptboost.model import PromptEnsemble
-from promptboost.runs.fit import fit_run
-from tests.runs.run_tools import request, write_images, write_sentences
+from promptboost.run.fit import fit_run
+from tests.run.run_tools import request, write_images, write_sentences
 
 
 @pytest.fixture

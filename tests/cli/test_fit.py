@@ -9,10 +9,10 @@ import tomllib
 
 import pytest
 
-from promptboost.runs.results import Results
-from promptboost.runs.run_folder import RunFolder
+from promptboost.run.results import Results
+from promptboost.run.run_folder import RunFolder
 from tests.cli.cli_tools import FIT, call
-from tests.runs.run_tools import start_promptboost, unfinish
+from tests.run.run_tools import start_promptboost, unfinish
 
 
 def fit(capsys, task, *options):

@@ -11,12 +11,12 @@ import pytest
 from promptboost.cli.generate import generate, grow
 from promptboost.cli.output import guarded
 from promptboost.pool import read_descriptions
-from promptboost.runs.run_folder import RunFolder
+from promptboost.run.run_folder import RunFolder
 from tests.cli.cli_tools import Answer
 from tests.cli.cli_tools import call as call_main
 from tests.llm.conftest import _no_keys_and_no_proxy  # noqa: F401
 from tests.llm.llm_server import Act, Server
-from tests.runs.run_tools import heed_ctrl_c
+from tests.run.run_tools import heed_ctrl_c
 
 pytest.importorskip("openai", reason="needs promptboost[llm]")
 

@@ -3,9 +3,9 @@
 import pytest
 from PIL import Image
 
-from promptboost.evaluation.paper.published import entries
+from promptboost.paper.published import entries
 from tests.cli.cli_tools import call
-from tests.evaluation.paper.paper_tools import SOURCE, TARGET, write_task
+from tests.paper.paper_tools import SOURCE, TARGET, write_task
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@ import json
 import pytest
 
 from promptboost.pool import build_pool, load_pool, read_descriptions
-from promptboost.runs.run_folder import RunFolder
+from promptboost.run.run_folder import RunFolder
 from tests.cli.cli_tools import FIT, call
-from tests.runs.run_tools import unfinish, write_images
+from tests.run.run_tools import unfinish, write_images
 
 
 @pytest.fixture

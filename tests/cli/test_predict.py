@@ -6,10 +6,10 @@ import os
 import numpy as np
 
 from promptboost import LinearHead, load
+from promptboost.boosting.residual import Residual
 from promptboost.data import Dataset
 from promptboost.data.memory import as_images
 from promptboost.model import PromptEnsemble
-from promptboost.model.residual import Residual
 from promptboost.model.vectors import EmbeddedRounds
 from tests.cli.cli_tools import call
 

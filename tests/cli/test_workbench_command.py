@@ -7,11 +7,11 @@ import urllib.request
 
 import pytest
 
-from promptboost.runs.bench import open_bench
-from promptboost.runs.draft import draft_folder, only_editor
-from promptboost.runs.fit import fit_run
+from promptboost.run.bench import open_bench
+from promptboost.run.draft import draft_folder, only_editor
+from promptboost.run.fit import fit_run
 from tests.cli.cli_tools import call
-from tests.runs.run_tools import request, start_promptboost, write_images, write_sentences
+from tests.run.run_tools import request, start_promptboost, write_images, write_sentences
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 

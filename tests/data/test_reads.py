@@ -12,7 +12,7 @@ from promptboost.data import ImageError, load_data
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.store import EmbeddingStore
-from promptboost.runs.fit import FitRequest, fit_run
+from promptboost.run.fit import FitRequest, fit_run
 from tests.data.image_tools import plain, write_classes
 
 _counters = []

@@ -5,7 +5,7 @@ import pytest
 
 from promptboost.config import FitConfig
 from promptboost.data.shots import image_ids, load_task
-from tests.runs.run_tools import write_images
+from tests.run.run_tools import write_images
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from promptboost.encoders.store.database import Database
 from promptboost.encoders.stream import STORED_AT_ONCE
 from promptboost.errors import DataError, SettingError, StoreError
 from tests.data.image_tools import encoded, noisy, write_classes
-from tests.runs.run_tools import ENCODER, write_images
+from tests.run.run_tools import ENCODER, write_images
 
 
 class Watched(FakeEncoder):

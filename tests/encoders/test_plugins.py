@@ -17,7 +17,7 @@ from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, SettingError
 from promptboost.plugins import PluginWarning, import_object, load_plugins
 from promptboost.testing import check_encoder
-from tests.runs.run_tools import write_images
+from tests.run.run_tools import write_images
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin_encoder"
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from promptboost.boosting.residual import Residual
 from promptboost.errors import LabelError, SettingError
 from promptboost.model import PromptClassifier, PromptEnsemble, Round
 from promptboost.model.average import AveragedClassifier
-from promptboost.model.residual import Residual
 from promptboost.model.scores import SentenceScores
 from tests.model.ensembles import PATIENT, ensembles
 

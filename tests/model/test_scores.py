@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from promptboost.boosting.balance import Balance
 from promptboost.model import PromptEnsemble, Round
-from promptboost.model.balance import Balance
 from promptboost.model.change import Change, apply_changes, original_names
 from promptboost.model.scores import SentenceScores
 

@@ -9,11 +9,11 @@ import numpy as np
 from PIL import Image, ImageDraw
 from sklearn.linear_model import LogisticRegression
 
+from promptboost.baselines.measures import Guesses
 from promptboost.boosting import BoostSettings, GridPool, Shots, boost
-from promptboost.evaluation.measures import Guesses
 from promptboost.model import PromptEnsemble, Round
 from promptboost.pool import TEMPLATES, emoji_descriptions, fill
-from promptboost.runs.run_folder import RunFolder
+from promptboost.run.run_folder import RunFolder
 from promptboost.testing import clip_like
 
 PROMPTS = 40

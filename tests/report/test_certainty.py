@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from promptboost.evaluation.measures import MethodResult
+from promptboost.baselines.measures import MethodResult
 from promptboost.report import write_card, write_report
 from promptboost.report.drawings import Point, coverage_plot, reliability_plot, wilson
 from tests.report.page_tools import Page

@@ -2,8 +2,8 @@ import shutil
 
 import pytest
 
-from promptboost.runs.fit import fit_run
-from tests.runs.run_tools import request, write_images, write_sentences
+from promptboost.run.fit import fit_run
+from tests.run.run_tools import request, write_images, write_sentences
 from tests.serve.server_tools import running, write_run
 
 

@@ -16,17 +16,17 @@ from promptboost.boosting.gradient.compose import GradientSettings, compose_by_g
 from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, to_grid
 from promptboost.boosting.problem import GridPool
 from promptboost.data.shots import load_task
+from promptboost.distributed.class_blocks import SharedKeeper
+from promptboost.distributed.engine import LocalEngine, Placement
+from promptboost.distributed.residents import LocalResidents, ResidentLostError
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import RunError
-from promptboost.evaluation.world import pool_for
-from promptboost.runs.fit import fit_run
-from promptboost.runs.learned import embed_task, learn
-from promptboost.scale.engine import LocalEngine, Placement
-from promptboost.scale.residents import LocalResidents, ResidentLostError
+from promptboost.pool.sources import pool_for
+from promptboost.run.fit import fit_run
+from promptboost.run.learned import embed_task, learn
 from promptboost.testing import clip_like
-from promptboost.training.class_blocks import SharedKeeper
 from tests.boosting.gradient.gradient_oracle import moves_of
-from tests.runs.run_tools import ENCODER, SENTENCES, request
+from tests.run.run_tools import ENCODER, SENTENCES, request
 
 
 def plain_slopes(prompts, gradient):

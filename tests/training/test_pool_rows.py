@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 import promptboost.training.pool_rows as pool_rows
+from promptboost.baselines.baselines import pool_heads
 from promptboost.data.shots import load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.evaluation.baselines import pool_heads
-from promptboost.evaluation.world import pool_for
 from promptboost.model import PromptEnsemble
 from promptboost.pool import build_pool
-from promptboost.runs.fit import fit_run
-from promptboost.runs.learned import embed_task, learn
+from promptboost.pool.sources import pool_for
+from promptboost.run.fit import fit_run
+from promptboost.run.learned import embed_task, learn
 from promptboost.training import PoolTexts
 from promptboost.training.pool_rows import PoolRows
-from tests.runs.run_tools import ENCODER, request
+from tests.run.run_tools import ENCODER, request
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from promptboost.config import FitConfig
 from promptboost.errors import command_name
 
 if TYPE_CHECKING:
-    from promptboost.evaluation.cells import CompareRequest
-    from promptboost.evaluation.compare import Compared
-    from promptboost.scale.engine import Share
+    from promptboost.compare.cells import CompareRequest
+    from promptboost.compare.compare import Compared
+    from promptboost.distributed.engine import Share
 
 _EXAMPLES = """
 \b
@@ -93,9 +93,9 @@ def compare(
     CSV file, a page of tables and a figure of what the command asks for. With --on ray the fits are done
     by many processes, on all machines of a cluster, which must share DATA and FOLDER.
     """
+    from promptboost.compare.cells import DEFAULT_METHODS, CompareRequest
+    from promptboost.compare.compare import compare, write_results
     from promptboost.errors import SettingError
-    from promptboost.evaluation.cells import DEFAULT_METHODS, CompareRequest
-    from promptboost.evaluation.compare import compare, write_results
 
     if only_list:
         _list(out)
@@ -179,7 +179,7 @@ def _list(out: Output) -> None:
 
 
 def _tables(request: "CompareRequest", compared: "Compared", files: list[Path]) -> str:
-    from promptboost.evaluation.summary import (
+    from promptboost.compare.summary import (
         best_at,
         curves,
         fit_time,

@@ -45,8 +45,8 @@ def demo(out: Output, folder: Path) -> None:
     encoders at once up to 4 shots. A few minutes the first time; the second time all vectors are in the
     store.
     """
+    from promptboost.compare.demo import run_demo
     from promptboost.report import write_card, write_report
-    from promptboost.runs.demo import run_demo
 
     figures = run_demo(
         folder, progress=out.progress, say=out.note, finish=(write_report, write_card)
@@ -55,8 +55,8 @@ def demo(out: Output, folder: Path) -> None:
 
 
 def _summary(figures: dict[str, Any]) -> str:
+    from promptboost.compare.demo import VIEWS_ON_BOTH
     from promptboost.config import FitConfig
-    from promptboost.runs.demo import VIEWS_ON_BOTH
 
     source, target = figures["encoders"]
     name = plain(command_name())

@@ -11,7 +11,7 @@ from promptboost.cli.output import Command, Output, percent, plain, speaks, tabl
 
 if TYPE_CHECKING:
     from promptboost.model.change import Change
-    from promptboost.runs.edit import Edited
+    from promptboost.run.edit import Edited
 
 _EXAMPLES = """
 \b
@@ -69,8 +69,8 @@ def edit(
     from promptboost.errors import SettingError
     from promptboost.model import PromptEnsemble
     from promptboost.report import write_card, write_report
-    from promptboost.runs.edit import edit_run
-    from promptboost.runs.run_folder import RunFolder
+    from promptboost.run.edit import edit_run
+    from promptboost.run.run_folder import RunFolder
 
     RunFolder(run).check_readable()
     changes = _changes(typed, PromptEnsemble.load(RunFolder(run).ensemble_path).class_names)

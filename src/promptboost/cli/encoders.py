@@ -118,7 +118,7 @@ def embed_for_command(
 ) -> None:
     """Embed, and show what became of it: for ``embed`` and ``pool embed``."""
     from promptboost.cli.generate import class_names_of
-    from promptboost.runs.embed import embed_data, embedded
+    from promptboost.distributed.embed import embed_data, embedded
 
     place = placement(options)
     asked = {name: value for name, value in options.items() if value is not None}
@@ -184,7 +184,7 @@ def doctor(out: Output, encoder: str | None) -> int:
     The exit code is 2 if there is a fault.
     """
     from promptboost.progress import waiting
-    from promptboost.runs.doctor import examine
+    from promptboost.run.doctor import examine
 
     diagnoses = []
     for name, look in examine(encoder or default_encoder(out)).items():

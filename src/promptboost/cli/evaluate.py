@@ -79,9 +79,9 @@ def evaluate(
     With --on ray, --shard or --storage, images are read and embedded in shards, and DATA may also be a
     Parquet file, a tar, a folder of those, or a URL.
     """
+    from promptboost.distributed.embed import part_done
     from promptboost.errors import SettingError
-    from promptboost.runs.embed import part_done
-    from promptboost.runs.evaluate import evaluate_run
+    from promptboost.run.evaluate import evaluate_run
 
     if data is None and not held_out:
         raise SettingError("give images to measure on, or --held-out for those of the fit")
@@ -185,7 +185,7 @@ def transfer(
     measure on others; copies of images that the run learnt from are left out.
     """
     from promptboost.report import write_card, write_report
-    from promptboost.runs.transfer import transfer_run
+    from promptboost.run.transfer import transfer_run
 
     moved = transfer_run(
         run,
@@ -245,7 +245,7 @@ def refit(
     """
     from promptboost.cli.fit import summary
     from promptboost.report import write_card, write_report
-    from promptboost.runs.refit import RefitRequest, refit_run
+    from promptboost.run.refit import RefitRequest, refit_run
 
     request = RefitRequest(
         run,

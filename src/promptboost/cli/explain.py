@@ -9,7 +9,7 @@ from promptboost.cli.options import allow_download_option, embeds, run_argument
 from promptboost.cli.output import UNUSABLE, Output, percent, plain, speaks, table, typed
 
 if TYPE_CHECKING:
-    from promptboost.runs.explain import ExplainedImages, HeldOutReasons
+    from promptboost.run.explain import ExplainedImages, HeldOutReasons
 
 _EXAMPLES = """
 \b
@@ -103,8 +103,8 @@ def _images(
     html: Path | None,
     opened: dict[str, Any],
 ) -> int:
-    from promptboost.runs.explain import explain_images
-    from promptboost.runs.predict import Predictor
+    from promptboost.run.explain import explain_images
+    from promptboost.run.predict import Predictor
 
     predictor = Predictor.open(run, **opened)
     found = explain_images(predictor, images, answer=answer, against=against)
@@ -124,7 +124,7 @@ def _images(
 def _write_page(html: Path, run: Path, found: "ExplainedImages") -> None:
     from promptboost.files import write_text
     from promptboost.report.page import explanations_html
-    from promptboost.runs.fit import thumbnail
+    from promptboost.run.fit import thumbnail
 
     small = {image.name: thumbnail(image) for image in found.images}
     write_text(html, explanations_html(run.resolve().name, found.explanations, small))
@@ -141,8 +141,8 @@ def _summary(found: "ExplainedImages", html: Path | None) -> str:
 
 
 def _held_out(out: Output, run: Path, data: str | None, opened: dict[str, Any]) -> int:
-    from promptboost.runs.bench import open_bench
-    from promptboost.runs.explain import explain_held_out
+    from promptboost.run.bench import open_bench
+    from promptboost.run.explain import explain_held_out
 
     reasons = explain_held_out(run, open_bench(run, data=data, **opened))
     out.result({"run": str(run), **reasons.record()}, lambda: _reasons(run, reasons))

@@ -45,7 +45,7 @@ def export(
     The class matrix with class names, as JSON, safetensors and npz; with --onnx also one file that takes
     pixels and answers. It is compared with the run on 100 images first.
     """
-    from promptboost.runs.export import export_run
+    from promptboost.run.export import export_run
 
     done = export_run(
         run,

@@ -29,8 +29,8 @@ from promptboost.cli.output import (
 from promptboost.config import PRESETS, FitConfig, read_config
 
 if TYPE_CHECKING:
-    from promptboost.runs.results import Results
-    from promptboost.runs.run_folder import RunFolder
+    from promptboost.run.results import Results
+    from promptboost.run.run_folder import RunFolder
 
 _EXAMPLES = """
 \b
@@ -89,10 +89,10 @@ def fit(
     from promptboost.data import DataSource
     from promptboost.errors import RunError, SettingError
     from promptboost.report import write_card, write_report
-    from promptboost.runs.fit import FitRequest, fit_run
-    from promptboost.runs.preflight import check_inputs
-    from promptboost.runs.run_folder import RunFolder
-    from promptboost.runs.trackers import make_trackers
+    from promptboost.run.fit import FitRequest, fit_run
+    from promptboost.run.preflight import check_inputs
+    from promptboost.run.run_folder import RunFolder
+    from promptboost.trackers import make_trackers
 
     if overwrite and resume:
         raise SettingError("--overwrite and --resume cannot both be meant; give one of them")
@@ -178,7 +178,7 @@ def summary(run: Path, results: "Results") -> str:
 
 def _further(results: "Results") -> list[str]:
     """Return the figures of the other encoders it was learnt on."""
-    from promptboost.evaluation.measures import OURS
+    from promptboost.baselines.measures import OURS
 
     rows = [
         [item.encoder, *(percent(item.of(name)) for name in ("zero-shot", "pool-mean", OURS))]
@@ -192,7 +192,7 @@ def _further(results: "Results") -> list[str]:
 
 
 def _unseen(results: "Results") -> list[str]:
-    from promptboost.evaluation.measures import OURS
+    from promptboost.baselines.measures import OURS
 
     ours = results.method(OURS)
     if results.overlap is None or ours is None or ours.unseen_accuracy is None:

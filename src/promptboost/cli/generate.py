@@ -117,7 +117,7 @@ def ask(
 def _check_places(*files: Path) -> None:
     """Find out before anything is paid for whether it can be written."""
     from promptboost.errors import SettingError
-    from promptboost.runs.preflight import check_writable
+    from promptboost.run.preflight import check_writable
 
     for file in files:
         if not file.absolute().parent.is_dir():
@@ -245,9 +245,9 @@ def grow(
     FILE.json then holds the sentences of RUN and the new ones, for another fit with --prompts.
     """
     from promptboost.cli import pool_text as words
+    from promptboost.llm import growth
     from promptboost.llm.questions import pair_questions
-    from promptboost.runs import growth
-    from promptboost.runs.run_folder import RunFolder
+    from promptboost.run.run_folder import RunFolder
 
     _check_file(file, None, asking)
     confused = growth.run_pairs(run, pairs)

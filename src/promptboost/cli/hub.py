@@ -37,7 +37,7 @@ def push(
 
     Its text, vectors, figures and card; no image, and no place of this machine.
     """
-    from promptboost.runs.hub import push_run
+    from promptboost.hub import push_run
 
     done = push_run(
         run,
@@ -81,7 +81,7 @@ def pull(
     Its files are checked before they are written, and nothing in them is executed. Which revision it was is
     written into run.toml.
     """
-    from promptboost.runs.hub import pull_run
+    from promptboost.hub import pull_run
 
     done = pull_run(
         repository,

@@ -24,7 +24,7 @@ from promptboost.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from promptboost.runs.issues import Finding, Issues
+    from promptboost.quality.issues import Finding, Issues
 
 _EXAMPLES = """
 \b
@@ -68,8 +68,8 @@ def issues(
     import msgspec
 
     from promptboost.errors import RunError
+    from promptboost.quality.issues import inspect_issues, write_issues
     from promptboost.report import write_card, write_report
-    from promptboost.runs.issues import inspect_issues, write_issues
 
     inspected = inspect_issues(
         run,
@@ -104,7 +104,7 @@ def _cell(value: object) -> str:
 
 
 def _text(run: Path, found: "Issues", shown: "tuple[Finding, ...]") -> str:
-    from promptboost.runs.issues import KINDS, summary_line
+    from promptboost.quality.issues import KINDS, summary_line
 
     parts = [summary_line(found)]
     for kind, title in KINDS.items():

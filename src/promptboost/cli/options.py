@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from promptboost.cli.output import Output
-    from promptboost.scale import Placement
+    from promptboost.distributed import Placement
 
 device_option = click.option(
     "--device", help="Where the encoder runs, such as cpu or cuda:1. Default: the fastest there is."
@@ -179,7 +179,7 @@ on_options = with_options(
 
 def placement(options: dict[str, Any]) -> "Placement":
     """Take the options about where work is done out of all options, and return what they mean."""
-    from promptboost.scale.engine import Placement, Share
+    from promptboost.distributed.engine import Placement, Share
 
     asked = {name: options.pop(name) for name in SCALE if name in options}
     shard, merge = options.pop("shard", None), options.pop("merge", False)
@@ -279,7 +279,7 @@ class Methods(Names):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Read what was typed."""
-        from promptboost.methods.registry import names_method
+        from promptboost.baselines.registry import names_method
 
         spellings: list[str] = []
         for part in super().convert(value, param, ctx):

@@ -155,10 +155,8 @@ def facts(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Write a share for a terminal."""
-    from promptboost.report.phrases import percent as written
-
-    return written(share).replace("\u202f", " ")  # terminals have no thin space
+    """Write a share for a terminal, which has no thin space."""
+    return "–" if share is None else f"{100 * share:.1f} %"
 
 
 def table(

@@ -21,11 +21,11 @@ from promptboost.cli.output import Interrupted, Output, echo, plain, speaks, tab
 from promptboost.errors import command_name
 
 if TYPE_CHECKING:
-    from promptboost.evaluation.paper.experiment import PaperRequest
-    from promptboost.evaluation.paper.needs import Needs
-    from promptboost.evaluation.paper.plans import PaperPlan
-    from promptboost.evaluation.paper.sheet import Sheet
-    from promptboost.scale.engine import Share
+    from promptboost.distributed.engine import Share
+    from promptboost.paper.experiment import PaperRequest
+    from promptboost.paper.needs import Needs
+    from promptboost.paper.plans import PaperPlan
+    from promptboost.paper.sheet import Sheet
 
 
 @click.group(name="paper", invoke_without_command=True)
@@ -87,7 +87,7 @@ _OUTPUT = click.option(
 @speaks
 def list_(out: Output) -> None:
     """List every table and figure."""
-    from promptboost.evaluation.paper.published import entries
+    from promptboost.paper.published import entries
 
     records = [
         {"name": one.name, "title": one.title, "kind": one.kind, "place": one.place}
@@ -117,7 +117,7 @@ def show(out: Output, name: str, no_probe: bool, **options: Any) -> None:
 
     NAME is one of 'paper list', or all.
     """
-    from promptboost.evaluation.paper.needs import tell_needs
+    from promptboost.paper.needs import tell_needs
 
     request, plans = _asked(out, name, options)
     needs = tell_needs(plans, request, probe=not no_probe)
@@ -139,9 +139,9 @@ def run(out: Output, name: str, **options: Any) -> None:
     are done by many processes, on all machines of a cluster, which must share the data and FOLDER.
     """
     from promptboost.errors import RunError, SettingError
-    from promptboost.evaluation.paper.laboratory import Laboratory
-    from promptboost.evaluation.paper.sheet import make_sheet, write_sheet
     from promptboost.folders import writing
+    from promptboost.paper.laboratory import Laboratory
+    from promptboost.paper.sheet import make_sheet, write_sheet
 
     place = placement(options)
     request, plans = _asked(out, name, options)
@@ -192,10 +192,10 @@ def _part_text(share: "Share | None", records: list[dict[str, Any]]) -> str:
 @speaks
 def claims(out: Output, out_folder: Path) -> None:
     """Judge the paper's nine claims from the cells in FOLDER."""
+    from promptboost.compare.cells import Notebook
     from promptboost.errors import RunError
-    from promptboost.evaluation.cells import Notebook
-    from promptboost.evaluation.paper.claims import judge_claims
-    from promptboost.evaluation.paper.experiment import CELLS, PaperCell
+    from promptboost.paper.claims import judge_claims
+    from promptboost.paper.experiment import CELLS, PaperCell
 
     book = Notebook(out_folder / CELLS, PaperCell) if out_folder.is_dir() else None
     lines = [] if book is None else book.results(book)
@@ -218,9 +218,9 @@ def _asked(
     """Return what was asked for, and the plans as they are then."""
     from promptboost.data.benchmarks.registry import find_benchmark
     from promptboost.errors import SettingError
-    from promptboost.evaluation.paper.choice import PaperChoice, chosen
-    from promptboost.evaluation.paper.experiment import PaperRequest
-    from promptboost.evaluation.paper.plans import PLANS, find_plan
+    from promptboost.paper.choice import PaperChoice, chosen
+    from promptboost.paper.experiment import PaperRequest
+    from promptboost.paper.plans import PLANS, find_plan
 
     found = {text: find_benchmark(text) for text in options["datasets"]}
     choice = PaperChoice(

@@ -283,7 +283,7 @@ def growth_record(pairs: Sequence[Pair], done: Generated) -> dict[str, Any]:
 
 def before_and_after(run: Path, new_run: Path) -> dict[str, Any]:
     """Return the accuracy of two runs."""
-    from promptboost.runs.run_folder import RunFolder
+    from promptboost.run.run_folder import RunFolder
 
     before, after = (RunFolder(path).results.measured() for path in (run, new_run))
     return {"accuracy_before": before, "accuracy": after}

@@ -32,9 +32,9 @@ from promptboost.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from promptboost.runs.answer_shards import Answering
-    from promptboost.runs.predict import Prediction
-    from promptboost.scale.engine import Placement
+    from promptboost.distributed.answer_shards import Answering
+    from promptboost.distributed.engine import Placement
+    from promptboost.run.predict import Prediction
 
 _EXAMPLES = """
 \b
@@ -88,9 +88,9 @@ def predict(
     With -o, the work is done in shards, one file each: on Ray with --on ray, in parts with --shard. An
     interrupted command continues where it stopped, and FILE is the same wherever the work was done.
     """
+    from promptboost.distributed.answer_shards import Answering
     from promptboost.errors import count
-    from promptboost.runs.answer_shards import Answering
-    from promptboost.runs.predict import Predictor, answer_record
+    from promptboost.run.predict import Predictor, answer_record
 
     check_seen_with(encoders, ensemble)
     place = placement(options)
@@ -156,10 +156,10 @@ def _in_shards(
     place: "Placement",
     answering: "Answering",
 ) -> int:
+    from promptboost.distributed.answer_shards import predict_in_shards
+    from promptboost.distributed.embed import part_done
+    from promptboost.distributed.engine import Placement
     from promptboost.errors import SettingError, count
-    from promptboost.runs.answer_shards import predict_in_shards
-    from promptboost.runs.embed import part_done
-    from promptboost.scale.engine import Placement
 
     if output is None:
         raise SettingError("answers of shards go into a file: add -o FILE.jsonl or -o FILE.parquet")

@@ -11,7 +11,7 @@ from promptboost.cli.output import Output, percent, plain, speaks, table
 if TYPE_CHECKING:
     from promptboost.model import PromptEnsemble, Round
     from promptboost.model.difference import ClassDifference, Difference
-    from promptboost.runs.results import Results
+    from promptboost.run.results import Results
 
 _EDITED = "the text was edited since it was measured: figures and report are about the one before"
 _EXAMPLES = """
@@ -43,8 +43,8 @@ def show(
     """
     import msgspec
 
-    from promptboost.runs.results import old_names
-    from promptboost.runs.run_folder import RunFolder
+    from promptboost.run.results import old_names
+    from promptboost.run.run_folder import RunFolder
 
     folder = RunFolder(run)
 
@@ -145,7 +145,7 @@ def diff(out: Output, before: Path, after: Path, class_name: str | None) -> None
 
 def _read(place: Path) -> "PromptEnsemble":
     from promptboost.model import PromptEnsemble
-    from promptboost.runs.run_folder import RunFolder
+    from promptboost.run.run_folder import RunFolder
 
     if place.is_file():
         return PromptEnsemble.load(place)
@@ -178,7 +178,7 @@ def _changes(one: "ClassDifference") -> str:
 def report(out: Output, run: Path) -> None:
     """Write the report (report.html) and the model card (README.md) of a run again."""
     from promptboost.report import write_card, write_report
-    from promptboost.runs.run_folder import RunFolder
+    from promptboost.run.run_folder import RunFolder
 
     folder = RunFolder(run)
     folder.check_finished()

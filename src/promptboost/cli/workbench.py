@@ -64,10 +64,10 @@ def workbench(
     require_modules(needed, "serve", "Workbenches")
     from promptboost.llm.client import ModelSettings
     from promptboost.report import write_card, write_report
-    from promptboost.runs.bench import open_bench
-    from promptboost.runs.draft import draft_folder, only_editor
-    from promptboost.runs.workbench import open_workbench
-    from promptboost.serve.workbench_app import serve_workbench
+    from promptboost.run.bench import open_bench
+    from promptboost.run.draft import draft_folder, only_editor
+    from promptboost.workbench.workbench import open_workbench
+    from promptboost.workbench.workbench_app import serve_workbench
 
     if base_url and not model:
         raise SettingError("--base-url says where a language model is: add --model NAME")

@@ -1,7 +1,6 @@
 """Peers: every method promptboost is compared with, and promptboost itself, under one contract."""
 
-from promptboost.methods.archive import load_fitted, register_fitted, save_fitted
-from promptboost.methods.base import (
+from promptboost.baselines.base import (
     Bank,
     FewShotSet,
     FileImages,
@@ -13,14 +12,15 @@ from promptboost.methods.base import (
     RowImages,
     Transfer,
 )
-from promptboost.methods.fitted import LinearClassifier, TextClassifier
-from promptboost.methods.registry import (
+from promptboost.baselines.fitted import LinearClassifier, TextClassifier
+from promptboost.baselines.registry import (
     METHODS,
     MethodRecord,
     make_method,
     register_method,
     spelled,
 )
+from promptboost.methods.archive import load_fitted, register_fitted, save_fitted
 
 __all__ = [
     "Method",

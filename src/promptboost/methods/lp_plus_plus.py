@@ -7,10 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting.composition import log_losses
-from promptboost.encoders.base import Encoder
-from promptboost.errors import SettingError
-from promptboost.methods.base import (
+from promptboost.baselines.base import (
     FewShotSet,
     Group,
     Method,
@@ -18,8 +15,11 @@ from promptboost.methods.base import (
     check_numbers,
     check_two_classes,
 )
-from promptboost.methods.fitted import LinearClassifier, logit_slopes
-from promptboost.methods.sentence_means import ZeroShot
+from promptboost.baselines.fitted import LinearClassifier, logit_slopes
+from promptboost.baselines.sentence_means import ZeroShot
+from promptboost.boosting.composition import log_losses
+from promptboost.encoders.base import Encoder
+from promptboost.errors import SettingError
 from promptboost.pool import PromptPool
 
 Floats = NDArray[Any]

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting import BoostSettings, GridPool, Shots
-from promptboost.boosting.gradient.scale import FoldTexts
-from promptboost.boosting.grid import side_by_side
-from promptboost.config import BoostConfig
-from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import Embedder, text_source
-from promptboost.errors import FileFormatError, PoolError, SettingError
-from promptboost.methods.base import (
+from promptboost.baselines.base import (
     Arrays,
     FewShotSet,
     Group,
@@ -26,7 +19,14 @@ from promptboost.methods.base import (
     Transfer,
     check_two_classes,
 )
-from promptboost.methods.fitted import TextClassifier
+from promptboost.baselines.fitted import TextClassifier
+from promptboost.boosting import BoostSettings, GridPool, Shots
+from promptboost.boosting.gradient.scale import FoldTexts
+from promptboost.boosting.grid import side_by_side
+from promptboost.config import BoostConfig
+from promptboost.encoders.base import Encoder
+from promptboost.encoders.embedder import Embedder, text_source
+from promptboost.errors import FileFormatError, PoolError, SettingError
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble, VotingHead
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import of_sources

@@ -485,7 +485,7 @@ class PromptClassifier:
             How many crops of each image, and which least share of its area they show. Embeddings have
             none.
         """
-        from promptboost.model.balance import with_images
+        from promptboost.boosting.balance import with_images
         from promptboost.pool import PLAIN_TEMPLATE
 
         given = [str(label) for label in labels]

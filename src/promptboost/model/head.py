@@ -18,8 +18,8 @@ from promptboost.errors import EmbeddingError, FileFormatError, InputError, Labe
 from promptboost.files import load_json, open_regular, write_bytes
 
 if TYPE_CHECKING:
-    from promptboost.model.balance import Balance
-    from promptboost.model.residual import Residual
+    from promptboost.boosting.balance import Balance
+    from promptboost.boosting.residual import Residual
 
 SCHEMA_VERSION = 1
 
@@ -305,7 +305,7 @@ class LinearHead(SavedHead):
     text_scale : float, optional
         :math:`a`, the factor on the mean scores beside a residual, in the place of `logit_scale`.
     balance : Balance, optional
-        How loud a class may be that was added by words alone: see :mod:`promptboost.model.balance`.
+        How loud a class may be that was added by words alone: see :mod:`promptboost.boosting.balance`.
 
     Notes
     -----

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from promptboost.boosting.balance import Balance
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import (
     EncoderError,
@@ -29,7 +30,6 @@ from promptboost.errors import (
 )
 from promptboost.files import load_json, read_text, write_json
 from promptboost.folders import FIRST
-from promptboost.model.balance import Balance
 from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.head import LinearHead
 from promptboost.model.vectors import head_of

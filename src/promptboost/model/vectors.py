@@ -16,7 +16,7 @@ from promptboost.model.head import Head, LinearHead
 from promptboost.model.votes import VotingHead
 
 if TYPE_CHECKING:
-    from promptboost.model.residual import Residual
+    from promptboost.boosting.residual import Residual
 
 TextVectors = Mapping[str, ArrayLike] | Callable[[Sequence[str]], ArrayLike]
 

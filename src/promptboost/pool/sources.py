@@ -5,14 +5,16 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from promptboost.config import FitConfig
 from promptboost.errors import PoolError, SettingError, few
-from promptboost.pool.build import Concatenate, build_pool
+from promptboost.pool.build import Concatenate, build_pool, emoji_descriptions
 from promptboost.pool.combination import goes_by
 from promptboost.pool.io import is_saved_pool, load_pool
 from promptboost.pool.names import Resolution, check_class_names, resolve
 from promptboost.pool.pool import PromptPool
 from promptboost.pool.readers import read_sources
 from promptboost.pool.readers.source import Source
+from promptboost.pool.templates import clip_templates
 from promptboost.pool.text import distinct
 
 
@@ -252,3 +254,36 @@ def _nothing_met(meetings: Sequence[Meeting], class_names: Sequence[str]) -> str
 
 def _quoted(names: Sequence[str], most: int = 3) -> str:
     return few([repr(name) for name in names], most)
+
+
+def pool_for(settings: FitConfig, source: object, class_names: Sequence[str]) -> PromptPool:
+    """Make the pool that settings ask for; the emoji come with sentences of their own.
+
+    A saved pool is taken as it is, templates and concatenations included.
+    """
+    if settings.prompts is not None and is_saved_pool(settings.prompts):
+        _check_left_open(settings)
+        return read_pool(settings.prompts, class_names)
+    templates = clip_templates() if settings.templates == "clip" else None
+    if settings.prompts is not None:
+        return read_pool(
+            settings.prompts, class_names, templates=templates, concatenate=settings.concatenate
+        )
+    return build_pool(
+        class_names,
+        templates=templates,
+        descriptions=emoji_descriptions() if str(source) == "emoji" else None,
+        concatenate=settings.concatenate,
+        source="descriptions:emoji",
+    )
+
+
+def _check_left_open(settings: FitConfig) -> None:
+    """Raise for settings that a saved pool has settled already."""
+    for name, usual in (("templates", "own"), ("concatenate", "none")):
+        if (asked := getattr(settings, name)) != usual:
+            raise SettingError(
+                f"{name} is {asked!r}, but {settings.prompts} is a saved pool and has been made with "
+                f"its own; leave {name} out, or make the pool again with: promptboost pool build … "
+                f"--{name} {asked} -o {Path(settings.prompts or '').name}"
+            )

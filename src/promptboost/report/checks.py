@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from promptboost.evaluation.measures import OURS, TEXT
+from promptboost.baselines.measures import OURS, TEXT
 from promptboost.model import PromptEnsemble
 from promptboost.pool.text import NameFinder
 from promptboost.report.drawings import wilson
 from promptboost.report.phrases import count, number, percent, points
 from promptboost.report.run import Run
-from promptboost.runs.results import Results
+from promptboost.run.results import Results
 
 _MOST_DETAILS = 12
 _LABEL_FACTOR = 3.0

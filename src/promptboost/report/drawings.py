@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from promptboost.evaluation.chart import apart
 from promptboost.report.phrases import percent, runs, spans
 
 
@@ -356,3 +355,14 @@ def _stroke(kind: str, x1: float, y1: float, x2: float, y2: float) -> Markup:
 
 def _fixed(value: float) -> str:
     return f"{value:.1f}"
+
+
+def apart(heights: Sequence[float], gap: float, limit: float) -> list[float]:
+    """Push ascending places apart, and what then runs over the limit back up."""
+    places: list[float] = []
+    for y in heights:
+        places.append(max(y, places[-1] + gap) if places else y)
+    for i in reversed(range(len(places))):
+        places[i] = min(places[i], limit)
+        limit = places[i] - gap
+    return places

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from promptboost.evaluation.measures import OURS, TEXT, Answered, MethodResult, ReliabilityBin
+from promptboost.baselines.measures import OURS, TEXT, Answered, MethodResult, ReliabilityBin
 from promptboost.model import PromptEnsemble
 from promptboost.report.drawings import (
     Line,
@@ -18,7 +18,7 @@ from promptboost.report.drawings import (
     wilson,
 )
 from promptboost.report.phrases import among, number, percent
-from promptboost.runs.results import HardImage, Results, TransferResult
+from promptboost.run.results import HardImage, Results, TransferResult
 
 # A row is about 600 bytes; a page should stay under three million.
 _ROWS_IN_ALL = 3000

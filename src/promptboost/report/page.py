@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import promptboost
-from promptboost.evaluation.measures import OURS
+from promptboost.baselines.measures import OURS
 from promptboost.model.explanation import Explanation
 from promptboost.model.provenance import Composed
+from promptboost.quality.issues import SHOWN
 from promptboost.report import drawings, figures, phrases
 from promptboost.report.checks import run_checks
 from promptboost.report.run import Run, check_run, read_run
-from promptboost.runs.issues import SHOWN
-from promptboost.runs.run_folder import RunFolder
+from promptboost.run.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -3,10 +3,9 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from promptboost.evaluation.summary import as_text
-
 NONE = "–"
 _THIN = "\u202f"
+_MARKS = re.compile(r"([\\`*_\[\]<>|~&$#])")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -63,6 +62,17 @@ def spans(numbers: Iterable[int], most: int = 8) -> str:
 def printable(text: str) -> str:
     r"""Replace what cannot be written as UTF-8: bytes of file names that are not text."""
     return _SURROGATES.sub("\ufffd", text)
+
+
+def as_text(line: str) -> str:
+    r"""Return a line for a page of Markdown, in which nothing is a mark.
+
+    Examples
+    --------
+    >>> print(as_text("a_b |  [c]"))
+    a\_b \| \[c\]
+    """
+    return _MARKS.sub(r"\\\1", " ".join(line.split()))
 
 
 _ADDRESS = re.compile(r"(?i)(:|www)(//|\.)")

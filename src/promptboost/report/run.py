@@ -15,10 +15,10 @@ from promptboost.errors import FileFormatError, RunError, SettingError
 from promptboost.files import load_json, read_text
 from promptboost.model import PromptEnsemble
 from promptboost.model.explanation import Explanation
-from promptboost.runs.issues import Issues
-from promptboost.runs.lineage import Lineage
-from promptboost.runs.results import Results
-from promptboost.runs.run_folder import RunFolder, public
+from promptboost.quality.issues import Issues
+from promptboost.run.lineage import Lineage
+from promptboost.run.results import Results
+from promptboost.run.run_folder import RunFolder, public
 
 # Only what is inside the file itself, and only pixels: an SVG can carry a script or an address.
 _PIXELS = re.compile(r"data:image/(?:jpeg|png|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")

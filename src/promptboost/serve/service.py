@@ -29,7 +29,7 @@ from promptboost.model.classifier import (
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.report.page import card_markdown
 from promptboost.report.run import read_run
-from promptboost.runs.run_folder import RunFolder
+from promptboost.run.run_folder import RunFolder
 from promptboost.serve.batcher import Batcher, Outcome, ScoredImage
 from promptboost.serve.limits import Limits, RequestError
 from promptboost.serve.metrics import ServerMetrics

@@ -23,10 +23,10 @@ from promptboost.boosting.gradient.scale import (
 )
 from promptboost.boosting.grid import GridRows, from_grid, stacked
 from promptboost.boosting.quota import OnRows, Quota, unwatched
+from promptboost.boosting.residual import Residual, expected_rows, fit_residual
 from promptboost.config import BoostConfig
 from promptboost.errors import EncoderError, LabelError
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble, Round
-from promptboost.model.residual import Residual, expected_rows, fit_residual
 from promptboost.model.schema import Scalar
 from promptboost.threads import single_blas_thread
 from promptboost.training.pool_rows import PoolTexts
@@ -162,7 +162,7 @@ def learn_residual(
     folds: FoldTexts | None = None,
     on_rows: OnRows = unwatched,
 ) -> Residual:
-    """Learn what the images teach beside a text that was composed on them; see :mod:`.model.residual`.
+    """Learn what the images teach beside a text that was composed on them; see :mod:`.boosting.residual`.
 
     `text_rows`, (K, D), are the mean rows of its banks, and `settings` have the logit scale it was
     composed at. Texts composed on parts of the images say how far it can be trusted, where the gradient

@@ -33,7 +33,7 @@ from promptboost.progress import progress_bar
 
 if TYPE_CHECKING:
     from promptboost.boosting.gradient.blocks import Keeper
-    from promptboost.scale.engine import Engine
+    from promptboost.distributed.engine import Engine
 
 _SCHEMA = 1
 _ROWS = "rows.int16"
@@ -424,7 +424,7 @@ def _from_workers(
     texts: PoolTexts, embedders: Sequence[Embedder], engine: "Engine", folder: Path, start: int
 ) -> Iterator[tuple[GridRows, GridRows]]:
     """Return rows that the workers of an engine embed, one class after the other."""
-    from promptboost.training.class_blocks import embedded_blocks
+    from promptboost.distributed.class_blocks import embedded_blocks
 
     total = sum(map(len, texts.prompt_texts[start:])) * len(embedders)
     with embedders[0].bar(total, "texts", "texts") as bar:
@@ -438,7 +438,7 @@ def _from_workers(
 
 def _keeper(texts: PoolTexts, grid: GridPool, engine: "Engine", folder: Path) -> "Keeper":
     """Return what composes on the classes in the processes of an engine."""
-    from promptboost.training.class_blocks import SharedKeeper
+    from promptboost.distributed.class_blocks import SharedKeeper
 
     number = len(texts.templates)
     sizes = [number + len(prompts) for prompts in texts.prompt_texts]

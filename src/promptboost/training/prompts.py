@@ -12,12 +12,12 @@ import numpy as np
 from promptboost.boosting.gradient.scale import FoldTexts
 from promptboost.boosting.grid import to_grid
 from promptboost.boosting.quota import Quota
+from promptboost.boosting.residual import Residual
 from promptboost.config import FitConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
 from promptboost.errors import LabelError, SettingError, a_type, few
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble
-from promptboost.model.residual import Residual
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
 from promptboost.progress import is_interactive, learning

@@ -1,0 +1,1 @@
+"""Baselines that every fit is measured beside, and the contract of all methods."""

@@ -1,0 +1,187 @@
+"""What all methods of a comparison share: images, draws, words and encoders."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.compare.cells import CompareRequest
+from promptboost.data import Dataset, DataSource
+from promptboost.data.copies import Pairs, near_images
+from promptboost.data.shots import Task, divide, load_classes
+from promptboost.encoders import Encoder, load_encoder
+from promptboost.encoders.base import UnitRows
+from promptboost.encoders.embedder import Embedder
+from promptboost.errors import DataError
+from promptboost.methods import FewShotSet, FileImages, Images, Method, Transfer
+from promptboost.pool import PromptPool
+from promptboost.pool.sources import pool_for
+from promptboost.progress import waiting
+from promptboost.run.overlap import Inspection, among, inspect
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from promptboost.encoders.store import EmbeddingStore
+
+
+@dataclass(frozen=True)
+class SomeImages:
+    """Some of more images, which are embedded together: each once, however often it is drawn."""
+
+    among: FileImages
+    positions: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def rows(self, encoder: Encoder) -> UnitRows:
+        """Embed each image."""
+        return self.among.rows(encoder)[self.positions]
+
+    def views(self, encoder: Encoder) -> UnitRows:
+        """Embed each image and its crops."""
+        return self.among.views(encoder)[self.positions]
+
+    def images(self) -> Iterator["Image"]:
+        """Read the images, one at a time: a test set does not fit into memory."""
+        return (self.among.data.images[i].open() for i in self.positions.tolist())
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One few-shot task: what to learn from, and what to measure on."""
+
+    learn: FewShotSet
+    held_out: Images
+    labels: NDArray[np.int64]
+
+
+class World:
+    """Images, words and encoders of a comparison, each read when first needed."""
+
+    def __init__(self, request: CompareRequest, encoder: Encoder | None = None) -> None:
+        self._request = request
+        self._source = DataSource.parse(request.source)
+        # One that is open already may serve many worlds.
+        self.encoder = self._open(request.encoder) if encoder is None else encoder
+        self.targets = [self._open(name) for name in request.transfers]
+        self._inspections: dict[tuple[int, int], Inspection] = {}
+
+    def encoders_for(self, method: Method) -> list[Encoder]:
+        """Return where a method is measured: the encoder it learns with, then the others."""
+        stays = method.carries_over is Transfer.REFIT and not self._request.refit
+        return [self.encoder, *([] if stays else self.targets)]
+
+    @property
+    def target_weights(self) -> dict[str, str]:
+        """The fingerprints of the encoders to carry to, by name."""
+        return {one.id: one.fingerprint for one in self.targets}
+
+    @cached_property
+    def data(self) -> Dataset:
+        """All images."""
+        return load_classes(self._source, progress=self._request.progress)
+
+    @cached_property
+    def pool(self) -> PromptPool:
+        """All words."""
+        return pool_for(self._request.words, self._source, self.data.class_names)
+
+    @property
+    def template(self) -> str | None:
+        """The template that comes with a benchmark."""
+        benchmark = self._source.benchmark
+        return None if benchmark is None else benchmark.template
+
+    def draw(self, shots: int, seed: int) -> Draw:
+        """Return one few-shot task."""
+        task = self._tasks[shots, seed]
+        learn = SomeImages(self._learnt, self._positions(task.learn, self._learnt.data))
+        return Draw(
+            FewShotSet(learn, task.learn.labels, self.data.class_names, self.template),
+            SomeImages(self._measured, self._positions(task.held_out, self._measured.data)),
+            task.held_out.labels,
+        )
+
+    def task(self, shots: int, seed: int) -> Task:
+        """Return the images of one few-shot task: to learn from, and held out."""
+        return self._tasks[shots, seed]
+
+    def inspection(self, shots: int, seed: int) -> Inspection:
+        """Return which images of a draw are copies of others."""
+        if (shots, seed) not in self._inspections:
+            task, learnt = self._tasks[shots, seed], self._learnt.data
+            positions = np.concatenate(
+                [
+                    self._positions(task.learn, learnt),
+                    len(learnt) + self._positions(task.held_out, self._measured.data),
+                ]
+            )
+            whole = len(learnt) + len(self._measured.data)
+            near = among(self._near, positions, whole)
+            self._inspections[shots, seed] = inspect(task.learn, task.held_out, near)
+        return self._inspections[shots, seed]
+
+    @cached_property
+    def _near(self) -> list[Pairs]:
+        """Compare all images of all draws once."""
+        images = (*self._learnt.data.images, *self._measured.data.images)
+        return list(near_images(images, progress=self._request.progress))
+
+    def few(self, count: int) -> FileImages:
+        """Return some images to measure time with: nothing of them is known or kept."""
+        task = next(iter(self._tasks.values()))
+        return FileImages(task.held_out.subset(range(min(count, len(task.held_out)))))
+
+    @cached_property
+    def _tasks(self) -> dict[tuple[int, int], Task]:
+        request = self._request
+        tasks = {
+            (shots, seed): divide(self._source, self.data, shots, seed)
+            for shots in request.shots
+            for seed in request.seeds
+        }
+        for (shots, _), task in tasks.items():
+            if not len(task.held_out):
+                raise DataError(
+                    f"{request.source}: no image is left to measure on at {shots} shots; ask for "
+                    "fewer shots, or give images in train/ and test/"
+                )
+        return tasks
+
+    @cached_property
+    def _learnt(self) -> FileImages:
+        return self._together([t.learn for t in self._tasks.values()], self._request.words.views)
+
+    @cached_property
+    def _measured(self) -> FileImages:
+        return self._together([task.held_out for task in self._tasks.values()], 0)
+
+    def _together(self, parts: Sequence[Dataset], views: int) -> FileImages:
+        wanted = {image.id for part in parts for image in part.images}
+        images = tuple(p for p in self.data.images if p.id in wanted)
+        whole = Dataset(images, self.data.class_names)
+        request = self._request
+        return FileImages(
+            whole, views, request.words.view_scale, self._store, progress=request.progress
+        )
+
+    @staticmethod
+    def _positions(part: Dataset, whole: Dataset) -> NDArray[np.intp]:
+        position = {image.id: i for i, image in enumerate(whole.images)}
+        return np.array([position[image.id] for image in part.images], dtype=np.intp)
+
+    @cached_property
+    def _store(self) -> "EmbeddingStore | None":
+        from promptboost.encoders.store import EmbeddingStore
+
+        return EmbeddingStore() if self._request.cache else None
+
+    def _open(self, name: str) -> Encoder:
+        with waiting(f"loading {name}", shown=self._request.progress):
+            encoder = load_encoder(name, device=self._request.device)
+        return Embedder(encoder, self._store, progress=False)

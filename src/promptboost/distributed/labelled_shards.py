@@ -1,0 +1,114 @@
+"""Labelled images seen by shard: read, checked and embedded by many processes, measured by one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from promptboost.data import Dataset, LabelledImage
+from promptboost.data.dataset import Listing
+from promptboost.data.decode import BadImage
+from promptboost.data.manifest import MANIFEST_ENDINGS
+from promptboost.data.source import without_bad
+from promptboost.distributed.embed_shards import image_plan, shard_bar, shard_storage
+from promptboost.distributed.engine import Placement, Say
+from promptboost.distributed.items import is_url
+from promptboost.distributed.shard_embeddings import EmbeddedShard
+from promptboost.distributed.shards import carry_out_plan
+from promptboost.encoders.base import UnitRows
+from promptboost.errors import DataError
+
+
+@dataclass(frozen=True)
+class SeenImages:
+    """Labelled images, and their embeddings by each of several encoders.
+
+    Attributes
+    ----------
+    data : Dataset
+        Those that could be read; the others are in its ``bad``.
+    """
+
+    data: Dataset
+    matrices: tuple[UnitRows, ...]
+    position: dict[str, int]  # the row of an image, by its id
+
+    @property
+    def measured(self) -> Dataset:
+        """The split ``test`` if there is one, else all."""
+        return self.data.of_split("test") if "test" in self.data.splits else self.data
+
+    def rows(self, data: Dataset) -> list[UnitRows]:
+        """Return the embeddings of some of the images, by each encoder."""
+        places = [self.position[image.id] for image in data.images]
+        return [matrix[places] for matrix in self.matrices]
+
+
+def see_in_shards(
+    source: str,
+    members: Sequence[Any],
+    place: Placement,
+    *,
+    progress: bool,
+    device: str | None,
+    say: Say = lambda _: None,
+) -> SeenImages | dict[str, Any]:
+    """Read, check and embed labelled images in shards; of a part of them, return what it has done.
+
+    What comes back is in memory, as it is in one process: a vector for each image and encoder.
+    """
+    out = shard_storage(place)
+    plans = []
+    for member in members:
+        embedder = member.embedder
+        plan = image_plan(source, embedder.id, embedder, out, place, device=device, labelled=True)
+        bar = shard_bar(embedder, "images")
+        carry_out_plan(plan, place, bar, what="images", say=say)
+        plans.append(plan)
+    if (share := place.share) is not None:
+        shards = sum(len(plan.units) for plan in plans)
+        return {"share": f"{share.number}/{share.of}", "shards": shards, "storage": out}
+    first, *others = ([EmbeddedShard.from_bytes(c) for c in plan.results()] for plan in plans)
+    lists = [[image for shard in shards for image in shard.images] for shards in (first, *others)]
+    if len({tuple(image.name for image in one) for one in lists}) > 1:
+        raise DataError(f"the images of {source} changed while they were read; run it again")
+    # What one of several encoders could not embed has no answer of all.
+    listed = [
+        next((image for image in same if image.problem), same[0])
+        for same in zip(*lists, strict=True)
+    ]
+    digests = np.concatenate([shard.digests for shard in first])
+    thumbnails = np.concatenate([s.thumbnails for s in first if s.thumbnails is not None])
+    images, bad_ones, listing_bad = [], [], []
+    for index, image in enumerate(listed):
+        where = _place(source, image.name)
+        if image.problem and not image.label:
+            listing_bad.append(BadImage(image.name, image.problem))
+            continue
+        if not image.label:
+            raise DataError(f"{image.name} has no label, and cannot be measured")
+        one = LabelledImage(image.name, image.label, where or b"", image.split or None)
+        if image.problem:
+            bad_ones.append(BadImage(one.name, image.problem))
+        small = None if image.no_thumbnail else thumbnails[index].tobytes()
+        images.append(one.seen_elsewhere(digests[index].tobytes(), small))
+    listing = Listing.of(images, listing_bad)
+    if not listing.classes:
+        raise DataError("there are no images; give at least one for each class")
+    data = without_bad(listing, bad_ones, "skip")
+    matrices = tuple(
+        np.concatenate([shard.rows[:, 0] for shard in shards]) for shards in (first, *others)
+    )
+    return SeenImages(data, matrices, {image.name: i for i, image in enumerate(listed)})
+
+
+def _place(source: str, name: str) -> Path | None:
+    """Return where an image is called from on this machine; None for those elsewhere, or in a file."""
+    if is_url(source):
+        return None
+    path = Path(source)
+    if path.is_dir():
+        return path / name
+    return path.parent / name if path.suffix.lower() in MANIFEST_ENDINGS else None

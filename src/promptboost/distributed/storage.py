@@ -1,0 +1,229 @@
+"""Shared storage: files under one URL, written whole, read by every process that works."""
+
+import contextlib
+import os
+import platform
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from promptboost.errors import InputError, MissingExtraError
+from promptboost.files import is_part, read_bytes, write_bytes
+
+# There a file appears when all of it has been sent, or not at all.
+_WHOLE_BY_NATURE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "memory"}
+# Whose errors are about the storage, not about what is in it.
+_LIBRARIES = {"botocore", "aiobotocore", "aiohttp", "fsspec", "gcsfs", "google", "azure", "adlfs"}
+
+
+class StorageError(InputError):
+    """Shared storage cannot be reached, or its URL not be read."""
+
+
+class FileRefusedError(StorageError):
+    """A file is not given away, and asking again would not help; of others nothing is known.
+
+    Attributes
+    ----------
+    reason : str
+        Why, the same on every machine.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The files below a folder or a URL; one that is there is whole.
+
+    Parameters
+    ----------
+    url : str
+        A folder of this machine or of a mount that all machines share, or what fsspec can open, such as
+        ``s3://bucket/prefix``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     storage = Storage(folder)
+    ...     storage.write("rows/a.bin", b"12")
+    ...     storage.read("rows/a.bin"), sorted(storage.names("rows")), "rows/b.bin" in storage
+    (b'12', ['a.bin'], False)
+    """
+
+    url: str
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, whole or not at all; its folders are made."""
+        if (path := self._local(name)) is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # The folder may be a stranger's, where a link could lead anywhere.
+            write_bytes(path, data, follow=False)
+            return
+        with reaching(self.url):
+            self._write_remote(name, data)
+
+    def _write_remote(self, name: str, data: bytes) -> None:
+        system, root = self._remote
+        target = f"{root}/{name}"
+        if set(_protocols(system)) & _WHOLE_BY_NATURE:
+            system.pipe_file(target, data)
+            return
+        system.makedirs(target.rpartition("/")[0], exist_ok=True)
+        part = f"{target}.{secrets.token_hex(8)}.part"
+        try:
+            system.pipe_file(part, data)
+            system.mv(part, target)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                system.rm_file(part)
+            raise
+
+    def read(self, name: str) -> bytes:
+        """Read a file whole; FileNotFoundError if it is not there."""
+        if (path := self._local(name)) is not None:
+            return read_bytes(path)
+        system, root = self._remote
+        with reaching(self.url):
+            content: bytes = system.cat_file(f"{root}/{name}")
+        return content
+
+    def __contains__(self, name: str) -> bool:
+        if (path := self._local(name)) is not None:
+            return path.is_file()
+        system, root = self._remote
+        # `isfile` would say no where the storage cannot be reached.
+        with contextlib.suppress(FileNotFoundError), reaching(self.url):
+            return bool(system.info(f"{root}/{name}")["type"] == "file")
+        return False
+
+    def names(self, folder: str = "") -> Iterator[str]:
+        """Return the names of the files in a folder, in no order; what is half written is not there."""
+        if (path := self._local(folder)) is not None:
+            with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
+                yield from (e.name for e in entries if not is_part(e.name) and e.is_file())
+            return
+        system, root = self._remote
+        place = f"{root}/{folder}".rstrip("/")
+        with contextlib.suppress(FileNotFoundError), reaching(self.url):
+            for entry in system.ls(place, detail=True):
+                name = entry["name"].rstrip("/").rpartition("/")[2]
+                if entry["type"] == "file" and not name.endswith(".part"):
+                    yield name
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            if (path := self._local(name)) is not None:
+                path.unlink()
+            else:
+                system, root = self._remote
+                with reaching(self.url):
+                    system.rm_file(f"{root}/{name}")
+
+    def _local(self, name: str) -> Path | None:
+        """Return where a file is on this machine, or in a mount; None for other storage."""
+        if "://" not in self.url:
+            return Path(self.url) / name
+        if self.url.startswith("file://"):
+            return Path(self.url.removeprefix("file://")) / name
+        return None
+
+    @cached_property
+    def _remote(self) -> tuple[Any, str]:
+        return open_url(self.url)
+
+
+def open_url(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path in it.
+
+    Examples
+    --------
+    >>> open_url("memory://photos/cats/")[1]
+    '/photos/cats'
+    """
+    try:
+        import fsspec
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{url} is not a folder of this machine; to open it, type: pip install 'promptboost[ray]'"
+        ) from error
+    try:
+        # What is listed is not kept: other processes add files, and there may be very many.
+        system, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    except ImportError as error:  # what opens s3://, gs:// and others is installed apart
+        protocol = url.partition("://")[0]
+        part = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}.get(protocol)
+        what = f"type: pip install {part}" if part else str(error)
+        raise MissingExtraError(f"{url} cannot be opened yet; {what}") from error
+    except ValueError as error:
+        raise StorageError(f"{url} cannot be opened: {error}") from error
+    return system, root.rstrip("/")
+
+
+@contextlib.contextmanager
+def reaching(place: str) -> Iterator[None]:
+    """Raise what is wrong with storage that cannot be reached, and what to do about it.
+
+    That a file is not there is no such thing, and stays what it is; so do errors about its content.
+
+    Examples
+    --------
+    >>> with reaching("s3://photos"):
+    ...     raise PermissionError("Access Denied")
+    Traceback (most recent call last):
+    promptboost.distributed.storage.FileRefusedError: s3://photos, asked from ..., is refused: ...
+    """
+    try:
+        yield
+    except Exception as error:
+        if (told := _told(place, error)) is None:
+            raise
+        raise told from error
+
+
+def _told(place: str, error: Exception) -> StorageError | None:
+    """Return what to raise for an error of a library; None if it is not about the storage."""
+    if isinstance(error, StorageError):
+        return None
+    amazon = place.startswith(("s3://", "s3a://"))
+    here, text = platform.node(), " ".join(str(error).split()) or type(error).__name__
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    status = getattr(error, "status", 0)  # of an answer over HTTP
+    if isinstance(error, FileNotFoundError):
+        if "bucket does not exist" not in text:
+            return None
+        bucket = f"there is no bucket {place.partition('://')[2].partition('/')[0]!r}"
+        return FileRefusedError(f"{bucket}: make it, or correct {place}", bucket)
+    if any("Credential" in kind or "Profile" in kind for kind in kinds):
+        what = (
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them into ~/.aws/credentials; to "
+            "read a public bucket, set FSSPEC_S3_ANON=true"
+            if amazon
+            else "see what the library that opens it asks for"
+        )
+        return StorageError(f"{here} has no credentials for {place} ({text}): {what}")
+    if isinstance(error, PermissionError) or (400 <= status < 500 and status not in (408, 429)):
+        reason = f"refused: {getattr(error, 'message', '') or text}"
+        whose = "; the credentials that are set there decide what may be read and written" * amazon
+        return FileRefusedError(f"{place}, asked from {here}, is {reason}{whose}", reason)
+    if "ConnectionError" in kinds or "TimeoutError" in kinds:
+        where = ", and at AWS_ENDPOINT_URL where the storage is not Amazon's" * amazon
+        return StorageError(
+            f"{place} cannot be reached from {here}: {text}. Look at the network{where}"
+        )
+    libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    if error.__cause__ is not None:  # as s3fs hands on what botocore has raised
+        libraries.add(type(error.__cause__).__module__.partition(".")[0])
+    return StorageError(f"{place}: {text}") if libraries & _LIBRARIES else None
+
+
+def _protocols(system: Any) -> tuple[str, ...]:
+    protocol = system.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)

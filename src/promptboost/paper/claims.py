@@ -1,0 +1,269 @@
+"""The paper's claims, each judged from the cells that are there.
+
+A claim is a difference that should be above zero, paired: both sides on the same draw, prompts and
+encoders, and with the same settings but for the one that is compared. Zero-shot, which draws nothing,
+pairs with every draw of its data set. The pairs of one data set and seed are averaged first: its shots
+and targets share their images, and would be counted as more than they are. The interval is that of the
+mean over these.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from promptboost.compare.cells import Result
+from promptboost.paper.plans import TITLES
+
+Verdict = Literal["holds", "does not hold", "not enough data"]
+#: Fewer pairs than this decide nothing.
+FEWEST = 4
+_DRAW = ("dataset", "seed", "shots", "encoder", "on")
+_INPUTS = ("prompts", "weights", "on_weights", "views")
+# Settings that are compared; others only make a fit quicker, or fit a data set.
+_COMPARED = ("views_per_round", "max_copies", "sources")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim, what the cells say about it, and how sure that is."""
+
+    claim: str
+    measured: str  # what was compared
+    verdict: Verdict
+    difference: float | None = None  # in points
+    low: float | None = None  # of the 95 % interval
+    high: float | None = None
+    pairs: int = 0  # data sets times seeds
+
+    def record(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if self.difference is None:
+            return f"{self.verdict}; {self.measured}"
+        span = f"{self.difference:+.2f} points, 95 % {self.low:+.2f} to {self.high:+.2f}"
+        return f"{self.verdict}: {self.measured}, {span}, {self.pairs} pairs"
+
+
+Differences = dict[tuple[str, int], list[float]]
+
+
+def interval(values: Sequence[float], looks: int = 1) -> tuple[float, float]:
+    """Return the 95 % interval of a mean, by Student's distribution: there are few values.
+
+    Of the worst of several `looks` it is as much wider as Bonferroni's rule says.
+
+    Examples
+    --------
+    >>> low, high = interval([1.0, 2.0, 3.0])
+    >>> round(low, 3), round(high, 3)
+    (-0.484, 4.484)
+    """
+    from scipy.special import stdtrit
+
+    count = len(values)
+    error = float(np.std(values, ddof=1)) / count**0.5
+    reach = float(stdtrit(count - 1, 1 - 0.025 / looks)) * error
+    mean = float(np.mean(values))
+    return mean - reach, mean + reach
+
+
+def judge(claim: str, measured: str, differences: Differences, looks: int = 1) -> Judgement:
+    """Judge a claim that differences are above zero; it may be the worst of several `looks`."""
+    values = [100 * float(np.mean(pairs)) for pairs in differences.values()]
+    if len(values) < FEWEST:
+        have = f"{measured}: {len(values)} pairs of data set and seed, and {FEWEST} are needed"
+        return Judgement(claim, have, "not enough data", pairs=len(values))
+    low, high = interval(values, looks)
+    verdict: Verdict = "holds" if low > 0 else "does not hold" if high < 0 else "not enough data"
+    return Judgement(claim, measured, verdict, float(np.mean(values)), low, high, len(values))
+
+
+class Evidence:
+    """Cells, found by method and by where they were measured."""
+
+    def __init__(self, lines: Iterable[Result]) -> None:
+        # An input that has changed leaves earlier results behind: the last ones count.
+        by_age = sorted(lines, key=lambda line: line.get("measured_at") or 0.0)
+        names = (*_DRAW, "method")
+        last = {tuple(line[key] for key in names): line for line in by_age if not line["classes"]}
+        self._by_method: dict[str, list[Result]] = {}
+        for line in last.values():
+            self._by_method.setdefault(_settings(line)[0], []).append(line)
+
+    def of(self, method: str, *, carried: bool | None = None) -> list[Result]:
+        """Return the cells of a method: at home, carried, or both."""
+        found = self._by_method.get(method, [])
+        if carried is None:
+            return found
+        return [line for line in found if (line["on"] != line["encoder"]) == carried]
+
+    def against(
+        self, method: str, other: str, *, carried: bool, on: str | None = None
+    ) -> Differences:
+        """Return the accuracy of a method less another's, in pairs; zero-shot pairs with every draw."""
+        same = method.partition("?")[0] == other.partition("?")[0]
+        theirs = {_pair(line, same): line["accuracy"] for line in self.of(other)}
+        differences: Differences = {}
+        for line in self.of(method, carried=carried):
+            if on is not None and line["on"] != on:
+                continue
+            value = theirs.get(_pair(line, same), theirs.get(_place(line)))
+            if value is not None:
+                _add(differences, line, line["accuracy"] - value)
+        return differences
+
+    def over_shots(self, method: str, *, carried: bool) -> Differences:
+        """Return the accuracy at the most shots less that at the fewest."""
+        by_shots: dict[tuple[Any, ...], dict[int, Result]] = {}
+        for line in self.of(method, carried=carried):
+            drawn = tuple(line[key] for key in (*_DRAW, *_INPUTS) if key != "shots")
+            name = drawn, _settings(line)
+            by_shots.setdefault(name, {})[line["shots"]] = line
+        differences: Differences = {}
+        for found in by_shots.values():
+            most, fewest = max(found), min(found)
+            if most > fewest:
+                gain = found[most]["accuracy"] - found[fewest]["accuracy"]
+                _add(differences, found[most], gain)
+        return differences
+
+    def over_rounds(self, measure: Callable[[list[float]], float]) -> Differences:
+        """Return a measure of the accuracies by round, of fits of ten rounds or more."""
+        differences: Differences = {}
+        for line in self.of("tpb", carried=False):
+            rounds = [held_out for _, held_out in line.get("by_round") or []]
+            if len(rounds) > 10:
+                _add(differences, line, measure(rounds))
+        return differences
+
+    def targets(self, method: str) -> list[str]:
+        """Return the encoders that a method was carried to."""
+        return list(dict.fromkeys(line["on"] for line in self.of(method, carried=True)))
+
+
+def _settings(line: Result) -> tuple[str, frozenset[str]]:
+    """Return a method with those settings that are compared, and its other settings."""
+    name, _, query = line["method"].partition("?")
+    parts = query.split("&") if query else []
+    compared = [part for part in parts if part.partition("=")[0] in _COMPARED]
+    plain = "?".join([name, "&".join(compared)] if compared else [name])
+    return plain, frozenset(parts).difference(compared)
+
+
+def _pair(line: Result, same: bool) -> tuple[Any, ...]:
+    """Name what two results must share; those of the `same` method other settings, too."""
+    if not line["shots"]:
+        return _place(line)
+    shared = tuple(line[key] for key in (*_DRAW, "split", *_INPUTS))
+    return (*shared, _settings(line)[1]) if same else shared
+
+
+def _place(line: Result) -> tuple[Any, ...]:
+    """Name where a result was measured: what does not learn is the same for every draw."""
+    return line["dataset"], line["on"], line["on_weights"]
+
+
+def _add(differences: Differences, line: Result, value: float) -> None:
+    differences.setdefault((line["dataset"], line["seed"]), []).append(value)
+
+
+def judge_claims(lines: Iterable[Result]) -> list[Judgement]:
+    """Judge the nine claims from what is there."""
+    cells = Evidence(lines)
+    judged = [
+        _all_of(claim, [judge("", measured, differences) for measured, differences in parts])
+        for claim, parts in _claims(cells).items()
+    ]
+    return [*judged, _brittle(cells)]
+
+
+def _claims(cells: Evidence) -> dict[str, list[tuple[str, Differences]]]:
+    """Return each claim with its parts: what is compared, and the differences, which should be above 0."""
+
+    def ahead_of(other: str) -> Differences:
+        return cells.against("tpb", other, carried=False)
+
+    carried = cells.against("tpb", "zero-shot", carried=True)
+    copies = ahead_of("tpb?max_copies=1")
+    for name, values in cells.against("tpb", "tpb?max_copies=1", carried=True).items():
+        copies.setdefault(name, []).extend(values)
+    return {
+        "More shots help": [
+            (
+                "TPB at the most shots less TPB at the fewest",
+                cells.over_shots("tpb", carried=False),
+            )
+        ],
+        "Ahead of other methods made of text": [
+            (f"TPB less {TITLES[peer]}", ahead_of(peer)) for peer in ("pez", "llmbo", "proapo")
+        ],
+        "What is gained survives transfer": [
+            ("TPB carried less zero-shot", carried),
+            (
+                "TPB carried, at the most shots less at the fewest",
+                cells.over_shots("tpb", carried=True),
+            ),
+        ],
+        "Views are needed": [
+            ("TPB with views less TPB without", ahead_of("tpb?views_per_round=0"))
+        ],
+        "Rounds help, and flatten": [
+            ("round 10 less round 1", cells.over_rounds(lambda r: r[9] - r[0])),
+            (
+                "the gain up to round 10 less the gain after it",
+                cells.over_rounds(lambda r: 2 * r[9] - r[0] - r[-1]),
+            ),
+        ],
+        "Bigger pools help": [
+            ("the whole pool less CuPL", ahead_of("tpb?sources=cupl")),
+            ("the whole pool less CuPL+DCLIP", ahead_of("tpb?sources=cupl,dclip")),
+        ],
+        "Copies help": [("TPB with copies less TPB without", copies)],
+        "PEZ fails after transfer": [
+            (
+                "zero-shot less PEZ carried",
+                _turned(cells.against("pez", "zero-shot", carried=True)),
+            )
+        ],
+    }
+
+
+def _turned(differences: Differences) -> Differences:
+    return {name: [-value for value in values] for name, values in differences.items()}
+
+
+def _brittle(cells: Evidence) -> Judgement:
+    """Judge emulated fine-tuning by the target it does worst on: it should be below zero-shot there."""
+    looks = [(method, on) for method in ("coop", "promptsrc") for on in cells.targets(method)]
+    found = [
+        judge(
+            "",
+            f"zero-shot less {TITLES[f'{method}+eft']} on {on}",
+            _turned(cells.against(method, "zero-shot", carried=True, on=on)),
+            len(looks),
+        )
+        for method, on in looks
+    ]
+    claim = "Emulated fine-tuning is brittle"
+    decided = [one for one in found if one.difference is not None]
+    if not decided:
+        have = "no cells of CoOp+EFT or PromptSRC+EFT with enough pairs on one target"
+        return Judgement(claim, have, "not enough data")
+    return replace(max(decided, key=lambda one: one.difference or 0.0), claim=claim)
+
+
+def _all_of(claim: str, parts: Sequence[Judgement]) -> Judgement:
+    """Judge a claim of several parts: by the one that is furthest from holding."""
+    # A part that nothing was measured of is left to those who have it, unless nothing else is there.
+    there = [one for one in parts if one.pairs] or list(parts)
+    order: list[Verdict] = ["does not hold", "not enough data", "holds"]
+    worst = min(there, key=lambda one: (order.index(one.verdict), one.low or 0.0))
+    lacking = [
+        one.measured.partition(":")[0] for one in parts if not one.pairs and one not in there
+    ]
+    measured = worst.measured + (f" (nothing of: {', '.join(lacking)})" if lacking else "")
+    return replace(worst, claim=claim, measured=measured)

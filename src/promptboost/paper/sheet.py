@@ -1,0 +1,336 @@
+"""A table in the paper's layout: ours, the paper's, the difference, and whether it is within tolerance."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import numpy as np
+
+from promptboost.compare.cells import Result
+from promptboost.compare.chart import accuracy_figure
+from promptboost.compare.summary import Curve, mean_and_spread
+from promptboost.files import write_text
+from promptboost.paper.experiment import KEY, PaperRequest, PlanResults
+from promptboost.paper.plans import PaperPlan, Slot
+from promptboost.paper.published import PublishedNumber, published
+from promptboost.report.phrases import as_text
+
+_RIGHT, _WRONG = "✓", "✗"
+_FIELDS = (
+    *("ours", "deviation", "cells", "of", "paper", "paper_deviation", "difference"),
+    *("tolerance", "within", "why_not"),
+)
+_MEASURED = ("accuracy", "learn_accuracy", "bank_size", "repeated", "seconds")
+_MOST_COLUMNS = 14
+_LINE = 96  # letters of a line above a figure
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number of a table: what was measured, and what the paper prints."""
+
+    slot: Slot
+    mean: float | None  # in per cent; None where nothing is there
+    deviation: float | None  # mean of the deviations over seeds; None of one seed
+    cells: int  # how many measurements it is the mean of
+    of: int  # and how many it should be
+    paper: PublishedNumber | None = None  # None where the paper has none, or another experiment
+    tolerance: float = 0.0
+    why_not: str = ""  # why it is not there, not whole, or not compared
+    reasons: tuple[str, ...] = ()  # why cells of it are not there
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's, in points."""
+        if self.mean is None or self.paper is None or self.cells < self.of:
+            return None
+        return self.mean - self.paper.value
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the difference is within the tolerance; None where there is nothing to compare."""
+        # Both are rounded as the paper prints: at the edge, what is shown decides.
+        off = self.difference
+        return None if off is None else round(abs(off), 2) <= self.tolerance
+
+    def __str__(self) -> str:
+        paper = None if self.paper is None else f"{self.paper.value:.2f}"
+        if self.mean is None:
+            return "–" if paper is None else f"– (paper {paper})"
+        ours = f"{self.mean:.2f}"
+        if self.deviation is not None:
+            ours += f" ± {self.deviation:.2f}"
+        if self.cells < self.of:
+            ours += f" [{self.cells} of {self.of}]"
+        if self.difference is None:
+            return ours
+        sign = "+" if self.difference >= 0 else "−"
+        mark = _RIGHT if self.within else _WRONG
+        return f"{ours} ({paper}, {sign}{abs(self.difference):.2f} {mark})"
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table or figure with its numbers."""
+
+    plan: PaperPlan
+    numbers: tuple[Number, ...]
+    measured: PlanResults
+
+    @property
+    def columns(self) -> list[str]:
+        """What the columns are called, in order."""
+        return list(dict.fromkeys(number.slot.column for number in self.numbers))
+
+    def rows(self) -> dict[tuple[str, ...], dict[str, Number]]:
+        """Return the numbers by row and column."""
+        rows: dict[tuple[str, ...], dict[str, Number]] = {}
+        for number in self.numbers:
+            rows.setdefault(number.slot.row, {})[number.slot.column] = number
+        return rows
+
+    def grid(self) -> tuple[list[str], list[list[str]]]:
+        """Return header and rows as text; of very many columns, some."""
+        columns = self.columns
+        step = -(-len(columns) // _MOST_COLUMNS)
+        columns = columns[::-step][::-1]
+        marks = self.measured.marks()
+        lines = [
+            [*row, *(_marked(found[name], marks) if name in found else "" for name in columns)]
+            for row, found in self.rows().items()
+        ]
+        return [*self.plan.head, *columns], lines
+
+    @property
+    def compared(self) -> list[Number]:
+        """The numbers that stand beside one of the paper's."""
+        return [number for number in self.numbers if number.within is not None]
+
+    def notes(self) -> list[str]:
+        """Return what a reader should know of the numbers."""
+        notes = list(self.plan.notes)
+        if self.compared:
+            good = sum(bool(number.within) for number in self.compared)
+            notes.append(
+                f"Ours ± deviation (the paper's, difference): {good} of {len(self.compared)} within "
+                f"tolerance {_RIGHT}, which is {self.plan.entry.tolerance:g} points, or the deviation "
+                "that the paper prints where that is more."
+            )
+        elif any(number.mean is not None and not number.paper for number in self.numbers):
+            notes.append("Not compared with the paper's numbers: this is another experiment.")
+        seeds = ", ".join(map(str, self.plan.seeds))
+        notes.append(f"Per cent; draws {seeds}; deviation is the mean over data sets and encoders.")
+        changed = dict.fromkeys(why for number in self.numbers for why in number.slot.changed)
+        if changed:
+            notes.append(f"Other than in the paper: {'; '.join(changed)}.")
+        if self.measured.samples:
+            names = ", ".join(sorted(self.measured.samples))
+            notes.append(f"Not the paper's data: {names}.")
+        if self.measured.undivided and len({bool(slot.shots) for slot in self.plan.slots}) == 2:
+            names = ", ".join(sorted(self.measured.undivided))
+            notes.append(
+                f"Without test images of their own: {names}. What learns is measured on the images that "
+                "its draw leaves, what does not learn once, on those that draw 1 of 1 shot leaves."
+            )
+        return notes + self._words()
+
+    def _words(self) -> list[str]:
+        """Return what the text of this table says of prompts: copies, examples, the paper's own."""
+        lines = self.measured.lines.values()
+        notes = []
+        repeated = [
+            line["repeated"]
+            for line in lines
+            if line.get("repeated") is not None and "max_copies" not in line["method"]
+        ]
+        if self.plan.name == "duplication" and repeated:
+            share = 100 * float(np.mean(repeated))
+            notes.append(f"{share:.0f} % of the chosen prompts have several copies in a bank.")
+        if self.plan.name == "pez-failure":
+            made = {line["dataset"]: line["example"] for line in lines if line.get("example")}
+            notes += [f"PEZ on {name}: “{text}”" for name, text in made.items()]
+        printed = [
+            f"{one.class_name}{f', round {one.round}' if one.round else ''}: “{one.text}”"
+            for one in self.plan.entry.prompts
+        ]
+        return [*notes, f"In the paper – {'; '.join(printed)}"] if printed else notes
+
+    def markdown(self) -> str:
+        """Write the table as a page."""
+        head, rows = self.grid()
+        left = len(self.plan.head)
+        page = [
+            f"# {self.plan.entry.title}\n",
+            f"{self.plan.entry.place} of the paper. {as_text(self.plan.at_hand)}\n",
+            f"| {' | '.join(map(as_text, head))} |",
+            "|" + "---|" * left + "---:|" * (len(head) - left),
+            *(f"| {' | '.join(map(as_text, row))} |" for row in rows),
+            "",
+            *(f"- {as_text(line)}" for line in self.notes()),
+        ]
+        if self.measured.reasons:
+            page += ["", "Not there:", ""]
+            page += [f"- {as_text(line)}" for line in self.measured.reason_lines()]
+        return "\n".join(page) + "\n"
+
+    def csv(self) -> str:
+        """Write one line for each number."""
+        head = (*(name.lower() for name in self.plan.head), "column", *_FIELDS)
+        return _csv(head, ([*one.slot.row, one.slot.column, *_values(one)] for one in self.numbers))
+
+    def cells_csv(self) -> str:
+        """Write one line for each cell, with all that it is kept under."""
+        lines = self.measured.lines.values()
+        head = (*KEY, *_MEASURED)
+        return _csv(head, ([line.get(name, "") for name in head] for line in lines))
+
+    def figure(self) -> str:
+        """Draw the numbers of a figure; the paper's are drawn beside ours."""
+        shots = sorted({int(name) for name in self.columns})
+        panels: dict[str, list[Curve]] = {}
+        for row, found in self.rows().items():
+            title, name = (row[0], row[1]) if len(row) > 1 else (self.plan.source, row[0])
+            points = {int(c): one for c, one in found.items() if one.mean is not None}
+            panels.setdefault(title, [])
+            lacking = next((one for one in points.values() if one.cells < one.of), None)
+            if lacking is not None:  # such a line lies elsewhere for other reasons, too
+                name = f"{name} [{lacking.cells} of {lacking.of}]"
+            if points:
+                panels[title].append(_curve(name, points))
+            theirs = {k: one for k, one in points.items() if one.difference is not None}
+            if theirs:
+                panels[title].append(_curve(name, theirs, theirs=True))
+        drawn = [(title, curves) for title, curves in panels.items() if curves]
+        several = "Mean of " if len(self.plan.datasets) > 1 else "On "
+        datasets = f"{several}{', '.join(self.plan.datasets)}."
+        heading = [self.plan.entry.title]
+        heading += [line for text in (self.plan.at_hand, datasets) for line in wrap(text, _LINE)]
+        return accuracy_figure(drawn, shots, self.plan.axis, heading) if drawn else ""
+
+
+def _marked(number: Number, marks: Mapping[str, str]) -> str:
+    """Return a number as text, with what stands for the reasons why it is not whole."""
+    found = ", ".join(marks[reason] for reason in number.reasons)
+    return f"{number} [{found}]" if found else str(number)
+
+
+def _curve(name: str, points: Mapping[int, Number], *, theirs: bool = False) -> Curve:
+    at = sorted(points)
+    values = [
+        (one.paper.value if theirs and one.paper else one.mean or 0.0, one.deviation or 0.0)
+        for one in (points[k] for k in at)
+    ]
+    return Curve(
+        *(f"{name}, the paper" if theirs else name, "", "", tuple(at)),
+        tuple(mean / 100 for mean, _ in values),
+        tuple(0.0 if theirs else spread / 100 for _, spread in values),
+        (0.0,) * len(at),
+        None,
+        beside=name if theirs else "",
+    )
+
+
+def make_sheet(plan: PaperPlan, measured: PlanResults) -> Sheet:
+    """Put the results of a plan into its layout, beside the paper's numbers."""
+    known = {one.key: one for one in published(plan.name)}
+    return Sheet(plan, tuple(_number(slot, plan, measured, known) for slot in plan.slots), measured)
+
+
+def _number(
+    slot: Slot, plan: PaperPlan, measured: PlanResults, known: Mapping[Any, PublishedNumber]
+) -> Number:
+    seeds = plan.seeds if slot.shots else (0,)
+    means: list[float] = []
+    deviations: list[float] = []
+    cells = 0
+    reasons: dict[str, None] = {}
+    for dataset in slot.datasets:
+        for on in slot.encoders:
+            keys = [(dataset, slot.spelling(dataset), slot.shots, seed, on) for seed in seeds]
+            found = [
+                value
+                for key in keys
+                if (value := _value(slot, measured.lines.get(key))) is not None
+            ]
+            cells += len(found)
+            reasons |= dict.fromkeys(measured.reasons[k] for k in keys if k in measured.reasons)
+            if found:
+                mean, spread = mean_and_spread(found)
+                means.append(100 * mean)
+                if len(found) > 1:
+                    deviations.append(100 * spread)
+    source = plan.source if slot.shots else ""
+    key = slot.dataset, slot.method, slot.shots or None, source, slot.target, slot.setting
+    strange = measured.samples.intersection(slot.datasets)
+    paper = None if slot.changed or strange else known.get(key)
+    return Number(
+        slot,
+        float(np.mean(means)) if means else None,
+        float(np.mean(deviations)) if deviations else None,
+        cells,
+        len(slot.datasets) * len(slot.encoders) * len(seeds),
+        paper,
+        0.0 if paper is None else plan.entry.allowed(paper),
+        "; ".join(reasons or slot.changed) or ("not the paper's data" if strange else ""),
+        tuple(reasons),
+    )
+
+
+def _value(slot: Slot, line: Result | None) -> float | None:
+    """Return the share of images that a slot is about."""
+    if line is None:
+        return None
+    if slot.rounds is None:
+        return float(line["accuracy"])
+    rounds = line.get("by_round") or []
+    return float(rounds[slot.rounds - 1][not slot.on_shots]) if len(rounds) >= slot.rounds else None
+
+
+def _values(one: Number) -> list[object]:
+    paper = one.paper
+    numbers = (
+        one.mean,
+        one.deviation,
+        one.cells,
+        one.of,
+        None if paper is None else paper.value,
+        None if paper is None else paper.deviation,
+        one.difference,
+        None if paper is None else one.tolerance,
+    )
+    shown = ["" if n is None else round(n, 4) for n in numbers]
+    return [*shown, "" if one.within is None else str(one.within).lower(), one.why_not]
+
+
+def write_sheet(sheet: Sheet, request: PaperRequest) -> list[Path]:
+    """Write the files of one table or figure into its folder."""
+    folder = request.out / sheet.plan.name
+    files = {
+        "table.md": sheet.markdown(),
+        "table.csv": sheet.csv(),
+        "cells.csv": sheet.cells_csv(),
+    }
+    if sheet.plan.pair is not None:
+        from promptboost.paper.scene import draw_scene
+
+        for line in sheet.measured.lines.values():
+            if line.get("picture"):
+                files["figure.svg"] = draw_scene(line["picture"], sheet.plan.at_hand)
+    elif sheet.plan.entry.kind == "figure" and (drawn := sheet.figure()):
+        files["figure.svg"] = drawn
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        write_text(folder / name, text, follow=False)
+    return [folder / name for name in files]
+
+
+def _csv(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    return text.getvalue()

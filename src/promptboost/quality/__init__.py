@@ -1,0 +1,1 @@
+"""Data quality: label errors, duplicates, outliers."""

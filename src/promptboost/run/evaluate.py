@@ -1,0 +1,239 @@
+"""How good a run is on other labelled images, or on those it held out."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from promptboost.baselines.baselines import zero_shot_head
+from promptboost.baselines.measures import OURS, Guesses, confusions, coverage, per_class
+from promptboost.data import Dataset, load_data
+from promptboost.data.shots import divide, image_ids
+from promptboost.distributed.answer_shards import check_output, write_records
+from promptboost.distributed.engine import Placement, Say
+from promptboost.distributed.labelled_shards import SeenImages, see_in_shards
+from promptboost.encoders.base import UnitRows
+from promptboost.errors import DataError, PromptBoostError, SettingError
+from promptboost.model import PromptClassifier
+from promptboost.model.average import AveragedClassifier, AveragedHead
+from promptboost.model.change import original_names
+from promptboost.model.classifier import check_share
+from promptboost.run.bench import add_looks, held_out_images, shown_part
+from promptboost.run.lineage import Lineage
+from promptboost.run.overlap import Inspection, inspect, inspect_known
+from promptboost.run.predict import Predictor
+from promptboost.run.results import flat_answer, method_answer, old_names
+from promptboost.run.run_folder import RunFolder
+
+# Of a file with the answer of each image; other programs read it.
+_COLUMNS = ("picture", "label", "predicted", "probability", "zero_shot", "problem")
+
+
+def evaluate_run(
+    run: Path,
+    source: str | None,
+    *,
+    held_out: bool = False,
+    final: bool = False,
+    encoder: str | Sequence[str] | None = None,
+    average: bool = False,
+    text_only: bool = False,
+    min_probability: float | None = None,
+    cache: bool = True,
+    progress: bool = True,
+    device: str | None = None,
+    allow_download: bool = False,
+    place: Placement | None = None,
+    output: str | None = None,
+    say: Say = lambda _: None,
+) -> dict[str, Any]:
+    """Measure a run on labelled images: the split ``test`` if there is one, else all.
+
+    With `held_out`, those that the run held out are measured on: the part that edits are measured on too
+    or, with `final`, the one kept back until the end. `source` may say where they are now. Each look is
+    counted.
+
+    It sees with the encoders that :meth:`Predictor.open` is told; the probabilities of several are
+    averaged, those of zero-shot too. With `min_probability`, measure also what is left if less probable
+    answers are not given.
+
+    With a `place` for shards, images are read and embedded there, without the store. `output` is a file
+    for the answer of each image, ``.jsonl`` or ``.parquet``. `say` is called with a line for people now and
+    then.
+    """
+    if min_probability is not None:
+        check_share("min_probability", min_probability)
+    if output is not None:
+        check_output(output)
+    folder = RunFolder(run)
+    classifier = folder.steady(
+        lambda: _opened(
+            folder,
+            encoder=encoder,
+            average=average,
+            text_only=text_only,
+            cache=cache,
+            progress=progress,
+            device=device,
+            allow_download=allow_download,
+        )
+    )
+    members = classifier.members if isinstance(classifier, AveragedClassifier) else (classifier,)
+    in_shards: SeenImages | None = None
+    if place is not None and place.in_shards:
+        if held_out or source is None:
+            raise SettingError(
+                "images held out are few: measure on them without --on and --storage"
+            )
+        seen = see_in_shards(source, members, place, progress=progress, device=device, say=say)
+        if isinstance(seen, dict):
+            return seen  # this was a part of the work: there is nothing to measure yet
+        in_shards, data = seen, seen.measured
+    else:
+        data = _measured_on(folder, source, held_out=held_out, final=final, progress=progress)
+    data = with_classes(data, classifier.class_names)
+    lineage = add_looks(run, **{"final_looks" if final else "looks": 1}) if held_out else None
+    rows = in_shards.rows(data) if in_shards else [m.embedder.originals(data) for m in members]
+    guesses, chances = _guesses(members, rows)
+    inspection = inspect_run(folder, data, progress=progress)
+    record = {
+        "encoder": " + ".join(one.embedder.id for one in members),
+        **_figures(data, guesses, inspection),
+    }
+    if lineage is not None:
+        counts = {"looks": lineage.looks, "final_looks": lineage.final_looks}
+        record["held_out"] = {"part": "final" if final else "shown", **counts}
+    if output is not None:
+        write_records(output, _COLUMNS, [_lines(data, guesses, chances)])
+    if min_probability is not None:
+        record["sure"] = msgspec.to_builtins(coverage(chances, data.labels, min_probability))
+    return old_names(record)
+
+
+def _opened(folder: RunFolder, **options: Any) -> PromptClassifier:
+    """Open a run, and read its figures with it: both are of the same run then."""
+    classifier = Predictor.open(folder.path, **options).classifier
+    _ = folder.metrics_path.exists() and folder.results
+    return classifier
+
+
+def _guesses(
+    members: Sequence[PromptClassifier], rows: Sequence[UnitRows]
+) -> tuple[list[Guesses], NDArray[np.float64]]:
+    """Return what zero-shot and the run take images for, and the probabilities of the run.
+
+    Several encoders are averaged.
+    """
+    names = members[0].class_names
+    zero_shot = AveragedHead(tuple(zero_shot_head(names, one.embedder) for one in members))
+    ours = AveragedHead(tuple(one.head for one in members))
+    chances = ours.predict_proba(rows)
+    guesses = [
+        Guesses("zero-shot", "zero-shot", zero_shot.predict_index(rows)),
+        Guesses(OURS, "boosted", ours.predict_index(rows), probabilities=chances),
+    ]
+    return guesses, chances
+
+
+def _figures(
+    data: Dataset, guesses: Sequence[Guesses], inspection: Inspection | None
+) -> dict[str, Any]:
+    """Measure guesses; without an inspection, nobody knows which images were learnt from."""
+    names, labels = data.class_names, data.labels
+    leaked = None if inspection is None else inspection.leaked
+    mixed = confusions(names, labels, guesses[-1].held_out, image_ids(data))
+    by_class = per_class(names, labels, {guess.name: guess.held_out for guess in guesses})
+    return {
+        "images": len(data),
+        "learnt_from": None if leaked is None else int(leaked.sum()),
+        "overlap": None if inspection is None else msgspec.to_builtins(inspection.overlap),
+        "remarks": [] if inspection is None else inspection.overlap.lines(run=True),
+        "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
+        "methods": [method_answer(guess.result(labels, leaked=leaked)) for guess in guesses],
+        "per_class": [flat_answer(item) for item in by_class],
+        "confusions": [old_names(pair) for pair in msgspec.to_builtins(mixed)],
+    }
+
+
+def _lines(
+    data: Dataset, guesses: Sequence[Guesses], chances: NDArray[np.floating[Any]]
+) -> list[dict[str, Any]]:
+    """Return a record for each image, those that could not be read last."""
+    zero_shot, ours = (guess.held_out for guess in guesses)
+    names = data.class_names
+    answered = [
+        {
+            "picture": name,
+            "label": image.label,
+            "predicted": names[ours[i]],
+            "probability": float(chances[i, ours[i]]),
+            "zero_shot": names[zero_shot[i]],
+            "problem": None,
+        }
+        for i, (name, image) in enumerate(zip(image_ids(data), data.images, strict=True))
+    ]
+    nothing = dict.fromkeys(_COLUMNS[1:-1])
+    bad = [{"picture": bad.path, **nothing, "problem": bad.reason} for bad in data.bad]
+    return [*answered, *bad]
+
+
+def _measured_on(
+    folder: RunFolder, source: str | None, *, held_out: bool, final: bool, progress: bool
+) -> Dataset:
+    """Return the images to measure on; held-out ones by the names their classes have now."""
+    if held_out:
+        kept = held_out_images(folder, source, progress)
+        return as_called_now(shown_part(kept, final=final), folder)
+    data = load_data(source or str(folder.source), progress=progress)
+    return data.of_split("test") if "test" in data.splits else data
+
+
+def as_called_now(data: Dataset, folder: RunFolder) -> Dataset:
+    """Return images of a fit by the names that edits gave their classes, without those of dropped ones."""
+    names = original_names(data.class_names, Lineage.read(folder.path).changes)
+    now = {old: new for new, old in names.items()}
+    kept = [replace(image, label=now[image.label]) for image in data.images if image.label in now]
+    return Dataset(tuple(kept), tuple(names), data.bad)
+
+
+def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
+    """Return images with the class numbers of a run, which may have classes they lack."""
+    present = {image.label for image in data.images}
+    if strange := sorted(present - set(class_names)):
+        raise DataError(
+            f"the run does not know the class {strange[0]!r}; it knows "
+            f"{', '.join(class_names[:10])}{', …' if len(class_names) > 10 else ''}"
+        )
+    return Dataset(data.images, tuple(class_names), data.bad)
+
+
+def inspect_run(run: RunFolder, data: Dataset, *, progress: bool = False) -> Inspection | None:
+    """Look for images that a run learnt from, and for copies among the others.
+
+    Where the images that taught the run are still there, one that was saved anew is recognised, too;
+    else those that are the same byte for byte. None if the run does not say: its figures are gone, or
+    an older promptboost wrote them.
+    """
+    if not run.metrics_path.exists() or (digests := run.results.task.learn_digests) is None:
+        return None
+    learn = _learnt_images(run)
+    if learn is not None and learn.class_names == data.class_names:
+        return inspect(learn, data, progress=progress)
+    known = [bytes.fromhex(digest) for digest in digests]
+    return inspect_known(known, data, progress=progress)
+
+
+def _learnt_images(run: RunFolder) -> Dataset | None:
+    """Find the images that taught a run, or None if they are gone or have changed."""
+    settings = run.settings
+    try:
+        # Drawn from all files, so that only those that taught are read.
+        data = run.source.load(check=False, progress=False)
+        learn = divide(run.source, data, settings.shots, settings.seed).learn
+        return learn if learn.fingerprint == run.learn_fingerprint else None
+    except (PromptBoostError, OSError):
+        return None

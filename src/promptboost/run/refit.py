@@ -1,0 +1,213 @@
+"""A run whose text was edited: what belongs to the text is learnt and measured again, the text stays."""
+
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from promptboost.config import FitConfig
+from promptboost.data import Dataset, DataSource
+from promptboost.data.shots import Task, load_task
+from promptboost.encoders.trust import check_trusted
+from promptboost.errors import DataError, PoolError, RunError, command_name, count, few
+from promptboost.files import read_bytes
+from promptboost.model import PromptEnsemble
+from promptboost.model.change import original_names
+from promptboost.pool import PromptPool, build_pool
+from promptboost.pool.sources import pool_for
+from promptboost.run.fit import Finish, about, check_apart, open_embedders, timing, write_run
+from promptboost.run.learned import embed_task, learn, measure
+from promptboost.run.lineage import Lineage
+from promptboost.run.overlap import inspect, inspect_known
+from promptboost.run.preflight import check_place, task_remarks
+from promptboost.run.results import Results
+from promptboost.run.run_folder import RunFolder
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RefitRequest:
+    """A refit as it is asked for."""
+
+    run: Path
+    output: Path | None = None  # folder to write; the run itself if None
+    source: str | None = None  # images to learn from; those of the fit if None
+    cache: bool = True
+    progress: bool = True
+    device: str | None = None
+    allow_download: bool = False
+    finish: tuple[Finish, ...] = ()  # what writes the report and the card
+
+
+def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
+    """Learn the residual of a run's text again, measure both, and keep the text byte for byte.
+
+    The new files take the place of the old at once, when all of them are there. Classes of the text
+    without images are kept in balance with the others; images of classes that the text does not have
+    are left out.
+    """
+    start = time.perf_counter()
+    folder = RunFolder(request.run)
+    folder.check_finished()
+    target = _target(folder, request.output)
+    text, ensemble, before = folder.steady(lambda: _read(folder))
+    settings, source = folder.settings, _source(folder, request.source)
+    check_apart(source, target)
+    for name in settings.encoders:
+        check_trusted(name, allow_download=request.allow_download)
+    embedder, *further = open_embedders(
+        settings, say, cache=request.cache, progress=request.progress, device=request.device
+    )
+    lineage = Lineage.read(folder.path)
+    task, changed = _task(folder, lineage, source, ensemble, before, request.progress, say)
+    pool = _pool(folder, lineage, source, ensemble, say)
+    inspection = inspect(task.learn, task.held_out, progress=request.progress)
+    for line in (*task_remarks(task, None), *inspection.overlap.lines()):
+        say(line)
+    embeddings = embed_task(task, pool, settings, embedder, None, further)
+    learned = learn(task, embeddings, settings, embedder, text=ensemble)
+    results = measure(task, embeddings, learned, settings, embedder, inspection)
+    digests = {*(results.task.learn_digests or ()), *(before.task.learn_digests or ())}
+    results = msgspec.structs.replace(
+        results,
+        task=msgspec.structs.replace(results.task, learn_digests=tuple(sorted(digests))),
+        timing=timing([embedder, *further], learned, start),
+    )
+    _say_moved(before, settings, target, say)
+    with target.writing("refit"):
+        # An editor asks nobody: what was learnt must be of the words that are there now.
+        if read_bytes(folder.ensemble_path) != text:
+            raise RunError(
+                f"the text in {folder.path} was changed meanwhile; run the same command again"
+            )
+        tables = about(source, task, embedder)
+        if not changed:  # as the images call them, whatever the classes are called since
+            known = folder.tables.get("data", {})
+            tables["data"] |= {k: known[k] for k in ("learn_fingerprint", "classes") if k in known}
+        run = target.begin(settings, tables)
+        if lineage.edits and task.kind is not None:
+            # Its figures are of all held-out images, those kept back among them.
+            lineage = msgspec.structs.replace(
+                lineage, looks=lineage.looks + 1, final_looks=lineage.final_looks + 1
+            )
+            say(
+                "the figures are of all held-out images, those kept back too: counted as a look at both"
+            )
+        if lineage != Lineage():
+            lineage.write(run.path)
+        write_run(run, task, embeddings, learned, results, embedder, request.finish, text)
+    return results
+
+
+def _target(folder: RunFolder, output: Path | None) -> RunFolder:
+    """Return the folder to write; raise if there is something that must stay, or it cannot be written."""
+    if output is None:
+        if folder.unfinished is not None:
+            raise RunError(
+                f"there is an unfinished fit in {folder.path}; go on with it, or name another folder "
+                "with -o"
+            )
+        return folder
+    target = RunFolder(output)
+    target.check_free(overwrite=False, resume=False)
+    check_place(target)
+    return target
+
+
+def _read(folder: RunFolder) -> tuple[bytes, PromptEnsemble, Results]:
+    """Read the text of a run, also as it is written, and what was measured."""
+    _ = folder.tables
+    return (
+        read_bytes(folder.ensemble_path),
+        PromptEnsemble.load(folder.ensemble_path),
+        folder.results,
+    )
+
+
+def _source(folder: RunFolder, given: str | None) -> DataSource:
+    """Return where the images are; an error names the folder that is gone."""
+    source = folder.source if given is None else DataSource.parse(given)
+    if given is None and source.path is not None and not source.path.exists():
+        raise DataError(
+            f"the images of the run are gone: {source.path} does not exist; "
+            "--data DIR names another place"
+        )
+    return source
+
+
+def _task(
+    folder: RunFolder,
+    lineage: Lineage,
+    source: DataSource,
+    ensemble: PromptEnsemble,
+    before: Results,
+    progress: bool,
+    say: Say,
+) -> tuple[Task, bool]:
+    """Divide the images as the fit did, without those of classes that the text does not have.
+
+    Then also tell whether the images to learn from are others than those of the fit.
+    """
+    task = load_task(source, folder.settings, progress=progress)
+    changed = task.learn.fingerprint != folder.learn_fingerprint
+    names = set(ensemble.class_names)
+    now = {old: new for new, old in original_names(task.class_names, lineage.changes).items()}
+    strange = sorted(name for name in task.class_names if now.get(name) not in names)
+    if strange:
+        say(f"left out: images of classes that the text does not have: {few(strange)}")
+    learn, held_out = (_of_classes(part, ensemble, now) for part in (task.learn, task.held_out))
+    if len({image.label for image in learn.images}) < 2:
+        raise DataError(
+            f"{source} has images of fewer than two classes of the text; --data DIR names others"
+        )
+    bare = sorted(names - {image.label for image in learn.images})
+    if bare:
+        say(f"no images, so words alone, in balance with the others: {few(bare)}")
+    if changed:
+        say(f"the images to learn from are not those of the fit, but {count(len(learn), 'image')}")
+        digests = [bytes.fromhex(d) for d in before.task.learn_digests or ()]
+        known = inspect_known(digests, held_out, progress=progress)
+        held_out = held_out.subset(np.flatnonzero(~known.leaked))
+    kind = task.kind if len(held_out) else None
+    return replace(task, learn=learn, held_out=held_out, kind=kind), changed
+
+
+def _of_classes(data: Dataset, ensemble: PromptEnsemble, now: Mapping[str, str]) -> Dataset:
+    """Return the images of a text's classes, by the names that these have now."""
+    kept = tuple(
+        replace(image, label=now[image.label])
+        for image in data.images
+        if now.get(image.label) in ensemble.class_names
+    )
+    return Dataset(kept, ensemble.class_names, data.bad)
+
+
+def _pool(
+    folder: RunFolder, lineage: Lineage, source: DataSource, ensemble: PromptEnsemble, say: Say
+) -> PromptPool:
+    """Make the pool of the fit again, which says how far its words can be trusted."""
+    names = ensemble.class_names
+    # Sentences are kept under the names that classes had in the fit, and so did its templates say them.
+    known = folder.tables.get("data", {}).get("classes", names)
+    then = original_names(known, lineage.changes)
+    try:
+        pool = pool_for(folder.settings, source, [then.get(name, name) for name in names])
+        now = {old: new for new, old in then.items()}
+        missing = tuple(now.get(name, name) for name in pool.missing)
+        return replace(pool, class_names=names, missing=missing)
+    except (PoolError, OSError) as error:
+        say(f"without the sentences of the fit: {error}")
+        return build_pool(ensemble.class_names)
+
+
+def _say_moved(before: Results, settings: FitConfig, target: RunFolder, say: Say) -> None:
+    """Name the encoders on which the text was measured before: their vectors are of other words."""
+    moved = [item.encoder for item in before.transfers if item.encoder not in settings.encoders]
+    for name in moved:
+        command = shlex.join(["transfer", str(target.path), "--encoder", name])
+        say(f"to move it to {name} again, type: {command_name()} {command}")

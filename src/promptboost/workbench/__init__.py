@@ -1,0 +1,1 @@
+"""The workbench: edit a run in the browser."""

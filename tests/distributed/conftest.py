@@ -1,0 +1,21 @@
+import pytest
+
+from tests.distributed.cluster_tools import ray_cluster
+from tests.run.conftest import fitted, task  # noqa: F401
+from tests.run.run_tools import write_images, write_sentences
+
+
+@pytest.fixture
+def noisy_task(tmp_path, monkeypatch):
+    """Images that are hard to tell apart, sentences about them, and a store of their own."""
+    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path / "store"))
+    write_images(tmp_path / "images", noise=60)
+    write_sentences(tmp_path / "sentences.json")
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Ray on three nodes of one core, for all tests of a process: starting it takes ten seconds."""
+    with ray_cluster() as started:
+        yield started

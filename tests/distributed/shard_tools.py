@@ -1,0 +1,136 @@
+"""What tests of shards compare, and a server that speaks S3 on this machine."""
+
+import ctypes
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+from PIL import Image
+
+from promptboost.encoders.fake import FakeEncoder
+from promptboost.encoders.registry import load_encoder
+from promptboost.encoders.store import EmbeddingStore
+
+#: As they are spelled to have workers load them.
+FRAGILE = "tests.distributed.shard_tools:FragileEncoder"
+FATAL = "tests.distributed.shard_tools:FatalEncoder"
+
+
+class FragileEncoder(FakeEncoder):
+    """An encoder that raises for images of one odd size, in whatever process it is."""
+
+    odd = (33, 5)
+
+    def __init__(self) -> None:
+        super().__init__(32, 0)
+        self.id = FRAGILE
+
+    def _image(self, image):
+        if image.size == self.odd:
+            raise RuntimeError("this size cannot be embedded")
+        return super()._image(image)
+
+
+class FatalEncoder(FakeEncoder):
+    """An encoder that ends its process on images of one size and on a word, and hangs on others."""
+
+    kills, hangs = (33, 7), (33, 9)
+
+    def __init__(self) -> None:
+        super().__init__(32, 0)
+        self.id = FATAL
+
+    def _image(self, image):
+        if image.size == self.kills or "PROMPTBOOST_ALL_KILL" in os.environ:
+            ctypes.string_at(0)
+        if image.size == self.hangs:
+            sign = os.environ["PROMPTBOOST_HANGS"]
+            Path(f"{sign}.part").write_text(str(os.getpid()))
+            os.replace(f"{sign}.part", sign)
+            # In C, with the lock that all threads of Python need: for longer than there has been time.
+            re.match("(a+)+$", "a" * 64 + "b")
+        return super()._image(image)
+
+    def _text(self, text):
+        if "fatal" in text:
+            ctypes.string_at(0)
+        return super()._text(text)
+
+
+def poison(folder: Path) -> dict[str, str]:
+    """Put images into a folder that cannot be used; return their names, and a word of what is wrong."""
+    sound = next(iter(sorted(folder.glob("*.png")))).read_bytes()
+    Image.new("RGB", FragileEncoder.odd, "red").save(folder / "odd.png")
+    (folder / "cut.png").write_bytes(sound[: len(sound) // 2])
+    (folder / "empty.png").write_bytes(b"")
+    (folder / "nonsense.png").write_bytes(b"poison")
+    # A few hundred bytes that say they are 40 gigabytes.
+    size = (200_000).to_bytes(4, "big")
+    header = b"IHDR" + size + size + bytes([8, 2, 0, 0, 0])
+    start, stop = sound[:12], sound[33:]
+    checksum = zlib.crc32(header).to_bytes(4, "big")
+    (folder / "bomb.png").write_bytes(start + header + checksum + stop)
+    return {
+        "odd.png": "this size cannot be embedded",
+        "cut.png": "cut off",
+        "empty.png": "empty",
+        "nonsense.png": "not an image",
+        "bomb.png": "too large",
+    }
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    """All files, by their place."""
+    files = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def stored(encoder: str) -> dict[bytes, bytes]:
+    """All that the store of this test has of an encoder."""
+    loaded = load_encoder(encoder)
+    rows = EmbeddingStore().rows(loaded.fingerprint, dim=loaded.dim)
+    return {key: row.tobytes() for key, row in rows}
+
+
+@contextmanager
+def own_cache(folder: Path) -> Iterator[None]:
+    """Another, empty store."""
+    before = os.environ["PROMPTBOOST_CACHE"]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "conse").symlink_to(Path(before) / "conse", target_is_directory=True)
+    os.environ["PROMPTBOOST_CACHE"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ["PROMPTBOOST_CACHE"] = before
+
+
+@contextmanager
+def s3_server(bucket: str) -> Iterator[str]:
+    """A server on this machine that speaks S3, with one bucket; it keeps all in memory."""
+    import boto3
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    settings = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        # Nobody is asked for credentials over a network that a test machine may not have.
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    with patch.dict(os.environ, settings):
+        try:
+            boto3.client("s3").create_bucket(Bucket=bucket)
+            yield f"s3://{bucket}"
+        finally:
+            s3fs.S3FileSystem.clear_instance_cache()
+            server.stop()

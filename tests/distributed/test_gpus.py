@@ -1,0 +1,97 @@
+"""Where GPUs are, one worker for each: on a cluster that is told it has some, as none is here."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+import promptboost.training.pool_rows as pool_rows
+from promptboost.compare.compare import compare
+from promptboost.distributed.answer_shards import Answering, predict_in_shards
+from promptboost.distributed.crew import Crew
+from promptboost.distributed.embed import embed_data
+from promptboost.distributed.engine import Placement
+from promptboost.distributed.unit import Job
+from promptboost.errors import SettingError
+from promptboost.run.fit import fit_run
+from tests.compare.test_compare import request as comparison
+from tests.distributed.cluster_tools import ray_cluster
+from tests.run.run_tools import ENCODER, request
+
+
+@pytest.fixture(scope="module")
+def with_gpus():
+    """Two nodes of four cores; Ray takes it on trust that each has two GPUs."""
+    import ray
+
+    with ray_cluster(nodes=2, cores=4, num_gpus=2) as cluster:
+        ray.init(cluster.address, logging_level="ERROR", log_to_driver=False)
+        yield ray
+
+
+def crew_of(ray, device=None, cores=1):
+    job = Job("promptboost.distributed.shard_embeddings:TextShardWorker", {}, "out", device=device)
+    return Crew(ray, job, None, cores, lambda line: None)
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "expected"),
+    [
+        (None, 1, (4, 1)),  # as many as there are GPUs, though there are cores for eight
+        ("cuda", 4, (2, 1)),  # on each node, cores for one
+        ("cpu", 1, (8, 0)),  # GPUs are left to others
+    ],
+)
+def test_there_is_a_worker_for_each_gpu(with_gpus, device, cores, expected):
+    assert crew_of(with_gpus, device, cores)._room() == expected
+
+
+def test_cores_are_counted_where_gpus_are(with_gpus):
+    with pytest.raises(SettingError, match="the largest node with a GPU has 4: give --cores 4"):
+        crew_of(with_gpus, None, 5)._room()
+    with pytest.raises(SettingError, match="the largest node of the cluster has 4: give --cores"):
+        crew_of(with_gpus, "cpu", 5)._room()
+
+
+def test_a_command_that_computes_on_the_processor_leaves_gpus_alone(fitted, with_gpus, monkeypatch):
+    """Every command says so, each in the settings of its own."""
+    reserved = []
+    look = Crew._room
+
+    def noted(self):
+        reserved.append(look(self)[1])
+        return 1, 0
+
+    monkeypatch.setattr(Crew, "_room", noted)
+    monkeypatch.setattr(pool_rows, "MOST_IN_MEMORY", 0)
+    place = Placement("ray", workers=1)
+    for device in ("cpu", None):
+        reserved.clear()
+        images = str(fitted / "images")
+        output = str(fitted / f"{device}.jsonl")
+        how = Answering(device=device)
+        predict_in_shards(fitted / "run", [images], output, how, place, progress=False)
+        shards = replace(place, storage=str(fitted / f"{device}"))
+        embed_data(images, ENCODER, progress=False, device=device, place=shards)
+        out = f"compared-{device}"
+        few = {"methods": ("zero-shot",), "shots": (1,), "seeds": (1,), "device": device}
+        compare(comparison(fitted, out, **few), place=place)
+        fit_run(request(fitted, f"fit-{device}", device=device, placement=place))
+        assert set(reserved) == {0 if device == "cpu" else 1}
+        assert len(reserved) >= 4
+
+
+def test_each_worker_sees_a_gpu_of_its_own(with_gpus):
+    """What a worker sees is what its library of arrays will take."""
+    ray = with_gpus
+
+    class Look:
+        def seen(self):
+            return ray.get_runtime_context().get_node_id(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+    crew = crew_of(ray)
+    room, gpus = crew._room()
+    actors = [ray.remote(Look).options(num_cpus=1, num_gpus=gpus).remote() for _ in range(room)]
+    seen = ray.get([actor.seen.remote() for actor in actors], timeout=600)
+    assert len(set(seen)) == 4
+    assert sorted(number for _, number in seen) == ["0", "0", "1", "1"]

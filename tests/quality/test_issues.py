@@ -1,0 +1,160 @@
+import json
+import shutil
+
+import msgspec
+import numpy as np
+import pytest
+from PIL import Image
+
+from promptboost.errors import FileFormatError, RunError
+from promptboost.quality.issues import (
+    Issues,
+    find_issues,
+    inspect_issues,
+    summary_line,
+    write_issues,
+)
+from promptboost.report import write_card, write_report
+from promptboost.report.run import read_run
+from promptboost.run.fit import fit_run
+from tests.report.page_tools import Page
+from tests.run.run_tools import COLOURS, request, write_images, write_sentences
+
+WRONG = {"leaf/ember-0.png": "ember", "sea/leaf-1.png": "leaf", "ember/sea-2.png": "sea"}
+
+
+def plain_image(colour, rng):
+    pixels = rng.normal(np.array(colour) + rng.normal(0, 12, 3), 40.0, (16, 20, 3))
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+
+
+@pytest.fixture
+def mislabelled(tmp_path):
+    """Clear images, some in the folder of another class; and the same image under two labels."""
+    rng = np.random.default_rng(3)
+    for name, colour in COLOURS.items():
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(12):
+            plain_image(colour, rng).save(tmp_path / "images" / name / f"{number}.png")
+    for place, colour in WRONG.items():
+        plain_image(COLOURS[colour], rng).save(tmp_path / "images" / place)
+    shutil.copy(tmp_path / "images/sea/0.png", tmp_path / "images/night/copy.png")
+    write_sentences(tmp_path / "sentences.json")
+    fit_run(request(tmp_path, shots=6))
+    return tmp_path
+
+
+def test_wrong_labels_and_copies_are_found(mislabelled):
+    issues = find_issues(mislabelled / "run", progress=False)
+    labels = {item.image: item for item in issues.of_kind("label")}
+    assert set(WRONG) <= set(labels)
+    assert issues.to_look_at["label"] == len(labels) <= 8
+    for image, true in WRONG.items():
+        assert labels[image].suggested == true
+        assert labels[image].probability > 0.5
+        assert labels[image].label in labels[image].why
+    assert next(iter(labels)) in {*WRONG, "night/copy.png"}
+    (pair,) = issues.of_kind("two-labels")
+    assert {pair.image, pair.other} == {"sea/0.png", "night/copy.png"}
+    assert (pair.suggested, pair.score) == ("sea", 1.0)
+    assert issues.learnt_images == 24
+    assert issues.held_out_images == 52 - 24
+    assert {item.split for item in issues.findings} <= {"learnt", "held-out"}
+    scores = [item.score for item in issues.of_kind("label")]
+    assert scores == sorted(scores, reverse=True)
+    assert [item.kind for item in issues.first(1)].count("label") == 1
+
+
+def test_a_wrong_label_that_was_learnt_is_not_excused(mislabelled):
+    fit_run(request(mislabelled, "all", shots=None))
+    issues = find_issues(mislabelled / "all", progress=False)
+    assert issues.held_out_images == 0
+    assert set(WRONG) <= {item.image for item in issues.of_kind("label")}
+    assert {item.split for item in issues.findings} == {"learnt"}
+
+
+def test_the_same_twice_and_nothing_is_written(mislabelled):
+    before = sorted(file.name for file in (mislabelled / "run").iterdir())
+    first = find_issues(mislabelled / "run", progress=False)
+    assert find_issues(mislabelled / "run", progress=False) == first
+    assert sorted(file.name for file in (mislabelled / "run").iterdir()) == before
+
+
+def test_sentences_that_are_gone_are_done_without(mislabelled):
+    (mislabelled / "sentences.json").unlink()
+    issues = find_issues(mislabelled / "run", progress=False)
+    assert set(WRONG) <= {item.image for item in issues.of_kind("label")}
+
+
+def test_one_image_of_each_class_is_judged_by_the_words_alone(tmp_path):
+    write_images(tmp_path / "images", count=1)
+    write_sentences(tmp_path / "sentences.json")
+    fit_run(request(tmp_path, shots=1))
+    issues = find_issues(tmp_path / "run", progress=False)
+    assert issues.only_words == 4
+    assert summary_line(issues).endswith("each judged by the words alone: no class has two")
+
+
+def test_images_that_are_gone_moved_or_changed(mislabelled):
+    run, images = mislabelled / "run", mislabelled / "images"
+    images.rename(mislabelled / "moved")
+    with pytest.raises(RunError, match=r"cannot be read: .* issues .*run DATA"):
+        find_issues(run, progress=False)
+    moved = find_issues(run, str(mislabelled / "moved"), progress=False)
+    assert set(WRONG) <= {item.image for item in moved.of_kind("label")}
+    (mislabelled / "moved").rename(images)
+    for image in (images / "sea").glob("?.png"):
+        image.unlink()
+    with pytest.raises(RunError, match=r"not those that the run in .* learnt from.*fit again"):
+        find_issues(run, progress=False)
+
+
+def test_the_report_shows_them(mislabelled):
+    run = mislabelled / "run"
+    page = Page((run / "report.html").read_text(encoding="utf-8"))
+    assert "promptboost issues run" in page.text("issues")
+    inspected = inspect_issues(run, progress=False)
+    write_issues(run, inspected, (write_report, write_card))
+    assert Issues.read(run / "issues.json") == inspected.issues
+    assert read_run(run).issues == inspected.issues
+    page = Page((run / "report.html").read_text(encoding="utf-8"))
+    shown = page.text("issues")
+    assert all(image in shown for image in WRONG)
+    titles = {image.get("title") for image in page.named("img")}
+    assert set(WRONG) <= titles
+    assert {
+        item["image"] for item in json.loads((run / "metrics.json").read_text())["hardest"]
+    } <= set(json.loads((run / "thumbnails.json").read_text()))
+    fit_run(request(mislabelled, overwrite=True, shots=6))
+    assert not (run / "issues.json").exists()
+
+
+def test_words_of_strangers_are_escaped_on_the_page(mislabelled):
+    run = mislabelled / "run"
+    issues = find_issues(run, progress=False)
+    evil = "<script>alert(1)</script>\u202e"
+    item = msgspec.structs.replace(
+        issues.findings[0], image=evil, label=evil, why=f"looks like {evil}", other=evil
+    )
+    changed = msgspec.structs.replace(issues, findings=(item,))
+    (run / "issues.json").write_bytes(msgspec.json.encode(changed))
+    page = Page(write_report(run).read_text(encoding="utf-8"))
+    assert not page.named("script")
+    assert "<script>alert(1)</script>" in page.text("issues")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "schema_version"),
+        ('{"schema_version": 2}', "schema_version"),
+        ('{"schema_version": 1}', "learnt_images"),
+        ("{", "issues.json"),
+    ],
+)
+def test_a_file_that_is_damaged_is_named(mislabelled, content, message):
+    file = mislabelled / "run" / "issues.json"
+    file.write_text(content)
+    with pytest.raises(FileFormatError, match=message) as caught:
+        write_report(mislabelled / "run")
+    assert "issues.json" in str(caught.value)

@@ -1,0 +1,129 @@
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import promptboost.encoders.stream as stream_module
+from promptboost.encoders.store import EmbeddingStore
+from promptboost.errors import DataError, RunError
+from promptboost.model import PromptEnsemble
+from promptboost.run.predict import Predictor
+
+
+def answers(task, *paths, text_only=False, cache=True, **options):
+    predictor = Predictor.open(task / "run", progress=False, text_only=text_only, cache=cache)
+    return list(predictor.predict([task / path for path in paths], **options))
+
+
+def test_a_run_folder_and_an_encoder_are_enough(fitted):
+    (fitted / "new.png").write_bytes((fitted / "images/sea/0.png").read_bytes())
+    shutil.rmtree(fitted / "images")
+    (fitted / "sentences.json").unlink()
+    (answer,) = answers(fitted, "new.png", top_k=9)
+    chances = [chance for _, chance in answer.best]
+    assert len(chances) == 4
+    assert np.isclose(sum(chances), 1)
+    assert chances == sorted(chances, reverse=True)
+    assert answer.image == str(fitted / "new.png")
+
+
+def test_unreadable_images_have_a_line_and_the_others_their_own(fitted):
+    folder = fitted / "images/sea"
+    (folder / "1.png").write_bytes(b"not an image")
+    found = answers(fitted, "images/sea/0.png", "images/sea/1.png", "gone.png", "images/ember")
+    problems = {answer.image: answer.problem for answer in found if answer.problem}
+    assert set(problems) == {str(folder / "1.png"), str(fitted / "gone.png")}
+    assert all(problems.values())
+    assert sum(bool(answer.best) for answer in found) == 9
+
+
+def test_many_images_keep_their_order(fitted):
+    paths = sorted((fitted / "images").rglob("*.png"))
+    for number in range(270):
+        shutil.copy(paths[number % len(paths)], fitted / f"{number:03}.png")
+    found = answers(fitted, *(f"{number:03}.png" for number in range(270)))
+    assert [answer.image for answer in found] == [
+        str(fitted / f"{number:03}.png") for number in range(270)
+    ]
+    assert found[0].best == found[len(paths)].best
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+def test_without_the_head_the_text_is_embedded_again(fitted, damage):
+    before, text = answers(fitted, "images"), answers(fitted, "images", text_only=True)
+    head = fitted / "run/head-fake-32-0.safetensors"
+    head.unlink() if damage == "missing" else head.write_bytes(b"broken")
+    after = answers(fitted, "images")
+    assert [a.best[0][0] for a in before] == [a.best[0][0] for a in after]
+    # All but the residual, which is in no other file; only the store has it too.
+    bare = answers(fitted, "images", cache=False)
+    assert [a.best[0][0] for a in text] == [a.best[0][0] for a in bare]
+
+
+def test_edited_text_wins_over_the_head(fitted):
+    path = fitted / "run/ensemble.json"
+    ensemble = PromptEnsemble.load(path)
+    ensemble.rename_class("sea", "ocean").save(path)
+    names = {name for answer in answers(fitted, "images", top_k=4) for name, _ in answer.best}
+    assert names == {"ember", "leaf", "ocean", "night"}
+
+
+def test_another_encoder_can_look(fitted):
+    predictor = Predictor.open(fitted / "run", encoder="fake:16-1", progress=False)
+    assert predictor.classifier.head.dim == 16
+    assert list(predictor.predict([fitted / "images/sea"]))
+
+
+def test_the_text_alone_is_enough(fitted):
+    for file in (fitted / "run").iterdir():
+        if file.name != "ensemble.json":
+            file.unlink()
+    assert len(answers(fitted, "images")) == 32
+
+
+def test_a_text_without_an_encoder_asks_for_one(fitted):
+    path = fitted / "run/ensemble.json"
+    replace(PromptEnsemble.load(path), encoder_id=None).save(path)
+    with pytest.raises(RunError, match="add --encoder NAME"):
+        answers(fitted, "images")
+
+
+def test_nothing_to_look_at(fitted):
+    (fitted / "empty").mkdir()
+    with pytest.raises(DataError, match="there are no images"):
+        answers(fitted, "empty")
+
+
+def test_no_run(tmp_path):
+    with pytest.raises(RunError, match="does not exist"):
+        Predictor.open(tmp_path / "run")
+
+
+def test_each_image_is_decoded_once(fitted, monkeypatch):
+    read, names = stream_module.read_image, []
+
+    def counted(source, name, **options):
+        names.append(name)
+        return read(source, name, **options)
+
+    def never(*_):
+        raise AssertionError("decoded before it is embedded")
+
+    shutil.rmtree(EmbeddingStore().root)
+    monkeypatch.setattr(stream_module, "read_image", counted)
+    monkeypatch.setattr("promptboost.data.dataset.read_thumbnail", never)
+    assert len(answers(fitted, "images")) == 32
+    assert len(names) == len(set(names)) == 32
+
+
+def test_one_bar_for_all_images(fitted, monkeypatch, capsys):
+    monkeypatch.setattr(stream_module, "STORED_AT_ONCE", 8)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    capsys.readouterr()
+    predictor = Predictor.open(fitted / "run", progress=True)
+    assert len(list(predictor.predict([fitted / "images"]))) == 32
+    shown = capsys.readouterr().err
+    assert "predicting" in shown
+    assert "/32 " in shown
+    assert "/8 " not in shown

@@ -1,0 +1,108 @@
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from promptboost.baselines.measures import MethodResult
+from promptboost.errors import FileFormatError, RunError
+from promptboost.report import write_report
+from promptboost.run.results import Results
+
+OLD = Path(__file__).parent / "files" / "metrics-v1.json"
+
+
+def test_what_is_written_is_read(fitted):
+    path = fitted / "run/metrics.json"
+    results = Results.read(path)
+    before = path.read_bytes()
+    results.write(path)
+    assert path.read_bytes() == before
+    assert Results.read(path) == results
+
+
+def test_not_a_number_is_refused_before_the_file_is_touched(fitted):
+    path = fitted / "run/metrics.json"
+    before = path.read_bytes()
+    wrong = msgspec.structs.replace(Results.read(path), timing={"total_s": float("nan")})
+    with pytest.raises(ValueError, match="Out of range"):
+        wrong.write(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [("{", "not JSON"), ("[]", "schema_version"), ('{"schema_version": 3}', "pip install -U")],
+)
+def test_files_that_are_something_else(tmp_path, text, part):
+    path = tmp_path / "metrics.json"
+    path.write_text(text)
+    with pytest.raises(FileFormatError, match=rf"metrics\.json.*{part}"):
+        Results.read(path)
+
+
+def test_missing_files_and_parts(fitted):
+    path = fitted / "run/metrics.json"
+    record = json.loads(path.read_text())
+    del record["methods"]
+    path.write_text(json.dumps(record))
+    with pytest.raises(FileFormatError, match=r"metrics\.json: methods: is missing"):
+        Results.read(path)
+    path.unlink()
+    with pytest.raises(RunError, match="does not exist"):
+        Results.read(path)
+
+
+def test_a_file_of_version_1_is_read_under_todays_names():
+    record, results = json.loads(OLD.read_text()), Results.read(OLD)
+    names = ["zero-shot", "zero-shot-80", "pool-mean", "logistic", "promptboost"]
+    assert [method.name for method in results.methods] == names
+    assert results.task.learn_images == record["task"]["learn_pictures"]
+    assert results.confusions[0].images == tuple(record["confusions"][0]["pictures"])
+    assert results.hardest[0].image == record["hardest"][0]["picture"]
+    assert results.transfers[0].of("promptboost") == record["transfers"][0]["boosted"]
+    assert results.per_class[0].accuracy["zero-shot"] == record["per_class"][0]["zero_shot"]
+    assert results.methods[-1].log_loss is None
+
+
+def test_an_old_file_is_written_anew_without_loss(tmp_path):
+    results = Results.read(OLD)
+    results.write(tmp_path / "metrics.json")
+    assert json.loads((tmp_path / "metrics.json").read_text())["schema_version"] == 2
+    assert Results.read(tmp_path / "metrics.json") == results
+
+
+def test_commands_still_print_the_names_of_version_1():
+    record, answer = json.loads(OLD.read_text()), Results.read(OLD).answer()
+
+    def there(old, new):
+        if isinstance(old, dict):
+            return all(name in new and there(value, new[name]) for name, value in old.items())
+        if isinstance(old, list):
+            return len(old) == len(new) and all(map(there, old, new))
+        return old == new
+
+    assert there(record, answer)
+    assert answer["task"]["learn_images"] == answer["task"]["learn_pictures"]
+
+
+def test_probabilities_are_measured_and_shown(fitted):
+    ours = Results.read(fitted / "run/metrics.json").method("promptboost")
+    assert ours.log_loss > 0
+    assert 0 <= ours.expected_calibration_error <= 1
+    page = (fitted / "run/report.html").read_text()
+    assert "calibration error" in page
+    shutil.copy(OLD, fitted / "run/metrics.json")  # one that does not know them
+    assert "calibration error" not in write_report(fitted / "run").read_text()
+
+
+def test_every_figure_of_a_method_is_on_the_page_by_its_field():
+    """A column is one field of MethodResult, one line in Guesses.result, one place in the page."""
+    import promptboost.report
+
+    templates = Path(promptboost.report.__file__).parent / "templates"
+    page = (templates / "report.html.j2").read_text()
+    for field in msgspec.structs.fields(MethodResult):
+        shown = "row.shown" if field.name == "accuracy" else f".{field.name}"
+        assert field.name == "name" or shown in page
