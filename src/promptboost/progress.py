@@ -1,13 +1,13 @@
 """Progress bars: one for one job, on a terminal and in a notebook, and nowhere else."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from time import monotonic, sleep
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 from weakref import ref
 
 from promptboost.files import read_json, write_json
@@ -18,6 +18,123 @@ _WORTH_KNOWING, _KNOWN = 1.0, 200
 _LARGEST = 1_000_000  # bytes of the file of these; a larger one is none of ours
 # A job that takes longer than last time is not done.
 _NOT_DONE = 0.99
+
+
+#: Called as ``progress(stage, done, total)`` with absolute counts. `total` is None where it is unknown;
+#: the last call for a stage has ``done == total``.
+Progress = Callable[[str, int, int | None], None]
+
+Advance = Callable[..., None]
+
+_COUNTED = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
+_UNCOUNTED = "{desc} …"
+_OPEN_ENDED = "{desc}: {n_fmt} [{elapsed}]"
+
+
+def no_progress(stage: str, done: int, total: int | None) -> None:
+    """Ignore progress."""
+
+
+@contextmanager
+def stage(progress: Progress, name: str, total: int | None = None) -> Iterator[Advance]:
+    """Report a stage from its beginning to its end, also if it fails.
+
+    Yields a function that adds to the count.
+
+    Examples
+    --------
+    >>> with stage(print, "painting", 3) as advance:
+    ...     advance(2)
+    painting 0 3
+    painting 2 3
+    painting 3 3
+    """
+    done = 0
+
+    def advance(count: int = 1) -> None:
+        nonlocal done
+        done += count
+        if done != total:
+            progress(name, done, total)
+
+    progress(name, 0, total)
+    try:
+        yield advance
+    finally:
+        last = done if total is None else total
+        progress(name, last, last)
+
+
+class ProgressBars:
+    """Progress callback that draws one bar per stage, on terminals and in notebooks only.
+
+    A bar disappears when its stage is complete; leaving the context removes those that remain.
+
+    Parameters
+    ----------
+    shown : bool, default=True
+        Whether to draw at all.
+
+    Examples
+    --------
+    >>> with ProgressBars() as progress:
+    ...     progress("painting", 1, 2)
+    """
+
+    def __init__(self, shown: bool = True) -> None:
+        self._shown = shown
+        self._bars: dict[str, Any] = {}
+        self._lock = Lock()
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        """Update the bar of a stage."""
+        if not self._shown or not (in_notebook() or _stderr_is_terminal()):
+            return
+        complete = total is not None and done >= total
+        with self._lock:
+            if (bar := self._bars.get(stage)) is None:
+                if complete:
+                    return
+                bar = self._bars[stage] = _hidden_bar(stage, total)
+            form = _COUNTED if total is not None else _OPEN_ENDED if done else _UNCOUNTED
+            changed = (bar.total, bar.bar_format) != (total, form)
+            bar.total, bar.bar_format = total, form
+            bar.update(done - bar.n)
+            if complete:
+                del self._bars[stage]
+                bar.close()
+            elif changed:
+                bar.refresh()
+
+    def __enter__(self) -> Self:
+        """Return the callback."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Remove all bars."""
+        with self._lock:
+            while self._bars:
+                self._bars.popitem()[1].close()
+
+
+def _hidden_bar(stage: str, total: int | None) -> Any:
+    """Return a bar that is drawn when it is refreshed."""
+    notebook = in_notebook()
+    # Without widgets, a notebook shows text that is overwritten.
+    if notebook and find_spec("ipywidgets") is not None:
+        from tqdm.notebook import tqdm
+    else:
+        from tqdm import tqdm
+
+    return tqdm(
+        total=total,
+        # A stage can contain the name of a file, and terminals obey control characters.
+        desc="".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in stage),
+        leave=False,
+        miniters=1,
+        # Draw nothing yet: an interrupt must not come between drawing and registering the bar.
+        delay=1e-9,
+    )
 
 
 def progress_bar(
@@ -203,6 +320,10 @@ def end_bars() -> None:
         for bar in list(getattr(drawn.tqdm, "_instances", ())):
             with suppress(Exception):  # it may be half made, or its stream closed
                 bar.close()
+
+
+def _stderr_is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def in_notebook() -> bool:
