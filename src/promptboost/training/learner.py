@@ -213,7 +213,6 @@ def round_text(done: BoostRound, texts: PoolTexts) -> Round:
         banks=bank_texts(weak, texts),
         error=weak.error,
         template_error=weak.template_error,
-        vote=done.vote,
         composer=weak.composer,
         objective=trace.objectives[-1] if trace else None,
         gap=trace.gaps[-1] if trace else None,
