@@ -29,7 +29,6 @@ from promptboost.boosting.quota import OnRows, Quota
 from promptboost.boosting.residual import Residual
 from promptboost.config import FitConfig
 from promptboost.data.shots import Task, image_ids
-from promptboost.distributed.engine import Engine
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble
@@ -53,7 +52,7 @@ from promptboost.run.results import (
 )
 from promptboost.training import PoolTexts, boost_settings, fit_ensemble
 from promptboost.training.learner import head_with_residual, rows_of_fit, rows_of_residual
-from promptboost.training.pool_rows import PoolRows
+from promptboost.training.pool_rows import Executor, PoolRows
 
 _HARDEST = 24
 
@@ -109,11 +108,11 @@ def embed_task(
     embedder: Embedder,
     folder: Path | None = None,
     further: Sequence[Embedder] = (),
-    engine: Engine | None = None,
+    executor: Executor | None = None,
 ) -> TaskEmbeddings:
     """Embed the images and texts of a fit; `folder` may keep the rows of a big pool meanwhile.
 
-    The texts of a big pool are embedded and read by an `engine`, if there is one.
+    An `executor` embeds the texts of the pool, in memory or not.
 
     `further` embedders see the same crops of the same images.
     """
@@ -125,7 +124,7 @@ def embed_task(
         )
         for one in every
     ]
-    rows = PoolRows.embed(PoolTexts.of(pool), embedder, folder, further, engine)
+    rows = PoolRows.embed(PoolTexts.of(pool), embedder, further, executor=executor, folder=folder)
     heads = [pool_heads(pool, one, rows.of(number, one.dim)) for number, one in enumerate(every)]
     others = [
         FurtherEmbeddings(one, *images[number], heads[number])
