@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from promptboost.config import FitConfig
+from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.model import PromptEnsemble
 from promptboost.report import write_card, write_report
 from promptboost.run.fit import FitRequest
@@ -52,7 +53,7 @@ def request(root: Path, run: str = "run", **options) -> FitRequest:
     """A quick fit on the images in root/images; settings and flags may be mixed."""
     flags = {
         name: options.pop(name)
-        for name in ("overwrite", "resume", "cache", "source", "device", "placement")
+        for name in ("overwrite", "resume", "cache", "source", "device", "executor")
         if name in options
     }
     settings = FitConfig(
@@ -68,6 +69,7 @@ def request(root: Path, run: str = "run", **options) -> FitRequest:
     )
     source = flags.pop("source", str(root / "images"))
     finish = (write_report, write_card)
+    flags.setdefault("executor", PoolExecutor())
     return FitRequest(source, root / run, settings, progress=False, finish=finish, **flags)
 
 

@@ -2,15 +2,15 @@ import json
 
 import pytest
 
+import promptboost.distributed.pool_folder as pool_folder
 import promptboost.run.fit as fit_module
-import promptboost.training.pool_rows as pool_rows
 from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
 from tests.run.run_tools import request
 
 
 def test_rows_of_a_big_pool_are_in_the_run_folder_until_it_is_finished(task, monkeypatch):
-    monkeypatch.setattr(pool_rows, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
     learn = fit_module.learn
 
     def interrupted(*args, on_round, **options):
@@ -28,7 +28,7 @@ def test_rows_of_a_big_pool_are_in_the_run_folder_until_it_is_finished(task, mon
     fit_run(request(task, cache=False, resume=True))
     assert not (task / "run" / "pool-rows").exists()
     assert RunFolder(task / "run").state == "finished"
-    monkeypatch.setattr(pool_rows, "MOST_IN_MEMORY", 2**40)
+    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 2**40)
     fit_run(request(task, "other"))
     assert (task / "run/ensemble.json").read_bytes() == (task / "other/ensemble.json").read_bytes()
 

@@ -5,9 +5,8 @@ import csv
 import io
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,12 @@ import promptboost
 from promptboost.config import FitConfig
 from promptboost.data import Dataset, DataSource, ImageError, LabelledImage
 from promptboost.data.shots import Task, image_ids, load_task
-from promptboost.distributed.engine import Engine, Placement
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import InputError, RunError
 from promptboost.files import json_text, write_bytes
 from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
-from promptboost.pool import PromptPool
 from promptboost.pool.sources import pool_for
 from promptboost.progress import progress_bar
 from promptboost.run.explain import shown_explanations, write_explanations
@@ -54,7 +51,7 @@ from promptboost.run.preflight import (
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
 from promptboost.trackers import Tracker, Tracking
-from promptboost.training.pool_rows import PoolTexts, fits_memory
+from promptboost.training.pool_rows import Executor
 
 _THUMBNAIL_SIDE = 96
 _PAIRS_SHOWN = 12
@@ -80,8 +77,7 @@ class FitRequest:
     device: str | None = None
     finish: tuple[Finish, ...] = ()
     trackers: tuple[Tracker, ...] = ()
-    # Who embeds a pool that is too large for memory and composes on it; the text does not depend on it.
-    placement: Placement = field(default_factory=Placement)
+    executor: Executor | None = None  # embeds a pool too large for memory; without, it must fit
 
 
 def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) -> Results:
@@ -151,11 +147,11 @@ def _fit(
     tracking = Tracking(request.trackers, say)
     tracking.begin(home.home.resolve().name, settings.to_table())
     try:
-        with engine_for(request.placement, pool, [embedder, *further], say) as engine:
-            embeddings = embed_task(
-                task, pool, settings, embedder, run.path / POOL_ROWS, further, engine
-            )
-            learned = _learn(run, task, embeddings, settings, embedder, say, tracking)
+        rows_folder = run.path / POOL_ROWS
+        embeddings = embed_task(
+            task, pool, settings, embedder, rows_folder, further, request.executor
+        )
+        learned = _learn(run, task, embeddings, settings, embedder, say, tracking)
         results = msgspec.structs.replace(
             measure(task, embeddings, learned, settings, embedder, inspection),
             timing=timing([embedder, *further], learned, start),
@@ -166,28 +162,6 @@ def _fit(
         raise
     tracking.end(results, home.path)
     return results
-
-
-@contextmanager
-def engine_for(
-    placement: Placement,
-    pool: PromptPool,
-    embedders: Sequence[Embedder],
-    say: Callable[[str], None],
-) -> Iterator[Engine | None]:
-    """Open the engine that composes on a large pool; None if nobody asked for one, or the pool is small."""
-    if not placement.elsewhere:
-        yield None
-        return
-    if fits_memory(PoolTexts.of(pool), embedders):
-        say(f"the pool fits into memory: it is read in this process, not on {placement.on}")
-        yield None
-        return
-    engine = placement.engine(say)
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 def _prepare(

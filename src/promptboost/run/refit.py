@@ -26,6 +26,7 @@ from promptboost.run.overlap import inspect, inspect_known
 from promptboost.run.preflight import check_place, task_remarks
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
+from promptboost.training.pool_rows import Executor
 
 Say = Callable[[str], None]
 
@@ -42,6 +43,7 @@ class RefitRequest:
     device: str | None = None
     allow_download: bool = False
     finish: tuple[Finish, ...] = ()  # what writes the report and the card
+    executor: Executor | None = None  # embeds a pool too large for memory; without, it must fit
 
 
 def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
@@ -69,7 +71,9 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
     inspection = inspect(task.learn, task.held_out, progress=request.progress)
     for line in (*task_remarks(task, None), *inspection.overlap.lines()):
         say(line)
-    embeddings = embed_task(task, pool, settings, embedder, None, further)
+    embeddings = embed_task(
+        task, pool, settings, embedder, further=further, executor=request.executor
+    )
     learned = learn(task, embeddings, settings, embedder, text=ensemble)
     results = measure(task, embeddings, learned, settings, embedder, inspection)
     digests = {*(results.task.learn_digests or ()), *(before.task.learn_digests or ())}
