@@ -23,7 +23,7 @@ from promptboost.data import Dataset
 from promptboost.data.shots import Task, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.model import LinearHead
-from promptboost.model.head import LinearHead, write_head
+from promptboost.model.head_files import write_head
 from promptboost.pool import PLAIN_TEMPLATE
 from promptboost.pool.sources import pool_for
 from promptboost.run.learned import embed_task, learn

@@ -25,6 +25,7 @@ from promptboost.boosting.problem import GridPool, Shots
 from promptboost.errors import SettingError, WeightError
 from promptboost.progress import Progress, no_progress
 
+
 @dataclass(frozen=True)
 class BoostSettings:
     """Settings of a fit.
@@ -199,7 +200,9 @@ def _compose(
 
     def of_round(stage: str, done: int, total: int | None) -> None:
         several = settings.rounds > 1
-        progress(f"{stage} round {number + 1} of {settings.rounds}" if several else stage, done, total)
+        progress(
+            f"{stage} round {number + 1} of {settings.rounds}" if several else stage, done, total
+        )
 
     fresh = None if views.always_the_same else (lambda sweep: views.rows(first + sweep))
     return compose_by_gradient(

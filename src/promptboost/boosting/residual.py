@@ -27,12 +27,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from promptboost.boosting.boost import BoostSettings
 from promptboost.boosting.compiled import in_threads
 from promptboost.boosting.composition import log_losses
-from promptboost.boosting.gradient.scale import lowest
+from promptboost.boosting.gradient.scale import FoldTexts, drawn, fold_texts, lowest
+from promptboost.boosting.grid import from_grid
 from promptboost.boosting.penalized_loss import ROWS, Floats, Indices, PenalizedLoss
+from promptboost.boosting.problem import GridPool, Shots
 from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
 from promptboost.progress import Progress, no_progress
+from promptboost.threads import single_blas_thread
 
 #: The strongest penalty, where every class has one image; with N images it is an N-th of that. It is what
 #: the spread of the residual's logits costs, and the loss is a sum over images.
@@ -199,9 +203,7 @@ def fit_residual(
         for part in parts[some]:
             kept, out = fold != part, fold == part
             words_of_part = texts[part] * X.dtype.type(scale)
-            fewer = PenalizedLoss(
-                rows[kept], y[kept], counted[kept], words_of_part, problem.metric
-            )
+            fewer = PenalizedLoss(rows[kept], y[kept], counted[kept], words_of_part, problem.metric)
             # Neither begun at what was learnt from all images nor measured with their curvature: both
             # would still know those set aside, as few steps are taken.
             rest = fewer.solve(rate, tolerance=0.05)
@@ -217,6 +219,70 @@ def fit_residual(
     if not loud:
         return Residual(np.zeros_like(learnt), alone, np.inf, losses)
     return Residual(learnt * X.dtype.type(loud), alone + scale * loud, rate, losses)
+
+
+def fit_text_residual(
+    shots: Shots,
+    pool: GridPool,
+    text_rows: NDArray[np.floating],
+    *,
+    weights: ArrayLike | None = None,
+    encoder: int = 0,
+    folds: FoldTexts | None = None,
+    progress: Progress = no_progress,
+) -> Residual:
+    """Fit the residual of a text that was composed from a pool, with one of several encoders.
+
+    Parameters
+    ----------
+    shots, pool
+        As for :func:`~promptboost.boosting.boost`.
+    text_rows : array of shape (K, D)
+        The mean rows of the text's banks.
+    weights : array of shape (n,), optional
+        Sample weights; uniform by default.
+    encoder : int
+        The number of the encoder that the rows belong to.
+    folds : FoldTexts, optional
+        Texts composed on parts of the images; see :func:`texts_of_folds`.
+    progress : callable, optional
+        Called with stage, done and total.
+    """
+    width, dim = pool.templates.shape[2] // pool.encoders, text_rows.shape[1]
+    block = slice(encoder * width, encoder * width + dim)
+    rows = shots.originals[:, None]
+    if shots.views is not None:
+        rows = np.concatenate([rows, shots.views], axis=1)
+    templates = from_grid(pool.templates[..., block]).mean(axis=1)
+    means = [np.mean(drawn(P[:, block]), axis=0, dtype=np.float64) for P in pool.prompts]
+    unseen = np.stack([templates, np.stack(means)])
+    lengths = np.linalg.norm(unseen, axis=2, keepdims=True)
+    # BLAS has little to do here, and its threads would spin while other processes hold the cores.
+    with single_blas_thread():
+        return fit_residual(
+            from_grid(rows[..., block]),
+            shots.labels,
+            text_rows,
+            unseen / np.where(lengths > 0, lengths, 1),
+            folds=None if folds is None else folds.fold,
+            fold_rows=None if folds is None else folds.rows[..., block],
+            weights=weights,
+            progress=progress,
+        )
+
+
+def texts_of_folds(
+    shots: Shots, pool: GridPool, settings: BoostSettings, progress: Progress = no_progress
+) -> FoldTexts | None:
+    """Compose texts on parts of the images, by which a residual is judged on the others.
+
+    They are those that the choice of the logit scale composes. None for the greedy composer, and with too
+    few images.
+    """
+    gradient = settings.gradient
+    if gradient is None or gradient.logit_scale is None:
+        return None
+    return fold_texts(shots, pool, gradient, views=settings.views_per_round, progress=progress)
 
 
 def set_aside_logits(

@@ -232,10 +232,10 @@ class BlockWorker:
     def do(self, order: Any) -> Result:
         """Embed the list of texts that lies in storage, and return rows on the grid."""
         from promptboost.boosting.grid import to_grid
-        from promptboost.training.pool_rows import encode_in_parts
+        from promptboost.training.pool_rows import encode_by
 
         texts = json.loads(self._storage.read(order["list"]))
-        rows = to_grid(encode_in_parts(self._embedder, texts), name=f"texts of {order['class']!r}")
+        rows = to_grid(encode_by(self._embedder)(texts), name=f"texts of {order['class']!r}")
         return Result(np.ascontiguousarray(rows, dtype="<i2").tobytes(), len(texts))
 
 

@@ -124,19 +124,19 @@ def texts_of(pool: PromptPool) -> "PoolTexts":
 def _embed_pool(pool: PromptPool, embedder: Embedder) -> int:
     """Embed the texts of a pool class by class, as a fit does; return how many they are."""
     from promptboost.baselines.baselines import zero_shot_head
-    from promptboost.training.pool_rows import encoding
+    from promptboost.training.pool_rows import encode_by
 
     texts = texts_of(pool)
     total = len(texts.class_names)
-    with encoding(texts, embedder) as encode:
+    encode = encode_by(embedder)
 
-        def counted(wanted: list[str]) -> Any:
-            nonlocal total
-            total += len(wanted)
-            return encode(wanted)
+    def counted(wanted: list[str]) -> Any:
+        nonlocal total
+        total += len(wanted)
+        return encode(wanted)
 
-        for _ in texts.blocks(counted):
-            pass
+    for _ in texts.blocks(counted):
+        pass
     zero_shot_head(texts.class_names, embedder)  # one more text a class, which a fit compares with
     return total
 

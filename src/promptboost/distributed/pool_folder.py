@@ -4,7 +4,6 @@ One process does that alone, or workers of an engine embed the classes and compo
 :mod:`promptboost.distributed.class_blocks`. The rows, and so the text of a fit, are the same either way.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -21,12 +20,15 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from promptboost.boosting import GridPool
-from promptboost.boosting.grid import GridRows, side_by_side
+from promptboost.boosting.grid import GridRows
 from promptboost.distributed.engine import Engine, Placement, Say
-from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.base import Encoder
+from promptboost.encoders.embedder import Embedder, TextSource
+from promptboost.encoders.group import join, members_of
 from promptboost.errors import EmbeddingError, PoolError
 from promptboost.files import append_bytes, read_bytes
-from promptboost.training.pool_rows import Encode, PoolRows, PoolTexts, encoding, of_encoders
+from promptboost.progress import Progress, no_progress, stage
+from promptboost.training.pool_rows import Encode, PoolRows, PoolTexts, encode_by
 
 if TYPE_CHECKING:
     from promptboost.boosting.gradient.blocks import Keeper
@@ -61,7 +63,7 @@ class PoolExecutor:
     >>> from promptboost.pool import build_pool
     >>> texts = PoolTexts.of(build_pool(["owl", "bat"], templates=["a photo of a {}."]))
     >>> with PoolExecutor() as executor:
-    ...     rows = executor.embed_pool(texts, [Embedder(FakeEncoder(dim=16), progress=False)])
+    ...     rows = executor.embed_pool(texts, Embedder(FakeEncoder(dim=16), progress=False))
     >>> rows.grid.templates.shape
     (2, 1, 16)
     """
@@ -77,14 +79,18 @@ class PoolExecutor:
         self._engine = engine
 
     def embed_pool(
-        self, texts: PoolTexts, embedders: Sequence[Embedder], folder: Path | None = None
+        self,
+        texts: PoolTexts,
+        source: TextSource,
+        folder: Path | None = None,
+        progress: Progress = no_progress,
     ) -> PoolRows:
         """Embed a pool; the rows are the same wherever they are kept.
 
         Without a `folder`, a large pool has one that does not outlive this process. In it, rows of the
         same pool and encoders are used again, and all others are deleted.
         """
-        if n_bytes(texts, embedders) <= MOST_IN_MEMORY:
+        if not isinstance(source, Encoder) or n_bytes(texts, source) <= MOST_IN_MEMORY:
             if self._placement.elsewhere:
                 self._say(
                     "the pool fits into memory: it is read in this process, not on "
@@ -92,12 +98,12 @@ class PoolExecutor:
                 )
             if folder is not None:
                 _remove(folder)  # a larger pool of an earlier fit may have left something there
-            return PoolRows.embed(texts, embedders[0], embedders[1:])
+            return PoolRows.embed(texts, source, progress=progress)
         if folder is not None:
-            return self._on_disk(texts, embedders, folder)
+            return self._on_disk(texts, source, folder, progress)
         temporary = Path(tempfile.mkdtemp(prefix="promptboost-"))
         try:
-            rows = self._on_disk(texts, embedders, temporary)
+            rows = self._on_disk(texts, source, temporary, progress)
         except BaseException:
             _remove(temporary)
             raise
@@ -116,38 +122,44 @@ class PoolExecutor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _on_disk(self, texts: PoolTexts, embedders: Sequence[Embedder], folder: Path) -> PoolRows:
-        fingerprint = embedders[0].encoder.fingerprint
-        if len(embedders) > 1:
-            every = "\n".join(embedder.encoder.fingerprint for embedder in embedders)
-            fingerprint = hashlib.blake2b(every.encode(), digest_size=16).hexdigest()
-        if folder.is_symlink():  # all in it but the rows would be deleted
+    def _on_disk(
+        self, texts: PoolTexts, source: Encoder, folder: Path, progress: Progress
+    ) -> PoolRows:
+        if folder.is_symlink():  # everything in it but the rows would be deleted
             folder.unlink()
-        rows_folder = folder / f"{texts.fingerprint[:16]}-{fingerprint[:16]}"
+        rows_folder = folder / f"{texts.fingerprint[:16]}-{source.fingerprint[:16]}"
         for other in folder.iterdir() if folder.exists() else ():
             if other != rows_folder:
                 _remove(other)
         if self._engine is None and self._placement.elsewhere:
             self._engine = self._placement.engine(self._say)
-        if (engine := self._engine) is not None:
+        engine, members = self._engine, members_of(source)
+        if engine is None:
+            total = sum(map(len, texts.prompt_texts))
+            with stage(progress, "embedding prompts", total) as advance:
+                grid = embed_to(
+                    rows_folder,
+                    texts,
+                    encode_by(source, advance),
+                    encoder_fingerprint=source.fingerprint,
+                    encoders=len(members),
+                )
+        else:
             grid = write_pool(
                 rows_folder,
                 texts,
-                lambda start: _from_workers(texts, embedders, engine, rows_folder, start),
-                encoder_fingerprint=fingerprint,
+                lambda start: _from_workers(texts, members, engine, rows_folder, start),
+                encoder_fingerprint=source.fingerprint,
             )
             grid = replace(grid, keeper=_keeper(texts, grid, engine, rows_folder))
-        else:
-            with encoding(texts, *embedders) as encode:
-                grid = embed_to(rows_folder, texts, encode, encoder_fingerprint=fingerprint)
-        return PoolRows(texts, of_encoders(grid, len(embedders)), partial(_remove, folder))
+        grid = replace(grid, scales=(1.0,) * len(members))
+        return PoolRows(texts, grid, partial(_remove, folder))
 
 
-def n_bytes(texts: PoolTexts, embedders: Sequence[Embedder]) -> int:
+def n_bytes(texts: PoolTexts, encoder: Encoder) -> int:
     """Return how many bytes the rows of a pool take, in memory or on disk."""
-    dim = max(embedder.encoder.dim for embedder in embedders) * len(embedders)
     rows = sum(len(texts.templates) + len(prompts) for prompts in texts.prompt_texts)
-    return rows * dim * np.dtype(np.int16).itemsize
+    return rows * encoder.dim * np.dtype(np.int16).itemsize
 
 
 def embed_to(
@@ -156,6 +168,7 @@ def embed_to(
     encode: Encode,
     *,
     encoder_fingerprint: str,
+    encoders: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> GridPool:
     """Embed texts into a folder, and return prompts that are read from there when needed.
@@ -166,7 +179,7 @@ def embed_to(
     return write_pool(
         folder,
         texts,
-        lambda start: texts.blocks(encode, start),
+        lambda start: texts.blocks(encode, start, encoders=encoders),
         encoder_fingerprint=encoder_fingerprint,
         progress=progress,
     )
@@ -330,8 +343,7 @@ def _from_workers(
             embedded_blocks(engine, embedder, texts, start, folder, bar) for embedder in embedders
         ]
         for k, rows in enumerate(zip(*blocks, strict=True), start=start):
-            joined = rows[0] if len(rows) == 1 else side_by_side(rows, name="texts")
-            yield texts.in_place(k, joined)
+            yield texts.in_place(k, join(rows))
     for leftover in ("units", "lists"):
         _remove(folder / leftover)
 

@@ -75,29 +75,30 @@ class EncoderGroup:
 
     def count_tokens(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Return the largest number of tokens that any of the encoders needs."""
-        return np.max([member.count_tokens(texts) for member in self.members], axis=0)
+        counts = [member.count_tokens(texts) for member in self.members]
+        return np.asarray(np.max(counts, axis=0))
 
     def split(self, rows: NDArray[Any]) -> list[NDArray[Any]]:
         """Return the embeddings of each encoder, (..., D) of (..., E · width)."""
         return split(rows, [member.dim for member in self.members])
 
 
-def join(rows: Sequence[ArrayLike]) -> UnitRows:
+def join(rows: Sequence[ArrayLike]) -> NDArray[Any]:
     """Put the embeddings of several encoders next to each other, in blocks of equal width.
 
     Examples
     --------
     >>> join([[[1.0, 0.0]], [[1.0]]])
-    array([[1., 0., 1., 0.]], dtype=float32)
+    array([[1., 0., 1., 0.]])
     """
-    blocks = [np.asarray(block, dtype=np.float32) for block in rows]
+    blocks = [np.asarray(block) for block in rows]
     if len(blocks) == 1:
         return blocks[0]
     if len({block.shape[:-1] for block in blocks}) > 1:
         shapes = ", ".join(str(block.shape) for block in blocks)
         raise EmbeddingError(f"the encoders embedded different numbers of inputs: {shapes}")
     width = max(block.shape[-1] for block in blocks)
-    joined = np.zeros((*blocks[0].shape[:-1], len(blocks), width), dtype=np.float32)
+    joined = np.zeros((*blocks[0].shape[:-1], len(blocks), width), dtype=blocks[0].dtype)
     for number, block in enumerate(blocks):
         joined[..., number, : block.shape[-1]] = block
     return joined.reshape(*joined.shape[:-2], -1)
@@ -112,7 +113,7 @@ def split(rows: NDArray[Any], dims: Sequence[int]) -> list[NDArray[Any]]:
     ]
 
 
-def members_of(encoder: Encoder) -> tuple[Encoder, ...]:
+def members_of(encoder: Encoder) -> tuple[Any, ...]:
     """Return the encoders of a group, or the encoder itself."""
     return encoder.members if isinstance(encoder, EncoderGroup) else (encoder,)
 

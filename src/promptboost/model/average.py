@@ -149,12 +149,6 @@ class AveragedClassifier(PromptClassifier):
             "a time, with members[0].explain or load(run, encoder=NAME)"
         )
 
-    def refit(self, images: Any, labels: Sequence[str], **options: Any) -> "AveragedClassifier":
-        """Learn the residual again on every encoder; see :meth:`PromptClassifier.refit`."""
-        fitted = [one.refit(images, labels, **options) for one in self.members]
-        embedders, heads = [one.embedder for one in fitted], [one.head for one in fitted]
-        return AveragedClassifier(self.ensemble, embedders, heads)
-
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the text, and its vectors on every encoder, into a folder."""
         for member in self.members:

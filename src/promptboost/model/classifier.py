@@ -21,11 +21,9 @@ from promptboost.errors import (
     RunError,
     SettingError,
     command_name,
-    count,
 )
 from promptboost.files import write_text
 from promptboost.folders import FIRST, writing
-from promptboost.model.edits import check_known
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import LinearHead
 from promptboost.model.head_files import (
@@ -460,47 +458,6 @@ class PromptClassifier:
             device=self._device,
             progress=self._progress,
         )
-
-    def refit(
-        self, images: Any, labels: Sequence[str], *, views: int = 8, view_scale: float = 0.5
-    ) -> "PromptClassifier":
-        """Return the same text with a residual learnt from labelled images; this classifier stays.
-
-        For a text that was edited, whose residual was fitted beside other words, or that has none. The
-        scale of probabilities is renewed with it.
-
-        Parameters
-        ----------
-        images : sequence of images, or embeddings
-            As for :meth:`predict`. Those that the text was learnt from are best.
-        labels : sequence of str
-            The class name of each. A class without images has words alone, in balance with the others.
-        views, view_scale : int, float
-            How many crops of each image, and which least share of its area they show. Embeddings have
-            none.
-        """
-        from promptboost.boosting.balance import with_images
-        from promptboost.pool import PLAIN_TEMPLATE
-
-        given = [str(label) for label in labels]
-        for label in dict.fromkeys(given):
-            check_known(self.ensemble, label)
-        if len(set(given)) < 2:
-            raise LabelError("images of two classes or more are needed")
-        text = embed_ensemble(self.ensemble, self.embedder)
-        if holds_images(images):
-            data = Dataset(as_images(images), ())
-            rows = self.embedder.images(data, views=views, view_scale=view_scale)
-        else:
-            rows = as_embeddings(images, text.dim)[:, None]
-        if len(rows) != len(given):
-            raise LabelError(f"{len(given)} labels for {count(len(rows), 'image')}")
-        unseen = self.embedder.encode_texts(
-            [PLAIN_TEMPLATE.replace("{}", n) for n in self.class_names]
-        )
-        numbers = np.array([self.class_names.index(label) for label in given])
-        head = with_images(text, rows, numbers, unseen)
-        return PromptClassifier(self.ensemble, self.embedder, head, cache=self._cache)
 
     def _encoder_name(self) -> object:
         """Return the name of the encoder, without loading it; None where there is none."""

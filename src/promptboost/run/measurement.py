@@ -26,7 +26,6 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.group import EncoderGroup, members_of
 from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.model.average import AveragedHead
-from promptboost.model.head_files import AnyHead
 from promptboost.model.provenance import Composed
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool
@@ -86,11 +85,13 @@ class EmbeddedTask:
         *,
         executor: Executor | None = None,
         folder: Path | None = None,
+        progress: Progress = no_progress,
     ) -> "EmbeddedTask":
         """Embed the images and the pool of a fit; a large pool by an `executor`, into a `folder`."""
         train = encoder.images(task.learn, views=settings.views, view_scale=settings.view_scale)
         test = encoder.originals(task.held_out)
-        rows = PoolRows.embed(PoolTexts.of(pool), encoder, executor=executor, folder=folder)
+        texts = PoolTexts.of(pool)
+        rows = PoolRows.embed(texts, encoder, executor=executor, folder=folder, progress=progress)
         return cls(encoder, train, test, pool, rows)
 
     @property
@@ -128,7 +129,10 @@ def measure(
 ) -> Results:
     """Evaluate a fit beside the baselines; the results lack the times only."""
     encoder, ensemble, pool = embedded.members[0], fitted.ensemble, embedded.pool
-    head, train, test = fitted.head, *(embedded.split(x)[0] for x in (embedded.train, embedded.test))
+    head, train, test = (
+        fitted.head,
+        *(embedded.split(x)[0] for x in (embedded.train, embedded.test)),
+    )
     *text, ours = _own_guesses(embedded, fitted)
     shots = FewShotSet(RowImages({encoder.id: train}), task.learn.labels, task.class_names)
     text_heads = [
@@ -251,9 +255,9 @@ def _on_other_encoders(
     )
 
 
-def shares_of_words(head: AnyHead, rows: UnitRows) -> NDArray[np.float64] | None:
+def shares_of_words(head: LinearHead, rows: UnitRows) -> NDArray[np.float64] | None:
     """Return the share of the text in each prediction; None without a residual."""
-    if not isinstance(head, LinearHead) or head.residual is None:
+    if head.residual is None:
         return None
     return word_shares(head, rows)
 

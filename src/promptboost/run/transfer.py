@@ -10,17 +10,15 @@ import numpy as np
 
 from promptboost.baselines.baselines import TEXT_BASELINES, pool_heads, zero_shot_head
 from promptboost.baselines.measures import OURS, TEXT, accuracy
-from promptboost.boosting.balance import with_images
 from promptboost.config import FitConfig
 from promptboost.data import Dataset
-from promptboost.data.shots import Task, load_task
+from promptboost.data.shots import Task, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, PromptBoostError, RunError, without_place
 from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.model.head_files import (
     check_head_file,
     embed_ensemble,
-    keep_residual,
     write_head,
 )
 from promptboost.pool import PromptPool
@@ -28,6 +26,8 @@ from promptboost.pool.sources import pool_for
 from promptboost.run.evaluate import as_called_now, inspect_run, with_classes
 from promptboost.run.results import TransferResult, flat_answer, old_names
 from promptboost.run.run_folder import RunFolder
+from promptboost.training import Trainer
+from promptboost.training.examples import Examples
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def transfer_run(
     pool, head = run_pool(folder, ensemble), embed_ensemble(ensemble, embedder)
     with_residual = folder.settings.residual and not text_only
     if with_residual:
-        head = _with_residual(head, pool, measured.learn, folder.settings, embedder)
+        head = _with_residual(ensemble, head, pool, measured.learn, folder.settings, embedder)
     head_path = folder.head_path(embedder.encoder.id)
     figures = _measure(head, pool, measured.data, embedder)
     note = measured.note
@@ -102,6 +102,7 @@ def transfer_run(
 
 
 def _with_residual(
+    ensemble: PromptEnsemble,
     head: LinearHead,
     pool: PromptPool | None,
     learn: Dataset | None,
@@ -115,9 +116,12 @@ def _with_residual(
     if pool is not None:
         unseen = pool_heads(pool, embedder)["zero-shot-80"]
     rows = embedder.images(learn, views=settings.views, view_scale=settings.view_scale)
-    head = with_images(head, rows, learn.labels, unseen.weights)
-    keep_residual(head, embedder)
-    return head
+    views = rows[:, 1:]
+    examples = Examples(
+        rows[:, 0], learn.labels, tuple(image_ids(learn)), views=views if views.size else None
+    )
+    fitted = Trainer(settings).refit(ensemble, examples, [embedder], unseen=[unseen.weights])
+    return fitted.head
 
 
 def _read(folder: RunFolder) -> PromptEnsemble:

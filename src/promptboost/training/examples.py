@@ -168,12 +168,14 @@ def checked_views(views: ArrayLike | None, rows: Rows) -> Rows | None:
     return seen
 
 
-def embedder_of(encoder: object, cache: Cache = True) -> Embedder | EncoderGroup | TextSource | None:
+def embedder_of(
+    encoder: object, cache: Cache = True
+) -> Embedder | EncoderGroup | TextSource | None:
     """Return what embeds texts, and images where it is an embedder or a group of several."""
     if isinstance(encoder, list | tuple):
         if not encoder:
             raise SettingError("encoder is an empty list: name one encoder or more")
-        members = [image_embedder(member, cache) for member in encoder]
+        members: list[Any] = [image_embedder(member, cache) for member in encoder]
         return members[0] if len(members) == 1 else EncoderGroup(members)
     source = text_source(encoder)
     if isinstance(cache, bool):

@@ -5,8 +5,7 @@ memory is embedded by an :class:`Executor` that the caller passes in.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -15,23 +14,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from promptboost.boosting import GridPool
-from promptboost.boosting.grid import GridRows, side_by_side, to_grid
-from promptboost.encoders.base import UnitRows
-from promptboost.encoders.embedder import Embedder
+from promptboost.boosting.grid import GridRows, to_grid
+from promptboost.encoders.base import Encoder
+from promptboost.encoders.embedder import TextSource, embed_texts
+from promptboost.encoders.group import members_of
 from promptboost.errors import EmbeddingError, PoolError
 from promptboost.pool import PromptPool
 from promptboost.pool.pool import words_fingerprint
-from promptboost.progress import progress_bar
+from promptboost.progress import Progress, no_progress, stage
 
 Encode = Callable[[list[str]], ArrayLike]
 
-# Texts embedded at a time: how often the bar moves. The store is written to as often.
-_AT_ONCE = 256
+# Texts embedded at once. Always as many: the last bit of an embedding can depend on that.
+_BATCH = 256
 
 
 @dataclass(frozen=True)
 class PoolTexts:
-    """What the rows of a :class:`~promptboost.boosting.GridPool` say, in the same order.
+    """The texts of the rows of a :class:`~promptboost.boosting.GridPool`, in the same order.
 
     Attributes
     ----------
@@ -76,24 +76,27 @@ class PoolTexts:
         """Changes with a name, a template, a prompt or their order, as that of a PromptPool does."""
         return words_fingerprint(self.class_names, self.templates, self.prompt_texts)
 
-    def embed(self, encode: Encode) -> GridPool:
+    def embed(self, encode: Encode, encoders: int = 1) -> GridPool:
         """Embed the texts by a function, such as an encoder's ``encode_texts``.
 
-        Rows are put on the grid class by class, so that a large pool is never held as floats.
+        Rows are rounded to the grid class by class, so that a large pool is never held as floats.
         """
-        templates, prompts = zip(*self.blocks(encode), strict=True)
-        return GridPool.from_rows(np.stack(templates), list(prompts))
+        templates, prompts = zip(*self.blocks(encode, encoders=encoders), strict=True)
+        return GridPool.from_rows(np.stack(templates), list(prompts), (1.0,) * encoders)
 
-    def blocks(self, encode: Encode, start: int = 0) -> Iterator[tuple[GridRows, GridRows]]:
+    def blocks(
+        self, encode: Encode, start: int = 0, *, encoders: int = 1
+    ) -> Iterator[tuple[GridRows, GridRows]]:
         """Return the rows of templates and of prompts, one class after the other.
 
-        Only one class is held at a time, and each text of it is embedded once. All that embeds a
-        pool goes this way, so that the rows are the same wherever they end up: the last bit of a
-        row can depend on which texts are embedded together.
+        Only one class is in memory at a time, and each of its texts is embedded once. Every pool is
+        embedded this way, so that the rows do not depend on where they are stored: the last bit of a row
+        can depend on which texts are embedded together.
         """
         for k in range(start, len(self.class_names)):
             rows = encode(self.distinct(k))
-            yield self.in_place(k, to_grid(rows, name=f"texts of {self.class_names[k]!r}"))
+            name = f"texts of {self.class_names[k]!r}"
+            yield self.in_place(k, to_grid(rows, name=name, encoders=encoders))
 
     def distinct(self, k: int) -> list[str]:
         """Return each text of a class once, those of its templates first."""
@@ -133,17 +136,20 @@ class Executor(Protocol):
     """Embeds pools of any size, such as on disk or in other processes."""
 
     def embed_pool(
-        self, texts: PoolTexts, embedders: Sequence[Embedder], folder: Path | None
+        self, texts: PoolTexts, source: TextSource, folder: Path | None, progress: Progress
     ) -> "PoolRows":
-        """Embed a pool by one or several embedders, their rows side by side.
+        """Embed a pool.
 
         Parameters
         ----------
         texts : PoolTexts
-        embedders : sequence of Embedder
+        source : encoder, mapping or callable
+            Embeds the texts.
         folder : Path or None
-            Where embeddings may be kept, so that an interrupted fit does not compute them again. With
+            Where embeddings may be stored, so that an interrupted fit does not compute them again. With
             None, nothing outlives the process.
+        progress : callable
+            Called with stage, done and total.
         """
 
 
@@ -157,7 +163,7 @@ class PoolRows:
     grid : GridPool
         Their rows, in the same order.
     cleanup : callable, optional
-        Frees what the rows occupy outside of this process.
+        Frees the disk space of the rows.
     """
 
     texts: PoolTexts
@@ -168,70 +174,53 @@ class PoolRows:
     def embed(
         cls,
         texts: PoolTexts,
-        embedder: Embedder,
-        further: Sequence[Embedder] = (),
+        source: TextSource,
         *,
         executor: Executor | None = None,
         folder: Path | None = None,
+        progress: Progress = no_progress,
     ) -> "PoolRows":
         """Embed a pool; without an `executor`, in memory.
 
-        The rows of `further` embedders are put side by side with those of the first. See
-        :meth:`Executor.embed_pool` for the `folder`.
+        The embeddings of several encoders, an :class:`~promptboost.encoders.group.EncoderGroup`, are next
+        to each other. See :meth:`Executor.embed_pool` for the `folder`.
         """
-        embedders = (embedder, *further)
         if executor is not None:
-            return executor.embed_pool(texts, embedders, folder)
-        with encoding(texts, *embedders) as encode:
-            return cls(texts, of_encoders(texts.embed(encode), len(embedders)))
+            return executor.embed_pool(texts, source, folder, progress)
+        total = sum(map(len, texts.prompt_texts))
+        with stage(progress, "embedding prompts", total) as advance:
+            return cls(texts, texts.embed(encode_by(source, advance), count_encoders(source)))
 
     def of(self, number: int, dim: int) -> GridPool:
-        """Return the rows of one encoder of several, by its number and the length of its embeddings."""
+        """Return the rows of one of several encoders, by its number and the length of its embeddings."""
         start = number * (self.grid.templates.shape[2] // self.grid.encoders)
-        part = slice(start, start + dim)
+        columns = slice(start, start + dim)
         return GridPool(
-            self.grid.templates[..., part], tuple(P[:, part] for P in self.grid.prompts)
+            self.grid.templates[..., columns], tuple(P[:, columns] for P in self.grid.prompts)
         )
 
     def release(self) -> None:
-        """Free what the rows occupy on disk, once the fit is done."""
+        """Free the disk space of the rows."""
         if self.cleanup is not None:
             self.cleanup()
 
 
-def of_encoders(grid: GridPool, count: int) -> GridPool:
-    """Mark rows as those of several encoders; the fit replaces the scales."""
-    return replace(grid, scales=(1.0,) * count)
+def count_encoders(source: TextSource) -> int:
+    """Return how many encoders a source of embeddings stands for."""
+    return len(members_of(source)) if isinstance(source, Encoder) else 1
 
 
-def encode_in_parts(
-    embedder: Embedder, texts: list[str], done: Callable[[int], object] = lambda count: None
-) -> UnitRows:
-    """Embed texts of one class, always as many at a time: the last bit of a row can depend on that."""
-    quiet = replace(embedder, progress=False)  # it would draw a bar for every call
-    rows = np.empty((len(texts), embedder.encoder.dim), dtype=np.float32)
-    for start in range(0, len(texts), _AT_ONCE):
-        some = texts[start : start + _AT_ONCE]
-        rows[start : start + len(some)] = quiet.texts(some)(some)
-        done(len(some))
-    return rows
+def encode_by(source: TextSource, advance: Callable[[int], object] = lambda count: None) -> Encode:
+    """Return a function that embeds the texts of a class in batches."""
 
+    def encode(texts: list[str]) -> ArrayLike:
+        if not isinstance(source, Encoder):
+            return embed_texts(source, texts)
+        rows = np.empty((len(texts), source.dim), dtype=np.float32)
+        for start in range(0, len(texts), _BATCH):
+            batch = texts[start : start + _BATCH]
+            rows[start : start + len(batch)] = source.encode_texts(batch)
+            advance(len(batch))
+        return rows
 
-@contextmanager
-def encoding(texts: PoolTexts, *embedders: Embedder) -> Iterator[Encode]:
-    """Return what embeds the texts of a pool a class at a time, with one bar for all classes.
-
-    Rows of several embedders are put side by side.
-    """
-    total = sum(map(len, texts.prompt_texts)) * len(embedders)
-    with progress_bar(total, "texts", "texts", shown=embedders[0].progress) as bar:
-
-        def done(count: int) -> None:
-            # Templates that are no prompts are embedded too, and not counted before.
-            bar.update(min(count, total - bar.n))
-
-        def encode(wanted: list[str]) -> ArrayLike:
-            rows = [encode_in_parts(embedder, wanted, done) for embedder in embedders]
-            return rows[0] if len(rows) == 1 else side_by_side(rows, name="texts")
-
-        yield encode
+    return encode

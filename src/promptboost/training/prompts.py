@@ -112,9 +112,7 @@ def embed_pool(
 _TEMPLATE = "the average {}"
 
 
-def prototypes(
-    class_names: Sequence[str], examples: Examples
-) -> tuple[PoolRows, dict[str, Rows]]:
+def prototypes(class_names: Sequence[str], examples: Examples) -> tuple[PoolRows, dict[str, Rows]]:
     """Return the examples of each class as its prompts, and their average as its template.
 
     The examples of a class are sorted by value and equal ones are kept once, so that their order does

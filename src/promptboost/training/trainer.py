@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,17 +11,22 @@ from numpy.typing import NDArray
 from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots
 from promptboost.boosting.balance import Balance
 from promptboost.boosting.calibration import with_relative_scales
-from promptboost.boosting.gradient.scale import FoldTexts, drawn, fold_texts
+from promptboost.boosting.gradient.scale import FoldTexts
 from promptboost.boosting.grid import from_grid
-from promptboost.boosting.residual import Residual, fit_residual
+from promptboost.boosting.residual import (
+    Residual,
+    fit_residual,
+    fit_text_residual,
+    texts_of_folds,
+)
 from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import TextSource
 from promptboost.errors import DataError
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble
 from promptboost.model.schema import Scalar
+from promptboost.model.vectors import EmbeddedRounds
 from promptboost.progress import Progress, no_progress
-from promptboost.threads import single_blas_thread
 from promptboost.training.examples import Examples
 from promptboost.training.learner import OnRound, fit_ensemble
 from promptboost.training.pool_rows import PoolRows
@@ -71,7 +78,8 @@ class Trainer:
     ... )
     >>> images = encoder.encode_texts(["red", "dark red", "blue", "light blue"])
     >>> examples = Examples(images, np.array([0, 0, 1, 1]), ("a", "b", "c", "d"))
-    >>> fitted = Trainer().fit(examples, PoolRows.embed_texts(pool, encoder), [encoder])
+    >>> rows = PoolRows.embed(PoolTexts.of(pool), encoder)
+    >>> fitted = Trainer().fit(examples, rows, [encoder])
     >>> fitted.head.predict(encoder.encode_texts(["pale red"])).tolist()
     ['fire']
     """
@@ -131,7 +139,9 @@ class Trainer:
             on_folds=folds.append,
             progress=self.progress,
         )
-        heads = _HeadBuilder(self, ensemble, examples, shots, pool.grid, settings, *folds)
+        heads = _HeadBuilder(
+            self, ensemble, examples, shots, pool.grid, settings, folds[0] if folds else None
+        )
         return heads.build(sources[:n_heads])
 
     def refit(
@@ -196,7 +206,7 @@ class _HeadBuilder:
         """Return the text with a head for each encoder."""
         heads, residuals = [], []
         for number, source in enumerate(sources):
-            head = embed(self.ensemble, source)
+            head = EmbeddedRounds.of(self.ensemble, source).head
             residual = None
             if self.trainer.config.residual:
                 residual = self._residual(head, number)
@@ -207,34 +217,36 @@ class _HeadBuilder:
 
     def _residual(self, head: LinearHead, number: int) -> Residual:
         """Fit the residual of one encoder, for all classes of the text."""
-        classes, text = self._classes, head.weights / np.float32(head.rounds)
-        rows = self._columns(self._grid_rows if self.grid is not None else self._rows, number, head.dim)
+        text, classes = head.weights / np.float32(head.rounds), self._classes
+        weights, progress = self.examples.weights, self.trainer.progress
         if self.grid is None:
-            unseen, folds = self._unseen(number, head.dim)[classes], None
-        else:
-            unseen, folds = self._class_means(number, head.dim), self._fold_texts()
-        # BLAS has little to do here, and its threads would spin while other processes hold the cores.
-        with single_blas_thread():
+            rows = _with_views(self.examples.rows, self.examples.views)
             residual = fit_residual(
-                rows,
+                self._columns(rows, number, head.dim),
                 self.shots.labels,
                 text[classes],
-                unseen,
-                folds=None if folds is None else folds.fold,
-                fold_rows=None if folds is None else self._columns(folds.rows, number, head.dim),
-                weights=self.examples.weights,
-                progress=self.trainer.progress,
+                self._unseen(number, head.dim)[classes],
+                weights=weights,
+                progress=progress,
             )
-        weights = np.zeros((len(text), head.dim), dtype=residual.weights.dtype)
-        weights[classes] = residual.weights
-        return replace(residual, weights=weights)
+        else:
+            residual = fit_text_residual(
+                self.shots,
+                self._scaled_grid,
+                text[classes],
+                weights=weights,
+                encoder=number,
+                folds=self._fold_texts,
+                progress=progress,
+            )
+        rows = np.zeros((len(text), head.dim), dtype=residual.weights.dtype)
+        rows[classes] = residual.weights
+        return replace(residual, weights=rows)
 
     def _balanced(self, head: LinearHead, number: int) -> LinearHead:
         """Return the head with the balance of classes without images, present or added later."""
-        text, both = (
-            h.matrix / np.float32(h.rounds) for h in (head.without_residual(), head)
-        )
-        images = self._columns(self._rows, number, head.dim)[:, 0]
+        text, both = (h.matrix / np.float32(h.rounds) for h in (head.without_residual(), head))
+        images = self._columns(self.examples.rows, number, head.dim)
         labels, unseen = self._classes[self.shots.labels], self._unseen(number, head.dim)
         balance = Balance.of(head.class_names, images, labels, text, both, unseen)
         return replace(head, balance=balance)
@@ -243,24 +255,10 @@ class _HeadBuilder:
     def _classes(self) -> NDArray[np.int64]:
         return np.arange(len(self.ensemble.class_names)) if self.classes is None else self.classes
 
-    @property
-    def _rows(self) -> Floats:
-        """The images and their views as they were given, (n, 1 + V, D)."""
-        return _with_views(self.examples.rows, self.examples.views)
-
-    @property
-    def _grid_rows(self) -> Floats:
-        """The images and their views as the composer saw them, (n, 1 + V, D)."""
-        return from_grid(_with_views(self.shots.originals, self.shots.views))
-
-    def _columns(self, rows: Floats, number: int, dim: int) -> Floats:
+    def _columns(self, rows: NDArray[Any], number: int, dim: int) -> NDArray[Any]:
         """Return the columns of one of several encoders."""
-        width = rows.shape[-1] // self._encoders
+        width = rows.shape[-1] // self.examples.encoders
         return rows[..., number * width : number * width + dim]
-
-    @property
-    def _encoders(self) -> int:
-        return max(len(self.ensemble.encoders), 1)
 
     def _unseen(self, number: int, dim: int) -> Floats:
         """Return class embeddings made without any image, (K, D): the means of the templates."""
@@ -268,34 +266,33 @@ class _HeadBuilder:
             return self.unseen[number]
         assert self.grid is not None
         templates = self._columns(self.grid.templates, number, dim)
-        return _unit(np.stack([_mean(rows) for rows in templates])).astype(np.float32)
+        means = np.stack([_mean(rows) for rows in templates])
+        unit = means / np.linalg.norm(means, axis=1, keepdims=True)
+        return np.asarray(unit, dtype=np.float32)
 
-    def _class_means(self, number: int, dim: int) -> Floats:
-        """Return the means of templates and of prompts of the classes with images, (2, K, D)."""
+    @cached_property
+    def _scaled_grid(self) -> GridPool:
+        """The pool of the classes with images, with the relative scales of the encoders."""
         assert self.grid is not None
-        templates = from_grid(self._columns(self.grid.templates, number, dim)).mean(axis=1)
-        prompts = [drawn(self._columns(rows, number, dim)) for rows in self.grid.prompts]
-        means = np.stack([rows.mean(axis=0, dtype=np.float64) for rows in map(from_grid, prompts)])
-        return _unit(np.stack([templates, means])[:, self._classes])
+        grid, classes = self.grid, self._classes
+        if len(classes) < len(grid.prompts):
+            prompts = tuple(grid.prompts[k] for k in classes.tolist())
+            grid = replace(grid, templates=grid.templates[classes], prompts=prompts, keeper=None)
+        if self.examples.encoders == 1:
+            return grid
+        scales = [item.encoder_logit_scale for item in self.ensemble.encoders]
+        return with_relative_scales(self.shots, grid, scales)
 
+    @cached_property
     def _fold_texts(self) -> FoldTexts | None:
-        """Return texts composed on parts of the images, as the choice of the logit scale did."""
-        scale, gradient = self.ensemble.settings.get("logit_scale"), self.settings.gradient
-        if self.folds is None and gradient is not None and isinstance(scale, int | float):
-            assert self.grid is not None
-            grid, classes = self.grid, self._classes
-            if len(classes) < len(grid.prompts):
-                prompts = tuple(grid.prompts[k] for k in classes.tolist())
-                grid = replace(grid, templates=grid.templates[classes], prompts=prompts, keeper=None)
-            own = [item.encoder_logit_scale for item in self.ensemble.encoders]
-            self.folds = fold_texts(
-                self.shots,
-                with_relative_scales(self.shots, grid, own or [None]),
-                replace(gradient, logit_scale=float(scale)),
-                views=self.settings.views_per_round,
-                progress=self.trainer.progress,
-            )
-        return self.folds
+        """Texts composed on parts of the images."""
+        if self.folds is not None:
+            return self.folds
+        settings, scale = self.settings, self.ensemble.settings.get("logit_scale")
+        if settings.gradient is not None and isinstance(scale, int | float):
+            gradient = replace(settings.gradient, logit_scale=float(scale))
+            settings = replace(settings, gradient=gradient)
+        return texts_of_folds(self.shots, self._scaled_grid, settings, self.trainer.progress)
 
 
 def boost_settings(config: BoostConfig, views: int) -> BoostSettings:
@@ -309,14 +306,9 @@ def boost_settings(config: BoostConfig, views: int) -> BoostSettings:
     return BoostSettings(**values, gradient=gradient)
 
 
-def _with_views(images: Floats, views: Floats | None) -> Floats:
+def _with_views(images: NDArray[Any], views: NDArray[Any] | None) -> NDArray[Any]:
     return images[:, None] if views is None else np.concatenate([images[:, None], views], axis=1)
 
 
 def _mean(rows: NDArray[np.int16]) -> NDArray[np.float64]:
     return np.asarray(from_grid(rows).sum(axis=0, dtype=np.float64) / len(rows))
-
-
-def _unit(rows: Floats) -> Floats:
-    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
-    return np.asarray(rows / np.where(lengths > 0, lengths, 1))

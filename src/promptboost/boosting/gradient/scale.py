@@ -262,9 +262,7 @@ class _Parts:
         """Return which images are in some folds."""
         return np.isin(self.fold, folds)
 
-    def compose(
-        self, scales: Sequence[GradientSettings], folds: range
-    ) -> list[list[_Aside]]:
+    def compose(self, scales: Sequence[GradientSettings], folds: range) -> list[list[_Aside]]:
         """Compose at some scales without the images of some folds in turn, and score those images."""
         K, number = self.shape[1], len(folds)
         done: list[_Aside | None] = [None] * (len(scales) * number)
