@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         StagedAccuracyDisplay,
     )
     from promptboost.threads import set_threads
+    from promptboost.training.refit import refit
 
 __all__ = [
     "PromptBoostClassifier",
@@ -32,6 +33,7 @@ __all__ = [
     "LinearHead",
     "Encoder",
     "load",
+    "refit",
     "load_encoder",
     "BankDisplay",
     "ConfusionDisplay",
@@ -49,6 +51,7 @@ _HOME = {
     "LinearHead": "promptboost.model",
     "PromptClassifier": "promptboost.model.classifier",
     "load": "promptboost.model.classifier",
+    "refit": "promptboost.training.refit",
     "Encoder": "promptboost.encoders",
     "load_encoder": "promptboost.encoders",
     "BankDisplay": "promptboost.plot",
