@@ -72,6 +72,7 @@ class Trainer:
     --------
     >>> from promptboost.encoders.fake import FakeEncoder
     >>> from promptboost.pool import build_pool
+    >>> from promptboost.training import PoolTexts
     >>> encoder = FakeEncoder()
     >>> pool = build_pool(
     ...     ["fire", "ice"], descriptions={"fire": ["something red"], "ice": ["something blue"]}
