@@ -39,7 +39,7 @@ from promptboost.encoders.trust import check_trusted
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
 from promptboost.model.average import AveragedClassifier, AveragedHead
-from promptboost.model.classifier import AnyHead, PromptClassifier, load
+from promptboost.model.classifier import PromptClassifier, load
 from promptboost.model.head import LinearHead
 from promptboost.model.scores import logit_factor
 from promptboost.model.vectors import EmbeddedRounds
@@ -120,7 +120,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         The fitted thing.
     classifier_ : PromptClassifier
         The same with its encoder: answers for images in any form, is saved, moves.
-    head_ : LinearHead or VotingHead
+    head_ : LinearHead
         The same embedded, in single precision, to save or serve; on the first of several encoders.
     n_iter_, round_errors_ : int and ndarray of shape (n_iter_,)
         Number of rounds, and the weighted error of each on the views it was composed on.
@@ -170,7 +170,6 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         max_copies: int | None = None,
         logit_scale: float | None = None,
         temperature: float = 1.0,
-        algorithm: Literal["samme.r", "samme"] = "samme.r",
         penalty: bool = True,
         patience: int | None = None,
         copies: int = 32,
@@ -196,7 +195,6 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.max_copies = max_copies
         self.logit_scale = logit_scale
         self.temperature = temperature
-        self.algorithm = algorithm
         self.penalty = penalty
         self.patience = patience
         self.copies = copies
@@ -564,9 +562,9 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return int(self.n_features_out_)
 
 
-def _beside_text(head: AnyHead) -> Residual | None:
+def _beside_text(head: LinearHead) -> Residual | None:
     """Return what a head that was kept adds to its text; the penalty of a residual was not kept."""
-    if not isinstance(head, LinearHead) or head.beside_text is None:
+    if head.beside_text is None:
         return None
     return Residual(head.beside_text, logit_factor(head), penalty=0.0)
 

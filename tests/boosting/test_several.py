@@ -282,10 +282,9 @@ def test_scores_are_those_of_each_encoder_alone(problem):
         np.testing.assert_array_equal(scores[e * n : (e + 1) * n], expected)
 
 
-@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
-def test_a_fit_on_several_continued_after_any_round_is_the_same(problem, algorithm):
+def test_a_fit_on_several_continued_after_any_round_is_the_same(problem):
     _, shots, pool = problem
-    settings = BoostSettings(rounds=3, views_per_round=2, algorithm=algorithm, temperature=0.1)
+    settings = BoostSettings(rounds=3, views_per_round=2, temperature=0.1)
     whole = list(boost(shots, pool, settings))
     for stop in range(1, len(whole)):
         rest = list(boost(shots, pool, settings, state=whole[stop - 1].state))

@@ -18,7 +18,7 @@ from promptboost.errors import (
     LabelError,
     SettingError,
 )
-from promptboost.model import LinearHead, PromptEnsemble, Round, VotingHead
+from promptboost.model import LinearHead, PromptEnsemble, Round
 from promptboost.model.average import AveragedClassifier
 
 BANKS = {
@@ -211,16 +211,14 @@ def test_it_is_in_the_package():
 # --- probabilities ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
-def test_the_scale_of_the_text_is_that_of_every_face(algorithm, tmp_path):
-    text = ensemble(algorithm=algorithm, logit_scale=7.0, encoder_logit_scale=20.0)
+def test_the_scale_of_the_text_is_that_of_every_face(tmp_path):
+    text = ensemble(logit_scale=7.0, encoder_logit_scale=20.0)
     classifier = PromptClassifier(text, "fake:32-0", cache=False)
     rows = FakeEncoder().encode_images([image(), image("blue")])
     expected = classifier.head.predict_proba(rows, 7.0)
     assert (classifier.predict_proba(rows) == expected).all()
     classifier.save(tmp_path)
-    kind = LinearHead if algorithm == "samme.r" else VotingHead
-    file = kind.load(tmp_path / "head-fake-32-0.safetensors")
+    file = LinearHead.load(tmp_path / "head-fake-32-0.safetensors")
     assert file.logit_scale == 7.0
     assert (file.predict_proba(rows) == expected).all()
     assert (load(tmp_path, "fake:32-0").predict_proba(rows) == expected).all()
@@ -241,8 +239,6 @@ def test_on_another_encoder_the_ratio_to_its_own_scale_is_kept():
     louder.logit_scale = 60.0
     text = ensemble(logit_scale=50.0, encoder_logit_scale=20.0)
     assert PromptClassifier(text, louder, cache=False).head.logit_scale == 150.0
-    votes = replace(text, algorithm="samme")
-    assert PromptClassifier(votes, louder, cache=False).head.logit_scale == 50.0
     unknown = replace(text, encoder_logit_scale=None)
     assert PromptClassifier(unknown, louder, cache=False).head.logit_scale == 50.0
 
@@ -287,10 +283,9 @@ def test_a_text_is_embedded_once(tmp_path):
     assert len(encoder.asked) == 8
 
 
-@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
 @pytest.mark.parametrize("cache", [True, False])
-def test_a_forged_head_is_not_believed(tmp_path, algorithm, cache, caplog):
-    text = ensemble(algorithm=algorithm)
+def test_a_forged_head_is_not_believed(tmp_path, cache, caplog):
+    text = ensemble()
     honest = PromptClassifier(text, "fake:32-0", cache=cache)
     honest.save(tmp_path)
     assert load(tmp_path, "fake:32-0", cache=cache).predict(image("blue")).tolist() == ["ice"]

@@ -11,7 +11,7 @@ from promptboost.model import LearntOn, PromptEnsemble, Round
 from tests.model.ensembles import PATIENT, PROMPT, ensembles, pets
 
 NAMES = ("cat", "dog", "cow")
-SAME_KIND = ensembles(class_names=NAMES, algorithm="samme.r", temperature=1.0)
+SAME_KIND = ensembles(class_names=NAMES, temperature=1.0)
 
 
 def without_history(ensemble):
@@ -65,8 +65,6 @@ def test_refuses_to_merge_what_does_not_fit():
         pets().merge(pets().rename_class("cat", "lynx"))
     with pytest.raises(SettingError, match=r"one temperature; got 1.0 and 2.0"):
         pets().merge(pets(temperature=2.0))
-    with pytest.raises(SettingError, match="one algorithm"):
-        pets().merge(pets(), pets(algorithm="samme"))
 
 
 @given(ensembles())

@@ -15,7 +15,6 @@ from promptboost.errors import (
 )
 from promptboost.files import LARGEST_INTEGER
 from promptboost.model import LinearHead, PromptEnsemble, Round
-from promptboost.model.votes import VotingHead
 from tests.model.ensembles import PATIENT, ensembles, pets, random_ensemble
 
 BANKS = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
@@ -54,12 +53,6 @@ def test_prompts_are_weighed_by_their_part_in_the_score():
     assert list(weights) == ["a cat.", "a red cat", "my cat"]
     expected = [(1 / 4 + 1) / 3, (3 / 4 + 1 / 2) / 3, (1 / 2) / 3]
     assert list(weights.values()) == pytest.approx(expected)
-
-
-def test_prompts_of_a_vote_are_weighed_by_it():
-    rounds = (Round("{}", BANKS, 0, 0, vote=3.0), Round("{}", BANKS | {"cat": {"x": 2}}, 0, 0))
-    ensemble = PromptEnsemble(("cat", "dog"), rounds, algorithm="samme")
-    assert ensemble.prompts("cat") == pytest.approx({"a cat": 0.75, "x": 0.25})
 
 
 @given(ensembles())
@@ -115,21 +108,6 @@ def test_weak_heads_add_up_to_the_head():
         np.testing.assert_array_equal(head.weights, alone.embed(encoder).weights)
 
 
-def test_hard_votes_are_embedded_as_a_voting_head():
-    ensemble = PromptEnsemble(
-        ("cat", "dog"),
-        (Round("{}", BANKS, 0, 0, vote=0.5), Round("{}", BANKS, 0, 0, vote=2.0)),
-        algorithm="samme",
-    )
-    encoder = FakeEncoder()
-    head = ensemble.embed(encoder)
-    assert isinstance(head, VotingHead)
-    assert head.votes.tolist() == [0.5, 2.0]
-    assert head.weights.shape == (2, 2, 32)
-    assert head.encoder_id == encoder.id
-    assert head.ensemble_fingerprint == ensemble.fingerprint
-
-
 def test_the_most_copies_that_a_file_can_hold_have_a_mean():
     most = LARGEST_INTEGER // 3
     banks = {"cat": {"a": 3 * most, "b": most}, "dog": {"b": 1}}
@@ -182,7 +160,6 @@ def test_refuses_an_encoder_that_breaks_its_word():
         ({"rounds": 3}, InputError, "must be a list"),
         ({"temperature": 0.0}, SettingError, "temperature: must be positive"),
         ({"temperature": math.inf}, InputError, "temperature: must be a finite"),
-        ({"algorithm": "adaboost"}, SettingError, "adaboost"),
         ({"settings": {"a": [1]}}, InputError, r'settings\["a"\]: must be a number, not a list'),
         ({"settings": {"a": math.nan}}, InputError, r'settings\["a"\]'),
         ({"settings": {1: 1}}, InputError, "key 1 must be a string"),
@@ -213,8 +190,6 @@ def test_refuses_fields_that_cannot_be(fields, error, message):
         ({"error": math.nan}, InputError, r"rounds\[1\].error: must be a finite"),
         ({"error": 10**400}, InputError, r"rounds\[1\].error: must be a finite"),
         ({"template_error": None}, InputError, r"rounds\[1\].template_error.*null"),
-        ({"vote": 2.0}, SettingError, "every vote is 1"),
-        ({"vote": True}, InputError, "must be a number, not true or false"),
         ({"template": 3}, InputError, r"rounds\[1\].template: must be a string"),
     ],
 )
@@ -223,55 +198,3 @@ def test_refuses_rounds_that_cannot_be(fields, error, message):
     bad = Round(**({"template": "{}", "banks": BANKS, "error": 0, "template_error": 0} | fields))
     with pytest.raises(error, match=message):
         PromptEnsemble(("cat", "dog"), (good, bad))
-
-
-def votes(*values):
-    rounds = [
-        Round("{}", BANKS | {"cat": {f"cat {i}": 1}}, 0, 0, vote=vote)
-        for i, vote in enumerate(values)
-    ]
-    return PromptEnsemble(("cat", "dog"), tuple(rounds), algorithm="samme")
-
-
-def test_a_round_no_better_than_chance_has_no_vote():
-    assert votes(2.0, 0.0).prompts("cat") == {"cat 0": 1.0, "cat 1": 0.0}
-    assert votes(2.0, 0.0).embed(FakeEncoder()).votes.tolist() == [2.0, 0.0]
-    with pytest.raises(SettingError, match=r"rounds\[1\].vote: must not be negative"):
-        votes(1.0, -0.5)
-
-
-def test_where_no_round_has_a_vote_all_count_the_same():
-    assert votes(0.0, 0.0).prompts("cat") == {"cat 0": 0.5, "cat 1": 0.5}
-    assert votes(0.0, 0.0).embed(FakeEncoder()).votes.tolist() == [0.5, 0.5]
-    again = PromptEnsemble.from_json(votes(0.0, 0.0).to_json())
-    assert again == votes(0.0, 0.0)
-
-
-def test_numpy_values_become_plain_ones():
-    banks = {np.str_("cat"): {np.str_("a cat"): np.int64(2)}, "dog": {"a dog": np.uint8(1)}}
-    ensemble = PromptEnsemble(
-        list(np.array(["cat", "dog"])),
-        [Round("{}", banks, np.float32(0.5), np.int64(1))],
-        settings={"a": np.int64(3), "b": np.float32(0.5), "c": np.bool_(True), "d": np.str_("x")},
-        sample_weights={"i": np.float64(0.5)},
-    )
-    plain = PromptEnsemble(
-        ("cat", "dog"),
-        (Round("{}", {"cat": {"a cat": 2}, "dog": {"a dog": 1}}, 0.5, 1.0),),
-        settings={"a": 3, "b": 0.5, "c": True, "d": "x"},
-        sample_weights={"i": 0.5},
-    )
-    assert ensemble == plain
-    assert ensemble.to_json() == plain.to_json()
-
-
-def test_later_changes_of_what_was_given_do_not_reach_it():
-    banks = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
-    ensemble = PromptEnsemble(("cat", "dog"), (Round("{}", banks, 0, 0),))
-    banks["cat"]["a dog"] = 5
-    assert ensemble.texts() == ["a cat", "a dog"]
-    assert ensemble.rounds[0].banks["cat"] == {"a cat": 1}
-
-
-def test_length_is_the_number_of_rounds():
-    assert len(pets()) == 3

@@ -13,7 +13,6 @@ all counts most, that is where the words are at fault. With one encoder it is SA
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,8 +24,6 @@ from promptboost.boosting.grid import GridRows, stacked, weights_to_grid
 from promptboost.boosting.problem import GridPool, Shots
 from promptboost.boosting.quota import OnRows, unwatched
 from promptboost.errors import SettingError, WeightError
-
-Algorithm = Literal["samme.r", "samme"]
 
 # Composing greedily takes about as long as so many sweeps over the same rows.
 _SWEEPS_OF_GREEDY = 3
@@ -44,8 +41,6 @@ class BoostSettings:
         a, the number of views of each image drawn for a round; 0 composes on the originals.
     temperature : float
         τ of the softmax over scores.
-    algorithm : "samme.r" or "samme"
-        Real-valued votes (the paper), or one hard vote a round weighted by its error.
     seed : int
         Decides which views are drawn and how ties between templates are broken.
     max_copies, penalty
@@ -59,7 +54,6 @@ class BoostSettings:
     rounds: int = 50
     views_per_round: int = 4
     temperature: float = 1.0
-    algorithm: Algorithm = "samme.r"
     seed: int = 0
     max_copies: int | None = None
     penalty: bool = True
@@ -76,8 +70,6 @@ class BoostSettings:
                 raise SettingError(f"{name} must be at least 1 or None, got {value}")
         if not (np.isfinite(self.temperature) and self.temperature > 0):
             raise SettingError(f"temperature must be positive, got {self.temperature}")
-        if self.algorithm not in ("samme.r", "samme"):
-            raise SettingError(f"algorithm must be 'samme.r' or 'samme', got {self.algorithm!r}")
 
     @property
     def composer(self) -> str:
@@ -103,12 +95,10 @@ class BoostState:
 class BoostRound:
     """One finished round: a weak classifier, and where the fit stands after it.
 
-    Its vote in the strong classifier is 1 for SAMME.R. The error on the original images is under the
-    weights it was composed with.
+    The error on the original images is under the weights it was composed with.
     """
 
     composition: Composition
-    vote: float
     original_error: float
     state: BoostState
 
@@ -232,20 +222,10 @@ def _finish_round(
     error = float((state.weights * wrong)[wrong > 0].sum())
     quiet = state.quiet_rounds + 1 if weak.error == 0 else 0
     finished = settings.patience is not None and quiet >= settings.patience
-    vote = 1.0
-    if settings.algorithm == "samme.r":
-        mean = scores.mean(axis=0)  # the exponent is linear in the scores
-        weights = updated_weights(state.weights, mean, shots.labels, settings.temperature)
-    elif error <= 0:  # a perfect learner: nothing is left to weigh
-        weights, finished = state.weights, True
-    else:
-        # A learner no better than chance gets no vote, and ends the fit as it would repeat itself.
-        log_odds = np.log((1 - error) / error) + np.log(K - 1) if error < 1 else -np.inf
-        vote = max(0.0, float(log_odds))
-        finished = finished or vote == 0.0
-        weights = _normalised(state.weights * np.exp(vote * wrong), len(wrong))
+    mean = scores.mean(axis=0)  # the exponent is linear in the scores
+    weights = updated_weights(state.weights, mean, shots.labels, settings.temperature)
     after = BoostState(state.rounds_done + 1, weights, quiet, finished)
-    return BoostRound(weak, vote, error, after)
+    return BoostRound(weak, error, after)
 
 
 def updated_weights(

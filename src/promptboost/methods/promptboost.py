@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -27,7 +27,7 @@ from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, text_source
 from promptboost.errors import FileFormatError, PoolError, SettingError
-from promptboost.model import LearntOn, LinearHead, PromptEnsemble, VotingHead
+from promptboost.model import LearntOn, PromptEnsemble
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import of_sources
 from promptboost.training import OnRound, PoolTexts, boost_settings, fit_ensemble
@@ -92,10 +92,9 @@ class Boosting(BoostConfig, Method):
         ensemble = self.ensemble(shots, pool, encoder, on_folds=folds.append)
         origin = self.origin(shots, encoder)
         text = self.classifier(ensemble, origin)
-        if not self.residual or self.algorithm == "samme":
+        if not self.residual:
             return text
         head = ensemble.embed(encoder)
-        assert isinstance(head, LinearHead)
         every = [encoder, *self.further(encoder)]
         learnt, settings = self._learnt(shots, every)
         grid = _joined(of_sources(pool, self.sources), every)
@@ -156,8 +155,7 @@ class Boosting(BoostConfig, Method):
         """Return the classifier that an ensemble of this method is."""
         banks = tuple(ensemble.prompts(name) for name in origin.class_names)
         details = {"ensemble": ensemble.to_json()}
-        kind = VotingClassifier if self.algorithm == "samme" else TextClassifier
-        return kind(origin, banks, unit=False, details=details)
+        return TextClassifier(origin, banks, unit=False, details=details)
 
 
 @dataclass(frozen=True)
@@ -199,23 +197,6 @@ class ResidualClassifier(TextClassifier):
         assert residual is not None
         rows = residual.astype(np.float32)
         return cls(origin, text.banks, text.unit, text.details, rows, scale)
-
-
-@dataclass(frozen=True)
-class VotingClassifier(TextClassifier):
-    """Rounds that vote one by one, as SAMME does: no mean of their prompts says the same."""
-
-    kind: ClassVar[str] = "votes"
-
-    @cached_property
-    def head(self) -> LinearHead | VotingHead:
-        """The ensemble in the space of the encoder."""
-        return PromptEnsemble.from_json(self.details["ensemble"]).embed(self.origin.encoder)
-
-    def logits(self, images: Images) -> Logits:
-        """Count the votes, as logarithms of probabilities."""
-        probabilities = self.head.predict_proba(images.rows(self.origin.encoder))
-        return np.log(np.maximum(probabilities, 1e-30)).astype(np.float32)
 
 
 def _joined(pool: PromptPool, encoders: Sequence[Encoder]) -> GridPool:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 from promptboost.model.ensemble import LearntOn, PromptEnsemble, Round
 from promptboost.model.head import LinearHead
 from promptboost.model.schema import json_schema
-from promptboost.model.votes import VotingHead
 
 if TYPE_CHECKING:
     from promptboost.model.classifier import PromptClassifier, load
@@ -17,7 +16,6 @@ __all__ = [
     "Round",
     "json_schema",
     "LinearHead",
-    "VotingHead",
     "load",
 ]
 

@@ -14,14 +14,13 @@ from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import TextSource
 from promptboost.errors import DataError, SettingError
 from promptboost.model.classifier import (
-    AnyHead,
     PromptClassifier,
     all_of,
     check_share,
     sure_ones,
 )
 from promptboost.model.ensemble import PromptEnsemble
-from promptboost.model.head import Head
+from promptboost.model.head import Head, LinearHead
 
 if TYPE_CHECKING:
     from promptboost.model.explanation import Explanation
@@ -72,7 +71,7 @@ class AveragedClassifier(PromptClassifier):
         The text.
     encoders : sequence of str or Encoder, optional
         Two or more; by default those of the fit.
-    heads : sequence of LinearHead or VotingHead, optional
+    heads : sequence of LinearHead, optional
         The text, embedded by each of them, where it is known already.
     **options
         As for :class:`~promptboost.model.PromptClassifier`.
@@ -94,13 +93,13 @@ class AveragedClassifier(PromptClassifier):
         self,
         ensemble: PromptEnsemble,
         encoders: Sequence[str | Encoder | TextSource] | None = None,
-        heads: Sequence[AnyHead] | None = None,
+        heads: Sequence[LinearHead] | None = None,
         **options: Any,
     ) -> None:
         every = [item.id for item in ensemble.encoders] if encoders is None else encoders
         if len(every) < 2:
             raise SettingError("an average is of two encoders or more")
-        known: Sequence[AnyHead | None] = heads or [None] * len(every)
+        known: Sequence[LinearHead | None] = heads or [None] * len(every)
         super().__init__(ensemble, every[0], known[0], **options)
         self.members = tuple(
             PromptClassifier(ensemble, one, head, **options)

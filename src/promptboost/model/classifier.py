@@ -30,7 +30,6 @@ from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import LinearHead
 from promptboost.model.head_files import (
     RESIDUAL_FILE,
-    AnyHead,
     check_head_file,
     embed_ensemble,
     encoder_slug,
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RESIDUAL_FILE",
-    "AnyHead",
     "PromptClassifier",
     "check_head_file",
     "check_share",
@@ -175,7 +173,7 @@ class PromptClassifier:
     encoder : str, Encoder, mapping or callable, optional
         An encoder or its name; by default the one of the fit. A mapping from text to row, or a function
         that embeds a list of texts, is enough to answer for embeddings.
-    head : LinearHead or VotingHead, optional
+    head : LinearHead, optional
         The text, embedded by that encoder, where it is known already.
     cache : bool, default=True
         Find embeddings in the store, and keep new ones there.
@@ -211,7 +209,7 @@ class PromptClassifier:
         self,
         ensemble: PromptEnsemble,
         encoder: str | Encoder | TextSource | None = None,
-        head: AnyHead | None = None,
+        head: LinearHead | None = None,
         *,
         cache: bool = True,
         text_only: bool = False,
@@ -286,18 +284,14 @@ class PromptClassifier:
         return Embedder(source, EmbeddingStore(), self._progress)
 
     @cached_property
-    def head(self) -> AnyHead:
+    def head(self) -> LinearHead:
         """The sentences as vectors, from the store or embedded; see :func:`settled_head`.
 
         Only a text that names no encoder has no vectors but those in the file beside it.
         """
         if self._given_head is not None:
             head = self._given_head
-            return (
-                head.without_residual()
-                if self._text_only and isinstance(head, LinearHead)
-                else head
-            )
+            return head.without_residual() if self._text_only else head
         embedder, folder = self._embedder, self._folder
         if embedder is not None:
             made = embed_ensemble(self.ensemble, embedder)
@@ -494,8 +488,6 @@ class PromptClassifier:
         if len(set(given)) < 2:
             raise LabelError("images of two classes or more are needed")
         text = embed_ensemble(self.ensemble, self.embedder)
-        if not isinstance(text, LinearHead):
-            raise SettingError("a text whose rounds vote (algorithm samme) has no residual")
         if holds_images(images):
             data = Dataset(as_images(images), ())
             rows = self.embedder.images(data, views=views, view_scale=view_scale)

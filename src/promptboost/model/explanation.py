@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from promptboost.errors import SettingError
 from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.head import LinearHead
-from promptboost.model.scores import as_double, check_additive, class_place, logit_factor, rest_rows
+from promptboost.model.scores import as_double, class_place, logit_factor, rest_rows
 
 #: Removals that are tried until an answer changes.
 _REMOVALS = 5
@@ -231,7 +231,7 @@ def _bar(value: float, name: str, text: str, widest: float) -> str:
 
 def explain_rows(
     ensemble: PromptEnsemble,
-    head: object,
+    head: LinearHead,
     vectors: Mapping[str, NDArray[np.floating]],
     embeddings: NDArray[np.floating],
     images: Sequence[str],
@@ -256,8 +256,6 @@ def explain_rows(
     answer, against : str, optional
         The classes to compare; by default the answer, and the one that comes next.
     """
-    check_additive(head)
-    assert isinstance(head, LinearHead)
     names = ensemble.class_names
     if answer is not None and answer == against:
         raise SettingError(f"answer and against are both {answer!r}: give two classes")

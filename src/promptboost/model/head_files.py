@@ -6,7 +6,6 @@ a head that was lost is made again.
 """
 
 import logging
-import math
 import os
 import re
 import shlex
@@ -33,9 +32,6 @@ from promptboost.folders import FIRST
 from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.head import LinearHead
 from promptboost.model.vectors import head_of
-from promptboost.model.votes import VotingHead
-
-AnyHead = LinearHead | VotingHead
 
 #: What says which residual belongs to which head of a folder.
 RESIDUAL_FILE = "residual.json"
@@ -72,13 +68,13 @@ def check_head_file(encoder_id: str, folder: Path | None = None) -> None:
         raise SettingError(f"the path of the run is too long to hold its files: {folder}")
 
 
-def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:
+def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> LinearHead:
     """Embed an ensemble's text; the head says which encoder it is for.
 
     Its rows are kept in the store by the text they are of: the next time nothing is embedded.
     """
 
-    def embedded() -> AnyHead:
+    def embedded() -> LinearHead:
         return ensemble.embed_texts(embedder.texts(ensemble.texts()), embedder.encoder)
 
     if embedder.store is None:
@@ -86,15 +82,12 @@ def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:
     from promptboost.encoders.store import head_key
 
     fingerprint, dim = ensemble.fingerprint, embedder.dim
-    shape: tuple[int, ...] = (len(ensemble.class_names), dim)
-    if ensemble.algorithm == "samme":
-        shape = (len(ensemble), *shape)
-    keys = [head_key(fingerprint, row) for row in range(math.prod(shape[:-1]))]
+    keys = [head_key(fingerprint, row) for row in range(len(ensemble.class_names))]
     try:
         rows = embedder.store.get_or_compute(
             embedder.fingerprint,
             keys,
-            lambda positions: embedded().weights.reshape(-1, dim)[positions],
+            lambda positions: embedded().weights[positions],
             dim=dim,
             batch=len(keys),
             name=embedder.id,
@@ -102,17 +95,17 @@ def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:
     except StoreError as error:
         embedder.do_without(error)
         return embedded()
-    return head_of(ensemble, rows.reshape(shape), embedder.encoder)
+    return head_of(ensemble, rows, embedder.encoder)
 
 
 def settled_head(
     folder: Path,
     ensemble: PromptEnsemble,
-    made: AnyHead,
+    made: LinearHead,
     *,
     text_only: bool = False,
     embedder: Embedder | None = None,
-) -> AnyHead:
+) -> LinearHead:
     """Return the head beside a text if it was made of that text, else the one made.
 
     The text is the truth. Nothing that the file says of itself is believed: anybody can write it. So it
@@ -122,21 +115,19 @@ def settled_head(
     ``residual.json``, unless `text_only`; where the file is gone or damaged, from the store of `embedder`.
     """
     path = folder / head_file(made.encoder_id)
-    stored = _read(path, type(made))
+    stored = _read(path)
     if stored is not None:
         if stored.encoder_fingerprint != made.encoder_fingerprint:
             return made
         if ensemble.has_fingerprint(stored.ensemble_fingerprint):  # else the text was edited
             made = _with_rows_of(stored, made, path, len(ensemble))
-    if not isinstance(made, LinearHead):
-        return made
     digests, facts = read_residual_record(folder)
     made = replace(made, balance=Balance.from_record(facts.get(path.name, {}).get("balance")))
     if text_only:
         return made
     if stored is None:
         stored = _healed(made, digests.get(path.name), facts.get(path.name, {}), embedder)
-    if not isinstance(stored, LinearHead) or stored.residual is None:
+    if stored is None or stored.residual is None:
         return made
     if digests.get(path.name) != stored.residual_digest or stored.dim != made.dim:
         _log.warning(
@@ -157,10 +148,10 @@ def settled_head(
     return _with_residual_of(stored, made)
 
 
-def _read(path: Path, kind: type[AnyHead]) -> AnyHead | None:
+def _read(path: Path) -> LinearHead | None:
     """Read a head, or None if it is gone, or damaged."""
     try:
-        return kind.load(path)
+        return LinearHead.load(path)
     except FileNotFoundError:
         return None
     except (OSError, FileFormatError) as error:
@@ -176,7 +167,7 @@ def refit_hint(folder: Path) -> str:
     return f"{command_name()} refit {shlex.quote(str(folder))}"
 
 
-def _with_rows_of(stored: AnyHead, made: AnyHead, path: Path, rounds: int) -> AnyHead:
+def _with_rows_of(stored: LinearHead, made: LinearHead, path: Path, rounds: int) -> LinearHead:
     """Take the rows of a stored head if they are those that were made of the text."""
     if stored.weights.shape == made.weights.shape:
         # In double precision, in which no square of a float32 overflows.
@@ -247,14 +238,13 @@ def _stored_residual(digest: str, count: int, embedder: Embedder) -> NDArray[np.
         return None
 
 
-def keep_residual(head: AnyHead, embedder: Embedder) -> bool:
+def keep_residual(head: LinearHead, embedder: Embedder) -> bool:
     """Keep a residual in the store by its digest; return whether it was new there, and is kept now."""
-    if not isinstance(head, LinearHead) or head.residual is None or embedder.store is None:
+    if head.residual is None or embedder.store is None:
         return False
     new: list[int] = []
 
     def compute(positions: list[int]) -> NDArray[np.float32]:
-        assert isinstance(head, LinearHead)
         assert head.residual is not None
         new.extend(positions)
         return head.residual[positions]
@@ -290,15 +280,15 @@ def read_residual_record(folder: Path) -> tuple[dict[str, str], dict[str, dict[s
     return {k: str(v) for k, v in record.items()}, {k: v for k, v in sound if isinstance(v, dict)}
 
 
-def write_head(folder: Path, head: AnyHead) -> None:
+def write_head(folder: Path, head: LinearHead) -> None:
     """Write a head into a folder, and which residual and balance it has, for :func:`settled_head`."""
     name = head_file(head.encoder_id)
     digests, facts = read_residual_record(folder)
     digests.pop(name, None)
     facts.pop(name, None)
-    if isinstance(head, LinearHead) and head.residual is not None:
+    if head.residual is not None:
         digests[name] = head.residual_digest
-    if isinstance(head, LinearHead) and not (head.residual is None and head.balance is None):
+    if not (head.residual is None and head.balance is None):
         facts[name] = {
             "class_names": list(head.class_names),
             "text_scale": head.text_scale,
@@ -312,11 +302,10 @@ def write_head(folder: Path, head: AnyHead) -> None:
     head.save(folder / name)
 
 
-def unknown_head(folder: Path, ensemble: PromptEnsemble) -> AnyHead | None:
+def unknown_head(folder: Path, ensemble: PromptEnsemble) -> LinearHead | None:
     """Read the head beside a text that names no encoder, from which it could be made again."""
-    kind = LinearHead if ensemble.algorithm == "samme.r" else VotingHead
     try:
-        stored = kind.load(folder / head_file(None))
+        stored = LinearHead.load(folder / head_file(None))
         if ensemble.has_fingerprint(stored.ensemble_fingerprint):
             return head_of(ensemble, stored.weights, None)
     except (OSError, InputError):  # not there, damaged, or of other classes and rounds

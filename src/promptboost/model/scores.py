@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.encoders.embedder import TextSource, embed_texts
-from promptboost.errors import LabelError, SettingError
+from promptboost.errors import LabelError
 from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.head import LinearHead
-from promptboost.model.votes import VotingHead
 
 #: Class scores that are kept, beyond one for each class; of many images fewer, within so many bytes.
 _KEPT, _KEPT_BYTES = 256, 2**27
@@ -95,7 +94,6 @@ class SentenceScores:
 
     def __post_init__(self) -> None:
         self.embeddings = np.ascontiguousarray(self.embeddings, dtype=np.float32)
-        check_additive(self.head)
 
     @property
     def factor(self) -> float:
@@ -243,8 +241,6 @@ class SentenceScores:
         self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None
     ) -> tuple[ClassKey, ...]:
         """Return what the score of each class depends on; texts with the same keys answer the same."""
-        if ensemble.algorithm != "samme.r":
-            raise SettingError("the rounds vote for classes here, and have no logits to add up")
         # The text is kept along with its number, so that no other can have it.
         asked = id(ensemble), None if originals is None else tuple(originals.items())
         if asked not in self._known:
@@ -337,15 +333,6 @@ class SentenceScores:
         if self._towards is None:
             self._towards = self.embeddings @ (balance.centre / (balance.centre @ balance.centre))
         return self._towards
-
-
-def check_additive(head: object) -> None:
-    """Raise if the rounds of a head vote, so that no sentence has a part in the answer of its own."""
-    if isinstance(head, VotingHead) or not isinstance(head, LinearHead):
-        raise SettingError(
-            "the rounds of this run vote for classes (algorithm samme): its sentences have no parts that "
-            "add up; fit with algorithm samme.r, the default, to explain answers"
-        )
 
 
 def logit_factor(head: LinearHead) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +13,6 @@ from promptboost.encoders.embedder import TextSource, embed_texts
 from promptboost.errors import EmbeddingError, InputError
 from promptboost.model.ensemble import PromptEnsemble, Round
 from promptboost.model.head import Head, LinearHead
-from promptboost.model.votes import VotingHead
 
 if TYPE_CHECKING:
     from promptboost.boosting.residual import Residual
@@ -26,33 +25,25 @@ _LENGTH_TOLERANCE = 1e-3
 
 def embed(
     ensemble: PromptEnsemble, source: Encoder | TextVectors, encoder: Encoder | None = None
-) -> LinearHead | VotingHead:
+) -> LinearHead:
     """Return the classifier that the prompts make in the space of `source`, rows of `encoder`."""
     encoder = source if isinstance(source, Encoder) else encoder
-    if ensemble.algorithm == "samme":
-        heads = weak_heads(ensemble, source, encoder)
-        return head_of(ensemble, np.stack([head.weights for head in heads]), encoder)
     (head,) = _heads(ensemble, source, [ensemble.rounds], encoder)
     return head
 
 
-def head_of(
-    ensemble: PromptEnsemble, weights: ArrayLike, encoder: Encoder | None
-) -> LinearHead | VotingHead:
-    """Return the head of a text with these rows: whatever else it says, the text says."""
-    facts: dict[str, Any] = {
-        "encoder_id": encoder.id if encoder else None,
-        "encoder_fingerprint": encoder.fingerprint if encoder else None,
-        "ensemble_fingerprint": ensemble.fingerprint,
-        "logit_scale": ensemble.logit_scale_on(encoder),
-    }
-    rows = np.asarray(weights)
-    if ensemble.algorithm == "samme":
-        voted = any(item.vote for item in ensemble.rounds)
-        votes = np.array([item.vote for item in ensemble.rounds] if voted else ensemble.votes())
-        return VotingHead(ensemble.class_names, rows, votes, **facts)
-    sizes: dict[str, Any] = {"rounds": len(ensemble), "temperature": ensemble.temperature}
-    return LinearHead(ensemble.class_names, rows, **sizes, **facts)
+def head_of(ensemble: PromptEnsemble, weights: ArrayLike, encoder: Encoder | None) -> LinearHead:
+    """Build a head from precomputed class embeddings; all other fields come from the ensemble."""
+    return LinearHead(
+        ensemble.class_names,
+        np.asarray(weights),
+        rounds=len(ensemble),
+        temperature=ensemble.temperature,
+        encoder_id=encoder.id if encoder else None,
+        encoder_fingerprint=encoder.fingerprint if encoder else None,
+        ensemble_fingerprint=ensemble.fingerprint,
+        logit_scale=ensemble.logit_scale_on(encoder),
+    )
 
 
 def weak_heads(
@@ -177,9 +168,8 @@ class DoubleHead(Head):
 class EmbeddedRounds:
     """All rounds of an ensemble in the space of one encoder."""
 
-    head: LinearHead | VotingHead  # the whole, as it is saved
+    head: LinearHead  # the whole, as it is saved
     weak: tuple[LinearHead, ...]  # each round by itself
-    votes: tuple[float, ...] | None  # of each round in SAMME; None in SAMME.R
 
     @classmethod
     def of(
@@ -189,26 +179,18 @@ class EmbeddedRounds:
         texts = ensemble.texts()
         vectors = dict(zip(texts, embed_texts(source, texts), strict=True))
         head = embed(ensemble, vectors, source if isinstance(source, Encoder) else None)
-        if residual is not None and isinstance(head, LinearHead):
+        if residual is not None:
             head = head.with_residual(residual)
-        samme = ensemble.algorithm == "samme"
-        votes = tuple(item.vote for item in ensemble.rounds) if samme else None
-        return cls(head, tuple(ensemble.weak_heads(vectors)), votes)
+        return cls(head, tuple(ensemble.weak_heads(vectors)))
 
     def final(self) -> Head:
         """Return the last stage, with the others' sums in their order: the same to the last digit."""
-        if isinstance(self.head, VotingHead):
-            return self.head
         for head in self.stages():
             last = head
         return last
 
     def stages(self) -> Iterator[Head]:
         """Return the classifier after each round."""
-        if self.votes is not None:
-            yield from self._voting_stages(np.array(self.votes))
-            return
-        assert isinstance(self.head, LinearHead)
         names, temperature = self.head.class_names, self.weak[0].temperature
         residual, text_scale = self.head.residual, self.head.text_scale
         sums = accumulate((weak.weights.astype(np.float64) for weak in self.weak), np.add)
@@ -218,11 +200,3 @@ class EmbeddedRounds:
                 weights = weights + residual * (number / text_scale)
                 scale = text_scale
             yield DoubleHead(names, weights, number, temperature, scale)
-
-    def _voting_stages(self, votes: NDArray[np.float64]) -> Iterator[Head]:
-        weights = np.stack([weak.weights for weak in self.weak])
-        for number in range(1, len(votes) + 1):
-            some = votes[:number]
-            counted = some if some.any() else np.full(number, 1.0 / number)
-            scale = self.head.logit_scale
-            yield VotingHead(self.head.class_names, weights[:number], counted, logit_scale=scale)

@@ -140,8 +140,6 @@ def shown_explanations(
 ) -> dict[str, dict[str, Any]]:
     """Explain the images that the report of a fit shows: wrong answers against the right class."""
     head = learned.head
-    if not isinstance(head, LinearHead):  # votes have no parts that add up
-        return {}
     wanted = set(names)
     texts = learned.ensemble.texts()
     vectors = dict(zip(texts, np.asarray(embedder.encode_texts(texts)), strict=True))

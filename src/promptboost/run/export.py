@@ -78,11 +78,6 @@ def export_run(
         allow_download=allow_download,
     ).classifier
     head, names = classifier.head, classifier.class_names
-    if not isinstance(head, LinearHead):
-        raise RunError(
-            f"the rounds of {run} vote for classes (algorithm samme), which is no matrix; fit with "
-            "samme.r, the default, to export it"
-        )
     matrix = np.float32(logit_factor(head) / head.rounds) * head.matrix
     one: Any = classifier.encoder
     about = _about(classifier, head)

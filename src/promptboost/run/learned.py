@@ -34,7 +34,7 @@ from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble
 from promptboost.model.average import AveragedHead
-from promptboost.model.head_files import AnyHead, embed_ensemble, keep_residual
+from promptboost.model.head_files import embed_ensemble, keep_residual
 from promptboost.model.provenance import Composed
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool
@@ -94,12 +94,10 @@ class Learned:
     """A finished fit in memory."""
 
     ensemble: PromptEnsemble
-    head: (
-        AnyHead  # that text embedded again, with its residual: what is measured is what is shipped
-    )
+    head: LinearHead  # that text embedded again, with its residual: what is measured is what is shipped
     boost_seconds: float
     residual: Residual | None = None  # as it was fitted; None if none was asked for
-    further_heads: tuple[AnyHead, ...] = ()  # on the other encoders it was learnt on
+    further_heads: tuple[LinearHead, ...] = ()  # on the other encoders it was learnt on
 
 
 def embed_task(
@@ -190,13 +188,13 @@ def learn(
             on_rows=quota.use,
         )
         texts = folds[0] if folds else None
-        heads: list[AnyHead] = []
+        heads: list[LinearHead] = []
         residuals: list[Residual | None] = []
         images: list[TaskEmbeddings | FurtherEmbeddings] = [embeddings, *embeddings.further]
         for number, one in enumerate((embedder, *further)):
             quiet = replace(one, progress=False)  # one job, one bar
             head, residual = embed_ensemble(ensemble, quiet), None
-            if settings.residual and isinstance(head, LinearHead):
+            if settings.residual:
                 head, residual = _with_residual(
                     head, ensemble, shots, grid, asked, seen, number, texts, quota.use
                 )
@@ -296,7 +294,7 @@ def _own_guesses(embeddings: TaskEmbeddings, learned: Learned) -> list[Guesses]:
     head, held_out = learned.head, embeddings.held_out
     label = Composed.of(learned.ensemble).label
     heads = {OURS: (label, head)}
-    if isinstance(head, LinearHead) and head.residual is not None:
+    if head.residual is not None:
         heads = {
             TEXT: (f"text alone: {label}", head.without_residual()),
             OURS: ("text + residual", head),
@@ -370,9 +368,9 @@ def measured_rows(task: Task, embeddings: TaskEmbeddings) -> UnitRows:
     return embeddings.learn[:, 0] if task.kind is None else embeddings.held_out
 
 
-def shares_of_words(head: AnyHead, rows: UnitRows) -> NDArray[np.float64] | None:
+def shares_of_words(head: LinearHead, rows: UnitRows) -> NDArray[np.float64] | None:
     """Return how much of each answer is words; None where all of it is, as there is no residual."""
-    if not isinstance(head, LinearHead) or head.residual is None:
+    if head.residual is None:
         return None
     return word_shares(head, rows)
 

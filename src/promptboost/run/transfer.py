@@ -18,7 +18,6 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, PromptBoostError, RunError, without_place
 from promptboost.model import LinearHead, PromptEnsemble
 from promptboost.model.head_files import (
-    AnyHead,
     check_head_file,
     embed_ensemble,
     keep_residual,
@@ -74,7 +73,7 @@ def transfer_run(
     measured = _held_out(folder, ensemble, source, progress)
     pool, head = run_pool(folder, ensemble), embed_ensemble(ensemble, embedder)
     with_residual = folder.settings.residual and not text_only
-    if with_residual and isinstance(head, LinearHead):
+    if with_residual:
         head = _with_residual(head, pool, measured.learn, folder.settings, embedder)
     head_path = folder.head_path(embedder.encoder.id)
     figures = _measure(head, pool, measured.data, embedder)
@@ -140,7 +139,7 @@ def _add_transfer(folder: RunFolder, moved: TransferResult) -> str:
 
 
 def _measure(
-    head: AnyHead, pool: PromptPool | None, held_out: Dataset, embedder: Embedder
+    head: LinearHead, pool: PromptPool | None, held_out: Dataset, embedder: Embedder
 ) -> dict[str, float | None]:
     """Compare a head with what its encoder does without having learnt; None where nothing can be."""
     figures: dict[str, float | None] = dict.fromkeys((*TEXT_BASELINES, OURS))
@@ -148,10 +147,10 @@ def _measure(
         return figures
     rows, names = embedder.originals(held_out), head.class_names
     if pool is None:
-        heads: dict[str, AnyHead] = {"zero-shot": zero_shot_head(names, embedder)}
+        heads: dict[str, LinearHead] = {"zero-shot": zero_shot_head(names, embedder)}
     else:
         heads = {**pool_heads(pool, embedder)}
-    if isinstance(head, LinearHead) and head.residual is not None:
+    if head.residual is not None:
         heads[TEXT] = head.without_residual()
     for name, one in {**heads, OURS: head}.items():
         figures[name] = accuracy(one.predict_index(rows), held_out.labels)

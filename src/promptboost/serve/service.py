@@ -21,12 +21,12 @@ from promptboost.files import Stamp, file_stamp, read_bytes
 from promptboost.folders import steady
 from promptboost.model.classifier import (
     RESIDUAL_FILE,
-    AnyHead,
     PromptClassifier,
     head_file,
     load,
 )
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
+from promptboost.model.head import LinearHead
 from promptboost.report.page import card_markdown
 from promptboost.report.run import read_run
 from promptboost.run.run_folder import RunFolder
@@ -47,7 +47,7 @@ class RunVersion:
     digest: str
     loaded: str
     classifier: PromptClassifier
-    head: AnyHead
+    head: LinearHead
     batcher: Batcher
     card: str | None
     stamps: tuple[Stamp | None, ...]

@@ -403,8 +403,6 @@ def _logit_scales(
     on_rows: OnRows,
 ) -> list[float | None]:
     """Choose what scores are multiplied with, to be probabilities, for each encoder by its `own` scale."""
-    if settings.algorithm == "samme":  # its votes are log-odds already: see FitRecord.ensemble
-        return [None] * len(own)
     pool.check_against(shots)
     if held_out is None and np.bincount(shots.labels).min() > 1:  # once for all encoders
         held_out = scores_of_halves(shots, pool, settings, on_rows)
@@ -431,7 +429,7 @@ def rows_of_fit(
     rows = (settings.rounds - (0 if before is None else len(before))) * a_round
     if asked is not None and choice:
         rows += most_rows(shots, asked, encoders, views=settings.views_per_round)
-    elif before is None and settings.algorithm == "samme.r" and np.bincount(shots.labels).min() > 1:
+    elif before is None and np.bincount(shots.labels).min() > 1:
         rows += a_round  # for both halves of the images: see scores_of_halves
     if residuals:
         rows += residuals * rows_of_residual(shots, settings, encoders, folds=choice)
@@ -479,7 +477,6 @@ def round_text(done: BoostRound, texts: PoolTexts) -> Round:
         banks=bank_texts(weak, texts),
         error=weak.error,
         template_error=weak.template_error,
-        vote=done.vote,
         composer=weak.composer,
         objective=trace.objectives[-1] if trace else None,
         gap=trace.gaps[-1] if trace else None,

@@ -17,7 +17,7 @@ from promptboost.config import FitConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
 from promptboost.errors import LabelError, SettingError, a_type, few
-from promptboost.model import LearntOn, LinearHead, PromptEnsemble
+from promptboost.model import LearntOn, PromptEnsemble
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
 from promptboost.progress import is_interactive, learning
@@ -163,18 +163,17 @@ def fit_examples(
         )
         for number, one in enumerate(taught):
             head = EmbeddedRounds.of(ensemble, one).head
-            if isinstance(head, LinearHead):
-                _, residuals[number] = head_with_residual(
-                    head,
-                    ensemble,
-                    shots,
-                    rows.grid,
-                    settings,
-                    examples.weights,
-                    number,
-                    folds[0] if folds else None,
-                    quota.use,
-                )
+            _, residuals[number] = head_with_residual(
+                head,
+                ensemble,
+                shots,
+                rows.grid,
+                settings,
+                examples.weights,
+                number,
+                folds[0] if folds else None,
+                quota.use,
+            )
         quota.end()
     weights = ensemble.sample_weights
     if parts is not None:

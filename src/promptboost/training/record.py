@@ -19,8 +19,8 @@ from promptboost.training.pool_rows import PoolTexts
 
 # A longer or more patient fit goes through the same rounds, and why a scale is what it is changes none.
 _MAY_DIFFER = ("rounds", "patience", "scale_choice")
-# These are fields of the ensemble itself.
-_OWN_FIELDS = ("algorithm", "temperature")
+# A field of the ensemble itself.
+_OWN_FIELDS = ("temperature",)
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class FitRecord:
     encoder_id: str | None
     encoder_fingerprint: str | None
     encoder_scale: float | None = None  # what that encoder multiplies cosines with
-    logit_scale: float | None = None  # of probabilities; None for SAMME, whose votes have their own
+    logit_scale: float | None = None  # of probabilities
     further_encoders: tuple[LearntOn, ...] = ()  # where there are several, those after the first
 
     def __post_init__(self) -> None:
@@ -48,15 +48,10 @@ class FitRecord:
 
     def ensemble(self, rounds: Sequence[Round], weights: NDArray[np.float64]) -> PromptEnsemble:
         """Write down the rounds so far, and the weights the next would start with."""
-        scale = self.logit_scale
-        if self.settings.algorithm == "samme":
-            # Votes are log-odds; scores are shares of them, so their sum restores them.
-            scale = sum(item.vote for item in rounds) or 1.0
         return PromptEnsemble(
             class_names=self.texts.class_names,
             rounds=tuple(rounds),
             temperature=self.settings.temperature,
-            algorithm=self.settings.algorithm,
             encoder_id=self.encoder_id,
             encoder_fingerprint=self.encoder_fingerprint,
             pool_fingerprint=self.texts.fingerprint,
@@ -67,7 +62,7 @@ class FitRecord:
                 "python": platform.python_version(),
             },
             sample_weights=dict(zip(self.image_ids, weights.tolist(), strict=True)),
-            logit_scale=scale,
+            logit_scale=self.logit_scale,
             encoder_logit_scale=self.encoder_scale,
             further_encoders=self.further_encoders,
         )
@@ -82,10 +77,6 @@ class FitRecord:
         quiet = len(list(takewhile(lambda item: item.error == 0, reversed(before.rounds))))
         patience = self.settings.patience
         finished = patience is not None and quiet >= patience
-        # SAMME ends with a learner no better than chance, whose vote is 0, or with a perfect one,
-        # whose vote is 1 because its logarithm would be infinite.
-        if self.settings.algorithm == "samme":
-            finished = finished or before.rounds[-1].vote in (0.0, 1.0)
         weights = np.array([before.sample_weights[name] for name in self.image_ids])
         return BoostState(len(before), weights, quiet, finished)
 
@@ -96,7 +87,6 @@ class FitRecord:
             _differs(what, getattr(before, field), now)
             for what, field, now in (
                 ("the classes", "class_names", self.texts.class_names),
-                ("the algorithm", "algorithm", self.settings.algorithm),
                 ("the temperature", "temperature", self.settings.temperature),
                 ("the encoder", "encoder_id", self.encoder_id),
                 ("the encoder's fingerprint", "encoder_fingerprint", self.encoder_fingerprint),

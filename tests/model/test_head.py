@@ -9,7 +9,6 @@ from safetensors.numpy import save_file
 
 from promptboost.errors import EmbeddingError, FileFormatError, LabelError, SettingError
 from promptboost.model import LinearHead
-from promptboost.model.votes import VotingHead
 from tests.model.ensembles import PATIENT, random_ensemble
 
 EPSILON = np.finfo(np.float64).eps
@@ -313,9 +312,3 @@ def test_refuses_files_with_other_arrays(tensors, tmp_path):
     save_file(tensors, tmp_path / "h", metadata=record())
     with pytest.raises(FileFormatError, match="holds the arrays"):
         LinearHead.load(tmp_path / "h")
-
-
-def test_the_two_kinds_of_head_are_not_mixed_up(head, tmp_path):
-    head.save(tmp_path / "h")
-    with pytest.raises(FileFormatError, match="linear-head, not a promptboost-voting-head"):
-        VotingHead.load(tmp_path / "h")
