@@ -22,8 +22,8 @@ from promptboost.boosting.grid import side_by_side
 from promptboost.data.memory import holds_images
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, InputError, LabelError, PoolError, SettingError
-from promptboost.model import LearntOn, LinearHead, PromptEnsemble
-from promptboost.model.vectors import EmbeddedRounds
+from promptboost.model import Head, LearntOn, PromptEnsemble
+from promptboost.model.vectors import staged_heads
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like
 from promptboost.training import PoolTexts, fit_ensemble
@@ -104,7 +104,7 @@ def test_the_text_says_what_was_chosen(problem):
 
 def test_embedded_text_scores_as_the_rounds_do(problem):
     done = next(boost(problem.shots, problem.pool, BoostSettings(rounds=1, seed=3)))
-    head = problem.fit(rounds=1).embed_texts(problem.vectors)
+    head = problem.fit(rounds=1).embed(problem.vectors)
     grid = scores_of(done.composition, problem.shots.originals, problem.pool)
     rows = (problem.shots.originals / 32767).astype(np.float32)
     assert np.allclose(head.scores(rows), grid, atol=1e-4)
@@ -495,15 +495,12 @@ def test_spaces_give_unit_rows_whatever_the_numbers(rows, factor):
 
 def test_stages_are_the_truncated_ensembles(problem):
     ensemble = problem.fit(rounds=4)
-    embedded = EmbeddedRounds.of(ensemble, problem.vectors)
     rows = (problem.shots.originals / 32767).astype(np.float32)
-    stages = list(embedded.stages())
+    stages = list(staged_heads(ensemble, problem.vectors, ensemble.embed(problem.vectors)))
     for number, stage in enumerate(stages, start=1):
-        head = ensemble.truncate(number).embed_texts(problem.vectors)
+        head = ensemble.truncate(number).embed(problem.vectors)
         assert np.allclose(stage.decision_function(rows), head.decision_function(rows), atol=1e-4)
         assert np.allclose(stage.predict_proba(rows), head.predict_proba(rows), atol=1e-5)
-    last = stages[-1].decision_function(rows)
-    assert (last == embedded.final().decision_function(rows)).all()
 
 
 @pytest.mark.parametrize("X", [[], np.zeros((2, 3)), [[1, 2]], [1, 2], np.array([1.0])])
@@ -727,7 +724,7 @@ def test_the_residual_on_several_is_the_same_after_an_interruption(several, own)
     settings = BoostSettings(rounds=1, gradient=GradientSettings(sweeps=6))
     folds = []
     ensemble = several.learn(own, settings=settings, on_folds=folds.append)
-    head = LinearHead(ensemble.class_names, several.alone[1].templates[:, 0] / 2**15)
+    head = Head(ensemble.class_names, several.alone[1].templates[:, 0] / 2**15)
     known, composed = (
         head_with_residual(head, ensemble, several.shots, several.pool, settings, folds=given)[1]
         for given in (folds[0], None)

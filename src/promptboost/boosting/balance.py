@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.model.head import LinearHead
+from promptboost.model.head import Head
 
 if TYPE_CHECKING:
     from promptboost.boosting.residual import Residual
@@ -128,9 +128,7 @@ class Balance:
         return cls(tuple(names), mean, *map(float, lifts))  # type: ignore[arg-type]
 
 
-def with_images(
-    head: LinearHead, rows: Floats, labels: NDArray[np.integer], unseen: Floats
-) -> LinearHead:
+def with_images(head: Head, rows: Floats, labels: NDArray[np.integer], unseen: Floats) -> Head:
     """Learn the residual of a text from images and their crops, (n, 1 + V, D), and its balance.
 
     `unseen` are class rows of words that have seen no image. Classes without images have no residual.
@@ -150,9 +148,7 @@ def of_all_classes(residual: "Residual", seen: NDArray[np.integer], count: int) 
     return replace(residual, weights=weights)
 
 
-def in_balance(
-    head: LinearHead, rows: Floats, labels: NDArray[np.integer], unseen: Floats
-) -> LinearHead:
+def in_balance(head: Head, rows: Floats, labels: NDArray[np.integer], unseen: Floats) -> Head:
     """Note what keeps classes without images, of now or later, in balance with the others."""
     head = replace(head, balance=None)
     text, both = (one.matrix / np.float32(one.rounds) for one in (head.without_residual(), head))

@@ -14,7 +14,7 @@ from promptboost.data.shots import Task, image_ids
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
 from promptboost.files import json_text
-from promptboost.model import LinearHead
+from promptboost.model import Head
 from promptboost.model.explanation import SHOWN, Explanation, explain_rows
 from promptboost.run.bench import Bench, add_looks
 from promptboost.run.influence import (
@@ -154,7 +154,7 @@ def shown_explanations(
 
 def _record(
     learned: Learned,
-    head: LinearHead,
+    head: Head,
     vectors: Mapping[str, NDArray[np.floating]],
     row: NDArray[np.floating],
     name: str,

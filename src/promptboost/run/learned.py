@@ -32,11 +32,11 @@ from promptboost.data.shots import Task, image_ids
 from promptboost.distributed.engine import Engine
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
-from promptboost.model import LearntOn, LinearHead, PromptEnsemble
-from promptboost.model.average import AveragedHead
+from promptboost.model import Head, LearntOn, PromptEnsemble
+from promptboost.model.head import mean_index, mean_proba
 from promptboost.model.head_files import embed_ensemble, keep_residual
 from promptboost.model.provenance import Composed
-from promptboost.model.vectors import EmbeddedRounds
+from promptboost.model.vectors import staged_heads
 from promptboost.pool import PromptPool
 from promptboost.progress import learning, progress_bar
 from promptboost.run.overlap import Inspection
@@ -69,7 +69,7 @@ class FurtherEmbeddings:
     embedder: Embedder
     learn: UnitRows
     held_out: UnitRows
-    text_heads: dict[str, LinearHead]
+    text_heads: dict[str, Head]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class TaskEmbeddings:
     held_out: UnitRows  # (m, D): the images to measure on
     pool: PromptPool
     pool_rows: PoolRows  # those of a big pool are on disk until learn() is done
-    text_heads: dict[str, LinearHead]  # what the texts alone make of the classes, by method
+    text_heads: dict[str, Head]  # what the texts alone make of the classes, by method
     further: tuple[FurtherEmbeddings, ...] = ()
 
     def side_by_side(self, views: slice | int) -> GridRows | UnitRows:
@@ -94,10 +94,10 @@ class Learned:
     """A finished fit in memory."""
 
     ensemble: PromptEnsemble
-    head: LinearHead  # that text embedded again, with its residual: what is measured is what is shipped
+    head: Head  # that text embedded again, with its residual: what is measured is what is shipped
     boost_seconds: float
     residual: Residual | None = None  # as it was fitted; None if none was asked for
-    further_heads: tuple[LinearHead, ...] = ()  # on the other encoders it was learnt on
+    further_heads: tuple[Head, ...] = ()  # on the other encoders it was learnt on
 
 
 def embed_task(
@@ -188,7 +188,7 @@ def learn(
             on_rows=quota.use,
         )
         texts = folds[0] if folds else None
-        heads: list[LinearHead] = []
+        heads: list[Head] = []
         residuals: list[Residual | None] = []
         images: list[TaskEmbeddings | FurtherEmbeddings] = [embeddings, *embeddings.further]
         for number, one in enumerate((embedder, *further)):
@@ -210,7 +210,7 @@ def learn(
 
 
 def _with_residual(
-    head: LinearHead,
+    head: Head,
     ensemble: PromptEnsemble,
     shots: Shots,
     grid: GridPool,
@@ -219,7 +219,7 @@ def _with_residual(
     encoder: int,
     folds: FoldTexts | None,
     on_rows: OnRows,
-) -> tuple[LinearHead, Residual]:
+) -> tuple[Head, Residual]:
     """Learn the residual of a text; `seen` are its classes that have images, and the shots' labels."""
     if len(seen) == len(head.class_names):
         return head_with_residual(
@@ -329,16 +329,16 @@ def _averaged(embeddings: TaskEmbeddings, learned: Learned, ours: Guesses) -> li
     """Return what all encoders say together, if there are several: the mean of their probabilities."""
     if not learned.further_heads:
         return []
-    head = AveragedHead((learned.head, *learned.further_heads))
+    heads = (learned.head, *learned.further_heads)
     every: list[TaskEmbeddings | FurtherEmbeddings] = [embeddings, *embeddings.further]
     held_out, learn = [one.held_out for one in every], [one.learn[:, 0] for one in every]
     return [
         Guesses(
             AVERAGED,
             f"{ours.label}, average of {len(every)} encoders",
-            head.predict_index(held_out),
-            head.predict_index(learn),
-            head.predict_proba(held_out) if len(held_out[0]) else None,
+            mean_index(heads, held_out),
+            mean_index(heads, learn),
+            mean_proba(heads, held_out) if len(held_out[0]) else None,
         )
     ]
 
@@ -368,7 +368,7 @@ def measured_rows(task: Task, embeddings: TaskEmbeddings) -> UnitRows:
     return embeddings.learn[:, 0] if task.kind is None else embeddings.held_out
 
 
-def shares_of_words(head: LinearHead, rows: UnitRows) -> NDArray[np.float64] | None:
+def shares_of_words(head: Head, rows: UnitRows) -> NDArray[np.float64] | None:
     """Return how much of each answer is words; None where all of it is, as there is no residual."""
     if head.residual is None:
         return None
@@ -406,7 +406,7 @@ def _stages(
     on_rows: OnRows,
 ) -> Iterator[StageResult]:
     """Measure the classifier after each round."""
-    heads = EmbeddedRounds.of(ensemble, embedder).stages()
+    heads = staged_heads(ensemble, embedder, embed_ensemble(ensemble, embedder))
     for number, (head, item) in enumerate(zip(heads, ensemble.rounds, strict=True), start=1):
         yield StageResult(
             number,

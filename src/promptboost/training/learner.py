@@ -26,7 +26,7 @@ from promptboost.boosting.quota import OnRows, Quota, unwatched
 from promptboost.boosting.residual import Residual, expected_rows, fit_residual
 from promptboost.config import BoostConfig
 from promptboost.errors import EncoderError, LabelError
-from promptboost.model import LearntOn, LinearHead, PromptEnsemble, Round
+from promptboost.model import Head, LearntOn, PromptEnsemble, Round
 from promptboost.model.schema import Scalar
 from promptboost.threads import single_blas_thread
 from promptboost.training.pool_rows import PoolTexts
@@ -219,7 +219,7 @@ def _unseen_rows(
 
 
 def head_with_residual(
-    head: LinearHead,
+    head: Head,
     ensemble: PromptEnsemble,
     shots: Shots,
     pool: GridPool,
@@ -228,7 +228,7 @@ def head_with_residual(
     encoder: int = 0,
     folds: FoldTexts | None = None,
     on_rows: OnRows = unwatched,
-) -> tuple[LinearHead, Residual]:
+) -> tuple[Head, Residual]:
     """Learn the residual of a fitted text, and return its head with it; see :func:`learn_residual`."""
     if ensemble.further_encoders:
         further = ensemble.further_encoders

@@ -18,7 +18,6 @@ from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
 from promptboost.errors import LabelError, SettingError, a_type, few
 from promptboost.model import LearntOn, PromptEnsemble
-from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
 from promptboost.progress import is_interactive, learning
 from promptboost.training.examples import Examples, Rows, RowSpace
@@ -162,7 +161,7 @@ def fit_examples(
             on_rows=quota.use,
         )
         for number, one in enumerate(taught):
-            head = EmbeddedRounds.of(ensemble, one).head
+            head = ensemble.embed(one)
             _, residuals[number] = head_with_residual(
                 head,
                 ensemble,
