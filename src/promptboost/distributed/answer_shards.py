@@ -75,7 +75,7 @@ class AnswerShardWorker:
             for name in self._storage.names(run):
                 (Path(folder) / name).write_bytes(self._storage.read(f"{run}/{name}"))
             self._predictor = self._how.open(Path(folder))
-            _ = [one.head for one in _members(self._predictor)]  # while its file is there
+            _ = self._predictor.classifier.heads  # read while their files exist
 
     def do(self, order: dict[str, Any]) -> Result:
         """Answer for one shard, a line of JSON for each image."""
@@ -119,10 +119,6 @@ class AnswerShardWorker:
 def _line(record: dict[str, Any]) -> bytes:
     """Return a line of JSON in ASCII, controls escaped, as ``predict --format jsonl`` prints it."""
     return json.dumps(record, allow_nan=False).replace("\x7f", "\\u007f").encode() + b"\n"
-
-
-def _members(predictor: Predictor) -> Any:
-    return getattr(predictor.classifier, "members", (predictor.classifier,))
 
 
 def predict_in_shards(

@@ -14,7 +14,7 @@ import numpy as np
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import RunError, command_name
 from promptboost.files import read_bytes, write_bytes
-from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model import Head, PromptEnsemble
 from promptboost.model.change import Change, apply_changes, original_names
 from promptboost.model.head_files import embed_ensemble, keep_residual, write_head
 from promptboost.progress import waiting
@@ -140,8 +140,8 @@ def _open_all(
 
 
 def edited_head(
-    before: LinearHead, embedder: Embedder, edited: PromptEnsemble, changes: Sequence[Change]
-) -> LinearHead:
+    before: Head, embedder: Embedder, edited: PromptEnsemble, changes: Sequence[Change]
+) -> Head:
     """Embed an edited text; the residual of a class goes with it, under its new name too."""
     made = embed_ensemble(edited, embedder)
     names = original_names(before.class_names, changes)
@@ -191,7 +191,7 @@ def write_edited(
     new: RunFolder,
     edited: PromptEnsemble,
     lineage: Lineage,
-    heads: Sequence[LinearHead],
+    heads: Sequence[Head],
     finish: tuple[Callable[[Path], object], ...] = (),
 ) -> None:
     """Write an edited run: its text, vectors and lineage; the figures of the fit stay those of the fit."""

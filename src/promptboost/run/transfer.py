@@ -15,7 +15,7 @@ from promptboost.data import Dataset
 from promptboost.data.shots import Task, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, PromptBoostError, RunError, without_place
-from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model import Head, PromptEnsemble
 from promptboost.model.head_files import (
     check_head_file,
     embed_ensemble,
@@ -103,12 +103,12 @@ def transfer_run(
 
 def _with_residual(
     ensemble: PromptEnsemble,
-    head: LinearHead,
+    head: Head,
     pool: PromptPool | None,
     learn: Dataset | None,
     settings: FitConfig,
     embedder: Embedder,
-) -> LinearHead:
+) -> Head:
     """Learn the residual anew from the images of the fit, where they are at hand: it cannot move."""
     if learn is None:
         return head
@@ -143,7 +143,7 @@ def _add_transfer(folder: RunFolder, moved: TransferResult) -> str:
 
 
 def _measure(
-    head: LinearHead, pool: PromptPool | None, held_out: Dataset, embedder: Embedder
+    head: Head, pool: PromptPool | None, held_out: Dataset, embedder: Embedder
 ) -> dict[str, float | None]:
     """Compare a head with what its encoder does without having learnt; None where nothing can be."""
     figures: dict[str, float | None] = dict.fromkeys((*TEXT_BASELINES, OURS))
@@ -151,7 +151,7 @@ def _measure(
         return figures
     rows, names = embedder.originals(held_out), head.class_names
     if pool is None:
-        heads: dict[str, LinearHead] = {"zero-shot": zero_shot_head(names, embedder)}
+        heads: dict[str, Head] = {"zero-shot": zero_shot_head(names, embedder)}
     else:
         heads = {**pool_heads(pool, embedder)}
     if head.residual is not None:
