@@ -64,7 +64,7 @@ def test_rounds_that_vote_cannot_be_edited_here(root, tmp_path, capsys):
 
 
 def test_a_run_is_on_one_workbench_only(run, capsys):
-    bench = open_bench(run, progress=False, cache=False)
+    bench = open_bench(run, cache=False)
     inside, done = threading.Event(), threading.Event()
 
     def hold():

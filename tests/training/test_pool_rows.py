@@ -39,7 +39,7 @@ def texts(names=("owl", "bat", "eel")):
 
 
 def embedder():
-    return Embedder.open(ENCODER, cache=False, progress=False)
+    return Embedder.open(ENCODER, cache=False)
 
 
 def same(one, other):
@@ -75,7 +75,7 @@ def test_rows_on_disk_are_those_in_memory_and_go_when_released(monkeypatch, tmp_
 
 
 def test_rows_of_several_encoders_are_side_by_side_in_memory_and_on_disk(monkeypatch, tmp_path):
-    other = Embedder.open("fake:16-1", cache=False, progress=False)
+    other = Embedder.open("fake:16-1", cache=False)
     here = PoolRows.embed(texts(), embedder(), further=[other])
     assert here.grid.encoders == 2
     for number, one in enumerate((embedder(), other)):
@@ -85,7 +85,7 @@ def test_rows_of_several_encoders_are_side_by_side_in_memory_and_on_disk(monkeyp
     assert same(here.grid, there.grid)
     assert there.grid.scales == here.grid.scales
     # Another second encoder has other rows, and those are not gone on with.
-    third = Embedder.open("fake:16-2", cache=False, progress=False)
+    third = Embedder.open("fake:16-2", cache=False)
     after = PoolRows.embed(texts(), embedder(), tmp_path / "rows", [third])
     assert not same(after.grid, here.grid)
     assert len(list((tmp_path / "rows").iterdir())) == 1
@@ -98,7 +98,7 @@ def test_without_a_folder_rows_do_not_outlive_their_owner(on_disk):
     gc.collect()
     assert list(on_disk.iterdir()) == []
     with pytest.raises(KeyboardInterrupt):
-        PoolRows.embed(texts(), Embedder(Stopped(2), progress=False))
+        PoolRows.embed(texts(), Embedder(Stopped(2)))
     assert list(on_disk.iterdir()) == []
 
 
@@ -119,9 +119,9 @@ class Stopped(FakeEncoder):
 def test_interrupted_embedding_goes_on_with_the_class_it_was_in(on_disk, tmp_path):
     whole = texts().embed(FakeEncoder().encode_texts)
     with pytest.raises(KeyboardInterrupt):
-        PoolRows.embed(texts(), Embedder(Stopped(2), progress=False), tmp_path / "rows")
+        PoolRows.embed(texts(), Embedder(Stopped(2)), tmp_path / "rows")
     rest = Stopped()
-    rows = PoolRows.embed(texts(), Embedder(rest, progress=False), tmp_path / "rows")
+    rows = PoolRows.embed(texts(), Embedder(rest), tmp_path / "rows")
     assert rest.asked == 1  # a call a class
     assert same(rows.grid, whole)
 
@@ -139,13 +139,14 @@ def test_rows_of_another_pool_or_encoder_are_deleted(on_disk, tmp_path, monkeypa
     assert not (tmp_path / "rows").exists()
 
 
-def test_the_bar_counts_every_prompt_once(bars):
-    words = texts()
-    PoolRows.embed(words, replace(embedder(), progress=True))
-    total = sum(map(len, words.prompt_texts))
-    # A line that says the encoder is loaded counts nothing.
-    counted = [(bar.what, bar.done, bar.total) for bar in bars if bar.total is not None]
-    assert counted == [("texts", total, total)]
+def test_progress_counts_the_texts_of_all_classes():
+    words, calls = texts(), []
+    PoolRows.embed(words, replace(embedder(), progress=lambda *call: calls.append(call)))
+    total = sum(map(len, (*words.template_texts, *words.prompt_texts)))
+    assert {(stage, most) for stage, _, most in calls} == {("encoding texts", total)}
+    done = [number for _, number, _ in calls]
+    assert done == sorted(done)
+    assert done[-1] == total
 
 
 @pytest.mark.parametrize("composer", ["gradient", "greedy"])
@@ -164,7 +165,7 @@ def test_a_fit_from_disk_is_the_same_to_the_last_byte(task, on_disk, monkeypatch
 
 def test_an_interrupted_fit_keeps_its_rows_and_a_finished_one_does_not(task, on_disk):
     asked = request(task).settings.merged({"concatenate": "all"})
-    work = load_task(str(task / "images"), asked, progress=False)
+    work = load_task(str(task / "images"), asked)
     pool = pool_for(asked, "images", work.class_names)
     so_far = []
 
@@ -174,7 +175,7 @@ def test_an_interrupted_fit_keeps_its_rows_and_a_finished_one_does_not(task, on_
             raise KeyboardInterrupt
 
     def rows(encoder):
-        return embed_task(work, pool, asked, Embedder(encoder, progress=False), task / "rows")
+        return embed_task(work, pool, asked, Embedder(encoder), task / "rows")
 
     with pytest.raises(KeyboardInterrupt):
         learn(work, rows(FakeEncoder()), asked, embedder(), on_round=stop)

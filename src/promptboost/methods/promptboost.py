@@ -227,7 +227,7 @@ def _joined(pool: PromptPool, encoders: Sequence[Encoder]) -> GridPool:
 def _beside(name: str, store: "EmbeddingStore | None") -> Embedder:
     """Open a further encoder; the same one again, so that its pool is known again."""
     encoder: Any = text_source(name)
-    return Embedder(encoder, store, progress=False)
+    return Embedder(encoder, store)
 
 
 @lru_cache(maxsize=4)  # one pool, as a few encoders read it

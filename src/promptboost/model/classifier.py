@@ -41,7 +41,7 @@ from promptboost.model.head_files import (
     write_head,
 )
 from promptboost.model.notebook import card, sizes
-from promptboost.progress import is_interactive
+from promptboost.progress import Progress, ProgressBars, is_interactive
 
 if TYPE_CHECKING:
     from promptboost.model.explanation import Explanation
@@ -69,7 +69,7 @@ def load(
     cache: bool = True,
     text_only: bool = False,
     device: str | None = None,
-    progress: bool | None = None,
+    progress: Progress | None = None,
     allow_download: bool = False,
 ) -> "PromptClassifier":
     """Load a classifier that answers for images.
@@ -89,8 +89,9 @@ def load(
         Answer by the words alone, without the residual.
     device : str, optional
         Where an encoder given by name runs, as torch spells it; by default the fastest there is.
-    progress : bool, optional
-        Show progress bars; by default in notebooks and at the prompt of Python.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``; by default it draws bars in notebooks and at the
+        prompt of Python.
     allow_download : bool, default=False
         Get the encoder that the file names from a model hub, if it is not on this machine. What you
         name yourself by `encoder` needs no leave.
@@ -183,8 +184,9 @@ class PromptClassifier:
         Answer by the words alone, without the residual.
     device : str, optional
         Where an encoder given by name runs.
-    progress : bool, optional
-        Show progress bars; by default in notebooks and at the prompt of Python.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``; by default it draws bars in notebooks and at the
+        prompt of Python.
     allow_download : bool, default=False
         Get the encoder that the ensemble names from a model hub, if it is not on this machine.
 
@@ -216,7 +218,7 @@ class PromptClassifier:
         cache: bool = True,
         text_only: bool = False,
         device: str | None = None,
-        progress: bool | None = None,
+        progress: Progress | None = None,
         allow_download: bool = False,
     ) -> None:
         if not isinstance(encoder, str | Encoder | Mapping | None) and not callable(encoder):
@@ -231,7 +233,7 @@ class PromptClassifier:
         self._named_by_file, self._allow_download = encoder is None, allow_download
         self._given_head, self._text_only = head, text_only
         self._cache, self._device = cache, device
-        self._progress = is_interactive() if progress is None else progress
+        self._progress = ProgressBars(shown=is_interactive()) if progress is None else progress
         self._folder: Path | None = None
 
     @property

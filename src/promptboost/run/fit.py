@@ -27,7 +27,7 @@ from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
 from promptboost.pool import PromptPool
 from promptboost.pool.sources import pool_for
-from promptboost.progress import progress_bar
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.explain import shown_explanations, write_explanations
 from promptboost.run.learned import (
     Learned,
@@ -76,7 +76,7 @@ class FitRequest:
     overwrite: bool = False
     resume: bool = False
     cache: bool = True
-    progress: bool = True
+    progress: Progress = no_progress
     device: str | None = None
     finish: tuple[Finish, ...] = ()
     trackers: tuple[Tracker, ...] = ()
@@ -207,7 +207,7 @@ def open_embedders(
     say: Callable[[str], None],
     *,
     cache: bool,
-    progress: bool,
+    progress: Progress,
     device: str | None,
 ) -> list[Embedder]:
     """Open all encoders of a fit, without the store if nothing can be kept in it."""
@@ -323,25 +323,24 @@ def write_run(
 ) -> None:
     """Write everything, and only then let the run count as finished; a given `text` as it is."""
     finish, shown = tuple(finish), images_shown(results)
-    parts = 5 + len(finish)
-    with progress_bar(parts, "writing the run", "files", shown=embedder.progress) as bar:
+    with stage(embedder.progress, "writing the run", 5 + len(finish)) as advance:
         run.write_ensemble(learned.ensemble)
         if text is not None:
             write_bytes(run.ensemble_path, text, follow=False)
         for head in (learned.head, *learned.further_heads):
             write_head(run.path, head)
-        bar.update()
+        advance()
         run.write(run.predictions_path, _predictions(task, embeddings, learned))
-        bar.update()
+        advance()
         write_thumbnails(run, shown, (task.measured, task.learn))
-        bar.update()
+        advance()
         write_explanations(run, shown_explanations(task, embeddings, learned, shown, embedder))
-        bar.update()
+        advance()
         results.write(run.metrics_path)
-        bar.update()
+        advance()
         for write in finish:
             write(run.path)
-            bar.update()
+            advance()
     run.end()
 
 

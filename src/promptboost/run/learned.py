@@ -38,7 +38,7 @@ from promptboost.model.head_files import AnyHead, embed_ensemble, keep_residual
 from promptboost.model.provenance import Composed
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool
-from promptboost.progress import learning, progress_bar
+from promptboost.progress import no_progress, stage
 from promptboost.run.overlap import Inspection
 from promptboost.run.results import (
     EncoderFacts,
@@ -147,7 +147,7 @@ def learn(
     """Boost on the embeddings of a task; of a `text` that is there already, learn the rest.
 
     A text may have classes without images. What the pool has on disk is deleted at the end, and kept if
-    the work is interrupted. It is one job with one bar, shown if the embedder's are.
+    the work is interrupted.
     """
     start = time.perf_counter()
     views = embeddings.side_by_side(slice(1, None))
@@ -164,14 +164,12 @@ def learn(
         else taught * rows_of_residual(shots, asked, encoders, folds=False)
     )
     what = "composing" if text is None else "learning the residual"
-    with learning(rows, what, shown=embedder.progress) as bar:
-        quota = Quota(rows, bar.update)
+    with stage(embedder.progress, what, rows) as advance:
+        quota = Quota(rows, advance)
 
         def round_done(so_far: PromptEnsemble, _: BoostRound) -> None:
             if on_round is not None:
                 on_round(so_far)
-            if len(so_far) < asked.rounds:
-                bar.set_description_str(f"composing round {len(so_far) + 1} of {asked.rounds}")
 
         ensemble = text or fit_ensemble(
             shots,
@@ -194,7 +192,7 @@ def learn(
         residuals: list[Residual | None] = []
         images: list[TaskEmbeddings | FurtherEmbeddings] = [embeddings, *embeddings.further]
         for number, one in enumerate((embedder, *further)):
-            quiet = replace(one, progress=False)  # one job, one bar
+            quiet = replace(one, progress=no_progress)
             head, residual = embed_ensemble(ensemble, quiet), None
             if settings.residual and isinstance(head, LinearHead):
                 head, residual = _with_residual(
@@ -246,10 +244,7 @@ def measure(
     embedder: Embedder,
     inspection: Inspection,
 ) -> Results:
-    """Compare what was learnt with the baselines, and gather all figures but the times.
-
-    It is one job with one bar, shown if the embedder's are.
-    """
+    """Compare what was learnt with the baselines, and gather all figures but the times."""
     encoder, ensemble, pool = embedder.encoder, learned.ensemble, embeddings.pool
     head, held_out = learned.head, embeddings.held_out
     *text, ours = _own_guesses(embeddings, learned)
@@ -258,13 +253,13 @@ def measure(
     # What takes long: logistic regression, and answers after each of many rounds.
     views = rows_of_probe(shots.labels, embeddings.learn.shape[1])
     views += len(ensemble) * (len(task.learn) + len(task.held_out))
-    with progress_bar(views, "measuring", "views", shown=embedder.progress) as bar:
+    with stage(embedder.progress, "measuring", views) as advance:
         baselines = guess_baselines(
             *(shots, held_out, embeddings.text_heads, pool, encoder),
             seed=settings.seed,
-            on_rows=bar.update,
+            on_rows=advance,
         )
-        staged = tuple(_stages(task, embeddings, ensemble, embedder, bar.update))
+        staged = tuple(_stages(task, embeddings, ensemble, embedder, advance))
     guesses = [*baselines, *text, *_averaged(embeddings, learned, ours), ours]
     labels, learn_labels = task.held_out.labels, task.learn.labels
     shown = {

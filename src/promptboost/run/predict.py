@@ -13,6 +13,7 @@ from promptboost.data.decode import BadImage
 from promptboost.encoders.stream import ImageStream
 from promptboost.errors import DataError, RunError
 from promptboost.model.classifier import PromptClassifier, check_share, load
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.run_folder import RunFolder
 
 
@@ -41,7 +42,7 @@ class Predictor:
         average: bool = False,
         text_only: bool = False,
         cache: bool = True,
-        progress: bool = True,
+        progress: Progress = no_progress,
         device: str | None = None,
         allow_download: bool = False,
     ) -> "Predictor":
@@ -123,8 +124,8 @@ class Predictor:
     ) -> Iterator[Prediction]:
         members = getattr(self.classifier, "members", (self.classifier,))
         embedders = [member.embedder for member in members]
-        with embedders[0].bar(total, "predicting", "images") as bar:
-            for block in ImageStream(images, embedders, bar=bar):
+        with stage(embedders[0].progress, "predicting", total) as advance:
+            for block in ImageStream(images, embedders, advance=advance):
                 sound = [index for index in range(len(block.images)) if index not in block.bad]
                 chances = [
                     member.predict_proba(rows[sound, 0])

@@ -19,6 +19,7 @@ from promptboost.model import PromptEnsemble
 from promptboost.model.change import original_names
 from promptboost.pool import PromptPool, build_pool
 from promptboost.pool.sources import pool_for
+from promptboost.progress import Progress, no_progress
 from promptboost.run.fit import Finish, about, check_apart, open_embedders, timing, write_run
 from promptboost.run.learned import embed_task, learn, measure
 from promptboost.run.lineage import Lineage
@@ -38,7 +39,7 @@ class RefitRequest:
     output: Path | None = None  # folder to write; the run itself if None
     source: str | None = None  # images to learn from; those of the fit if None
     cache: bool = True
-    progress: bool = True
+    progress: Progress = no_progress
     device: str | None = None
     allow_download: bool = False
     finish: tuple[Finish, ...] = ()  # what writes the report and the card
@@ -146,7 +147,7 @@ def _task(
     source: DataSource,
     ensemble: PromptEnsemble,
     before: Results,
-    progress: bool,
+    progress: Progress,
     say: Say,
 ) -> tuple[Task, bool]:
     """Divide the images as the fit did, without those of classes that the text does not have.

@@ -13,7 +13,7 @@ from promptboost.boosting import Shots
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, text_source
 from promptboost.errors import DataError, EmbeddingError, LabelError, SettingError, WeightError
-from promptboost.progress import is_interactive
+from promptboost.progress import ProgressBars, is_interactive
 
 Rows = NDArray[np.floating]
 # Where embeddings are kept: the user's store, nowhere, or a folder.
@@ -156,10 +156,10 @@ def embedder_of(encoder: object, cache: Cache = True) -> Embedder | TextSource |
     if not isinstance(source, Encoder) or isinstance(source, Embedder):
         return source
     if cache is False:
-        return Embedder(source, None, progress=is_interactive())
+        return Embedder(source, None, ProgressBars(shown=is_interactive()))
     from promptboost.encoders.store import EmbeddingStore
 
-    return Embedder(source, EmbeddingStore(place), progress=is_interactive())
+    return Embedder(source, EmbeddingStore(place), ProgressBars(shown=is_interactive()))
 
 
 def further_embedders(encoder: object, cache: Cache = True) -> tuple[Embedder, ...]:

@@ -29,7 +29,7 @@ from promptboost.errors import EmbeddingError, PoolError
 from promptboost.files import append_bytes, read_bytes
 from promptboost.pool import PromptPool
 from promptboost.pool.pool import words_fingerprint
-from promptboost.progress import progress_bar
+from promptboost.progress import no_progress, stage
 
 if TYPE_CHECKING:
     from promptboost.boosting.gradient.blocks import Keeper
@@ -318,7 +318,7 @@ class PoolTexts:
 #: file is as quick as memory while there is memory to spare, and needs none otherwise.
 MOST_IN_MEMORY = 256 * 2**20
 
-# Texts embedded at a time: how often the bar moves. The store is written to as often.
+# Texts embedded at a time: how often progress is reported. The store is written to as often.
 _AT_ONCE = 256
 
 
@@ -427,8 +427,8 @@ def _from_workers(
     from promptboost.distributed.class_blocks import embedded_blocks
 
     total = sum(map(len, texts.prompt_texts[start:])) * len(embedders)
-    with embedders[0].bar(total, "texts", "texts") as bar:
-        blocks = [embedded_blocks(engine, one, texts, start, folder, bar) for one in embedders]
+    with stage(embedders[0].progress, "encoding texts", total) as advance:
+        blocks = [embedded_blocks(engine, one, texts, start, folder, advance) for one in embedders]
         for k, rows in enumerate(zip(*blocks, strict=True), start=start):
             joined = rows[0] if len(rows) == 1 else side_by_side(rows, name="texts")
             yield texts.in_place(k, joined)
@@ -449,7 +449,7 @@ def encode_in_parts(
     embedder: Embedder, texts: list[str], done: Callable[[int], object] = lambda count: None
 ) -> UnitRows:
     """Embed texts of one class, always as many at a time: the last bit of a row can depend on that."""
-    quiet = replace(embedder, progress=False)  # it would draw a bar for every call
+    quiet = replace(embedder, progress=no_progress)  # `done` reports
     rows = np.empty((len(texts), embedder.encoder.dim), dtype=np.float32)
     for start in range(0, len(texts), _AT_ONCE):
         some = texts[start : start + _AT_ONCE]
@@ -460,19 +460,15 @@ def encode_in_parts(
 
 @contextmanager
 def encoding(texts: PoolTexts, *embedders: Embedder) -> Iterator[Encode]:
-    """Return what embeds the texts of a pool a class at a time, with one bar for all classes.
+    """Return what embeds the texts of a pool a class at a time.
 
     Rows of several embedders are put side by side.
     """
-    total = sum(map(len, texts.prompt_texts)) * len(embedders)
-    with progress_bar(total, "texts", "texts", shown=embedders[0].progress) as bar:
-
-        def done(count: int) -> None:
-            # Templates that are no prompts are embedded too, and not counted before.
-            bar.update(min(count, total - bar.n))
+    total = sum(map(len, (*texts.template_texts, *texts.prompt_texts))) * len(embedders)
+    with stage(embedders[0].progress, "encoding texts", total) as advance:
 
         def encode(wanted: list[str]) -> ArrayLike:
-            rows = [encode_in_parts(embedder, wanted, done) for embedder in embedders]
+            rows = [encode_in_parts(embedder, wanted, advance) for embedder in embedders]
             return rows[0] if len(rows) == 1 else side_by_side(rows, name="texts")
 
         yield encode

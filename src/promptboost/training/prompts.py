@@ -20,7 +20,7 @@ from promptboost.errors import LabelError, SettingError, a_type, few
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble
 from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
-from promptboost.progress import is_interactive, learning
+from promptboost.progress import ProgressBars, is_interactive, stage
 from promptboost.training.examples import Examples, Rows, RowSpace
 from promptboost.training.learner import (
     boost_settings,
@@ -145,8 +145,9 @@ def fit_examples(
         answering if config.residual and source is not None else []
     )  # prototypes are images already
     to_go = rows_of_fit(shots, settings, 1 + len(further), residuals=len(taught))
-    with learning(to_go, "composing", shown=is_interactive()) as bar:
-        quota = Quota(to_go, bar.update)
+    bars = ProgressBars(shown=is_interactive())
+    with bars as progress, stage(progress, "composing", to_go) as advance:
+        quota = Quota(to_go, advance)
         ensemble = fit_ensemble(
             shots,
             rows.grid,
