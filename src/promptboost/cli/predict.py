@@ -90,6 +90,7 @@ def predict(
     """
     from promptboost.distributed.answer_shards import Answering
     from promptboost.errors import count
+    from promptboost.progress import no_progress
     from promptboost.run.predict import Predictor, answer_record
 
     check_seen_with(encoders, average)
@@ -108,7 +109,7 @@ def predict(
             ),
         )
     # A bar would stand among lines that are shown as they come.
-    progress = out.progress and (layout == "table" or not on_terminal())
+    progress = out.progress if layout == "table" or not on_terminal() else no_progress
     predictor = Predictor.open(
         run,
         encoder=encoders or None,

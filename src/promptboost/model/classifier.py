@@ -39,7 +39,7 @@ from promptboost.model.head_files import (
     write_head,
 )
 from promptboost.model.notebook import card, sizes
-from promptboost.progress import is_interactive
+from promptboost.progress import Progress, ProgressBars, is_interactive
 
 if TYPE_CHECKING:
     from promptboost.model.explanation import Explanation
@@ -66,7 +66,7 @@ def load(
     cache: bool = True,
     text_only: bool = False,
     device: str | None = None,
-    progress: bool | None = None,
+    progress: Progress | None = None,
     allow_download: bool = False,
 ) -> "PromptClassifier":
     """Load a classifier that answers for images.
@@ -86,8 +86,9 @@ def load(
         Predict with the text alone, without the residual.
     device : str, optional
         The torch device of encoders given by name; by default the fastest one.
-    progress : bool, optional
-        Show progress bars; by default in notebooks and at the Python prompt.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``; by default it draws bars in notebooks and at the
+        Python prompt.
     allow_download : bool, default=False
         Download the encoders that the file names, if they are not on this machine. Encoders given by
         `encoder` are downloaded in any case.
@@ -171,8 +172,9 @@ class PromptClassifier:
         Predict with the text alone, without the residual.
     device : str, optional
         The torch device of encoders given by name.
-    progress : bool, optional
-        Show progress bars; by default in notebooks and at the Python prompt.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``; by default it draws bars in notebooks and at the
+        Python prompt.
     allow_download : bool, default=False
         Download the encoders that the ensemble names, if they are not on this machine.
 
@@ -207,7 +209,7 @@ class PromptClassifier:
         cache: bool = True,
         text_only: bool = False,
         device: str | None = None,
-        progress: bool | None = None,
+        progress: Progress | None = None,
         allow_download: bool = False,
     ) -> None:
         sources: Sequence[Any] = encoder if isinstance(encoder, list | tuple) else [encoder]
@@ -231,7 +233,7 @@ class PromptClassifier:
         self._named_by_file, self._allow_download = encoder is None, allow_download
         self._text_only = text_only
         self._cache, self._device = cache, device
-        self._progress = is_interactive() if progress is None else progress
+        self._progress = ProgressBars(shown=is_interactive()) if progress is None else progress
         self._folder: Path | None = None
 
     @property

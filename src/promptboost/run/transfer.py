@@ -23,6 +23,7 @@ from promptboost.model.head_files import (
 )
 from promptboost.pool import PromptPool
 from promptboost.pool.sources import pool_for
+from promptboost.progress import Progress, no_progress
 from promptboost.run.evaluate import as_called_now, inspect_run, with_classes
 from promptboost.run.results import TransferResult, flat_answer, old_names
 from promptboost.run.run_folder import RunFolder
@@ -48,7 +49,7 @@ def transfer_run(
     *,
     text_only: bool = False,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     finish: tuple[Callable[[Path], object], ...] = (),
 ) -> dict[str, Any]:
@@ -162,7 +163,7 @@ def _measure(
 
 
 def _held_out(
-    folder: RunFolder, ensemble: PromptEnsemble, source: str | None, progress: bool
+    folder: RunFolder, ensemble: PromptEnsemble, source: str | None, progress: Progress
 ) -> _Measured:
     """Find the images that the run did not learn from, and what is known about them."""
     empty = Dataset((), ensemble.class_names)
@@ -189,7 +190,7 @@ def _held_out(
     return _others(folder, with_classes(_all_or_test(task), ensemble.class_names), progress)
 
 
-def _others(folder: RunFolder, data: Dataset, progress: bool) -> _Measured:
+def _others(folder: RunFolder, data: Dataset, progress: Progress) -> _Measured:
     """Leave out the images that the run learnt from, as far as it says which they are."""
     inspection = inspect_run(folder, data, progress=progress)
     if inspection is None:

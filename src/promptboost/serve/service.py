@@ -299,7 +299,7 @@ class Service:
         )
 
     def _open(self, name: str) -> Batcher:
-        embedder = Embedder.open(name, cache=self._cache, progress=False, device=self._device)
+        embedder = Embedder.open(name, cache=self._cache, device=self._device)
         return Batcher(embedder, self.limits, self.metrics, name)
 
     def _start(self, batcher: Batcher) -> None:
