@@ -10,8 +10,7 @@ from time import monotonic, sleep
 from typing import Any, TextIO
 from weakref import ref
 
-from promptboost.files import read_json, write_json
-from promptboost.folders import cache_folder
+from promptboost.io import cache_folder, read_json, write_json
 
 # What takes less is over before it is read; and of so many jobs it is known how long they took.
 _WORTH_KNOWING, _KNOWN = 1.0, 200

@@ -13,7 +13,7 @@ from promptboost.errors import (
     PoolError,
     SettingError,
 )
-from promptboost.files import LARGEST_INTEGER
+from promptboost.io import LARGEST_INTEGER
 from promptboost.model import LinearHead, PromptEnsemble, Round
 from promptboost.model.votes import VotingHead
 from tests.model.ensembles import PATIENT, ensembles, pets, random_ensemble

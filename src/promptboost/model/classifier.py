@@ -23,8 +23,7 @@ from promptboost.errors import (
     command_name,
     count,
 )
-from promptboost.files import write_text
-from promptboost.folders import FIRST, writing
+from promptboost.io import FIRST, write_text, writing
 from promptboost.model.edits import check_known
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import LinearHead

@@ -13,7 +13,7 @@ from promptboost.data.decode import BadImage
 from promptboost.data.shots import Task, image_ids
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
-from promptboost.files import json_text
+from promptboost.io import json_text
 from promptboost.model import LinearHead
 from promptboost.model.explanation import SHOWN, Explanation, explain_rows
 from promptboost.run.bench import Bench, add_looks

@@ -26,7 +26,7 @@ from promptboost.boosting.grid import GridRows, side_by_side, to_grid
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import EmbeddingError, PoolError
-from promptboost.files import append_bytes, read_bytes
+from promptboost.io import append_bytes, read_bytes
 from promptboost.pool import PromptPool
 from promptboost.pool.pool import words_fingerprint
 from promptboost.progress import progress_bar
