@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         ReliabilityDisplay,
         StagedAccuracyDisplay,
     )
-    from promptboost.threads import set_threads
 
 __all__ = [
     "PromptBoostClassifier",
@@ -37,7 +36,6 @@ __all__ = [
     "ConfusionDisplay",
     "ReliabilityDisplay",
     "StagedAccuracyDisplay",
-    "set_threads",
 ]
 
 __version__ = "0.1.0"
@@ -55,7 +53,6 @@ _HOME = {
     "ConfusionDisplay": "promptboost.plot",
     "ReliabilityDisplay": "promptboost.plot",
     "StagedAccuracyDisplay": "promptboost.plot",
-    "set_threads": "promptboost.threads",
 }
 
 
