@@ -11,7 +11,7 @@ import promptboost
 
 HOUSE = Path(promptboost.__file__).parent
 # Names of roles: a file of each may stand in every room.
-ROLES = {"__init__", "__main__", "base", "registry"}
+ROLES = {"__init__", "__main__", "base", "io", "registry"}
 
 
 def files():

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         ReliabilityDisplay,
         StagedAccuracyDisplay,
     )
-    from promptboost.threads import set_threads
     from promptboost.training.refit import refit
 
 __all__ = [
@@ -39,7 +38,6 @@ __all__ = [
     "ConfusionDisplay",
     "ReliabilityDisplay",
     "StagedAccuracyDisplay",
-    "set_threads",
 ]
 
 __version__ = "0.1.0"
@@ -58,7 +56,6 @@ _HOME = {
     "ConfusionDisplay": "promptboost.plot",
     "ReliabilityDisplay": "promptboost.plot",
     "StagedAccuracyDisplay": "promptboost.plot",
-    "set_threads": "promptboost.threads",
 }
 
 

@@ -139,7 +139,7 @@ def run(out: Output, name: str, **options: Any) -> None:
     are done by many processes, on all machines of a cluster, which must share the data and FOLDER.
     """
     from promptboost.errors import RunError, SettingError
-    from promptboost.folders import writing
+    from promptboost.io import writing
     from promptboost.paper.laboratory import Laboratory
     from promptboost.paper.sheet import make_sheet, write_sheet
 
@@ -298,7 +298,7 @@ def _sheet_text(sheet: "Sheet", files: list[Path]) -> str:
 
 
 def _needs_text(needs: "Needs", plans: "list[PaperPlan]") -> str:
-    from promptboost.encoders.store.report import human_bytes
+    from promptboost.errors import human_bytes
 
     title = plans[0].entry.title if len(plans) == 1 else f"{len(plans)} tables and figures"
     data = [

@@ -20,7 +20,7 @@ from promptboost.data import Dataset
 from promptboost.data.copies import LEAST_COSINE
 from promptboost.data.shots import Task, image_ids, load_task
 from promptboost.errors import DataError, FileFormatError, RunError, command_name, count, place
-from promptboost.files import load_json, read_text, write_json
+from promptboost.io import load_json, read_text, write_json
 from promptboost.progress import Progress, no_progress, stage
 from promptboost.quality.suspects import (
     MOST_FOLDS,

@@ -19,18 +19,22 @@ from promptboost.errors import (
     place,
     without_place,
 )
-from promptboost.files import json_text, load_toml, read_text, sweep, write_text
-from promptboost.folders import (
+from promptboost.io import (
     HEADS,
     NEXT,
     SET,
     is_ours,
+    json_text,
+    load_toml,
+    read_text,
     settle,
     stage,
     staged,
     steady,
     swap,
+    sweep,
     unstage,
+    write_text,
     writing,
 )
 from promptboost.model import PromptEnsemble
@@ -134,7 +138,7 @@ class RunFolder:
         """The folder as its user knows it, also where this run is to replace another."""
         return self.path.parent if self.path.name == NEXT else self.path
 
-    # --- one writer, many readers: see promptboost.folders ------------------------------------
+    # --- one writer, many readers: see promptboost.io ------------------------------------
 
     @contextlib.contextmanager
     def writing(
