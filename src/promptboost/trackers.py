@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.errors import MissingExtraError, SettingError
-from promptboost.run.tracking import Tracker
+from promptboost.run.tracker import Tracker
 
 
 class MLflowTracker:

@@ -50,7 +50,7 @@ from promptboost.run.preflight import (
 )
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
-from promptboost.run.tracking import Tracker, Tracking
+from promptboost.run.tracker import Tracker, Tracking
 from promptboost.training.pool_rows import Executor
 
 _THUMBNAIL_SIDE = 96

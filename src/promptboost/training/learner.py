@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridPool, Shots, boost
-from promptboost.boosting.boost import rows_of_round
 from promptboost.boosting.composition import Composition, log_losses, parts_of, scores_of
 from promptboost.boosting.gradient.compose import GradientSettings
 from promptboost.boosting.gradient.scale import (
@@ -24,6 +23,7 @@ from promptboost.boosting.gradient.scale import (
 from promptboost.boosting.grid import GridRows, from_grid, stacked
 from promptboost.boosting.quota import OnRows, Quota, unwatched
 from promptboost.boosting.residual import Residual, expected_rows, fit_residual
+from promptboost.boosting.samme import rows_of_round
 from promptboost.config import BoostConfig
 from promptboost.errors import EncoderError, LabelError
 from promptboost.model import LearntOn, LinearHead, PromptEnsemble, Round
