@@ -43,7 +43,7 @@ from promptboost.run.preflight import (
 )
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
-from promptboost.trackers import Tracker, Tracking
+from promptboost.run.tracker import Tracker, Tracking
 from promptboost.training import Executor, Fitted, Trainer
 
 _THUMBNAIL_SIDE = 96

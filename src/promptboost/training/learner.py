@@ -10,7 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridPool, Shots, boost
 from promptboost.boosting.calibration import probability_scales, with_relative_scales
 from promptboost.boosting.composition import Composition
-from promptboost.boosting.gradient.scale import FoldTexts, calibrated_scale, choose_scale
+from promptboost.boosting.gradient.scale import (
+    FoldTexts,
+    calibrated_scale,
+    choose_scale,
+)
 from promptboost.errors import LabelError
 from promptboost.model import LearntOn, PromptEnsemble, Round
 from promptboost.model.schema import Scalar
