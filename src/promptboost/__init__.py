@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         ReliabilityDisplay,
         StagedAccuracyDisplay,
     )
-    from promptboost.training.refit import refit
+    from promptboost.training.residual_refit import refit
 
 __all__ = [
     "PromptBoostClassifier",
@@ -51,7 +51,7 @@ __getattr__ = on_first_use(
         "model.classifier": ["PromptClassifier", "load"],
         "encoders": ["Encoder", "load_encoder"],
         "plot": ["BankDisplay", "ConfusionDisplay", "ReliabilityDisplay", "StagedAccuracyDisplay"],
-        "training.refit": ["refit"],
+        "training.residual_refit": ["refit"],
     },
 )
 
