@@ -34,9 +34,8 @@ from promptboost.model.head_files import (
     embed_ensemble,
     encoder_slug,
     head_file,
-    keep_residual,
-    settled_head,
-    unknown_head,
+    head_without_encoder,
+    stored_head,
     write_head,
 )
 from promptboost.model.notebook import card, sizes
@@ -302,7 +301,7 @@ class PromptClassifier:
 
     @cached_property
     def heads(self) -> tuple[Head, ...]:
-        """The text embedded by each encoder; see :func:`settled_head`."""
+        """The text embedded by each encoder; see :func:`stored_head`."""
         if self._given_heads:
             heads = self._given_heads
             return tuple(head.without_residual() for head in heads) if self._text_only else heads
@@ -311,16 +310,14 @@ class PromptClassifier:
     def _head(self, embedder: Embedder | None) -> Head:
         folder = self._folder
         if embedder is not None:
-            made = embed_ensemble(self.ensemble, embedder)
+            head = embed_ensemble(self.ensemble, embedder)
             if folder is None:
-                return made
-            return settled_head(
-                folder, self.ensemble, made, text_only=self._text_only, embedder=embedder
-            )
+                return head
+            return stored_head(folder, self.ensemble, head, text_only=self._text_only)
         if self._sources[0] is None and folder is not None:
-            unknown = unknown_head(folder, self.ensemble)
-            if unknown is not None:
-                return unknown
+            stored = head_without_encoder(folder, self.ensemble)
+            if stored is not None:
+                return stored
         source: Any = self.encoder  # a mapping or a function; raises if there is none
         return self.ensemble.embed(source)
 
@@ -480,9 +477,7 @@ class PromptClassifier:
                     f"{path} holds a run of {command_name()} fit, whose figures and held-out images "
                     "are not of this classifier: save it into another folder"
                 )
-            for source, head in zip(self._sources, heads, strict=True):
-                if isinstance(source, Embedder):
-                    keep_residual(head, source)
+            for head in heads:
                 write_head(path, head)
             write_text(path / ENSEMBLE_FILE, self.ensemble.to_json(), follow=False)
 

@@ -34,7 +34,7 @@ from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.model import Head, LearntOn, PromptEnsemble
 from promptboost.model.head import mean_index, mean_proba
-from promptboost.model.head_files import embed_ensemble, keep_residual
+from promptboost.model.head_files import embed_ensemble
 from promptboost.model.provenance import Composed
 from promptboost.model.vectors import staged_heads
 from promptboost.pool import PromptPool
@@ -200,7 +200,6 @@ def learn(
                 )
                 unseen = images[number].text_heads["zero-shot-80"].weights
                 head = in_balance(head, images[number].learn[:, 0], task.learn.labels, unseen)
-                keep_residual(head, one)
             heads.append(head)
             residuals.append(residual)
         quota.end()

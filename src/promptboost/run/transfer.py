@@ -20,7 +20,6 @@ from promptboost.model import Head, PromptEnsemble
 from promptboost.model.head_files import (
     check_head_file,
     embed_ensemble,
-    keep_residual,
     write_head,
 )
 from promptboost.pool import PromptPool
@@ -115,9 +114,7 @@ def _with_residual(
     if pool is not None:
         unseen = pool_heads(pool, embedder)["zero-shot-80"]
     rows = embedder.images(learn, views=settings.views, view_scale=settings.view_scale)
-    head = with_images(head, rows, learn.labels, unseen.weights)
-    keep_residual(head, embedder)
-    return head
+    return with_images(head, rows, learn.labels, unseen.weights)
 
 
 def _read(folder: RunFolder) -> PromptEnsemble:
