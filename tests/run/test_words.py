@@ -11,7 +11,8 @@ import promptboost
 from promptboost.baselines.measures import word_shares
 from promptboost.errors import RunError
 from promptboost.model import Head
-from promptboost.model.classifier import RESIDUAL_FILE, PromptClassifier, head_file, write_head
+from promptboost.model.classifier import PromptClassifier
+from promptboost.model.head_files import RESIDUAL_FILE, head_file, write_head
 from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run

@@ -1,4 +1,4 @@
-"""PromptClassifier: the object at the end of the walk, which answers for images."""
+"""PromptClassifier: an ensemble with its encoders, which classifies images."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,11 +29,7 @@ from promptboost.model.edits import check_known
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import Head, mean_decision, mean_index, mean_proba
 from promptboost.model.head_files import (
-    RESIDUAL_FILE,
-    check_head_file,
     embed_ensemble,
-    encoder_slug,
-    head_file,
     head_without_encoder,
     stored_head,
     write_head,
@@ -43,19 +39,6 @@ from promptboost.progress import is_interactive
 
 if TYPE_CHECKING:
     from promptboost.model.explanation import Explanation
-
-__all__ = [
-    "RESIDUAL_FILE",
-    "PromptClassifier",
-    "check_head_file",
-    "check_share",
-    "embed_ensemble",
-    "encoder_slug",
-    "head_file",
-    "load",
-    "sure_ones",
-    "write_head",
-]
 
 
 def load(
@@ -69,7 +52,7 @@ def load(
     progress: bool | None = None,
     allow_download: bool = False,
 ) -> "PromptClassifier":
-    """Load a classifier that answers for images.
+    """Load a classifier from a run folder.
 
     Parameters
     ----------
@@ -137,7 +120,7 @@ def check_share(name: str, value: object) -> None:
         raise SettingError(f"{name} is {value}: give a number from 0 to 1")
 
 
-def sure_ones(
+def _confident(
     names: NDArray[np.str_], probabilities: NDArray[np.float64], abstain: float
 ) -> NDArray[np.object_]:
     """Return the names, with None where the largest probability is below `abstain`."""
@@ -336,23 +319,24 @@ class PromptClassifier:
         ----------
         images : image, sequence of images, or embeddings
             An image is a path, a PIL image, bytes of a file, an H × W × 3 array of uint8, or a torch
-            tensor (C × H × W, uint8 or floats from 0 to 1). Many are a list of them, or an array or
+            tensor (C × H × W, uint8 or floats from 0 to 1). Several are a list of them, or an array or
             tensor with one more dimension. Embeddings of the encoder are an array of floats of shape
-            (n, D), or (D,) for one.
+            (n, D), or (D,) for a single one.
         abstain : float, optional
-            From 0 to 1: an image whose best class is less probable than this is not answered.
+            The least probability, from 0 to 1: where no class reaches it, None is returned.
 
         Returns
         -------
         ndarray of str, shape (n,)
-            Of length one for one image. With `abstain`, an array of objects: a str, or None for an image
-            that is not answered.
+            Of length one for a single image. With `abstain`, an array of objects: str or None.
         """
         if abstain is not None:
             check_share("abstain", abstain)
         rows = self._rows(images)
         names = np.asarray(self.class_names, dtype=np.str_)[mean_index(self.heads, rows)]
-        return names if abstain is None else sure_ones(names, mean_proba(self.heads, rows), abstain)
+        return (
+            names if abstain is None else _confident(names, mean_proba(self.heads, rows), abstain)
+        )
 
     def predict_proba(self, images: Any) -> NDArray[np.float64]:
         """Return the probability of each class for each image, shape (n, K); the mean over encoders.
@@ -499,20 +483,20 @@ class PromptClassifier:
     def refit(
         self, images: Any, labels: Sequence[str], *, views: int = 8, view_scale: float = 0.5
     ) -> "PromptClassifier":
-        """Return the same text with a residual learnt from labelled images; this classifier stays.
+        """Return the same text with a residual learned from labeled images; this classifier is not changed.
 
-        For a text that was edited, whose residual was fitted beside other words, or that has none. The
-        scale of probabilities is renewed with it.
+        For an edited text, whose residual was fitted with other sentences, or a text without residual.
+        The scale of probabilities is learned with it.
 
         Parameters
         ----------
         images : sequence of images, or embeddings
-            As for :meth:`predict`. Those that the text was learnt from are best.
+            As for :meth:`predict`. The training images of the text are best.
         labels : sequence of str
-            The class name of each. A class without images has words alone, in balance with the others.
+            The class name of each image. A class without images gets no residual, but a balance.
         views, view_scale : int, float
-            How many crops of each image, and which least share of its area they show. Embeddings have
-            none.
+            Number of crops of each image, and the least share of its area that a crop shows.
+            Embeddings have none.
         """
         from promptboost.boosting.balance import with_images
         from promptboost.pool import PLAIN_TEMPLATE
