@@ -73,10 +73,10 @@ def main() -> None:
     parser.add_argument("--classes", type=int, help="so many, drawn at random; all by default")
     asked = parser.parse_args()
     logging.disable(logging.WARNING)  # that the residual was fitted beside other words is the point
-    embedder = Embedder.open(asked.encoder, progress=False)
+    embedder = Embedder.open(asked.encoder)
     for shots in asked.shots:
         settings = FitConfig(encoder=asked.encoder, shots=shots, seed=1, prompts=asked.prompts)
-        task = load_task(asked.source, settings, progress=False)
+        task = load_task(asked.source, settings)
         names, rows = np.array(task.class_names), embedder.originals(task.held_out)
         truth = names[task.held_out.labels]
         zero_shot = pool_heads(pool_for(settings, asked.source, task.class_names), embedder)

@@ -643,7 +643,7 @@ def test_the_command_line_learns_the_same_text(folder, settings, from_file):
     root, paths, y = folder
     prompts = str(root / "sentences.json")
     config = FitConfig(encoder="fake:48-0", shots=None, prompts=prompts, **settings)
-    fit_run(FitRequest(str(root / "images"), root / "run", config, progress=False))
+    fit_run(FitRequest(str(root / "images"), root / "run", config))
     typed = PromptEnsemble.load(root / "run" / "ensemble.json")
     names = {"rounds": "n_rounds", "views": "n_views", "seed": "random_state"}
     options = {names.get(name, name): value for name, value in {"seed": 0, **settings}.items()}

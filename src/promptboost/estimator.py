@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from textwrap import indent
 from typing import Any, Literal, Self
@@ -19,7 +20,6 @@ from sklearn.utils import Tags, check_consistent_length, check_random_state, col
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from promptboost.boosting.grid import side_by_side
 from promptboost.config import (
     BoostConfig,
     FitConfig,
@@ -34,12 +34,15 @@ from promptboost.data.shots import image_ids
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.default import AUTO
 from promptboost.encoders.embedder import Embedder, TextSource
+from promptboost.encoders.group import EncoderGroup, members_of
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier, load
 from promptboost.model.head import Head, mean_decision, mean_index, mean_proba
 from promptboost.model.vectors import staged_heads
+from promptboost.progress import ProgressBars, is_interactive
+from promptboost.training import Trainer
 from promptboost.training.examples import (
     Cache,
     Examples,
@@ -47,10 +50,15 @@ from promptboost.training.examples import (
     check_embeddings,
     checked_views,
     embedder_of,
-    further_embedders,
     image_embedder,
 )
-from promptboost.training.prompts import PoolLike, Source, fit_examples, names_of_classes
+from promptboost.training.prompts import (
+    PoolLike,
+    Source,
+    embed_pool,
+    names_of_classes,
+    prototypes,
+)
 
 Floats = NDArray[np.float64]
 Labels = NDArray[Any]
@@ -236,29 +244,44 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             Where X has embeddings, those of views of the same images.
         """
         source = embedder_of(self.encoder, self.cache)
-        further = further_embedders(self.encoder, self.cache)
         config = self._config(images=holds_images(X))
-        examples = self._examples(X, y, sample_weight, views, source, config, further)
-        read = source is not None
-        names = names_of_classes(self.classes_.tolist(), self.class_names, in_prompts=read)
-        average = self._averages(further)
-        ensemble, weights, words, self._space, residuals = fit_examples(
-            examples, names, config, source, self.pool, self.templates, further, average=average
-        )
-        self.sample_weight_ = np.array([weights.get(i, 0.0) for i in examples.ids])
-        sources = [words, *(further if average else ())]
-        heads = [
-            head if residual is None else head.with_residual(residual)
-            for head, residual in zip(map(ensemble.embed, sources), residuals, strict=True)
-        ]
-        self._set_fitted(ensemble, sources, heads)
+        examples = self._examples(X, y, sample_weight, views, source, config)
+        prompted = source is not None
+        names = names_of_classes(self.classes_.tolist(), self.class_names, in_prompts=prompted)
+        ids, examples = examples.ids, examples.weighted(names)
+        merged: Mapping[str, tuple[str, float]] | None = None
+        sources: Sequence[TextSource]
+        if source is None:
+            if self.pool is not None or self.templates is not None:
+                raise SettingError(
+                    "pool and templates are sentences, which need an encoder: set encoder"
+                )
+            examples, merged = examples.merged()
+            self._space = RowSpace.around(examples.rows, examples.relative_weights())
+            examples = examples.unit(self._space)
+            pool, vectors = prototypes(names, examples)
+            config, sources = replace(config, residual=False), [vectors]
+        else:
+            self._space = RowSpace()
+            examples = examples.unit(self._space)
+            pool = embed_pool(names, source, self.pool, self.templates, config.concatenate)
+            sources = members_of(source) if isinstance(source, Encoder) else [source]
+        n_heads = len(sources) if self._averages(source) else 1
+        with ProgressBars(is_interactive()) as progress:
+            trainer = Trainer(config, progress=progress)
+            fitted = trainer.fit(examples, pool, sources, n_heads=n_heads)
+        weights = fitted.ensemble.sample_weights
+        if merged is not None:
+            weights = {name: share * weights[into] for name, (into, share) in merged.items()}
+        self.sample_weight_ = np.array([weights.get(name, 0.0) for name in ids])
+        self._set_fitted(fitted.ensemble, sources[:n_heads], fitted.heads)
         return self
 
-    def _averages(self, further: Sequence[Embedder]) -> bool:
-        """Check the parameter `average`, and tell whether there is something to average."""
+    def _averages(self, source: Source | None) -> bool:
+        """Check the parameter `average`, and return whether there are several encoders to average."""
         if not isinstance(self.average, bool | np.bool_):
             raise SettingError(f"average is {self.average!r}, but must be True or False")
-        return bool(self.average and further)
+        return bool(self.average) and isinstance(source, EncoderGroup)
 
     def _config(self, *, images: bool) -> FitConfig:
         """Check the parameters; whether there are enough views is asked of images only."""
@@ -283,10 +306,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         views: ArrayLike | None,
         source: Source | None,
         config: FitConfig,
-        further: Sequence[Embedder],
     ) -> Examples:
-        """Check X and y as scikit-learn does, learn the classes, and embed what are images."""
-        if further and not holds_images(X):
+        """Check X and y as scikit-learn does, find the classes, and embed images."""
+        if isinstance(source, EncoderGroup) and not holds_images(X):
             raise DataError(
                 "X holds embeddings, which are of one encoder: give images to learn on several"
             )
@@ -307,15 +329,14 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         labels, weights = self._checked_targets(y, sample_weight, data.images)
         warn_of_contradictions(data.images, y.tolist())
         wanted = config.views if config.views_seen else 0
-        every = [
-            embedder.images(data, views=wanted, view_scale=config.view_scale)
-            for embedder in (image_embedder(source), *further)
-        ]
-        rows: Any = every[0] if len(every) == 1 else side_by_side(every, name="images")
-        self.n_features_in_ = every[0].shape[2]
+        embedder = image_embedder(source)
+        rows = embedder.images(data, views=wanted, view_scale=config.view_scale)
+        members = members_of(embedder)
+        self.n_features_in_ = members[0].dim
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
-        seen = rows[:, 1:] if wanted else None
-        return Examples(rows[:, 0], labels, tuple(image_ids(data)), weights, seen)
+        views = rows[:, 1:] if wanted else None
+        ids = tuple(image_ids(data))
+        return Examples(rows[:, 0], labels, ids, weights, views, len(members))
 
     def _checked_targets(
         self, y: Labels, sample_weight: ArrayLike | None, rows: Any
@@ -335,7 +356,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return labels.astype(np.int64), weights
 
     def _set_fitted(
-        self, ensemble: PromptEnsemble, sources: Sequence[Source], heads: Sequence[Head]
+        self, ensemble: PromptEnsemble, sources: Sequence[TextSource], heads: Sequence[Head]
     ) -> None:
         """Set the attributes that follow from an ensemble, and its heads with the sources they are of."""
         self.ensemble_ = ensemble
@@ -389,8 +410,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         source = embedder_of(self.encoder, self.cache)
         if source is None:
             raise SettingError("the ensemble names no encoder: give one as encoder")
-        further = further_embedders(self.encoder, self.cache)
-        sources: list[Any] = [source, *(further if self._averages(further) else ())]
+        sources: Sequence[Any] = [_first(source)]
+        if isinstance(source, EncoderGroup) and self._averages(source):
+            sources = source.members
         self.classes_ = np.array(ensemble.class_names)
         self._space = RowSpace()
         if folder is None:
@@ -408,7 +430,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self._check_sentences()
         if len(self._heads) > 1:
             return PromptClassifier(self.ensemble_, self._embedders(), self._heads)
-        return PromptClassifier(self.ensemble_, embedder_of(self.encoder, self.cache), self.head_)
+        source = embedder_of(self.encoder, self.cache)
+        return PromptClassifier(self.ensemble_, _first(source), self.head_)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the text and its vectors into a folder, which :meth:`from_ensemble` reads.
@@ -481,15 +504,13 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def _embedders(self) -> list[Embedder]:
         """Return what embeds images to answer; raise if it is not what embedded the text."""
-        embedders = [image_embedder(self.encoder, self.cache)]
-        if len(self._heads) > 1:
-            embedders += further_embedders(self.encoder, self.cache)
+        embedders = members_of(image_embedder(self.encoder, self.cache))[: len(self._heads)]
         fitted_with = [head.encoder_fingerprint for head in self._heads]
         if [embedder.fingerprint for embedder in embedders] != fitted_with:
             then = ", ".join(repr(head.encoder_id) for head in self._heads)
             now = ", ".join(repr(embedder.id) for embedder in embedders)
             raise EncoderError(f"fitted with {then}, but encoder is {now} now: use transfer")
-        return embedders
+        return list(embedders)
 
 
 if PromptBoostClassifier.__doc__:  # python -OO has none
@@ -550,6 +571,11 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     @property
     def _n_features_out(self) -> int:
         return int(self.n_features_out_)
+
+
+def _first(source: Source | None) -> TextSource | None:
+    """Return the first encoder of a group, or the source itself."""
+    return source.members[0] if isinstance(source, EncoderGroup) else source
 
 
 def _votes(heads: Sequence[Head], rows: list[Floats]) -> Floats:

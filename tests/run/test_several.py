@@ -145,8 +145,8 @@ def test_other_encoders_do_not_go_on(both, tmp_path):
 
 
 def test_a_transfer_to_one_of_them_says_so(both):
-    transfer_run(both / "run", B, progress=False)
-    transfer_run(both / "run", "fake:8-3", progress=False)
+    transfer_run(both / "run", B)
+    transfer_run(both / "run", "fake:8-3")
     moved = RunFolder(both / "run").results.transfers
     assert [(item.encoder, item.learnt_on) for item in moved] == [(B, True), ("fake:8-3", False)]
 

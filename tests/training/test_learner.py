@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots, boost
-from promptboost.boosting.boost import rows_of_round
 from promptboost.boosting.composition import scores_of
 from promptboost.boosting.gradient.scale import (
     FACTORS,
@@ -19,6 +18,7 @@ from promptboost.boosting.gradient.scale import (
     most_rows,
 )
 from promptboost.boosting.grid import side_by_side
+from promptboost.boosting.samme import rows_of_round
 from promptboost.data.memory import holds_images
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, InputError, LabelError, PoolError, SettingError

@@ -244,6 +244,7 @@ def refit(
     of probabilities, the figures and the report.
     """
     from promptboost.cli.fit import summary
+    from promptboost.distributed.pool_folder import PoolExecutor
     from promptboost.report import write_card, write_report
     from promptboost.run.refit import RefitRequest, refit_run
 
@@ -256,6 +257,7 @@ def refit(
         device=device,
         allow_download=allow_download,
         finish=(write_report, write_card),
+        executor=PoolExecutor(),
     )
     results, place = refit_run(request, out.note), output or run
     out.result({"run": str(place), **results.answer()}, lambda: summary(place, results))

@@ -23,9 +23,7 @@ from promptboost.errors import (
     command_name,
     count,
 )
-from promptboost.files import write_text
-from promptboost.folders import FIRST, writing
-from promptboost.model.edits import check_known
+from promptboost.io import FIRST, write_text, writing
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import Head, mean_decision, mean_index, mean_proba
 from promptboost.model.head_files import (
@@ -35,7 +33,7 @@ from promptboost.model.head_files import (
     write_head,
 )
 from promptboost.model.notebook import card, sizes
-from promptboost.progress import is_interactive
+from promptboost.progress import Progress, ProgressBars, is_interactive
 
 if TYPE_CHECKING:
     from promptboost.model.explanation import Explanation
@@ -49,7 +47,7 @@ def load(
     cache: bool = True,
     text_only: bool = False,
     device: str | None = None,
-    progress: bool | None = None,
+    progress: Progress | None = None,
     allow_download: bool = False,
 ) -> "PromptClassifier":
     """Load a classifier from a run folder.
@@ -69,8 +67,9 @@ def load(
         Predict with the text alone, without the residual.
     device : str, optional
         The torch device of encoders given by name; by default the fastest one.
-    progress : bool, optional
-        Show progress bars; by default in notebooks and at the Python prompt.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``; by default it draws bars in notebooks and at the
+        Python prompt.
     allow_download : bool, default=False
         Download the encoders that the file names, if they are not on this machine. Encoders given by
         `encoder` are downloaded in any case.
@@ -154,8 +153,9 @@ class PromptClassifier:
         Predict with the text alone, without the residual.
     device : str, optional
         The torch device of encoders given by name.
-    progress : bool, optional
-        Show progress bars; by default in notebooks and at the Python prompt.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``; by default it draws bars in notebooks and at the
+        Python prompt.
     allow_download : bool, default=False
         Download the encoders that the ensemble names, if they are not on this machine.
 
@@ -190,7 +190,7 @@ class PromptClassifier:
         cache: bool = True,
         text_only: bool = False,
         device: str | None = None,
-        progress: bool | None = None,
+        progress: Progress | None = None,
         allow_download: bool = False,
     ) -> None:
         sources: Sequence[Any] = encoder if isinstance(encoder, list | tuple) else [encoder]
@@ -214,7 +214,7 @@ class PromptClassifier:
         self._named_by_file, self._allow_download = encoder is None, allow_download
         self._text_only = text_only
         self._cache, self._device = cache, device
-        self._progress = is_interactive() if progress is None else progress
+        self._progress = ProgressBars(shown=is_interactive()) if progress is None else progress
         self._folder: Path | None = None
 
     @property
@@ -479,49 +479,6 @@ class PromptClassifier:
             device=self._device,
             progress=self._progress,
         )
-
-    def refit(
-        self, images: Any, labels: Sequence[str], *, views: int = 8, view_scale: float = 0.5
-    ) -> "PromptClassifier":
-        """Return the same text with a residual learned from labeled images; this classifier is not changed.
-
-        For an edited text, whose residual was fitted with other sentences, or a text without residual.
-        The scale of probabilities is learned with it.
-
-        Parameters
-        ----------
-        images : sequence of images, or embeddings
-            As for :meth:`predict`. The training images of the text are best.
-        labels : sequence of str
-            The class name of each image. A class without images gets no residual, but a balance.
-        views, view_scale : int, float
-            Number of crops of each image, and the least share of its area that a crop shows.
-            Embeddings have none.
-        """
-        from promptboost.boosting.balance import with_images
-        from promptboost.pool import PLAIN_TEMPLATE
-
-        given = [str(label) for label in labels]
-        for label in dict.fromkeys(given):
-            check_known(self.ensemble, label)
-        if len(set(given)) < 2:
-            raise LabelError("images of two classes or more are needed")
-        numbers = np.array([self.class_names.index(label) for label in given])
-        heads = []
-        for embedder in self.embedders:
-            text = embed_ensemble(self.ensemble, embedder)
-            if holds_images(images):
-                data = Dataset(as_images(images), ())
-                rows = embedder.images(data, views=views, view_scale=view_scale)
-            else:
-                rows = as_embeddings(images, text.dim)[:, None]
-            if len(rows) != len(given):
-                raise LabelError(f"{len(given)} labels for {count(len(rows), 'image')}")
-            unseen = embedder.encode_texts(
-                [PLAIN_TEMPLATE.replace("{}", n) for n in self.class_names]
-            )
-            heads.append(with_images(text, rows, numbers, unseen))
-        return PromptClassifier(self.ensemble, self.embedders, heads, cache=self._cache)
 
     def _encoder_names(self) -> list[str | None]:
         """Return the names of the encoders, without loading them; None for one without a name."""

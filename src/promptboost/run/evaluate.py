@@ -22,6 +22,7 @@ from promptboost.model import PromptClassifier
 from promptboost.model.change import original_names
 from promptboost.model.classifier import check_share
 from promptboost.model.head import mean_index, mean_proba
+from promptboost.progress import Progress, no_progress
 from promptboost.run.bench import add_looks, held_out_images, shown_part
 from promptboost.run.lineage import Lineage
 from promptboost.run.overlap import Inspection, inspect, inspect_known
@@ -44,7 +45,7 @@ def evaluate_run(
     text_only: bool = False,
     min_probability: float | None = None,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
     place: Placement | None = None,
@@ -183,7 +184,7 @@ def _lines(
 
 
 def _measured_on(
-    folder: RunFolder, source: str | None, *, held_out: bool, final: bool, progress: bool
+    folder: RunFolder, source: str | None, *, held_out: bool, final: bool, progress: Progress
 ) -> Dataset:
     """Return the images to measure on; held-out ones by the names their classes have now."""
     if held_out:
@@ -212,7 +213,9 @@ def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
     return Dataset(data.images, tuple(class_names), data.bad)
 
 
-def inspect_run(run: RunFolder, data: Dataset, *, progress: bool = False) -> Inspection | None:
+def inspect_run(
+    run: RunFolder, data: Dataset, *, progress: Progress = no_progress
+) -> Inspection | None:
     """Look for images that a run learnt from, and for copies among the others.
 
     Where the images that taught the run are still there, one that was saved anew is recognised, too;
@@ -233,7 +236,7 @@ def _learnt_images(run: RunFolder) -> Dataset | None:
     settings = run.settings
     try:
         # Drawn from all files, so that only those that taught are read.
-        data = run.source.load(check=False, progress=False)
+        data = run.source.load(check=False)
         learn = divide(run.source, data, settings.shots, settings.seed).learn
         return learn if learn.fingerprint == run.learn_fingerprint else None
     except (PromptBoostError, OSError):

@@ -12,6 +12,7 @@ from promptboost.encoders.stream import ImageStream
 from promptboost.errors import DataError, RunError
 from promptboost.model.classifier import PromptClassifier, check_share, load
 from promptboost.model.head import mean_proba
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.run_folder import RunFolder
 
 
@@ -40,7 +41,7 @@ class Predictor:
         average: bool = False,
         text_only: bool = False,
         cache: bool = True,
-        progress: bool = True,
+        progress: Progress = no_progress,
         device: str | None = None,
         allow_download: bool = False,
     ) -> "Predictor":
@@ -121,8 +122,8 @@ class Predictor:
         total: int | None,
     ) -> Iterator[Prediction]:
         embedders, heads = self.classifier.embedders, self.classifier.heads
-        with embedders[0].bar(total, "predicting", "images") as bar:
-            for block in ImageStream(images, embedders, bar=bar):
+        with stage(embedders[0].progress, "predicting", total) as advance:
+            for block in ImageStream(images, embedders, advance=advance):
                 sound = [index for index in range(len(block.images)) if index not in block.bad]
                 chances = mean_proba(heads, [rows[sound, 0] for rows in block.rows])
                 answers = iter(self.classifier.best(chances, top_k))

@@ -10,10 +10,9 @@ import numpy as np
 
 from promptboost.baselines.baselines import TEXT_BASELINES, pool_heads, zero_shot_head
 from promptboost.baselines.measures import OURS, TEXT, accuracy
-from promptboost.boosting.balance import with_images
 from promptboost.config import FitConfig
 from promptboost.data import Dataset
-from promptboost.data.shots import Task, load_task
+from promptboost.data.shots import Task, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, PromptBoostError, RunError, without_place
 from promptboost.model import Head, PromptEnsemble
@@ -24,9 +23,12 @@ from promptboost.model.head_files import (
 )
 from promptboost.pool import PromptPool
 from promptboost.pool.sources import pool_for
+from promptboost.progress import Progress, no_progress
 from promptboost.run.evaluate import as_called_now, inspect_run, with_classes
 from promptboost.run.results import TransferResult, flat_answer, old_names
 from promptboost.run.run_folder import RunFolder
+from promptboost.training import Trainer
+from promptboost.training.examples import Examples
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def transfer_run(
     *,
     text_only: bool = False,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     finish: tuple[Callable[[Path], object], ...] = (),
 ) -> dict[str, Any]:
@@ -73,7 +75,7 @@ def transfer_run(
     pool, head = run_pool(folder, ensemble), embed_ensemble(ensemble, embedder)
     with_residual = folder.settings.residual and not text_only
     if with_residual:
-        head = _with_residual(head, pool, measured.learn, folder.settings, embedder)
+        head = _with_residual(ensemble, head, pool, measured.learn, folder.settings, embedder)
     head_path = folder.head_path(embedder.encoder.id)
     figures = _measure(head, pool, measured.data, embedder)
     note = measured.note
@@ -101,6 +103,7 @@ def transfer_run(
 
 
 def _with_residual(
+    ensemble: PromptEnsemble,
     head: Head,
     pool: PromptPool | None,
     learn: Dataset | None,
@@ -114,7 +117,12 @@ def _with_residual(
     if pool is not None:
         unseen = pool_heads(pool, embedder)["zero-shot-80"]
     rows = embedder.images(learn, views=settings.views, view_scale=settings.view_scale)
-    return with_images(head, rows, learn.labels, unseen.weights)
+    views = rows[:, 1:]
+    examples = Examples(
+        rows[:, 0], learn.labels, tuple(image_ids(learn)), views=views if views.size else None
+    )
+    fitted = Trainer(settings).refit(ensemble, examples, [embedder], unseen=[unseen.weights])
+    return fitted.head
 
 
 def _read(folder: RunFolder) -> PromptEnsemble:
@@ -155,7 +163,7 @@ def _measure(
 
 
 def _held_out(
-    folder: RunFolder, ensemble: PromptEnsemble, source: str | None, progress: bool
+    folder: RunFolder, ensemble: PromptEnsemble, source: str | None, progress: Progress
 ) -> _Measured:
     """Find the images that the run did not learn from, and what is known about them."""
     empty = Dataset((), ensemble.class_names)
@@ -182,7 +190,7 @@ def _held_out(
     return _others(folder, with_classes(_all_or_test(task), ensemble.class_names), progress)
 
 
-def _others(folder: RunFolder, data: Dataset, progress: bool) -> _Measured:
+def _others(folder: RunFolder, data: Dataset, progress: Progress) -> _Measured:
     """Leave out the images that the run learnt from, as far as it says which they are."""
     inspection = inspect_run(folder, data, progress=progress)
     if inspection is None:

@@ -31,11 +31,8 @@ class FitRecord:
     settings: BoostSettings
     image_ids: tuple[str, ...]  # in the order of the rows
     recorded: Mapping[str, Scalar]  # the ensemble's settings: see recorded_settings
-    encoder_id: str | None
-    encoder_fingerprint: str | None
-    encoder_scale: float | None = None  # what that encoder multiplies cosines with
-    logit_scale: float | None = None  # of probabilities
-    further_encoders: tuple[LearntOn, ...] = ()  # where there are several, those after the first
+    encoders: tuple[LearntOn, ...]  # none if unknown
+    logit_scale: float | None = None  # of probabilities, with the first encoder
 
     def __post_init__(self) -> None:
         seen: set[object] = set()
@@ -47,13 +44,14 @@ class FitRecord:
             seen.add(name)
 
     def ensemble(self, rounds: Sequence[Round], weights: NDArray[np.float64]) -> PromptEnsemble:
-        """Write down the rounds so far, and the weights the next would start with."""
+        """Return the rounds so far as an ensemble, with the weights that the next would start with."""
+        first = self.encoders[0] if self.encoders else None
         return PromptEnsemble(
             class_names=self.texts.class_names,
             rounds=tuple(rounds),
             temperature=self.settings.temperature,
-            encoder_id=self.encoder_id,
-            encoder_fingerprint=self.encoder_fingerprint,
+            encoder_id=None if first is None else first.id,
+            encoder_fingerprint=None if first is None else first.fingerprint,
             pool_fingerprint=self.texts.fingerprint,
             settings=self.recorded,
             versions={
@@ -63,8 +61,8 @@ class FitRecord:
             },
             sample_weights=dict(zip(self.image_ids, weights.tolist(), strict=True)),
             logit_scale=self.logit_scale,
-            encoder_logit_scale=self.encoder_scale,
-            further_encoders=self.further_encoders,
+            encoder_logit_scale=None if first is None else first.encoder_logit_scale,
+            further_encoders=self.encoders[1:],
         )
 
     def state_after(self, before: PromptEnsemble) -> BoostState:
@@ -88,18 +86,16 @@ class FitRecord:
             for what, field, now in (
                 ("the classes", "class_names", self.texts.class_names),
                 ("the temperature", "temperature", self.settings.temperature),
-                ("the encoder", "encoder_id", self.encoder_id),
-                ("the encoder's fingerprint", "encoder_fingerprint", self.encoder_fingerprint),
                 ("the pool's fingerprint", "pool_fingerprint", self.texts.fingerprint),
             )
             if getattr(before, field) != now
         ]
         then, now_too = (
-            [(item.id, item.fingerprint) for item in ensemble.further_encoders]
+            [(item.id, item.fingerprint) for item in ensemble.encoders]
             for ensemble in (before, self)
         )
         if then != now_too:
-            differences.append(_differs("the further encoders", then, now_too))
+            differences.append(_differs("the encoders", then, now_too))
         if not before.sample_weights:
             return [
                 *differences,

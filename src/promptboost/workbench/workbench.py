@@ -314,7 +314,6 @@ class Workbench:
             target,
             reason=reason,
             bench=self.bench,
-            progress=False,
             finish=self.finish,
             **self.options,
         )

@@ -22,11 +22,8 @@ from promptboost.boosting.gradient.compose import GradientSettings, compose_by_g
 from promptboost.boosting.greedy.insertion import compose_greedily
 from promptboost.boosting.grid import GridRows, stacked, weights_to_grid
 from promptboost.boosting.problem import GridPool, Shots
-from promptboost.boosting.quota import OnRows, unwatched
 from promptboost.errors import SettingError, WeightError
-
-# Composing greedily takes about as long as so many sweeps over the same rows.
-_SWEEPS_OF_GREEDY = 3
+from promptboost.progress import Progress, no_progress
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,7 @@ def boost(
     weights: ArrayLike | None = None,
     state: BoostState | None = None,
     callback: Callable[[BoostRound], bool | None] | None = None,
-    on_rows: OnRows = unwatched,
+    progress: Progress = no_progress,
 ) -> Iterator[BoostRound]:
     """Run the rounds one after the other.
 
@@ -129,8 +126,8 @@ def boost(
         Where to continue: the state of the last round of an earlier call.
     callback : callable, optional
         Called with each finished round; boosting stops if it returns True.
-    on_rows : callable, optional
-        Told of the rows that were gone over, in each round of as many as :func:`rows_of_round` says.
+    progress : callable, optional
+        Called after each sweep of the gradient composer, and after each round of the greedy one.
 
     Examples
     --------
@@ -152,13 +149,7 @@ def boost(
         raise WeightError("pass start weights or a state to continue from, not both")
     else:
         weights_to_grid(state.weights, len(shots.labels))  # checked, but kept to the last bit
-    return _rounds(shots, pool, settings, state, callback, on_rows)
-
-
-def rows_of_round(images: int, settings: BoostSettings, encoders: int = 1) -> int:
-    """Return how many rows a round on so many images goes over at most: in each sweep, all anew."""
-    sweeps = settings.gradient.sweeps if settings.gradient is not None else _SWEEPS_OF_GREEDY
-    return sweeps * images * max(settings.views_per_round, 1) * encoders
+    return _rounds(shots, pool, settings, state, callback, progress)
 
 
 def _rounds(
@@ -167,11 +158,11 @@ def _rounds(
     settings: BoostSettings,
     state: BoostState,
     callback: Callable[[BoostRound], bool | None] | None,
-    on_rows: OnRows,
+    progress: Progress,
 ) -> Iterator[BoostRound]:
     views = _ViewDraws(shots, pool, settings)
     while state.rounds_done < settings.rounds and not state.finished:
-        weak = _compose(views, pool, settings, state, on_rows)
+        weak = _compose(views, pool, settings, state, progress)
         done = _finish_round(shots, pool, settings, state, weak)
         state = done.state
         yield done
@@ -184,7 +175,7 @@ def _compose(
     pool: GridPool,
     settings: BoostSettings,
     state: BoostState,
-    on_rows: OnRows,
+    progress: Progress,
 ) -> Composition:
     number = state.rounds_done
     rng = np.random.default_rng([settings.seed, number])
@@ -200,15 +191,22 @@ def _compose(
             max_copies=settings.max_copies,
             penalty=settings.penalty,
         )
-        on_rows(_SWEEPS_OF_GREEDY * len(X))
+        progress("composing", number + 1, settings.rounds)
         return weak
     # Each sweep counts as a round does for the greedy composer: it has views of its own.
     first = number * (settings.gradient.sweeps + 1)
     X, y, owners, hits = views.draw(first)
     weights, asked = state.weights[owners], settings.gradient
+
+    def of_round(stage: str, done: int, total: int | None) -> None:
+        several = settings.rounds > 1
+        progress(
+            f"{stage} round {number + 1} of {settings.rounds}" if several else stage, done, total
+        )
+
     fresh = None if views.always_the_same else (lambda sweep: views.rows(first + sweep))
     return compose_by_gradient(
-        X, y, weights, pool, asked, rng=rng, hits=hits, fresh=fresh, on_rows=on_rows
+        X, y, weights, pool, asked, rng=rng, hits=hits, fresh=fresh, progress=of_round
     )
 
 
