@@ -53,7 +53,7 @@ def test_it_is_saved_and_read_again(fitted, tmp_path, monkeypatch, caplog):
     fitted.save(tmp_path / "kept")
     assert fitted.head_.residual is not None
     load(tmp_path / "kept").predict(X)
-    assert not caplog.text  # the residual was learnt here, and is not new to this machine
+    assert not caplog.text
     again = PromptBoostClassifier.load(tmp_path / "kept")
     assert (again.predict(X) == fitted.predict(X)).all()
     np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), rtol=1e-6)
