@@ -94,8 +94,28 @@ def own_threads(monkeypatch):
     before = threads.thread_count()
     for variable in threads._VARIABLES:
         monkeypatch.setenv(variable, "2")
-    monkeypatch.setattr(threads._Chosen, "count", None)
+    monkeypatch.setattr(threads, "_chosen", None)
     with threadpool_limits(None):
         yield
     if (torch := sys.modules.get("torch")) is not None:  # it may have been loaded meanwhile
         torch.set_num_threads(before)
+
+
+@pytest.fixture
+def task(tmp_path):
+    """A folder with images and sentences."""
+    from tests.run.run_tools import write_images, write_sentences
+
+    write_images(tmp_path / "images")
+    write_sentences(tmp_path / "sentences.json")
+    return tmp_path
+
+
+@pytest.fixture
+def fitted(task):
+    """The same folder with a finished run."""
+    from promptboost.run.fit import fit_run
+    from tests.run.run_tools import request
+
+    fit_run(request(task))
+    return task

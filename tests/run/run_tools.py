@@ -52,7 +52,7 @@ def request(root: Path, run: str = "run", **options) -> FitRequest:
     """A quick fit on the images in root/images; settings and flags may be mixed."""
     flags = {
         name: options.pop(name)
-        for name in ("overwrite", "resume", "cache", "source", "device", "placement")
+        for name in ("overwrite", "resume", "cache", "source", "device", "executor")
         if name in options
     }
     settings = FitConfig(

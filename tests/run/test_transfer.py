@@ -5,7 +5,7 @@ import pytest
 
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
-from promptboost.model import LinearHead
+from promptboost.model import Head
 from promptboost.pool import build_pool, from_sources, load_pool, save_pool
 from promptboost.run.fit import fit_run
 from promptboost.run.results import flat_answer, method_answer
@@ -22,7 +22,7 @@ def transfers(task):
 
 def test_the_text_moves(fitted):
     found = transfer_run(fitted / "run", OTHER)
-    head = LinearHead.load(found["head"])
+    head = Head.load(found["head"])
     assert (head.dim, head.encoder_id) == (48, OTHER)
     assert found["pictures"] == 16
     names = ("zero_shot", "template_mean", "pool_mean", "text", "boosted")

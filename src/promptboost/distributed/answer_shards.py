@@ -30,7 +30,7 @@ from promptboost.distributed.shards import (
 from promptboost.distributed.storage import Storage, open_url, reaching
 from promptboost.distributed.unit import Job, Result, unit_name
 from promptboost.errors import DataError, MissingExtraError, SettingError
-from promptboost.files import json_text, read_bytes, replacing
+from promptboost.io import json_text, read_bytes, replacing
 from promptboost.progress import Progress, no_progress
 from promptboost.run.predict import Prediction, Predictor, answer_record
 from promptboost.run.run_folder import RunFolder
@@ -73,7 +73,7 @@ class AnswerShardWorker:
             for name in self._storage.names(run):
                 (Path(folder) / name).write_bytes(self._storage.read(f"{run}/{name}"))
             self._predictor = self._how.open(Path(folder))
-            _ = [one.head for one in _members(self._predictor)]  # while its file is there
+            _ = self._predictor.classifier.heads  # read while their files exist
 
     def do(self, order: dict[str, Any]) -> Result:
         """Answer for one shard, a line of JSON for each image."""
@@ -117,10 +117,6 @@ class AnswerShardWorker:
 def _line(record: dict[str, Any]) -> bytes:
     """Return a line of JSON in ASCII, controls escaped, as ``predict --format jsonl`` prints it."""
     return json.dumps(record, allow_nan=False).replace("\x7f", "\\u007f").encode() + b"\n"
-
-
-def _members(predictor: Predictor) -> Any:
-    return getattr(predictor.classifier, "members", (predictor.classifier,))
 
 
 def predict_in_shards(

@@ -39,7 +39,7 @@ from promptboost.distributed.residents import ResidentLostError, Residents
 from promptboost.distributed.unit import Job, Result, WorkUnit, unit_name
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import RunError, count
-from promptboost.files import write_bytes
+from promptboost.io import write_bytes
 from promptboost.progress import Advance
 
 if TYPE_CHECKING:
@@ -233,10 +233,10 @@ class BlockWorker:
     def do(self, order: Any) -> Result:
         """Embed the list of texts that lies in storage, and return rows on the grid."""
         from promptboost.boosting.grid import to_grid
-        from promptboost.training.pool_rows import encode_in_parts
+        from promptboost.training.pool_rows import encode_by
 
         texts = json.loads(self._storage.read(order["list"]))
-        rows = to_grid(encode_in_parts(self._embedder, texts), name=f"texts of {order['class']!r}")
+        rows = to_grid(encode_by(self._embedder)(texts), name=f"texts of {order['class']!r}")
         return Result(np.ascontiguousarray(rows, dtype="<i2").tobytes(), len(texts))
 
 

@@ -18,6 +18,7 @@ from promptboost.distributed.items import is_url
 from promptboost.distributed.shard_embeddings import EmbeddedShard
 from promptboost.distributed.shards import carry_out_plan
 from promptboost.encoders.base import UnitRows
+from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
 from promptboost.progress import Progress
 
@@ -49,7 +50,7 @@ class SeenImages:
 
 def see_in_shards(
     source: str,
-    members: Sequence[Any],
+    embedders: Sequence[Embedder],
     place: Placement,
     *,
     progress: Progress,
@@ -62,8 +63,7 @@ def see_in_shards(
     """
     out = shard_storage(place)
     plans = []
-    for member in members:
-        embedder = member.embedder
+    for embedder in embedders:
         plan = image_plan(source, embedder.id, embedder, out, place, device=device, labelled=True)
         carry_out_plan(plan, place, progress, "embedding images", what="images", say=say)
         plans.append(plan)

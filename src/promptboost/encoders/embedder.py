@@ -19,7 +19,7 @@ from promptboost.encoders.registry import load_encoder
 from promptboost.encoders.stream import ENCODED_AT_ONCE as ENCODED_AT_ONCE
 from promptboost.encoders.stream import STORED_AT_ONCE, ImageStream
 from promptboost.encoders.stream import WORKING_SIDE as WORKING_SIDE
-from promptboost.errors import EmbeddingError, SettingError, StoreError
+from promptboost.errors import EmbeddingError, InputError, SettingError, StoreError
 from promptboost.progress import Advance, Progress, no_progress, stage
 
 if TYPE_CHECKING:
@@ -168,8 +168,7 @@ class Embedder:
         """Embed texts, each distinct one once."""
         distinct = list(dict.fromkeys(texts))
         position = {text: i for i, text in enumerate(distinct)}
-        with self._timed("texts"):
-            return EmbeddedTexts(position, self._embedded(distinct, self.progress))
+        return EmbeddedTexts(position, self._embedded(distinct, self.progress))
 
     def encode_images(self, images: Iterable["Image"]) -> UnitRows:
         """Embed RGB images as unit rows without the store, which knows images by their files."""
@@ -184,7 +183,8 @@ class Embedder:
         return self._embedded(texts, no_progress)
 
     def _embedded(self, texts: Sequence[str], progress: Progress) -> UnitRows:
-        with stage(progress, "encoding texts", len(texts)) as advance:
+        count = len(texts)
+        with self._timed("texts"), stage(progress, "encoding texts", count) as advance:
             if self.store is None:
                 return self._computed(texts, advance)
             from promptboost.encoders.store import text_key
@@ -239,6 +239,9 @@ def _labelled(images: "Dataset | Sequence[Any]") -> tuple[LabelledImage, ...]:
     return as_images(images)
 
 
+# float16 rows, as stores keep them, are well within this of length one.
+_LENGTH_TOLERANCE = 1e-3
+
 TextSource = Encoder | Mapping[str, ArrayLike] | Callable[[list[str]], ArrayLike]
 
 # Copies of an estimator, such as a grid search makes, share the model that a name stands for.
@@ -257,16 +260,46 @@ def text_source(encoder: object) -> TextSource | None:
     )
 
 
-def embed_texts(source: TextSource, texts: list[str]) -> NDArray[Any]:
-    """Return one row for each text."""
+def embed_texts(source: TextSource, texts: list[str]) -> NDArray[np.floating]:
+    """Return one row of length one for each text."""
     if isinstance(source, Encoder):
-        return np.asarray(source.encode_texts(texts))
-    if callable(source):
-        return np.asarray(source(texts))
-    missing = [text for text in texts if text not in source]
+        rows, name = np.asarray(source.encode_texts(texts)), f"The encoder {source.id}"
+    elif isinstance(source, Mapping):
+        rows, name = _look_up(texts, source), "The mapping"
+    elif callable(source):
+        rows, name = np.asarray(source(texts)), "The function"
+    else:
+        missing = [name for name in Encoder.__annotations__ if not hasattr(source, name)]
+        raise InputError(
+            f"A {type(source).__name__} cannot embed texts: give an encoder (this one lacks "
+            f"{', '.join(missing) or 'a method'}), a mapping from text to row, or a function."
+        )
+    dim = source.dim if isinstance(source, Encoder) else rows.shape[-1] if rows.ndim else 0
+    if rows.shape != (len(texts), dim) or not np.issubdtype(rows.dtype, np.floating):
+        raise EmbeddingError(
+            f"{name} gave {rows.dtype} of shape {rows.shape} for {len(texts)} prompts: it must give "
+            "floating-point rows of one length, one a prompt."
+        )
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
+    # Written so that NaN, of which no comparison holds, counts as bad.
+    bad = np.flatnonzero(~(np.abs(lengths - 1) <= _LENGTH_TOLERANCE))
+    if bad.size:
+        raise EmbeddingError(
+            f"{name} gave {bad.size} of {len(texts)} rows that are not of length one; the first, of "
+            f"length {lengths[bad[0]]:.4g}, is for {texts[bad[0]]!r}. Scale rows with "
+            "promptboost.encoders.unit_rows."
+        )
+    return rows
+
+
+def _look_up(texts: Sequence[str], vectors: Mapping[str, ArrayLike]) -> NDArray[np.floating]:
+    missing = [text for text in texts if text not in vectors]
     if missing:
         raise EmbeddingError(
-            f"the mapping has no row for {len(missing)} of {len(texts)} texts, the first is "
-            f"{missing[0]!r}"
+            f"The mapping has no row for {len(missing)} of {len(texts)} prompts, the first is "
+            f"{missing[0]!r}."
         )
-    return np.stack([np.asarray(source[text], dtype=np.float64) for text in texts])
+    rows = [np.asarray(vectors[text]) for text in texts]
+    if len({row.shape for row in rows}) > 1:
+        raise EmbeddingError("The mapping's rows are not all of one length.")
+    return np.stack(rows)

@@ -16,8 +16,7 @@ from promptboost.data.shots import image_ids, load_task
 from promptboost.errors import DataError, RunError, command_name
 from promptboost.model import PromptClassifier, PromptEnsemble
 from promptboost.model.change import Change, apply_changes, original_names
-from promptboost.model.head import LinearHead
-from promptboost.model.scores import SentenceScores, check_additive
+from promptboost.model.scores import SentenceScores
 from promptboost.progress import Progress, no_progress
 from promptboost.run.lineage import Lineage
 from promptboost.run.predict import Predictor
@@ -226,8 +225,6 @@ def open_bench(
 
     classifier, lineage = folder.steady(read)
     head = classifier.head
-    check_additive(head)
-    assert isinstance(head, LinearHead)
     held_out = shown_part(held_out_images(folder, data, progress), final=final)
     rows = classifier.embedder.originals(held_out)
     return Bench(

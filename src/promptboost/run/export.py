@@ -15,11 +15,9 @@ import promptboost
 from promptboost.data.shots import load_task
 from promptboost.encoders.graph import GraphEncoder, classifier_graph, graph_encoder
 from promptboost.errors import EncoderError, PromptBoostError, RunError
-from promptboost.files import json_text, write_bytes
-from promptboost.folders import writing
+from promptboost.io import json_text, write_bytes, writing
 from promptboost.model import PromptClassifier
-from promptboost.model.head import LinearHead
-from promptboost.model.scores import logit_factor
+from promptboost.model.head import Head
 from promptboost.progress import Advance, Progress, no_progress, stage
 from promptboost.run.predict import Predictor
 from promptboost.run.run_folder import RunFolder
@@ -78,12 +76,7 @@ def export_run(
         allow_download=allow_download,
     ).classifier
     head, names = classifier.head, classifier.class_names
-    if not isinstance(head, LinearHead):
-        raise RunError(
-            f"the rounds of {run} vote for classes (algorithm samme), which is no matrix; fit with "
-            "samme.r, the default, to export it"
-        )
-    matrix = np.float32(logit_factor(head) / head.rounds) * head.matrix
+    matrix = np.float32(head.factor / head.rounds) * head.matrix
     one: Any = classifier.encoder
     about = _about(classifier, head)
     files = {
@@ -114,7 +107,7 @@ def export_run(
     return Exported(folder, ("classifier.json", *files), about["checked"])
 
 
-def _about(classifier: PromptClassifier, head: LinearHead) -> dict[str, Any]:
+def _about(classifier: PromptClassifier, head: Head) -> dict[str, Any]:
     """Return what ``classifier.json`` says; what only a graph has is None."""
     encoder: Any = classifier.encoder
     return {
