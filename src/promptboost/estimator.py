@@ -15,7 +15,6 @@ from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
 )
-from sklearn.metrics import accuracy_score
 from sklearn.utils import Tags, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -42,7 +41,6 @@ from promptboost.model.classifier import PromptClassifier, load
 from promptboost.model.head import Head, mean_decision, mean_index, mean_proba
 from promptboost.model.vectors import staged_heads
 from promptboost.progress import ProgressBars, is_interactive
-from promptboost.training import Trainer
 from promptboost.training.examples import (
     Cache,
     Examples,
@@ -237,6 +235,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         views : array-like of shape (n_samples, n_views, n_features), optional
             Where X has embeddings, those of views of the same images.
         """
+        from promptboost.training import Trainer  # numba takes half a second
+
         # Without images or sentences there is nothing for the default encoder to embed.
         numeric = _is_auto(self.encoder) and not holds_images(X)
         source = None if numeric else embedder_of(self.encoder, self.cache)
@@ -543,6 +543,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Iterator[float]:
         """Return the accuracy after each round."""
+        from sklearn.metrics import accuracy_score
+
         for labels in self.staged_predict(X):
             yield float(accuracy_score(y, labels, sample_weight=sample_weight))
 
