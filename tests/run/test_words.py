@@ -144,7 +144,7 @@ def test_a_head_without_a_residual_takes_the_record_away(run):
 
 def test_transfer_learns_the_residual_anew_where_the_images_are(task, run):
     moved = transfer_run(run, OTHER)
-    assert {"text", "boosted"} <= set(moved)
+    assert {"text", "promptboost"} <= set(moved["accuracy"])
     assert promptboost.load(run, OTHER).head.residual.shape == (4, 16)
     assert promptboost.load(run).head.residual is not None  # that of the fit stays
     for image in (task / "images/sea").iterdir():
@@ -244,11 +244,11 @@ def test_each_image_says_how_much_of_its_answer_is_words(run):
         promptboost.load(run).head,
         [*csv.DictReader((run / "predictions.csv").read_text().splitlines())],
     )
-    images = [run.parent / "images" / row["picture"] for row in rows]
+    images = [run.parent / "images" / row["image"] for row in rows]
     shares = word_shares(head, promptboost.load(run).embedder.originals(images))
-    np.testing.assert_allclose([float(row["words"]) for row in rows], shares, atol=1e-3)
+    np.testing.assert_allclose([float(row["text_share"]) for row in rows], shares, atol=1e-3)
     assert results.residual.words == pytest.approx(shares.mean())
-    by_image = {row["picture"]: float(row["words"]) for row in rows}
+    by_image = {row["image"]: float(row["text_share"]) for row in rows}
     assert results.confusions
     for pair in results.confusions:
         assert len(pair.words) == len(pair.images)

@@ -143,7 +143,7 @@ def fit(
                 f"{where}{error.strerror}; put that right, then type: {begun.resume_hint}"
             ) from error
         raise
-    out.result({"run": str(run), **results.answer()}, lambda: summary(run, results))
+    out.result({"run": str(run), **results.record()}, lambda: summary(run, results))
 
 
 def _before(folder: "RunFolder") -> "RunFolder | None":

@@ -33,7 +33,7 @@ from promptboost.quality.suspects import (
 from promptboost.run.evaluate import as_called_now, with_classes
 from promptboost.run.fit import images_shown, write_thumbnails
 from promptboost.run.overlap import Copy, CopyCount, inspect
-from promptboost.run.predict import Predictor
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import run_pool
 
@@ -166,9 +166,7 @@ def inspect_issues(
     """Find them as :func:`find_issues` does, and return the images too."""
     folder = RunFolder(Path(run))
     folder.check_finished()
-    classifier = folder.steady(
-        lambda: Predictor.open(folder.path, progress=progress, **options)
-    ).classifier
+    classifier = folder.steady(lambda: open_classifier(folder.path, progress=progress, **options))
     task = _images(folder, source, progress)
     learn, held_out = (
         with_classes(as_called_now(part, folder), classifier.class_names)

@@ -21,7 +21,7 @@ from promptboost.model import PromptClassifier
 from promptboost.model.head import LinearHead
 from promptboost.model.scores import logit_factor
 from promptboost.progress import progress_bar, waiting
-from promptboost.run.predict import Predictor
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def export_run(
         raise RunError(
             f"{folder} is there already; add --overwrite to write into it, or choose another name"
         )
-    classifier = Predictor.open(
+    classifier = open_classifier(
         run,
         encoder=encoder,
         text_only=text_only,
@@ -76,7 +76,7 @@ def export_run(
         progress=progress,
         device=device,
         allow_download=allow_download,
-    ).classifier
+    )
     head, names = classifier.head, classifier.class_names
     if not isinstance(head, LinearHead):
         raise RunError(

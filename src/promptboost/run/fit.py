@@ -1,7 +1,6 @@
 """The whole way from images to a run folder, and the files of a finished fit."""
 
 import base64
-import csv
 import io
 import platform
 import time
@@ -13,6 +12,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 import promptboost
 from promptboost.config import FitConfig
@@ -25,6 +25,7 @@ from promptboost.files import json_text, write_bytes
 from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
+from promptboost.model.prediction import Prediction, csv_text
 from promptboost.pool import PromptPool
 from promptboost.pool.sources import pool_for
 from promptboost.progress import progress_bar
@@ -349,17 +350,18 @@ def _predictions(task: Task, embeddings: TaskEmbeddings, learned: Learned) -> st
     """Return the table of ``predictions.csv``."""
     rows = measured_rows(task, embeddings)
     chances = learned.head.predict_proba(rows)
-    best = learned.head.predict_index(rows)
-    words = shares_of_words(learned.head, rows)
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    # Read by other programs, so a column more is the last.
-    table.writerow(
-        ["picture", "label", "predicted", "probability", *(["words"] if words is not None else [])]
-    )
-    labels = [image.label for image in task.measured.images]
-    for i, (name, label) in enumerate(zip(image_ids(task.measured), labels, strict=True)):
-        guess = int(best[i])
-        share = [] if words is None else [f"{words[i]:.3f}"]
-        table.writerow([name, label, task.class_names[guess], f"{chances[i, guess]:.6f}", *share])
-    return text.getvalue()
+    best = learned.head.predict_index(rows).tolist()
+    shares = shares_of_words(learned.head, rows)
+    predictions = [
+        Prediction.of(
+            *(name, task.class_names, chances[i]),
+            best=best[i],
+            label=image.label,
+            text_share=UNSET if shares is None else float(shares[i]),
+        )
+        for i, (name, image) in enumerate(
+            zip(image_ids(task.measured), task.measured.images, strict=True)
+        )
+    ]
+    columns = ["image", "label", "predicted", "probability", "text_share"]
+    return csv_text(predictions, columns[: 4 if shares is None else 5])
