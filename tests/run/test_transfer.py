@@ -116,7 +116,7 @@ def test_without_the_sentences_the_pool_is_not_measured(fitted):
     (fitted / "sentences.json").unlink()
     found = transfer_run(fitted / "run", OTHER, progress=False)
     assert found["accuracy"]["pool-mean"] is None
-    assert found["template_mean"] is None
+    assert found["accuracy"]["zero-shot-80"] is None
     assert found["accuracy"]["promptboost"] is not None
 
 
@@ -150,4 +150,4 @@ def test_a_run_on_a_saved_pool_moves_with_it(task):
     }
     assert found["accuracy"]["pool-mean"] is not None
     save_pool(from_sources(load_pool(file), ["template"]), file)
-    assert transfer_run(task / "run", OTHER, progress=False)["pool_mean"] is None
+    assert transfer_run(task / "run", OTHER, progress=False)["accuracy"]["pool-mean"] is None

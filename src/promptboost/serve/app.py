@@ -2,7 +2,7 @@
 
 import asyncio
 import html
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from os import PathLike
 from pathlib import Path
@@ -11,27 +11,28 @@ from typing import Any
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from msgspec import UNSET
 from starlette.exceptions import HTTPException
 
 import promptboost
-from promptboost.serve import inference, messages
-from promptboost.serve.batcher import ScoredImage
+from promptboost.model.prediction import Prediction
+from promptboost.serve import messages
+from promptboost.serve.batcher import Outcome, ScoredImage
 from promptboost.serve.gate import LOOPBACK_NAMES, Gate
 from promptboost.serve.limits import Limits, RequestError
 from promptboost.serve.messages import (
     ErrorAnswer,
-    ImageAnswer,
     PredictAnswer,
+    PredictRequest,
     StateAnswer,
-    image_answer,
     json_content,
     json_response,
     read_request,
 )
-from promptboost.serve.service import ServedRun, Service, explanations, named_runs
+from promptboost.serve.service import RunVersion, ServedRun, Service, explanations, named_runs
 
 _ABOUT = """Image classifiers made of plain sentences. Ask for answers with `POST /predict`: images as a
-form, as base64 in JSON, or one file as the whole body."""
+form, as base64 in JSON, or one file as the whole body; or embeddings in JSON."""
 #: What any address may answer, beside what it is for.
 _REFUSALS = {
     400: "The request cannot be understood.",
@@ -45,7 +46,6 @@ _REFUSALS = {
     421: "The server is not called by this name.",
     422: "The request cannot be used; the error says why.",
     429: "Too much at once; Retry-After says when to try again.",
-    501: "This version cannot do it.",
     503: "Not ready, or about to stop.",
 }
 _CARD = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title>
@@ -140,7 +140,6 @@ def create_app(
     _add_health(app, service)
     _add_runs(app, service)
     _add_reload(app, service, token is not None)
-    app.include_router(inference.router(service))
     _describe(app, token is not None)
     app.add_middleware(Gate, service=service, token=token, hosts=hosts)
     return app
@@ -297,40 +296,55 @@ def _add_predict(app: FastAPI, service: Service) -> None:
     )
     async def predict(request: Request, name: str | None = None) -> Response:
         run = service.run(name)
-        body = await request.body()
-        images, options = await read_request(
-            body, request.headers, request.query_params, service.limits
+        version = run.current
+        message = await read_request(
+            await request.body(),
+            request.headers,
+            request.query_params,
+            service.limits,
+            version.head.dim,
         )
-        return json_response(await _predicted(service, run, images, options))
+        if message.embeddings is not None:
+            scored = await service.score_rows(run, version, message.embeddings)
+            names = [f"embedding {number}" for number in range(1, len(scored) + 1)]
+            return json_response(await _predicted(run, version, names, scored, message))
+        version, outcomes = await service.answer(run, message.images)
+        names = [name for name, _ in message.images]
+        return json_response(await _predicted(run, version, names, outcomes, message))
 
 
 async def _predicted(
-    service: Service,
     run: ServedRun,
-    images: Sequence[messages.NamedImage],
-    options: messages.PredictOptions,
+    version: RunVersion,
+    names: Sequence[str],
+    outcomes: Sequence[Outcome],
+    message: PredictRequest,
 ) -> PredictAnswer:
-    """Answer for images; those that cannot be read have an error of their own, unless all are so."""
-    version, outcomes = await service.answer(run, images)
-    seen = [outcome for outcome in outcomes if isinstance(outcome, ScoredImage)]
-    if not seen:
+    """Return predictions; images that cannot be read have an error, unless all are such images."""
+    options = message.options
+    scored = [outcome for outcome in outcomes if isinstance(outcome, ScoredImage)]
+    if not scored:
         first = outcomes[0]
         status = first.status if isinstance(first, RequestError) else 422
-        raise RequestError(status, "no image left", f"{images[0][0]}: {first}")
-    names = version.head.class_names
-    answers = [
-        image_answer(name, names, outcome.probabilities, options)
-        if isinstance(outcome, ScoredImage)
-        else ImageAnswer(name, error=str(outcome))
-        for (name, _), outcome in zip(images, outcomes, strict=True)
-    ]
+        raise RequestError(status, "no image left", f"{names[0]}: {first}")
+    explained: Iterator[dict[str, Any]] = iter(())
     if options.explain:
-        rows = np.stack([outcome.embedding for outcome in seen])
-        records = iter(await asyncio.to_thread(explanations, version, rows))
-        for answer in answers:
-            if answer.error is None:
-                answer.explanation = {**next(records), "image": answer.image}
-    return PredictAnswer(run.name, version.number, answers)
+        rows = np.stack([outcome.embedding for outcome in scored])
+        explained = iter(await asyncio.to_thread(explanations, version, rows))
+    predictions = []
+    for name, outcome in zip(names, outcomes, strict=True):
+        if not isinstance(outcome, ScoredImage):
+            predictions.append(Prediction(image=name, error=str(outcome)))
+            continue
+        predictions.append(
+            Prediction.of(
+                *(name, version.head.class_names, outcome.probabilities),
+                top_k=options.top_k,
+                min_probability=options.min_probability,
+                explanation={**next(explained), "image": name} if options.explain else UNSET,
+            )
+        )
+    return PredictAnswer(run.name, version.number, predictions)
 
 
 def _describe(app: FastAPI, has_token: bool) -> None:
@@ -344,7 +358,7 @@ def _describe(app: FastAPI, has_token: bool) -> None:
             name: schema
             for name, schema in parts.get("schemas", {}).items()
             if "Validation" not in name
-        } | messages.schemas((*messages.DESCRIBED, *inference.DESCRIBED))
+        } | messages.schemas(messages.DESCRIBED)
         if has_token:
             parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
             description["security"] = [{"token": []}]

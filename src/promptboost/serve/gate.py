@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from promptboost.serve.limits import Limits, RequestError, size
+from promptboost.serve.limits import Limits, RequestError
 from promptboost.serve.messages import ErrorAnswer
 from promptboost.serve.metrics import ServerMetrics
 
@@ -23,7 +23,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 #: What a probe may ask without a token: it tells whether the server lives, and nothing else.
-OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
+OPEN = frozenset({"/healthz", "/readyz"})
 #: Names by which this machine calls itself. A page that was made to look local has another.
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 #: What pages of the server may load: nothing but themselves.
@@ -250,7 +250,7 @@ class _Exchange:
 
 
 def _too_many_bytes(limits: Limits) -> RequestError:
-    most = size(limits.max_bytes)
+    most = f"{limits.max_bytes:,} bytes"
     return RequestError(413, "bytes", f"the request is too large; send no more than {most}")
 
 

@@ -209,14 +209,13 @@ class Service:
         self.metrics.images(run.name, sum(isinstance(one, ScoredImage) for one in outcomes))
         return version, outcomes
 
-    async def answer_rows(
-        self, run: ServedRun, rows: NDArray[np.float32]
-    ) -> tuple[RunVersion, list[Outcome]]:
-        """Return what a run says of embeddings, and by which version."""
-        version = run.current
+    async def score_rows(
+        self, run: ServedRun, version: RunVersion, rows: NDArray[np.float32]
+    ) -> list[Outcome]:
+        """Return the probabilities of embeddings."""
         probabilities = await asyncio.to_thread(version.head.predict_proba, rows)
         self.metrics.images(run.name, len(rows))
-        return version, [ScoredImage(*pair) for pair in zip(rows, probabilities, strict=True)]
+        return [ScoredImage(*pair) for pair in zip(rows, probabilities, strict=True)]
 
     # --- loading -------------------------------------------------------------------------------
 
@@ -337,11 +336,11 @@ class Service:
 
 
 def explanations(version: RunVersion, embeddings: NDArray[np.float32]) -> list[dict[str, Any]]:
-    """Return why each image is answered as it is, as JSON has it."""
-    explain = getattr(version.classifier, "explain", None)
-    if explain is None:
-        raise RequestError(501, "explain", "this version of promptboost cannot explain its answers")
-    return [explanation.record() for explanation in explain(embeddings)]
+    """Explain predictions for embeddings; return JSON-serializable records."""
+    try:
+        return [explanation.record() for explanation in version.classifier.explain(embeddings)]
+    except PromptBoostError as error:
+        raise RequestError(422, "explain", str(error)) from None
 
 
 def _stamps(folder: Path, encoder_id: str) -> tuple[Stamp | None, ...]:
