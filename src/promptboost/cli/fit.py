@@ -218,7 +218,7 @@ def _facts(results: "Results") -> list[str]:
     if residual is not None:
         line = "all of an answer: images set aside were answered worse with a residual"
         if residual.penalty is not None:
-            line = f"{percent(residual.words)} of what decides an answer; the rest is the residual"
+            line = f"{percent(residual.text_share)} of what decides an answer; the rest is the residual"
         rows.append(("words", line))
     if composed is None:  # the figures of an earlier promptboost
         return [facts(rows)] if rows else []

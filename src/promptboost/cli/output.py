@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 import click
 
 from promptboost.errors import PromptBoostError, command_name
+from promptboost.errors import percent as percent
 
 if TYPE_CHECKING:
     from promptboost.model.prediction import Prediction
@@ -156,11 +157,6 @@ def typed(*words: str) -> str:
 def facts(rows: Sequence[tuple[str, str]]) -> str:
     """Lay out titles and what is said of each; on a terminal, long words go on below each other."""
     return table(["", ""], [[f"{title:<11}", said] for title, said in rows], left=(0, 1))[1:]
-
-
-def percent(share: float | None) -> str:
-    """Write a share for a terminal, which has no thin space."""
-    return "–" if share is None else f"{100 * share:.1f} %"
 
 
 def table(

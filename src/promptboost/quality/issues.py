@@ -19,7 +19,15 @@ from promptboost.baselines.measures import Count, Share
 from promptboost.data import Dataset
 from promptboost.data.copies import LEAST_COSINE
 from promptboost.data.shots import Task, image_ids, load_task
-from promptboost.errors import DataError, FileFormatError, RunError, command_name, count, place
+from promptboost.errors import (
+    DataError,
+    FileFormatError,
+    RunError,
+    command_name,
+    count,
+    percent,
+    place,
+)
 from promptboost.files import load_json, read_text, write_json
 from promptboost.progress import progress_bar
 from promptboost.quality.suspects import (
@@ -269,8 +277,8 @@ class _Images:
                 suggested=self._names[better],
                 probability=chance,
                 score=float(found.scores[i]),
-                why=f"looks like {self._names[better]} ({chance:.0%}) rather than "
-                f"{self._names[label]} ({self._chances[i, label]:.0%})",
+                why=f"looks like {self._names[better]} ({percent(chance, 0)}) rather than "
+                f"{self._names[label]} ({percent(self._chances[i, label], 0)})",
             )
 
     def outliers(self, found: Outliers, least: int) -> Iterator[Finding]:

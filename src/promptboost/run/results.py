@@ -88,18 +88,18 @@ class HardImage(msgspec.Struct, frozen=True):
     label: str
     predicted: str
     weight: Positive
-    words: Share | None = None  # how much of the answer is words, where there is a residual
+    text_share: Share | None = None  # of the prediction, where there is a residual
 
 
 class ResidualResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the images taught beside the words, and how much of the answers is words."""
+    """The residual, and the text's share of the predictions: see `Prediction.text_share`."""
 
     penalty: Positive | None  # None if the images said that it does harm: there is none then
     text_scale: Positive  # the factor on the text beside it
     text_loss: Positive | None = None  # log loss on images set aside of the fit, by the text alone,
     loss: Positive | None = None  # and with the residual
-    words: Share = 1.0  # share of the answers that is words, on the images measured, and
-    class_words: dict[str, Share] = {}  # by class
+    text_share: Share = 1.0  # mean over the measured images
+    class_text_shares: dict[str, Share] = {}  # by class
 
 
 class TransferResult(msgspec.Struct, frozen=True):
