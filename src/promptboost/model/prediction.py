@@ -119,7 +119,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     def record(self) -> dict[str, Any]:
         """Return a JSON-serializable dict."""
         record: dict[str, Any] = msgspec.to_builtins(self)
-        return record
+        return {**record, "top": list(record["top"])}
 
     def to_json(self) -> str:
         """Return one line of ASCII JSON, with control characters escaped."""
