@@ -3,7 +3,7 @@
 import base64
 import binascii
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -27,13 +27,13 @@ _FIELD_BYTES = 2**10
 _NUMBER_BYTES = 64  # of a number of an embedding, with the space around it
 _DATA_URL = re.compile(r"data:[\w.+/-]*;base64,")
 
-#: An image by its name, and a function that returns the bytes of its file: base64 is read late.
+#: The name of an image, and a function that returns the bytes of its file, for late base64 decoding.
 NamedImage = tuple[str, Callable[[], bytes]]
 Base64 = Annotated[str, Meta(description="The bytes of an image file in base64; a data: URL too.")]
 
 
 class ImageMessage(Struct, forbid_unknown_fields=True):
-    """An image with a name, which the answer repeats."""
+    """An image with a name, which the prediction repeats."""
 
     data: Base64
     name: str | None = None
@@ -90,7 +90,7 @@ class PredictAnswer(Struct):
 
 
 class ErrorAnswer(Struct):
-    """What is wrong, in plain words."""
+    """An error in plain words."""
 
     error: str
 
@@ -104,7 +104,7 @@ class VersionNote(Struct):
 
 
 class RunAnswer(Struct):
-    """What is told about a run."""
+    """A run."""
 
     name: str
     version: int
@@ -121,13 +121,13 @@ class RunAnswer(Struct):
 
 
 class RunsAnswer(Struct):
-    """All runs; the first one answers where none is named."""
+    """All runs; the first one is the default."""
 
     runs: list[RunAnswer]
 
 
 class Sentence(Struct):
-    """A sentence and its share in its class."""
+    """A sentence and its weight in its class."""
 
     prompt: str
     weight: float
@@ -142,7 +142,7 @@ class SentencesAnswer(Struct):
 
 
 class ReloadOutcome(Struct):
-    """What became of a run that was loaded again: loaded, unchanged or broken."""
+    """Outcome of reloading a run: loaded, unchanged or broken."""
 
     name: str
     outcome: str
@@ -150,23 +150,30 @@ class ReloadOutcome(Struct):
 
 
 class ReloadAnswer(Struct):
-    """What became of each run; of a broken one the old version goes on."""
+    """Outcome of reloading each run; a broken one stays at its old version."""
 
     runs: list[ReloadOutcome]
     error: str | None = None
 
 
 class StateAnswer(Struct):
-    """How the server is."""
+    """The state of the server."""
 
     state: str
 
 
-#: Types in the OpenAPI description of the server.
-DESCRIBED = (
-    *(PredictOptions, PredictMessage, PredictAnswer, ErrorAnswer, RunsAnswer, RunAnswer),
-    *(SentencesAnswer, ReloadAnswer, StateAnswer),
+_, _schemas = msgspec.json.schema_components(
+    (
+        *(PredictOptions, PredictMessage, PredictAnswer, ErrorAnswer, RunsAnswer, RunAnswer),
+        *(SentencesAnswer, ReloadAnswer, StateAnswer),
+    ),
+    ref_template="#/components/schemas/{name}",
 )
+#: JSON schemas of requests and responses, for the OpenAPI description; docstrings end at their first line.
+SCHEMAS = {
+    name: {**schema, "description": schema["description"].partition("\n")[0]}
+    for name, schema in _schemas.items()
+}
 
 
 async def read_request(
@@ -261,7 +268,7 @@ def _decode(body: bytes, kind: type[Message]) -> Message:
 
 
 def _base64_bytes(text: str) -> bytes:
-    """Return the bytes that base64 stands for."""
+    """Decode base64, or a data: URL of it."""
     if match := _DATA_URL.match(text):
         text = text[match.end() :]
     try:
@@ -276,7 +283,7 @@ def _json_image(number: int, image: str | ImageMessage) -> NamedImage:
 
 
 class _Form(MultiPartParser):
-    """Keeps files in memory: the whole body is there already."""
+    """Keeps files in memory, where the whole body is already."""
 
     spool_max_size = 2**62
 
@@ -316,19 +323,9 @@ async def _read_form(
 
 
 def _name(given: str | None, number: int) -> str:
-    """Return what an image is called in the answer."""
+    """Return the name of an image in its prediction."""
     name = (given or "").encode("utf-8", "replace").decode()
     return name[:_LONGEST_NAME] or f"image {number}"
-
-
-def schemas(kinds: Sequence[type]) -> dict[str, Any]:
-    """Return JSON schemas by name."""
-    reference = "#/components/schemas/{name}"
-    _, described = msgspec.json.schema_components(kinds, ref_template=reference)
-    return {
-        name: {**schema, "description": schema["description"].partition("\n")[0]}
-        for name, schema in described.items()
-    }
 
 
 def json_content(name: str) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class Server(uvicorn.Server):
         self._call_started()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Refuse new requests; a second signal does not wait for the running ones."""
+        """Stop accepting requests; a second signal does not wait for the running ones."""
         if self._service.stopping:
             self.force_exit = self.should_exit = True
         self._service.stopping = True
