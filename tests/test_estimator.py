@@ -32,7 +32,7 @@ from promptboost.errors import (
     WeightError,
 )
 from promptboost.estimator import ImageEmbedder, PromptBoostClassifier
-from promptboost.model import LinearHead, PromptEnsemble, VotingHead
+from promptboost.model import Head, PromptEnsemble
 from promptboost.pool import build_pool, save_pool
 from promptboost.run.fit import FitRequest, fit_run
 from promptboost.testing import clip_like
@@ -46,9 +46,7 @@ from promptboost.training import PoolTexts
     [
         PromptBoostClassifier(),
         PromptBoostClassifier(n_rounds=4, logit_scale=20, patience=1),
-        PromptBoostClassifier(n_rounds=4, algorithm="samme"),
         PromptBoostClassifier(composer="greedy", n_rounds=50),
-        PromptBoostClassifier(composer="greedy", n_rounds=5, algorithm="samme"),
         PromptBoostClassifier(
             composer="greedy", n_rounds=5, max_copies=1, penalty=False, patience=1
         ),
@@ -95,10 +93,9 @@ def iris():
 
 
 @both_composers
-@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
-def test_methods_agree(iris, algorithm, composer):
+def test_methods_agree(iris, composer):
     X, y = iris
-    classifier = PromptBoostClassifier(composer=composer, n_rounds=7, algorithm=algorithm).fit(X, y)
+    classifier = PromptBoostClassifier(composer=composer, n_rounds=7).fit(X, y)
     decision = classifier.decision_function(X)
     assert decision.shape == (150, 3)
     labels = classifier.predict(X)
@@ -109,10 +106,9 @@ def test_methods_agree(iris, algorithm, composer):
 
 
 @both_composers
-@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
-def test_stages_end_with_the_whole(iris, algorithm, composer):
+def test_stages_end_with_the_whole(iris, composer):
     X, y = iris
-    classifier = PromptBoostClassifier(composer=composer, n_rounds=7, algorithm=algorithm).fit(X, y)
+    classifier = PromptBoostClassifier(composer=composer, n_rounds=7).fit(X, y)
     decisions = list(classifier.staged_decision_function(X))
     labels, scores = list(classifier.staged_predict(X)), list(classifier.staged_score(X, y))
     assert len(decisions) == len(labels) == len(scores) == classifier.n_iter_
@@ -257,7 +253,7 @@ def test_grid_search_and_clone(iris):
     X, y = iris
     search = GridSearchCV(
         PromptBoostClassifier(n_rounds=3, random_state=0),
-        {"composer": ["gradient", "greedy"], "algorithm": ["samme.r", "samme"]},
+        {"composer": ["gradient", "greedy"], "patience": [None, 1]},
         cv=2,
     )
     search.fit(X, y)
@@ -331,8 +327,8 @@ def test_better_than_zero_shot_on_held_out_images(options, residual):
 
 def test_head_is_the_embedded_ensemble(task):
     classifier = task.fit(n_rounds=5)
-    assert isinstance(classifier.head_, LinearHead)
-    head = classifier.ensemble_.embed_texts(task.vectors)
+    assert isinstance(classifier.head_, Head)
+    head = classifier.ensemble_.embed(task.vectors)
     assert (classifier.head_.weights == head.weights).all()
     saved = classifier.head_
     head = replace(head, residual=saved.residual, text_scale=saved.text_scale)
@@ -342,7 +338,6 @@ def test_head_is_the_embedded_ensemble(task):
     assert (words.head_.weights == head.weights).all()
     assert words.head_.residual is None
     assert classifier.classes_.tolist() == list(classifier.ensemble_.class_names)
-    assert isinstance(task.fit(n_rounds=3, algorithm="samme").head_, VotingHead)
 
 
 @both_composers
@@ -639,7 +634,7 @@ def test_without_a_store_everything_is_embedded_again(folder):
         {},
         {"composer": "greedy", "rounds": 3, "views_per_round": 2, "seed": 5},
         {"spread": 0.5, "copies": 12, "caution": 0.0, "view_scale": 0.2, "views": 3},
-        {"algorithm": "samme", "rounds": 3},
+        {"temperature": 0.5, "rounds": 3},
         {"views_per_round": 0, "concatenate": "one"},
     ],
 )
@@ -648,7 +643,7 @@ def test_the_command_line_learns_the_same_text(folder, settings, from_file):
     root, paths, y = folder
     prompts = str(root / "sentences.json")
     config = FitConfig(encoder="fake:48-0", shots=None, prompts=prompts, **settings)
-    fit_run(FitRequest(str(root / "images"), root / "run", config, progress=False))
+    fit_run(FitRequest(str(root / "images"), root / "run", config))
     typed = PromptEnsemble.load(root / "run" / "ensemble.json")
     names = {"rounds": "n_rounds", "views": "n_views", "seed": "random_state"}
     options = {names.get(name, name): value for name, value in {"seed": 0, **settings}.items()}
@@ -836,7 +831,7 @@ ROWS, LABELS = np.eye(4), np.array(["a", "a", "b", "b"])
         ({"views_per_round": -1}, "views_per_round is -1, but must be 0 or more"),
         ({"temperature": 0.0}, "temperature is 0.0, but must be a number above 0"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
-        ({"algorithm": "real"}, "algorithm is 'real', but must be 'samme.r' or 'samme'"),
+        ({"composer": "real"}, "composer is 'real', but must be 'gradient' or 'greedy'"),
         ({"composer": "greedy", "max_copies": 0}, "max_copies is 0, but must be 1 or more"),
         ({"patience": 0}, "patience is 0, but must be 1 or more"),
         ({"copies": 2**16}, "copies is 65536, but must be at most 32768"),

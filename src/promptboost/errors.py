@@ -165,6 +165,22 @@ def percent(share: float | None, digits: int = 1) -> str:
     return "–" if share is None else f"{100 * share:.{digits}f} %"
 
 
+def human_bytes(number: int) -> str:
+    """Write a number of bytes for people.
+
+    Examples
+    --------
+    >>> human_bytes(812), human_bytes(20_000_000_000)
+    ('812 B', '20.0 GB')
+    """
+    size = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.95:
+            return f"{size:.1f} {unit}" if unit != "B" else f"{number} B"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
 def a_type(value: object) -> str:
     """Return the name of a value's type with its article.
 

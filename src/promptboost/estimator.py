@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from textwrap import indent
 from typing import Any, Literal, Self
@@ -19,8 +20,6 @@ from sklearn.utils import Tags, check_consistent_length, check_random_state, col
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from promptboost.boosting.grid import side_by_side
-from promptboost.boosting.residual import Residual
 from promptboost.config import (
     BoostConfig,
     FitConfig,
@@ -35,14 +34,15 @@ from promptboost.data.shots import image_ids
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.default import AUTO
 from promptboost.encoders.embedder import Embedder, TextSource
+from promptboost.encoders.group import EncoderGroup, members_of
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
-from promptboost.model.average import AveragedClassifier, AveragedHead
-from promptboost.model.classifier import AnyHead, PromptClassifier, load
-from promptboost.model.head import LinearHead
-from promptboost.model.scores import logit_factor
-from promptboost.model.vectors import EmbeddedRounds
+from promptboost.model.classifier import PromptClassifier, load
+from promptboost.model.head import Head, mean_decision, mean_index, mean_proba
+from promptboost.model.vectors import staged_heads
+from promptboost.progress import ProgressBars, is_interactive
+from promptboost.training import Trainer
 from promptboost.training.examples import (
     Cache,
     Examples,
@@ -50,10 +50,15 @@ from promptboost.training.examples import (
     check_embeddings,
     checked_views,
     embedder_of,
-    further_embedders,
     image_embedder,
 )
-from promptboost.training.prompts import PoolLike, Source, fit_examples, names_of_classes
+from promptboost.training.prompts import (
+    PoolLike,
+    Source,
+    embed_pool,
+    names_of_classes,
+    prototypes,
+)
 
 Floats = NDArray[np.float64]
 Labels = NDArray[Any]
@@ -120,8 +125,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         The fitted thing.
     classifier_ : PromptClassifier
         The same with its encoder: answers for images in any form, is saved, moves.
-    head_ : LinearHead or VotingHead
-        The same embedded, in single precision, to save or serve; on the first of several encoders.
+    head_ : Head
+        The embedded text in single precision, to save or serve; on the first of several encoders.
     n_iter_, round_errors_ : int and ndarray of shape (n_iter_,)
         Number of rounds, and the weighted error of each on the views it was composed on.
     logit_scale_, scale_choice_ : float and str, or None
@@ -170,7 +175,6 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         max_copies: int | None = None,
         logit_scale: float | None = None,
         temperature: float = 1.0,
-        algorithm: Literal["samme.r", "samme"] = "samme.r",
         penalty: bool = True,
         patience: int | None = None,
         copies: int = 32,
@@ -196,7 +200,6 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.max_copies = max_copies
         self.logit_scale = logit_scale
         self.temperature = temperature
-        self.algorithm = algorithm
         self.penalty = penalty
         self.patience = patience
         self.copies = copies
@@ -241,24 +244,44 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             Where X has embeddings, those of views of the same images.
         """
         source = embedder_of(self.encoder, self.cache)
-        further = further_embedders(self.encoder, self.cache)
         config = self._config(images=holds_images(X))
-        examples = self._examples(X, y, sample_weight, views, source, config, further)
-        read = source is not None
-        names = names_of_classes(self.classes_.tolist(), self.class_names, in_prompts=read)
-        average = self._averages(further)
-        ensemble, weights, words, self._space, residuals = fit_examples(
-            examples, names, config, source, self.pool, self.templates, further, average=average
-        )
-        self.sample_weight_ = np.array([weights.get(i, 0.0) for i in examples.ids])
-        self._take(ensemble, [words, *(further if average else ())], residuals)
+        examples = self._examples(X, y, sample_weight, views, source, config)
+        prompted = source is not None
+        names = names_of_classes(self.classes_.tolist(), self.class_names, in_prompts=prompted)
+        ids, examples = examples.ids, examples.weighted(names)
+        merged: Mapping[str, tuple[str, float]] | None = None
+        sources: Sequence[TextSource]
+        if source is None:
+            if self.pool is not None or self.templates is not None:
+                raise SettingError(
+                    "pool and templates are sentences, which need an encoder: set encoder"
+                )
+            examples, merged = examples.merged()
+            self._space = RowSpace.around(examples.rows, examples.relative_weights())
+            examples = examples.unit(self._space)
+            pool, vectors = prototypes(names, examples)
+            config, sources = replace(config, residual=False), [vectors]
+        else:
+            self._space = RowSpace()
+            examples = examples.unit(self._space)
+            pool = embed_pool(names, source, self.pool, self.templates, config.concatenate)
+            sources = members_of(source) if isinstance(source, Encoder) else [source]
+        n_heads = len(sources) if self._averages(source) else 1
+        with ProgressBars(is_interactive()) as progress:
+            trainer = Trainer(config, progress=progress)
+            fitted = trainer.fit(examples, pool, sources, n_heads=n_heads)
+        weights = fitted.ensemble.sample_weights
+        if merged is not None:
+            weights = {name: share * weights[into] for name, (into, share) in merged.items()}
+        self.sample_weight_ = np.array([weights.get(name, 0.0) for name in ids])
+        self._set_fitted(fitted.ensemble, sources[:n_heads], fitted.heads)
         return self
 
-    def _averages(self, further: Sequence[Embedder]) -> bool:
-        """Check the parameter `average`, and tell whether there is something to average."""
+    def _averages(self, source: Source | None) -> bool:
+        """Check the parameter `average`, and return whether there are several encoders to average."""
         if not isinstance(self.average, bool | np.bool_):
             raise SettingError(f"average is {self.average!r}, but must be True or False")
-        return bool(self.average and further)
+        return bool(self.average) and isinstance(source, EncoderGroup)
 
     def _config(self, *, images: bool) -> FitConfig:
         """Check the parameters; whether there are enough views is asked of images only."""
@@ -283,10 +306,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         views: ArrayLike | None,
         source: Source | None,
         config: FitConfig,
-        further: Sequence[Embedder],
     ) -> Examples:
-        """Check X and y as scikit-learn does, learn the classes, and embed what are images."""
-        if further and not holds_images(X):
+        """Check X and y as scikit-learn does, find the classes, and embed images."""
+        if isinstance(source, EncoderGroup) and not holds_images(X):
             raise DataError(
                 "X holds embeddings, which are of one encoder: give images to learn on several"
             )
@@ -307,15 +329,14 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         labels, weights = self._checked_targets(y, sample_weight, data.images)
         warn_of_contradictions(data.images, y.tolist())
         wanted = config.views if config.views_seen else 0
-        every = [
-            embedder.images(data, views=wanted, view_scale=config.view_scale)
-            for embedder in (image_embedder(source), *further)
-        ]
-        rows: Any = every[0] if len(every) == 1 else side_by_side(every, name="images")
-        self.n_features_in_ = every[0].shape[2]
+        embedder = image_embedder(source)
+        rows = embedder.images(data, views=wanted, view_scale=config.view_scale)
+        members = members_of(embedder)
+        self.n_features_in_ = members[0].dim
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
-        seen = rows[:, 1:] if wanted else None
-        return Examples(rows[:, 0], labels, tuple(image_ids(data)), weights, seen)
+        views = rows[:, 1:] if wanted else None
+        ids = tuple(image_ids(data))
+        return Examples(rows[:, 0], labels, ids, weights, views, len(members))
 
     def _checked_targets(
         self, y: Labels, sample_weight: ArrayLike | None, rows: Any
@@ -334,24 +355,18 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             weights = _check_sample_weight(sample_weight, rows, dtype=np.float64)
         return labels.astype(np.int64), weights
 
-    def _take(
-        self,
-        ensemble: PromptEnsemble,
-        words: Sequence[Source],
-        residuals: Sequence[Residual | None],
+    def _set_fitted(
+        self, ensemble: PromptEnsemble, sources: Sequence[TextSource], heads: Sequence[Head]
     ) -> None:
-        """Set all that follows from an ensemble, what embeds its texts to answer, and residuals."""
+        """Set the attributes that follow from an ensemble, and its heads with the sources they are of."""
         self.ensemble_ = ensemble
         self.n_iter_ = len(ensemble)
         self.round_errors_ = np.array([item.error for item in ensemble.rounds])
         self.logit_scale_ = ensemble.settings.get("logit_scale")
         self.scale_choice_ = ensemble.settings.get("scale_choice")
-        self._embedded = [
-            EmbeddedRounds.of(ensemble, one, residual)
-            for one, residual in zip(words, residuals, strict=True)
-        ]
-        self.head_ = self._embedded[0].head
-        self._final = AveragedHead(tuple(one.final() for one in self._embedded))
+        self._heads, self.head_ = tuple(heads), heads[0]
+        stages = (staged_heads(ensemble, *pair) for pair in zip(sources, heads, strict=True))
+        self._stages = list(zip(*stages, strict=True))  # after each round, the heads in float64
 
     def transfer(self, encoder: Encoder | str | Sequence[Encoder | str]) -> "PromptBoostClassifier":
         """Return a fitted classifier with the same text on another encoder; this one stays."""
@@ -395,16 +410,16 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         source = embedder_of(self.encoder, self.cache)
         if source is None:
             raise SettingError("the ensemble names no encoder: give one as encoder")
-        further = further_embedders(self.encoder, self.cache)
-        words = [source, *(further if self._averages(further) else ())]
+        sources: Sequence[Any] = [_first(source)]
+        if isinstance(source, EncoderGroup) and self._averages(source):
+            sources = source.members
         self.classes_ = np.array(ensemble.class_names)
         self._space = RowSpace()
-        residuals: list[Residual | None] = [None] * len(words)
-        if folder is not None:
-            text_only = not self.residual
-            heads = [load(folder, one, text_only=text_only).head for one in words]
-            residuals = [_beside_text(head) for head in heads]
-        self._take(ensemble, words, residuals)
+        if folder is None:
+            heads = tuple(map(ensemble.embed, sources))
+        else:
+            heads = load(folder, sources, text_only=not self.residual).heads
+        self._set_fitted(ensemble, sources, heads)
         self.n_features_in_ = self.head_.dim
         return self
 
@@ -413,10 +428,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """The text with its encoder, which answers for images in any form; see the class."""
         check_is_fitted(self)
         self._check_sentences()
-        if len(self._embedded) > 1:
-            heads = [one.head for one in self._embedded]
-            return AveragedClassifier(self.ensemble_, self._embedders(), heads)
-        return PromptClassifier(self.ensemble_, embedder_of(self.encoder, self.cache), self.head_)
+        if len(self._heads) > 1:
+            return PromptClassifier(self.ensemble_, self._embedders(), self._heads)
+        source = embedder_of(self.encoder, self.cache)
+        return PromptClassifier(self.ensemble_, _first(source), self.head_)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the text and its vectors into a folder, which :meth:`from_ensemble` reads.
@@ -434,12 +449,12 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def predict(self, X: Any) -> Labels:
         """Return the label of each image or row of X, which is as in :meth:`fit`, or one image."""
         rows = self._rows(X)
-        return self._labels(self._final, rows)
+        return self._labels(self._stages[-1], rows)
 
     def predict_proba(self, X: Any) -> Floats:
         """Return probabilities, shape (n_samples, K), on the logit scale that the fit chose."""
         rows = self._rows(X)
-        return self._final.predict_proba(rows)
+        return mean_proba(self._stages[-1], rows)
 
     def decision_function(self, X: Any) -> Floats:
         """Return the boosting vote centred over the classes, shape (n_samples, K).
@@ -447,17 +462,17 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         For two classes, the vote for the second minus that for the first, shape (n_samples,).
         """
         rows = self._rows(X)
-        return _votes(self._final, rows)
+        return _votes(self._stages[-1], rows)
 
     def staged_predict(self, X: Any) -> Iterator[Labels]:
         """Return :meth:`predict` after each round."""
         rows = self._rows(X)
-        yield from (self._labels(head, rows) for head in self._stages())
+        yield from (self._labels(heads, rows) for heads in self._stages)
 
     def staged_decision_function(self, X: Any) -> Iterator[Floats]:
         """Return :meth:`decision_function` after each round."""
         rows = self._rows(X)
-        yield from (_votes(head, rows) for head in self._stages())
+        yield from (_votes(heads, rows) for heads in self._stages)
 
     def staged_score(
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -466,18 +481,14 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         for labels in self.staged_predict(X):
             yield float(accuracy_score(y, labels, sample_weight=sample_weight))
 
-    def _stages(self) -> Iterator[AveragedHead]:
-        """Return what answers after each round."""
-        return map(AveragedHead, zip(*(one.stages() for one in self._embedded), strict=True))
-
-    def _labels(self, head: AveragedHead, rows: list[Floats]) -> Labels:
-        return np.asarray(self.classes_[head.predict_index(rows)])
+    def _labels(self, heads: Sequence[Head], rows: list[Floats]) -> Labels:
+        return np.asarray(self.classes_[mean_index(heads, rows)])
 
     def _rows(self, X: Any) -> list[Floats]:
         """Check X, embed what are images, and return embeddings of length one, those of each encoder."""
         check_is_fitted(self)
         if not holds_images(X):
-            if len(self._embedded) > 1:
+            if len(self._heads) > 1:
                 raise DataError(
                     "X holds embeddings, which are of one encoder: give images, or set average to False"
                 )
@@ -493,15 +504,13 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def _embedders(self) -> list[Embedder]:
         """Return what embeds images to answer; raise if it is not what embedded the text."""
-        embedders = [image_embedder(self.encoder, self.cache)]
-        if len(self._embedded) > 1:
-            embedders += further_embedders(self.encoder, self.cache)
-        heads = [one.head for one in self._embedded]
-        if [e.fingerprint for e in embedders] != [head.encoder_fingerprint for head in heads]:
-            then = ", ".join(repr(head.encoder_id) for head in heads)
+        embedders = members_of(image_embedder(self.encoder, self.cache))[: len(self._heads)]
+        fitted_with = [head.encoder_fingerprint for head in self._heads]
+        if [embedder.fingerprint for embedder in embedders] != fitted_with:
+            then = ", ".join(repr(head.encoder_id) for head in self._heads)
             now = ", ".join(repr(embedder.id) for embedder in embedders)
             raise EncoderError(f"fitted with {then}, but encoder is {now} now: use transfer")
-        return embedders
+        return list(embedders)
 
 
 if PromptBoostClassifier.__doc__:  # python -OO has none
@@ -564,13 +573,11 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return int(self.n_features_out_)
 
 
-def _beside_text(head: AnyHead) -> Residual | None:
-    """Return what a head that was kept adds to its text; the penalty of a residual was not kept."""
-    if not isinstance(head, LinearHead) or head.beside_text is None:
-        return None
-    return Residual(head.beside_text, logit_factor(head), penalty=0.0)
+def _first(source: Source | None) -> TextSource | None:
+    """Return the first encoder of a group, or the source itself."""
+    return source.members[0] if isinstance(source, EncoderGroup) else source
 
 
-def _votes(head: AveragedHead, rows: list[Floats]) -> Floats:
-    votes = head.decision_function(rows)
+def _votes(heads: Sequence[Head], rows: list[Floats]) -> Floats:
+    votes = mean_decision(heads, rows)
     return np.asarray(votes[:, 1] - votes[:, 0]) if votes.shape[1] == 2 else votes

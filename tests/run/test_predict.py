@@ -8,11 +8,12 @@ import promptboost.encoders.stream as stream_module
 from promptboost.encoders.store import EmbeddingStore
 from promptboost.errors import DataError, RunError
 from promptboost.model import PromptEnsemble
+from promptboost.progress import ProgressBars
 from promptboost.run.predict import open_classifier, predict_paths
 
 
 def answers(task, *paths, text_only=False, cache=True, **options):
-    classifier = open_classifier(task / "run", progress=False, text_only=text_only, cache=cache)
+    classifier = open_classifier(task / "run", text_only=text_only, cache=cache)
     return list(predict_paths(classifier, [task / path for path in paths], **options))
 
 
@@ -72,7 +73,7 @@ def test_edited_text_wins_over_the_head(fitted):
 
 
 def test_another_encoder_can_look(fitted):
-    classifier = open_classifier(fitted / "run", encoder="fake:16-1", progress=False)
+    classifier = open_classifier(fitted / "run", encoder="fake:16-1")
     assert classifier.head.dim == 16
     assert list(predict_paths(classifier, [fitted / "images/sea"]))
 
@@ -123,7 +124,7 @@ def test_one_bar_for_all_images(fitted, monkeypatch, capsys):
     monkeypatch.setattr(stream_module, "STORED_AT_ONCE", 8)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     capsys.readouterr()
-    classifier = open_classifier(fitted / "run", progress=True)
+    classifier = open_classifier(fitted / "run", progress=ProgressBars())
     assert len(list(predict_paths(classifier, [fitted / "images"]))) == 32
     shown = capsys.readouterr().err
     assert "predicting" in shown

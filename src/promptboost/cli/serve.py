@@ -129,7 +129,7 @@ def serve(
 def _read_token(file: Path | None) -> str | None:
     """Return the token from a file, else from the environment; None without one."""
     from promptboost.errors import SettingError, place
-    from promptboost.files import read_text
+    from promptboost.io import read_text
 
     if file is not None:
         source, token = place(file), read_text(file, error=SettingError).strip()

@@ -5,7 +5,6 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,11 @@ from promptboost.distributed.shards import (
 from promptboost.distributed.storage import Storage, open_url, reaching
 from promptboost.distributed.unit import Job, Result, unit_name
 from promptboost.errors import DataError, MissingExtraError, SettingError
-from promptboost.files import json_text, read_bytes, replacing
+from promptboost.io import json_text, read_bytes, replacing
 from promptboost.model.classifier import PromptClassifier
 from promptboost.model.prediction import FIELDS, Prediction
-from promptboost.progress import progress_bar
-from promptboost.run.predict import averaged_head, open_classifier, predictions
+from promptboost.progress import Progress, no_progress
+from promptboost.run.predict import open_classifier, predictions
 from promptboost.run.run_folder import RunFolder
 
 _LINES, _TABLE = (".jsonl", ".ndjson"), ".parquet"
@@ -61,7 +60,6 @@ class Answering(msgspec.Struct, frozen=True, kw_only=True):
             average=self.average,
             text_only=self.text_only,
             cache=False,
-            progress=False,
             device=self.device,
             allow_download=self.allow_download,
         )
@@ -76,7 +74,7 @@ class AnswerShardWorker:
             for name in self._storage.names(run):
                 (Path(folder) / name).write_bytes(self._storage.read(f"{run}/{name}"))
             self._classifier = self._how.open(Path(folder))
-            averaged_head(self._classifier)  # reads the heads while their files exist
+            _ = self._classifier.heads  # read while their files exist
 
     def do(self, order: dict[str, Any]) -> Result:
         """Predict one shard: one line of JSON per image."""
@@ -127,7 +125,7 @@ def predict_in_shards(
     how: Answering,
     place: Placement,
     *,
-    progress: bool = True,
+    progress: Progress = no_progress,
     say: Say = lambda _: None,
 ) -> dict[str, Any]:
     """Predict images in shards, and write all predictions into one file.
@@ -144,7 +142,7 @@ def predict_in_shards(
     how : Answering
     place : Placement
         By default the shards lie beside the output, and are deleted once it is written.
-    progress : bool, default=True
+    progress : callable, optional
     say : callable, optional
         Called with a line for people now and then.
     """
@@ -173,7 +171,7 @@ def predict_in_shards(
     share = place.share
     if not plan.units and share is None:
         raise DataError(f"there are no images in {', '.join(map(str, images))}")
-    outcome = carry_out_plan(plan, place, partial(_bar, progress), what="images", say=say)
+    outcome = carry_out_plan(plan, place, progress, "predicting", what="images", say=say)
     record: dict[str, Any] = {
         "run": str(run),
         "output": output,
@@ -198,13 +196,6 @@ def predict_in_shards(
     if place.storage is None:
         _remove(out)
     return {**record, **counts}
-
-
-def _bar(progress: bool, total: int | None, before: int) -> Any:
-    bar = progress_bar(total, "predicting", "images", shown=progress)
-    if before and not bar.disable:  # they must not count for the rate
-        bar.initial = bar.last_print_n = bar.n = before
-    return bar
 
 
 def _copy_run(run: Path, storage: Storage, *, write: bool) -> str:

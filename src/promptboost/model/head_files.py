@@ -6,7 +6,6 @@ a head that was lost is made again.
 """
 
 import logging
-import math
 import os
 import re
 import shlex
@@ -28,14 +27,10 @@ from promptboost.errors import (
     StoreError,
     command_name,
 )
-from promptboost.files import load_json, read_text, write_json
-from promptboost.folders import FIRST
+from promptboost.io import FIRST, load_json, read_text, write_json
 from promptboost.model.ensemble import PromptEnsemble
-from promptboost.model.head import LinearHead
+from promptboost.model.head import Head
 from promptboost.model.vectors import head_of
-from promptboost.model.votes import VotingHead
-
-AnyHead = LinearHead | VotingHead
 
 #: What says which residual belongs to which head of a folder.
 RESIDUAL_FILE = "residual.json"
@@ -72,29 +67,26 @@ def check_head_file(encoder_id: str, folder: Path | None = None) -> None:
         raise SettingError(f"the path of the run is too long to hold its files: {folder}")
 
 
-def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:
+def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> Head:
     """Embed an ensemble's text; the head says which encoder it is for.
 
     Its rows are kept in the store by the text they are of: the next time nothing is embedded.
     """
 
-    def embedded() -> AnyHead:
-        return ensemble.embed_texts(embedder.texts(ensemble.texts()), embedder.encoder)
+    def embedded() -> Head:
+        return ensemble.embed(embedder.texts(ensemble.texts()), embedder.encoder)
 
     if embedder.store is None:
         return embedded()
     from promptboost.encoders.store import head_key
 
     fingerprint, dim = ensemble.fingerprint, embedder.dim
-    shape: tuple[int, ...] = (len(ensemble.class_names), dim)
-    if ensemble.algorithm == "samme":
-        shape = (len(ensemble), *shape)
-    keys = [head_key(fingerprint, row) for row in range(math.prod(shape[:-1]))]
+    keys = [head_key(fingerprint, row) for row in range(len(ensemble.class_names))]
     try:
         rows = embedder.store.get_or_compute(
             embedder.fingerprint,
             keys,
-            lambda positions: embedded().weights.reshape(-1, dim)[positions],
+            lambda positions: embedded().weights[positions],
             dim=dim,
             batch=len(keys),
             name=embedder.id,
@@ -102,17 +94,17 @@ def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> AnyHead:
     except StoreError as error:
         embedder.do_without(error)
         return embedded()
-    return head_of(ensemble, rows.reshape(shape), embedder.encoder)
+    return head_of(ensemble, rows, embedder.encoder)
 
 
 def settled_head(
     folder: Path,
     ensemble: PromptEnsemble,
-    made: AnyHead,
+    made: Head,
     *,
     text_only: bool = False,
     embedder: Embedder | None = None,
-) -> AnyHead:
+) -> Head:
     """Return the head beside a text if it was made of that text, else the one made.
 
     The text is the truth. Nothing that the file says of itself is believed: anybody can write it. So it
@@ -122,21 +114,19 @@ def settled_head(
     ``residual.json``, unless `text_only`; where the file is gone or damaged, from the store of `embedder`.
     """
     path = folder / head_file(made.encoder_id)
-    stored = _read(path, type(made))
+    stored = _read(path)
     if stored is not None:
         if stored.encoder_fingerprint != made.encoder_fingerprint:
             return made
         if ensemble.has_fingerprint(stored.ensemble_fingerprint):  # else the text was edited
             made = _with_rows_of(stored, made, path, len(ensemble))
-    if not isinstance(made, LinearHead):
-        return made
     digests, facts = read_residual_record(folder)
     made = replace(made, balance=Balance.from_record(facts.get(path.name, {}).get("balance")))
     if text_only:
         return made
     if stored is None:
         stored = _healed(made, digests.get(path.name), facts.get(path.name, {}), embedder)
-    if not isinstance(stored, LinearHead) or stored.residual is None:
+    if stored is None or stored.residual is None:
         return made
     if digests.get(path.name) != stored.residual_digest or stored.dim != made.dim:
         _log.warning(
@@ -157,10 +147,10 @@ def settled_head(
     return _with_residual_of(stored, made)
 
 
-def _read(path: Path, kind: type[AnyHead]) -> AnyHead | None:
+def _read(path: Path) -> Head | None:
     """Read a head, or None if it is gone, or damaged."""
     try:
-        return kind.load(path)
+        return Head.load(path)
     except FileNotFoundError:
         return None
     except (OSError, FileFormatError) as error:
@@ -176,7 +166,7 @@ def refit_hint(folder: Path) -> str:
     return f"{command_name()} refit {shlex.quote(str(folder))}"
 
 
-def _with_rows_of(stored: AnyHead, made: AnyHead, path: Path, rounds: int) -> AnyHead:
+def _with_rows_of(stored: Head, made: Head, path: Path, rounds: int) -> Head:
     """Take the rows of a stored head if they are those that were made of the text."""
     if stored.weights.shape == made.weights.shape:
         # In double precision, in which no square of a float32 overflows.
@@ -187,7 +177,7 @@ def _with_rows_of(stored: AnyHead, made: AnyHead, path: Path, rounds: int) -> An
     return made
 
 
-def _with_residual_of(stored: LinearHead, made: LinearHead) -> LinearHead:
+def _with_residual_of(stored: Head, made: Head) -> Head:
     """Take the residual of a stored head; a class that is new to it has none."""
     assert stored.residual is not None
     rows = np.zeros_like(made.weights)
@@ -199,8 +189,8 @@ def _with_residual_of(stored: LinearHead, made: LinearHead) -> LinearHead:
 
 
 def _healed(
-    made: LinearHead, digest: str | None, facts: Mapping[str, Any], embedder: Embedder | None
-) -> LinearHead | None:
+    made: Head, digest: str | None, facts: Mapping[str, Any], embedder: Embedder | None
+) -> Head | None:
     """Make a lost head again for its residual, if the store has the one that was recorded."""
     names = facts.get("class_names")
     if embedder is None or digest is None or not isinstance(names, list):
@@ -209,7 +199,7 @@ def _healed(
     if rows is None:
         return None
     try:
-        return LinearHead(
+        return Head(
             tuple(names),
             np.zeros_like(rows),
             ensemble_fingerprint=facts.get("ensemble_fingerprint"),
@@ -247,14 +237,13 @@ def _stored_residual(digest: str, count: int, embedder: Embedder) -> NDArray[np.
         return None
 
 
-def keep_residual(head: AnyHead, embedder: Embedder) -> bool:
+def keep_residual(head: Head, embedder: Embedder) -> bool:
     """Keep a residual in the store by its digest; return whether it was new there, and is kept now."""
-    if not isinstance(head, LinearHead) or head.residual is None or embedder.store is None:
+    if head.residual is None or embedder.store is None:
         return False
     new: list[int] = []
 
     def compute(positions: list[int]) -> NDArray[np.float32]:
-        assert isinstance(head, LinearHead)
         assert head.residual is not None
         new.extend(positions)
         return head.residual[positions]
@@ -290,15 +279,15 @@ def read_residual_record(folder: Path) -> tuple[dict[str, str], dict[str, dict[s
     return {k: str(v) for k, v in record.items()}, {k: v for k, v in sound if isinstance(v, dict)}
 
 
-def write_head(folder: Path, head: AnyHead) -> None:
+def write_head(folder: Path, head: Head) -> None:
     """Write a head into a folder, and which residual and balance it has, for :func:`settled_head`."""
     name = head_file(head.encoder_id)
     digests, facts = read_residual_record(folder)
     digests.pop(name, None)
     facts.pop(name, None)
-    if isinstance(head, LinearHead) and head.residual is not None:
+    if head.residual is not None:
         digests[name] = head.residual_digest
-    if isinstance(head, LinearHead) and not (head.residual is None and head.balance is None):
+    if not (head.residual is None and head.balance is None):
         facts[name] = {
             "class_names": list(head.class_names),
             "text_scale": head.text_scale,
@@ -312,11 +301,10 @@ def write_head(folder: Path, head: AnyHead) -> None:
     head.save(folder / name)
 
 
-def unknown_head(folder: Path, ensemble: PromptEnsemble) -> AnyHead | None:
+def unknown_head(folder: Path, ensemble: PromptEnsemble) -> Head | None:
     """Read the head beside a text that names no encoder, from which it could be made again."""
-    kind = LinearHead if ensemble.algorithm == "samme.r" else VotingHead
     try:
-        stored = kind.load(folder / head_file(None))
+        stored = Head.load(folder / head_file(None))
         if ensemble.has_fingerprint(stored.ensemble_fingerprint):
             return head_of(ensemble, stored.weights, None)
     except (OSError, InputError):  # not there, damaged, or of other classes and rounds

@@ -19,14 +19,15 @@ from promptboost.distributed.labelled_shards import SeenImages, see_in_shards
 from promptboost.encoders.base import UnitRows
 from promptboost.errors import DataError, PromptBoostError, SettingError
 from promptboost.model import PromptClassifier
-from promptboost.model.average import AveragedHead
 from promptboost.model.change import original_names
 from promptboost.model.classifier import check_share
+from promptboost.model.head import mean_index, mean_proba
 from promptboost.model.prediction import FIELDS, Prediction
+from promptboost.progress import Progress, no_progress
 from promptboost.run.bench import add_looks, held_out_images, shown_part
 from promptboost.run.lineage import Lineage
 from promptboost.run.overlap import Inspection, inspect, inspect_known
-from promptboost.run.predict import averaged_head, members, open_classifier
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 
 
@@ -41,7 +42,7 @@ def evaluate_run(
     text_only: bool = False,
     min_probability: float | None = None,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
     place: Placement | None = None,
@@ -78,14 +79,14 @@ def evaluate_run(
             allow_download=allow_download,
         )
     )
-    each = members(classifier)
+    embedders = classifier.embedders
     in_shards: SeenImages | None = None
     if place is not None and place.in_shards:
         if held_out or source is None:
             raise SettingError(
                 "images held out are few: measure on them without --on and --storage"
             )
-        seen = see_in_shards(source, each, place, progress=progress, device=device, say=say)
+        seen = see_in_shards(source, embedders, place, progress=progress, device=device, say=say)
         if isinstance(seen, dict):
             return seen  # this was a part of the work: there is nothing to measure yet
         in_shards, data = seen, seen.measured
@@ -94,12 +95,12 @@ def evaluate_run(
     data = with_classes(data, classifier.class_names)
     lineage = add_looks(run, **{"final_looks" if final else "looks": 1}) if held_out else None
     rows = (
-        in_shards.rows(data) if in_shards else [member.embedder.originals(data) for member in each]
+        in_shards.rows(data) if in_shards else [embedder.originals(data) for embedder in embedders]
     )
     guesses, chances = _guesses(classifier, rows)
     inspection = inspect_run(folder, data, progress=progress)
     record = {
-        "encoder": " + ".join(member.embedder.id for member in each),
+        "encoder": " + ".join(embedder.id for embedder in embedders),
         **_figures(data, guesses, inspection),
     }
     if lineage is not None:
@@ -127,15 +128,12 @@ def _guesses(
 
     Several encoders are averaged.
     """
-    names = classifier.class_names
-    zero_shot = AveragedHead(
-        tuple(zero_shot_head(names, member.embedder) for member in members(classifier))
-    )
-    ours = averaged_head(classifier)
-    chances = ours.predict_proba(rows)
+    names, heads = classifier.class_names, classifier.heads
+    zero_shot = [zero_shot_head(names, embedder) for embedder in classifier.embedders]
+    chances = mean_proba(heads, rows)
     guesses = [
-        Guesses("zero-shot", "zero-shot", zero_shot.predict_index(rows)),
-        Guesses(OURS, "boosted", ours.predict_index(rows), probabilities=chances),
+        Guesses("zero-shot", "zero-shot", mean_index(zero_shot, rows)),
+        Guesses(OURS, "boosted", mean_index(heads, rows), probabilities=chances),
     ]
     return guesses, chances
 
@@ -188,7 +186,7 @@ def _predictions(
 
 
 def _measured_on(
-    folder: RunFolder, source: str | None, *, held_out: bool, final: bool, progress: bool
+    folder: RunFolder, source: str | None, *, held_out: bool, final: bool, progress: Progress
 ) -> Dataset:
     """Return the images to measure on; held-out ones by the names their classes have now."""
     if held_out:
@@ -217,7 +215,9 @@ def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
     return Dataset(data.images, tuple(class_names), data.bad)
 
 
-def inspect_run(run: RunFolder, data: Dataset, *, progress: bool = False) -> Inspection | None:
+def inspect_run(
+    run: RunFolder, data: Dataset, *, progress: Progress = no_progress
+) -> Inspection | None:
     """Look for images that a run learnt from, and for copies among the others.
 
     Where the images that taught the run are still there, one that was saved anew is recognised, too;
@@ -238,7 +238,7 @@ def _learnt_images(run: RunFolder) -> Dataset | None:
     settings = run.settings
     try:
         # Drawn from all files, so that only those that taught are read.
-        data = run.source.load(check=False, progress=False)
+        data = run.source.load(check=False)
         learn = divide(run.source, data, settings.shots, settings.seed).learn
         return learn if learn.fingerprint == run.learn_fingerprint else None
     except (PromptBoostError, OSError):

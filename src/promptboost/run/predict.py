@@ -9,9 +9,10 @@ from promptboost.data import LabelledImage, find_images
 from promptboost.data.decode import BadImage
 from promptboost.encoders.stream import ImageStream
 from promptboost.errors import DataError, RunError
-from promptboost.model.average import AveragedClassifier, AveragedHead
 from promptboost.model.classifier import PromptClassifier, check_share, load
+from promptboost.model.head import mean_proba
 from promptboost.model.prediction import Prediction
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.run_folder import RunFolder
 
 
@@ -22,7 +23,7 @@ def open_classifier(
     average: bool = False,
     text_only: bool = False,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
 ) -> PromptClassifier:
@@ -41,16 +42,6 @@ def open_classifier(
     if encoder is None and classifier.ensemble.encoder_id is None:
         raise RunError("the ensemble does not say which encoder it is for; add --encoder NAME")
     return classifier
-
-
-def members(classifier: PromptClassifier) -> tuple[PromptClassifier, ...]:
-    """Return one classifier for each encoder."""
-    return classifier.members if isinstance(classifier, AveragedClassifier) else (classifier,)
-
-
-def averaged_head(classifier: PromptClassifier) -> AveragedHead:
-    """Return the heads of all encoders as one, for lists of embeddings."""
-    return AveragedHead(tuple(member.head for member in members(classifier)))
 
 
 def predict_paths(
@@ -97,8 +88,7 @@ def predictions(
     total : int, optional
         Number of images, for the progress bar.
     """
-    head, names = averaged_head(classifier), classifier.class_names
-    embedders = [member.embedder for member in members(classifier)]
+    names, heads, embedders = classifier.class_names, classifier.heads, classifier.embedders
     pending: deque[LabelledImage | BadImage] = deque()  # the stream reads ahead
 
     def readable() -> Iterator[LabelledImage]:
@@ -112,11 +102,11 @@ def predictions(
             pending.popleft()
             yield Prediction(image=bad.path, error=bad.reason)
 
-    with embedders[0].bar(total, "predicting", "images") as bar:
-        for block in ImageStream(readable(), embedders, bar=bar):
+    with stage(embedders[0].progress, "predicting", total) as advance:
+        for block in ImageStream(readable(), embedders, advance=advance):
             indices = [index for index in range(len(block.images)) if index not in block.bad]
             rows = [matrix[indices, 0] for matrix in block.rows]
-            probabilities: Iterator[Any] = iter(head.predict_proba(rows) if indices else ())
+            probabilities: Iterator[Any] = iter(mean_proba(heads, rows))
             for index, image in enumerate(block.images):
                 yield from leading_errors()
                 pending.popleft()

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from promptboost.errors import human_bytes
 from promptboost.serve.limits import Limits, RequestError
 from promptboost.serve.messages import ErrorAnswer
 from promptboost.serve.metrics import ServerMetrics
@@ -248,7 +249,7 @@ class _Exchange:
 
 
 def _too_many_bytes(limits: Limits) -> RequestError:
-    most = f"{limits.max_bytes:,} bytes"
+    most = human_bytes(limits.max_bytes)
     return RequestError(413, "bytes", f"the request is too large; send no more than {most}")
 
 

@@ -1,9 +1,6 @@
-"""From labelled rows and a pool of texts to an ensemble: boosting, written down as it goes.
+"""Training: from labeled images and an embedded pool to an ensemble with its heads."""
 
-:func:`fit_ensemble` is what both the command line and the estimator call.
-"""
+from promptboost.training.pool_rows import Executor, PoolRows, PoolTexts
+from promptboost.training.trainer import Fitted, Trainer
 
-from promptboost.training.learner import OnRound, boost_settings, fit_ensemble
-from promptboost.training.pool_rows import PoolTexts
-
-__all__ = ["OnRound", "PoolTexts", "boost_settings", "fit_ensemble"]
+__all__ = ["Executor", "Fitted", "PoolRows", "PoolTexts", "Trainer"]
