@@ -16,7 +16,7 @@ from promptboost.errors import RunError, command_name
 from promptboost.io import read_bytes, write_bytes
 from promptboost.model import Head, PromptEnsemble
 from promptboost.model.change import Change, apply_changes, original_names
-from promptboost.model.head_files import embed_ensemble, keep_residual, write_head
+from promptboost.model.head_files import embed_ensemble, write_head
 from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.bench import Bench, Effect, add_looks, open_bench
 from promptboost.run.lineage import Edit, Lineage
@@ -79,7 +79,6 @@ def edit_run(
     for one in _open_all(run, ensemble, allow_download=allow_download, **options):  # type: ignore[arg-type]
         embedder = one.classifier.embedder
         heads.append(edited_head(one.classifier.head, embedder, edited, changes))
-        keep_residual(heads[-1], embedder)  # made here, so it is not new to this machine
     if any(head.residual is not None for head in heads):
         notes.append(
             "the residual was fitted beside the text as it was before; to learn it again, type: "
