@@ -146,7 +146,7 @@ def fit(
                 f"{where}{error.strerror}; put that right, then type: {begun.resume_hint}"
             ) from error
         raise
-    out.result({"run": str(run), **results.answer()}, lambda: summary(run, results))
+    out.result({"run": str(run), **results.record()}, lambda: summary(run, results))
 
 
 def _before(folder: "RunFolder") -> "RunFolder | None":
@@ -221,7 +221,7 @@ def _facts(results: "Results") -> list[str]:
     if residual is not None:
         line = "all of an answer: images set aside were answered worse with a residual"
         if residual.penalty is not None:
-            line = f"{percent(residual.words)} of what decides an answer; the rest is the residual"
+            line = f"{percent(residual.text_share)} of what decides an answer; the rest is the residual"
         rows.append(("words", line))
     if composed is None:  # the figures of an earlier promptboost
         return [facts(rows)] if rows else []
