@@ -16,7 +16,7 @@ from promptboost.errors import RunError, command_name
 from promptboost.io import read_bytes, write_bytes
 from promptboost.model import Head, PromptClassifier, PromptEnsemble
 from promptboost.model.change import Change, apply_changes, original_names
-from promptboost.model.head_files import embed_ensemble, keep_residual, write_head
+from promptboost.model.head_files import embed_ensemble, write_head
 from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.bench import Bench, Effect, add_looks, open_bench
 from promptboost.run.lineage import Edit, Lineage
@@ -77,9 +77,7 @@ def edit_run(
         effect, notes, uncounted = _measured(run, changes, data, opened)
     heads = []
     for classifier in _open_all(run, ensemble, allow_download=allow_download, **options):  # type: ignore[arg-type]
-        embedder = classifier.embedder
-        heads.append(edited_head(classifier.head, embedder, edited, changes))
-        keep_residual(heads[-1], embedder)  # made here, so it is not new to this machine
+        heads.append(edited_head(classifier.head, classifier.embedder, edited, changes))
     if any(head.residual is not None for head in heads):
         notes.append(
             "the residual was fitted beside the text as it was before; to learn it again, type: "

@@ -18,14 +18,10 @@ from promptboost.encoders.runtime import hash_bytes
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import PromptBoostError, RunError, SettingError, few, without_place
 from promptboost.io import Stamp, file_stamp, read_bytes, steady
-from promptboost.model.classifier import (
-    RESIDUAL_FILE,
-    PromptClassifier,
-    head_file,
-    load,
-)
+from promptboost.model.classifier import PromptClassifier, load
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import Head
+from promptboost.model.head_files import RESIDUAL_FILE, head_file
 from promptboost.report.page import card_markdown
 from promptboost.report.run import read_run
 from promptboost.run.run_folder import RunFolder
