@@ -83,7 +83,9 @@ def after_rounds(
     ]
 
 
-def measured(images: ImageSet, draw: Draw, fitted: FittedMethod, moved: FittedMethod | None = None) -> Result:
+def measured(
+    images: ImageSet, draw: Draw, fitted: FittedMethod, moved: FittedMethod | None = None
+) -> Result:
     """Measure a classifier, and the same on the target encoder where it can move there."""
     result = figures(fitted, draw)
     if moved is None and fitted.words() is not None:

@@ -145,7 +145,9 @@ def read_record(folder: str | os.PathLike[str]) -> tuple[Mapping[str, Any], Arra
     return record, _arrays(path.parent, record, _kind(record, path), names)
 
 
-def from_record(record: Mapping[str, Any], arrays: Arrays, encoder: Encoder, path: Path) -> FittedMethod:
+def from_record(
+    record: Mapping[str, Any], arrays: Arrays, encoder: Encoder, path: Path
+) -> FittedMethod:
     """Make the classifier of a record that was read from `path`, if it is of this encoder."""
     try:
         made_with = record["encoder"]["fingerprint"]
