@@ -58,7 +58,7 @@ for composer in ("greedy", "gradient"):
     assert np.allclose(load(task / composer).predict_proba(paths), expected, atol=1e-6)
 settings = FitConfig(encoder="fake:32-0", rounds=2, shots=4, prompts=str(task / "sentences.json"))
 finish = (write_report, write_card)
-fit_run(FitRequest(str(task / "images"), task / "run", settings, progress=False, finish=finish))
+fit_run(FitRequest(str(task / "images"), task / "run", settings, finish=finish))
 main(["predict", str(task / "run"), paths[0], "-q"])
 """
 

@@ -3,7 +3,6 @@
 import gc
 import tempfile
 from contextlib import suppress
-from dataclasses import replace
 
 import msgspec
 import numba
@@ -42,7 +41,7 @@ def texts(names=("owl", "bat", "eel")):
 
 
 def embedder():
-    return Embedder.open(ENCODER, cache=False, progress=False)
+    return Embedder.open(ENCODER, cache=False)
 
 
 def embed(texts, *embedders, folder=None):
@@ -84,7 +83,7 @@ def test_rows_on_disk_are_those_in_memory_and_go_when_released(monkeypatch, tmp_
 
 
 def test_rows_of_several_encoders_are_side_by_side_in_memory_and_on_disk(monkeypatch, tmp_path):
-    other = Embedder.open("fake:16-1", cache=False, progress=False)
+    other = Embedder.open("fake:16-1", cache=False)
     here = embed(texts(), embedder(), other)
     assert here.grid.encoders == 2
     for number, one in enumerate((embedder(), other)):
@@ -94,7 +93,7 @@ def test_rows_of_several_encoders_are_side_by_side_in_memory_and_on_disk(monkeyp
     assert same(here.grid, there.grid)
     assert there.grid.scales == here.grid.scales
     # Another second encoder has other rows, and those are not gone on with.
-    third = Embedder.open("fake:16-2", cache=False, progress=False)
+    third = Embedder.open("fake:16-2", cache=False)
     after = embed(texts(), embedder(), third, folder=tmp_path / "rows")
     assert not same(after.grid, here.grid)
     assert len(list((tmp_path / "rows").iterdir())) == 1
@@ -107,7 +106,7 @@ def test_without_a_folder_rows_do_not_outlive_their_owner(on_disk):
     gc.collect()
     assert list(on_disk.iterdir()) == []
     with pytest.raises(KeyboardInterrupt):
-        embed(texts(), Embedder(Stopped(2), progress=False))
+        embed(texts(), Embedder(Stopped(2)))
     assert list(on_disk.iterdir()) == []
 
 
@@ -128,9 +127,9 @@ class Stopped(FakeEncoder):
 def test_interrupted_embedding_goes_on_with_the_class_it_was_in(on_disk, tmp_path):
     whole = texts().embed(FakeEncoder().encode_texts)
     with pytest.raises(KeyboardInterrupt):
-        embed(texts(), Embedder(Stopped(2), progress=False), folder=tmp_path / "rows")
+        embed(texts(), Embedder(Stopped(2)), folder=tmp_path / "rows")
     rest = Stopped()
-    rows = embed(texts(), Embedder(rest, progress=False), folder=tmp_path / "rows")
+    rows = embed(texts(), Embedder(rest), folder=tmp_path / "rows")
     assert rest.asked == 1  # a call a class
     assert same(rows.grid, whole)
 
@@ -148,13 +147,14 @@ def test_rows_of_another_pool_or_encoder_are_deleted(on_disk, tmp_path, monkeypa
     assert not (tmp_path / "rows").exists()
 
 
-def test_the_bar_counts_every_prompt_once(bars):
-    words = texts()
-    embed(words, replace(embedder(), progress=True))
+def test_progress_counts_the_prompts_of_all_classes():
+    words, calls = texts(), []
+    embed(words, embedder(), progress=lambda *call: calls.append(call))
     total = sum(map(len, words.prompt_texts))
-    # A line that says the encoder is loaded counts nothing.
-    counted = [(bar.what, bar.done, bar.total) for bar in bars if bar.total is not None]
-    assert counted == [("texts", total, total)]
+    assert {(stage, most) for stage, _, most in calls} == {("encoding texts", total)}
+    done = [number for _, number, _ in calls]
+    assert done == sorted(done)
+    assert done[-1] == total
 
 
 @pytest.mark.parametrize("composer", ["gradient", "greedy"])
@@ -173,7 +173,7 @@ def test_a_fit_from_disk_is_the_same_to_the_last_byte(task, on_disk, monkeypatch
 
 def test_an_interrupted_fit_keeps_its_rows_and_a_finished_one_does_not(task, on_disk):
     asked = request(task).settings.merged({"concatenate": "all"})
-    work = load_task(str(task / "images"), asked, progress=False)
+    work = load_task(str(task / "images"), asked)
     pool = pool_for(asked, "images", work.class_names)
     so_far = []
 
@@ -183,7 +183,7 @@ def test_an_interrupted_fit_keeps_its_rows_and_a_finished_one_does_not(task, on_
             raise KeyboardInterrupt
 
     def rows(encoder):
-        embedder = Embedder(encoder, progress=False)
+        embedder = Embedder(encoder)
         return embed_task(work, pool, asked, embedder, task / "rows", executor=PoolExecutor())
 
     with pytest.raises(KeyboardInterrupt):
@@ -241,10 +241,9 @@ def embed_to(texts, folder, encode=None, encoder="fake", **more):
 
 
 def test_rows_of_a_folder_are_those_in_memory(tmp_path):
-    texts, told = birds(), []
-    grid = embed_to(texts, tmp_path / "rows", progress=told.append)
+    texts = birds()
+    grid = embed_to(texts, tmp_path / "rows")
     assert same(grid, texts.embed(FakeEncoder().encode_texts))
-    assert told == [0, *map(len, texts.prompt_texts)]
     texts.check_against(grid)
     # Mapped, not loaded: what the file says is what boosting sees.
     owner = grid.prompts[0]

@@ -20,9 +20,8 @@ from promptboost.data.copies import LEAST_COSINE
 from promptboost.data.shots import Task, image_ids, load_task
 from promptboost.errors import DataError, RunError, command_name, count, place
 from promptboost.io import write_json
-from promptboost.progress import Progress, no_progress, stage
+from promptboost.progress import Progress, no_progress
 from promptboost.quality.suspects import (
-    MOST_FOLDS,
     LabelErrors,
     Outliers,
     find_outliers,
@@ -119,10 +118,8 @@ def inspect_issues(
     words = (
         zero_shot_head(names, embedder) if pool is None else pool_heads(pool, embedder)["pool-mean"]
     )
-    what = "judging each image by the others"
-    with stage(progress, what, MOST_FOLDS) as advance:
-        chances = set_aside_probabilities(rows, labels, words.weights, advance)
-        errors, outliers = label_errors(chances, labels), find_outliers(rows, labels)
+    chances = set_aside_probabilities(rows, labels, words.weights, progress)
+    errors, outliers = label_errors(chances, labels), find_outliers(rows, labels)
     overlap = inspect(learn, held_out, most=None, progress=progress).overlap
     images = _Images(learn, held_out, chances)
     findings = (
