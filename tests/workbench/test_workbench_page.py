@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from promptboost.llm.client import ModelSettings
-from promptboost.run.lineage import Lineage
+from promptboost.run.versions import Lineage
 from tests.llm.llm_server import Act
 from tests.llm.llm_server import Server as ModelServer
 from tests.run.run_tools import start_promptboost

@@ -16,9 +16,9 @@ from promptboost.files import load_json, read_text
 from promptboost.model import PromptEnsemble
 from promptboost.model.explanation import Explanation
 from promptboost.quality.issues import Issues
-from promptboost.run.lineage import Lineage
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder, public
+from promptboost.run.versions import Lineage
 
 # Only what is inside the file itself, and only pixels: an SVG can carry a script or an address.
 _PIXELS = re.compile(r"data:image/(?:jpeg|png|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")

@@ -20,14 +20,14 @@ from promptboost.encoders.base import UnitRows
 from promptboost.errors import DataError, PromptBoostError, SettingError
 from promptboost.model import PromptClassifier
 from promptboost.model.average import AveragedClassifier, AveragedHead
-from promptboost.model.change import original_names
 from promptboost.model.classifier import check_share
-from promptboost.run.bench import add_looks, held_out_images, shown_part
-from promptboost.run.lineage import Lineage
+from promptboost.model.edits import original_names
+from promptboost.run.holdout import add_looks, held_out_images, shown_part
 from promptboost.run.overlap import Inspection, inspect, inspect_known
 from promptboost.run.predict import Predictor
 from promptboost.run.results import flat_answer, method_answer, old_names
 from promptboost.run.run_folder import RunFolder
+from promptboost.run.versions import Lineage
 
 # Of a file with the answer of each image; other programs read it.
 _COLUMNS = ("picture", "label", "predicted", "probability", "zero_shot", "problem")

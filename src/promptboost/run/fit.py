@@ -28,7 +28,7 @@ from promptboost.model.head_files import check_head_file, write_head
 from promptboost.pool import PromptPool
 from promptboost.pool.sources import pool_for
 from promptboost.progress import progress_bar
-from promptboost.run.explain import shown_explanations, write_explanations
+from promptboost.run.explain import write_explanations
 from promptboost.run.learned import (
     Learned,
     TaskEmbeddings,
@@ -335,7 +335,7 @@ def write_run(
         bar.update()
         write_thumbnails(run, shown, (task.measured, task.learn))
         bar.update()
-        write_explanations(run, shown_explanations(task, embeddings, learned, shown, embedder))
+        write_explanations(run, task, embeddings, learned, shown, embedder)
         bar.update()
         results.write(run.metrics_path)
         bar.update()

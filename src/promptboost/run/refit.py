@@ -16,16 +16,16 @@ from promptboost.encoders.trust import check_trusted
 from promptboost.errors import DataError, PoolError, RunError, command_name, count, few
 from promptboost.files import read_bytes
 from promptboost.model import PromptEnsemble
-from promptboost.model.change import original_names
+from promptboost.model.edits import original_names
 from promptboost.pool import PromptPool, build_pool
 from promptboost.pool.sources import pool_for
 from promptboost.run.fit import Finish, about, check_apart, open_embedders, timing, write_run
 from promptboost.run.learned import embed_task, learn, measure
-from promptboost.run.lineage import Lineage
 from promptboost.run.overlap import inspect, inspect_known
 from promptboost.run.preflight import check_place, task_remarks
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
+from promptboost.run.versions import Lineage
 
 Say = Callable[[str], None]
 

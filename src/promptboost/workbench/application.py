@@ -1,4 +1,4 @@
-"""The workbench in a browser: a page on the loopback, and the addresses it asks."""
+"""The HTTP application of the workbench: a page on the loopback, and the addresses it calls."""
 
 import asyncio
 import base64
@@ -21,15 +21,14 @@ from starlette.exceptions import HTTPException
 from promptboost.data.decode import ImageError, read_image
 from promptboost.encoders.embedder import WORKING_SIDE
 from promptboost.errors import PromptBoostError
-from promptboost.model.change import Change
-from promptboost.run.draft import StaleError
+from promptboost.model.edits import Change
 from promptboost.serve.gate import LOOPBACK_NAMES, Gate
 from promptboost.serve.limits import MIB, Limits, RequestError
 from promptboost.serve.messages import ErrorAnswer, json_response
 from promptboost.serve.metrics import ServerMetrics
 from promptboost.serve.server import Server, listen
 from promptboost.threads import single_blas_thread
-from promptboost.workbench.workbench import Workbench
+from promptboost.workbench.state import StaleError, Workbench
 
 T = TypeVar("T")
 
@@ -42,26 +41,26 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src blob: data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-#: Bytes of anything that is no image.
+#: Largest size of a JSON body.
 _JSON_BYTES = 2**18
 _LOOKS_SECONDS = 2.0
 
 
 class EditMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """An edit of the draft that somebody has seen."""
+    """An edit of the draft at a revision."""
 
     revision: int
     change: Change
 
 
 class StepMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """A step back or forth, from the draft that somebody has seen."""
+    """An undo or a redo at a revision."""
 
     revision: int
 
 
 class SaveMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """What a version is called, and why it was made."""
+    """The name of a version, and the reason for it."""
 
     revision: int
     name: str | None = None
@@ -69,7 +68,7 @@ class SaveMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ExplainMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """An image that is known here: a held-out one by its name, or one that was sent."""
+    """A held-out image by its name, or an upload by its key."""
 
     image: str | None = None
     dropped: str | None = None
@@ -84,23 +83,23 @@ class CompareMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GrowMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """Two classes that are mixed up."""
+    """Two classes that are confused."""
 
     one: str
     other: str
 
 
-class Desk:
-    """A workbench behind a gate: one thread works on it, and looks are written down now and then.
+class WorkbenchService:
+    """A workbench behind a gate: one thread works on it, and looks are written now and then.
 
     Parameters
     ----------
     workbench : Workbench
-        What is asked and edited.
+        The workbench.
     limits : Limits, optional
         Bounds on requests.
     stop : threading.Event, optional
-        Set when the server shall stop.
+        Set to stop the server.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Desk:
 
     @property
     def stopping(self) -> bool:
-        """Whether nothing new is begun any more."""
+        """Whether new requests are refused."""
         return self._stop.is_set()
 
     @stopping.setter
@@ -126,44 +125,44 @@ class Desk:
             self._stop.set()
 
     def reload(self) -> None:
-        """Stop when the terminal is closed: there is nothing to load again."""
+        """Stop when the terminal is closed: there is nothing to reload."""
         self.stopping = True
 
-    async def do(self, work: Callable[..., T], *given: Any, **named: Any) -> T:
-        """Do something with the workbench, one after the other, in its own thread."""
+    async def do(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call a function in the thread of the workbench."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, partial(work, *given, **named))
+        return await loop.run_in_executor(self._thread, partial(work, *args, **kwargs))
 
     async def write_looks(self) -> None:
-        """Write looks into the run whenever nobody has edited for a while, for ever; the draft has them."""
-        bench, seen = self.workbench, -1
+        """Write the looks into the run whenever the draft has rested for a while, forever."""
+        workbench, seen = self.workbench, -1
         while True:
             await asyncio.sleep(_LOOKS_SECONDS)
-            looks = bench.draft.looks
-            if looks and seen == bench.draft.revision:
-                total = await asyncio.to_thread(bench.counted, looks)
+            looks = workbench.draft.looks
+            if looks and seen == workbench.draft.revision:
+                total = await asyncio.to_thread(workbench.counted, looks)
                 if total is not None:
-                    await self.do(bench.looks_written, looks, total)
-            seen = bench.draft.revision
+                    await self.do(workbench.looks_written, looks, total)
+            seen = workbench.draft.revision
 
     def close(self) -> None:
-        """Write down what is left, and end the thread."""
+        """Write the remaining looks, and end the thread."""
         self._thread.submit(self.workbench.write_looks).result()
         self._thread.shutdown()
 
     async def reasons(self) -> dict[str, Any]:
-        """Work out the influence of each sentence; edits come in between, and end it."""
-        bench, parts = self.workbench, iter(self.workbench.reasons())
-        revision = bench.draft.revision
+        """Compute the influence of each sentence; an edit in between ends it."""
+        workbench, steps = self.workbench, iter(self.workbench.reasons())
+        revision = workbench.draft.revision
         while True:
-            answer: dict[str, Any] | None = await self.do(parts.__next__)
-            if bench.draft.revision != revision:
+            answer: dict[str, Any] | None = await self.do(steps.__next__)
+            if workbench.draft.revision != revision:
                 raise RequestError(409, "stale", "the draft has been edited since")
             if answer is not None:
                 return answer
 
-    def embed(self, name: str, content: bytes) -> str:
-        """Embed an image that was sent; return what it is called from now on."""
+    def upload(self, name: str, content: bytes) -> dict[str, Any]:
+        """Embed an uploaded image, and explain the answer for it."""
         try:
             image = read_image(
                 content, name, at_least=WORKING_SIDE, most=self.limits.max_image_memory
@@ -172,31 +171,38 @@ class Desk:
             status, reason = (413, "pixels") if error.bad.too_large else (422, "image")
             raise RequestError(status, reason, f"{name}: {error.bad.reason}") from error
         row = np.asarray(self.workbench.embedder.encode_images([image]))[0]
-        return self.workbench.gallery.take(name, row)
+        return self.workbench.explain(dropped=self.workbench.upload(name, row))
 
 
-def create_workbench_app(desk: Desk, token: str) -> FastAPI:
-    """Make the application of a workbench; everything but the empty page asks for the token."""
+def create_workbench_app(service: WorkbenchService, token: str) -> FastAPI:
+    """Return the application of a workbench; all but the empty page requires the token."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        looks = asyncio.ensure_future(desk.write_looks())
+        looks = asyncio.ensure_future(service.write_looks())
         try:
             yield
         finally:
             looks.cancel()
             with suppress(asyncio.CancelledError):
                 await looks
-            await asyncio.to_thread(desk.close)
+            await asyncio.to_thread(service.close)
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    _add_errors(app, desk)
-    _add_page(app)
-    _add_edits(app, desk)
-    _add_questions(app, desk)
+    _add_errors(app, service.workbench)
+    for address, (name, kind) in _PAGE.items():
+        _add_page(app, address, name, kind)
+    workbench = service.workbench
+    _add_post(app, service, "edit", EditMessage, workbench.edit)
+    _add_post(app, service, "undo", StepMessage, workbench.undo)
+    _add_post(app, service, "redo", StepMessage, workbench.redo)
+    _add_post(app, service, "save", SaveMessage, workbench.save)
+    _add_post(app, service, "explain", ExplainMessage, workbench.explain)
+    _add_post(app, service, "compare", CompareMessage, workbench.compare)
+    _add_others(app, service)
     app.add_middleware(
         Gate,
-        service=desk,
+        service=service,
         token=token,
         hosts=LOOPBACK_NAMES,
         open_paths=frozenset(_PAGE),
@@ -205,15 +211,14 @@ def create_workbench_app(desk: Desk, token: str) -> FastAPI:
     return app
 
 
-def _add_errors(app: FastAPI, desk: Desk) -> None:
+def _add_errors(app: FastAPI, workbench: Workbench) -> None:
     @app.exception_handler(RequestError)
     async def refused(_: Request, error: RequestError) -> Response:
         return json_response(ErrorAnswer(str(error)), error.status, error.headers)
 
     @app.exception_handler(StaleError)
     async def stale(_: Request, error: StaleError) -> Response:
-        revision = desk.workbench.draft.revision
-        return json_response({"error": str(error), "revision": revision}, 409)
+        return json_response({"error": str(error), "revision": workbench.draft.revision}, 409)
 
     @app.exception_handler(PromptBoostError)
     async def unusable(_: Request, error: PromptBoostError) -> Response:
@@ -225,26 +230,20 @@ def _add_errors(app: FastAPI, desk: Desk) -> None:
 
     @app.exception_handler(HTTPException)
     async def unknown(_: Request, error: HTTPException) -> Response:
-        text = "there is nothing at this address, or it is not asked in this way"
-        return json_response(ErrorAnswer(text), error.status_code)
+        message = "there is nothing at this address, or not for this method"
+        return json_response(ErrorAnswer(message), error.status_code)
 
 
-def _add_page(app: FastAPI) -> None:
-    folder = files("promptboost.serve") / "page"
+def _add_page(app: FastAPI, address: str, name: str, kind: str) -> None:
+    content = (files("promptboost.workbench") / "page" / name).read_bytes()
 
-    def add(address: str, name: str, kind: str) -> None:
-        content = (folder / name).read_bytes()
-
-        @app.get(address)
-        async def page() -> Response:
-            return Response(content, media_type=kind)
-
-    for address, (name, kind) in _PAGE.items():
-        add(address, name, kind)
+    @app.get(address)
+    async def page() -> Response:
+        return Response(content, media_type=kind)
 
 
 async def _read(request: Request, kind: type[T]) -> T:
-    """Read the JSON of a request."""
+    """Decode the JSON body of a request."""
     body = await request.body()
     if len(body) > _JSON_BYTES:
         raise RequestError(413, "bytes", "this is too much for an edit")
@@ -254,82 +253,55 @@ async def _read(request: Request, kind: type[T]) -> T:
         raise RequestError(422, "message", f"this cannot be understood: {error}") from error
 
 
-def _add_edits(app: FastAPI, desk: Desk) -> None:
-    bench = desk.workbench
+def _add_post(
+    app: FastAPI,
+    service: WorkbenchService,
+    name: str,
+    kind: type[msgspec.Struct],
+    work: Callable[..., dict[str, Any]],
+) -> None:
+    """Call a method of the workbench with the fields of a message."""
 
-    def after(work: Callable[..., object], *given: Any) -> dict[str, Any]:
-        work(*given)
-        return bench.state()
+    @app.post(f"/api/{name}")
+    async def post(request: Request) -> Response:
+        message = await _read(request, kind)
+        return json_response(await service.do(work, **msgspec.structs.asdict(message)))
+
+
+def _add_others(app: FastAPI, service: WorkbenchService) -> None:
+    workbench = service.workbench
 
     @app.get("/api/state")
     async def state() -> Response:
-        await desk.do(bench.find_versions)
-        return json_response(await desk.do(bench.state))
+        await service.do(workbench.find_versions)
+        return json_response(await service.do(workbench.state))
 
     @app.get("/api/revision")
     async def revision() -> Response:
-        return json_response({"revision": bench.draft.revision, "looks": bench.looks})
-
-    @app.post("/api/edit")
-    async def edit(request: Request) -> Response:
-        sent = await _read(request, EditMessage)
-        return json_response(await desk.do(after, bench.edit, sent.revision, sent.change))
-
-    @app.post("/api/undo")
-    async def undo(request: Request) -> Response:
-        sent = await _read(request, StepMessage)
-        return json_response(await desk.do(after, bench.undo, sent.revision))
-
-    @app.post("/api/redo")
-    async def redo(request: Request) -> Response:
-        sent = await _read(request, StepMessage)
-        return json_response(await desk.do(after, bench.redo, sent.revision))
-
-    @app.post("/api/save")
-    async def save(request: Request) -> Response:
-        sent = await _read(request, SaveMessage)
-        edited = await desk.do(bench.save, sent.revision, sent.name, sent.reason)
-        told = {"saved_as": str(edited.run), "notes": list(edited.notes)}
-        return json_response({**await desk.do(bench.state), **told})
-
-
-def _add_questions(app: FastAPI, desk: Desk) -> None:
-    bench = desk.workbench
+        return json_response({"revision": workbench.draft.revision, "looks": workbench.looks})
 
     @app.get("/api/reasons")
     async def reasons() -> Response:
-        return json_response(await desk.reasons())
+        return json_response(await service.reasons())
 
     @app.post("/api/image")
     async def image(request: Request) -> Response:
         name = unquote(request.headers.get("x-name", "image"))[:200] or "image"
-        taken = await desk.do(desk.embed, name, await request.body())
-        return json_response(await desk.do(bench.explain, dropped=taken))
-
-    @app.post("/api/explain")
-    async def explain(request: Request) -> Response:
-        sent = await _read(request, ExplainMessage)
-        given = msgspec.structs.asdict(sent)
-        return json_response(await desk.do(bench.explain, **given))
+        return json_response(await service.do(service.upload, name, await request.body()))
 
     @app.get("/api/thumbnail")
     async def thumbnail(image: str = "") -> Response:
-        address = await desk.do(bench.gallery.thumbnail, image)
+        url = await service.do(workbench.thumbnail, image)
         with suppress(binascii.Error):
-            return Response(base64.b64decode(address.partition(",")[2]), media_type="image/jpeg")
+            return Response(base64.b64decode(url.partition(",")[2]), media_type="image/jpeg")
         raise RequestError(404, "thumbnail", "this image cannot be shown")
-
-    @app.post("/api/compare")
-    async def compare(request: Request) -> Response:
-        sent = await _read(request, CompareMessage)
-        return json_response(await desk.do(bench.compare, sent.before, sent.after))
 
     @app.post("/api/grow")
     async def grow(request: Request) -> Response:
-        sent = await _read(request, GrowMessage)
-        sentences = await asyncio.to_thread(bench.ask, sent.one, sent.other)
-        found = await desk.do(bench.suggestions, sentences)
-        return json_response({"suggestions": found, "looks": bench.looks})
+        pair = await _read(request, GrowMessage)
+        sentences = await asyncio.to_thread(workbench.request_sentences, pair.one, pair.other)
+        suggestions = await service.do(workbench.suggestions, sentences)
+        return json_response({"suggestions": suggestions, "looks": workbench.looks})
 
 
 def serve_workbench(
@@ -341,16 +313,16 @@ def serve_workbench(
     started: Callable[[str], None] = lambda address: None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Show a workbench on the loopback until told to stop; `started` is told the address to open.
+    """Serve a workbench on the loopback until stopped; `started` is called with the address to open.
 
     It stops on SIGTERM, on Ctrl-C, and when `stop` is set: in a thread there are no signals. The token is
-    in the fragment of the address: it reaches the page, and never a server's log.
+    in the fragment of the address, which reaches the page but never a server's log.
     """
-    chosen = token or secrets.token_urlsafe()
-    desk = Desk(workbench, limits, stop)
-    app = create_workbench_app(desk, chosen)
+    token = token or secrets.token_urlsafe()
+    service = WorkbenchService(workbench, limits, stop)
+    app = create_workbench_app(service, token)
     with listen("127.0.0.1", port) as listening:
-        address = f"http://127.0.0.1:{listening.getsockname()[1]}/#token={chosen}"
-        # An edit is worked out in milliseconds: threads that wait for the next product would slow it down.
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}/#token={token}"
+        # An edit is computed in milliseconds: threads that wait for the next product would slow it down.
         with single_blas_thread():
-            Server(app, desk, lambda: started(address)).run(sockets=[listening])
+            Server(app, service, lambda: started(address)).run(sockets=[listening])
