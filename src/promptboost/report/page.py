@@ -12,7 +12,7 @@ from promptboost.baselines.measures import OURS
 from promptboost.model.explanation import Explanation
 from promptboost.model.provenance import Composed
 from promptboost.quality.issues import SHOWN
-from promptboost.report import drawings, figures, phrases
+from promptboost.report import figures, phrases, svg
 from promptboost.report.checks import run_checks
 from promptboost.report.run import Run, check_run, read_run
 from promptboost.run.run_folder import RunFolder
@@ -51,10 +51,10 @@ def _environment() -> "Environment":
     environment.globals.update(
         points=phrases.points,
         count=phrases.count,
-        bar=drawings.bar,
-        dumbbell=drawings.dumbbell,
-        strip=drawings.strip,
-        swatch=drawings.swatch,
+        bar=svg.bar,
+        dumbbell=svg.dumbbell,
+        strip=svg.strip,
+        swatch=svg.swatch,
         figure=explanation_figure,
     )
     return environment
