@@ -155,7 +155,7 @@ def test_every_verb_shows_what_it_does(bench, visit):
     tab.expect("#told").to_contain_text(f"added '{RED}' to sea")
     assert points(tab.text("#delta")) < 0
     assert tab.text("#accuracy") != before
-    assert "classes that pay" in tab.text("#paying")
+    assert "classes that lose" in tab.text("#paying")
     tab.expect("#flip-list img").not_to_have_count(0)
     assert (
         tab.page.locator("#flip-list img").first.evaluate(

@@ -134,7 +134,7 @@ def _summary(edited: "EditedRun") -> str:
                 ]
                 for change in effect.worse[:_WORSE]
             ]
-            parts.append(table(["classes that pay", "images", "before", "after"], worse))
+            parts.append(table(["classes that lose", "images", "before", "after"], worse))
         looks = edited.lineage.looks
         parts.append(
             f"{looks} {'look' if looks == 1 else 'looks'} at these images so far; a figure that no edit "

@@ -30,7 +30,7 @@ _SHOWN = 10
 @click.option(
     "--held-out",
     is_flag=True,
-    help="All held-out images together: the sentences behind each confusion, and those that do harm.",
+    help="All held-out images together: the sentences behind each confusion, and harmful ones.",
 )
 @click.option("--data", help="Where the images of the fit are now, if they were moved.")
 @click.option(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -134,7 +135,9 @@ def curves(results: Results) -> dict[str, Markup]:
 def legend(results: Results) -> list[tuple[str, str]]:
     """Return the style and the name of every line of the curve."""
     lines, levels = _lines(results)
-    return [(line.kind, line.label) for line in (*reversed(lines), *levels)]
+    return [(line.kind, line.label) for line in reversed(lines)] + [
+        (level.kind, level.label) for level in levels
+    ]
 
 
 def _lines(results: Results) -> tuple[list[Line], list[Reference]]:
@@ -229,7 +232,8 @@ def _coverage(ours: MethodResult, text: MethodResult | None) -> Markup:
     )
 
 
-class ClassRow(NamedTuple):
+@dataclass(frozen=True)
+class ClassRow:
     """A class before and after."""
 
     class_name: str

@@ -219,7 +219,8 @@ def staged_curve(
     named: bool = True,
 ) -> Markup:
     """Draw lines over rounds and level lines to compare with, each with its last value."""
-    names = {line.label: f"{line.label} " if named else "" for line in (*lines, *references)}
+    labels = [line.label for line in lines] + [level.label for level in references]
+    names = {label: f"{label} " if named else "" for label in labels}
     letters = max(map(len, names.values()), default=0) + len("100.0 %")
     right = width - 16 - round(6.6 * letters)
     values = [value for line in lines for value in line.values if value is not None]

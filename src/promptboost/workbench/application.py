@@ -46,40 +46,16 @@ _JSON_BYTES = 2**18
 _LOOKS_SECONDS = 2.0
 
 
-class EditMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """An edit of the draft at a revision."""
-
-    revision: int
-    change: Change
-
-
-class StepMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """An undo or a redo at a revision."""
-
-    revision: int
-
-
-class SaveMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """The name of a version, and the reason for it."""
-
-    revision: int
-    name: str | None = None
-    reason: str = ""
-
-
-class ExplainMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """A held-out image by its name, or an upload by its key."""
-
-    image: str | None = None
-    dropped: str | None = None
-    against: str | None = None
-
-
-class CompareMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """Two versions by their names."""
-
-    before: str
-    after: str
+#: The fields of the JSON that is posted to ``/api/NAME``, with their defaults: the arguments of the
+#: workbench's method of that name, which returns the answer.
+_MESSAGES: dict[str, list[tuple[str, Any] | tuple[str, Any, Any]]] = {
+    "edit": [("revision", int), ("change", Change)],
+    "undo": [("revision", int)],
+    "redo": [("revision", int)],
+    "save": [("revision", int), ("name", str | None, None), ("reason", str, "")],
+    "explain": [(name, str | None, None) for name in ("image", "dropped", "against")],
+    "compare": [("before", str), ("after", str)],
+}
 
 
 class GrowMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -192,13 +168,9 @@ def create_workbench_app(service: WorkbenchService, token: str) -> FastAPI:
     _add_errors(app, service.workbench)
     for address, (name, kind) in _PAGE.items():
         _add_page(app, address, name, kind)
-    workbench = service.workbench
-    _add_post(app, service, "edit", EditMessage, workbench.edit)
-    _add_post(app, service, "undo", StepMessage, workbench.undo)
-    _add_post(app, service, "redo", StepMessage, workbench.redo)
-    _add_post(app, service, "save", SaveMessage, workbench.save)
-    _add_post(app, service, "explain", ExplainMessage, workbench.explain)
-    _add_post(app, service, "compare", CompareMessage, workbench.compare)
+    for name, fields in _MESSAGES.items():
+        message = msgspec.defstruct(f"{name.title()}Message", fields, forbid_unknown_fields=True)
+        _add_post(app, service, name, message)
     _add_others(app, service)
     app.add_middleware(
         Gate,
@@ -254,13 +226,10 @@ async def _read(request: Request, kind: type[T]) -> T:
 
 
 def _add_post(
-    app: FastAPI,
-    service: WorkbenchService,
-    name: str,
-    kind: type[msgspec.Struct],
-    work: Callable[..., dict[str, Any]],
+    app: FastAPI, service: WorkbenchService, name: str, kind: type[msgspec.Struct]
 ) -> None:
     """Call a method of the workbench with the fields of a message."""
+    work: Callable[..., dict[str, Any]] = getattr(service.workbench, name)
 
     @app.post(f"/api/{name}")
     async def post(request: Request) -> Response:

@@ -75,7 +75,7 @@ async function ask(path, body, headers = {}) {
     const run = state ? state.run : "RUN";
     throw new Error(`The workbench does not answer. Your edits are kept: start it again with promptboost workbench ${run}`);
   }
-  if (reply.status === 401) throw new Error(`The workbench was started again, or this is no address of it. ${FRESH}`);
+  if (reply.status === 401) throw new Error(`The workbench was restarted, or this address is not valid. ${FRESH}`);
   if (reply.ok && !(reply.headers.get("content-type") || "").includes("json")) return reply.blob();
   const answer = await reply.json().catch(() => ({ error: `The server answered ${reply.status}.` }));
   if (!reply.ok) throw Object.assign(new Error(answer.error), { status: reply.status });
@@ -204,7 +204,7 @@ function showFigures() {
   $("summary").textContent = state.undo ? parts.join(" · ") : `on ${count(effect.images, "held-out image")}`;
   const paying = effect.paying.map((item) => `${item.name} ${signed(100 * (item.after - item.before))}`);
   if (effect.more_paying) paying.push(`${effect.more_paying} more`);
-  $("paying").textContent = paying.length ? `classes that pay: ${paying.join(", ")}` : "";
+  $("paying").textContent = paying.length ? `classes that lose: ${paying.join(", ")}` : "";
   $("told").textContent = step
     ? `last edit: ${step.told}: ${points(step.before, step.after)}, ${count(step.changed, "image")} changed` : "";
   showLooks();
@@ -261,7 +261,7 @@ function influence(name, text) {
   if (!reasons) return el("span", { textContent: "…" });
   const counts = (reasons.sentences[name] || {})[text];
   if (counts === undefined) return null;
-  if (counts === null) return el("span", { textContent: "all there is in a round: reword it, or add another first" });
+  if (counts === null) return el("span", { textContent: "the only sentence of a round: reword it, or add another first" });
   const [mended, broken, changed] = counts;
   if (!changed) return el("span", { textContent: "without it nothing changes" });
   if (!mended && !broken) return el("span", { textContent: "without it only wrong answers change" });
