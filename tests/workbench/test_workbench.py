@@ -92,7 +92,7 @@ def test_undo_and_redo_give_the_very_same_text(bench):
     assert bench.workbench.ensemble.to_json() == texts[1]
     bench.step("/api/undo")
     assert bench.workbench.ensemble.to_json() == texts[0]
-    assert bench.state["step"]["told"].startswith("undone: ")
+    assert bench.state["step"]["message"].startswith("undone: ")
     assert bench.step("/api/undo", 422).error == "there is nothing to undo"
     bench.step("/api/redo")
     bench.step("/api/redo")

@@ -154,5 +154,5 @@ def _flips(edited: "EditedRun") -> str:
     ]
     shown = table(["image", "is", "before", "after", ""], rows, left=(0, 1, 2, 3, 4))
     left = len(flips) - _FLIPS
-    told = "1 image gets" if len(flips) == 1 else f"{len(flips)} images get"
-    return f"{told} another answer\n{shown}" + (f"\n… {left} more" if left > 0 else "")
+    subject = "1 image gets" if len(flips) == 1 else f"{len(flips)} images get"
+    return f"{subject} another answer\n{shown}" + (f"\n… {left} more" if left > 0 else "")

@@ -255,18 +255,18 @@ class Workbench:
         before = self._now
         if edited is None:
             candidates = self._candidates[:-1]
-            told = f"undone: {self.ensemble.history[-1]}"
+            message = f"undone: {self.ensemble.history[-1]}"
         else:
             new = self.held_out.candidate(draft.changes, edited)
             candidates = [*self._candidates, new]
-            told = "; ".join(edited.history[len(before.ensemble.history) :])
+            message = "; ".join(edited.history[len(before.ensemble.history) :])
         key = self._key(candidates[-1])
         if key not in self._seen:
             draft = msgspec.structs.replace(draft, looks=draft.looks + 1)
         draft.write(self.folder)
         self._seen.add(key)
         self.draft, self._candidates = draft, candidates
-        self._last_step = told, before
+        self._last_step = message, before
         return self.state()
 
     # --- figures ---------------------------------------------------------------------------------
@@ -277,9 +277,9 @@ class Workbench:
         effect = self.held_out.compare(base, now, _FLIPS)
         step = None
         if self._last_step is not None:
-            told, before = self._last_step
+            message, before = self._last_step
             last = self.held_out.compare(before, now, 0)
-            step = {"told": told, **_effect_record(last, now.names)}
+            step = {"message": message, **_effect_record(last, now.names)}
         saved = (v.name for v in self._versions if v.changes == self.draft.changes)
         return {
             "run": self.run.resolve().name,
@@ -420,7 +420,7 @@ class Workbench:
         return {
             **why.record(most=SHOWN),
             "label": label,
-            "told": why.changes(),
+            "changes": why.changes(),
             "held_out": dropped is None,
             "id": image if dropped is None else dropped,
             "revision": self.draft.revision,

@@ -13,7 +13,7 @@ if (given()) {
   history.replaceState(null, "", location.pathname); // it does not stay in the address
 }
 
-let state = null; // as the server told it last
+let state = null; // the newest from the server
 let reasons = null; // what each sentence does, of one revision
 let selected = null; // the class whose sentences are shown
 let shownSentence = null; // one that was asked for elsewhere
@@ -206,7 +206,7 @@ function showFigures() {
   if (effect.more_paying) paying.push(`${effect.more_paying} more`);
   $("paying").textContent = paying.length ? `classes that lose: ${paying.join(", ")}` : "";
   $("told").textContent = step
-    ? `last edit: ${step.told}: ${points(step.before, step.after)}, ${count(step.changed, "image")} changed` : "";
+    ? `last edit: ${step.message}: ${points(step.before, step.after)}, ${count(step.changed, "image")} changed` : "";
   showLooks();
   $("undo").disabled = !state.undo;
   $("redo").disabled = !state.redo;
@@ -265,8 +265,8 @@ function influence(name, text) {
   const [mended, broken, changed] = counts;
   if (!changed) return el("span", { textContent: "without it nothing changes" });
   if (!mended && !broken) return el("span", { textContent: "without it only wrong answers change" });
-  const told = `Without it ${count(mended, "image")} would become right and ${broken} wrong.`;
-  return el("span", { class: tone(broken - mended), title: told },
+  const title = `Without it ${count(mended, "image")} would become right and ${broken} wrong.`;
+  return el("span", { class: tone(broken - mended), title },
     `without it +${mended} / −${broken} images`);
 }
 
@@ -277,10 +277,10 @@ function showSentences() {
   sentenceReasons = [];
   const item = state.classes.find((one) => one.name === selected);
   $("class-title").textContent = item.name;
-  const told = item.count ? `${percent(item.after)} of ${count(item.count, "image")} right` : "no held-out images of this class";
+  const figures = item.count ? `${percent(item.after)} of ${count(item.count, "image")} right` : "no held-out images of this class";
   const delta = item.count && item.after !== item.before ? `, ${points(item.before, item.after)}` : "";
   const was = item.was !== null && item.was !== item.name ? ` · ${item.was} in the run` : "";
-  $("class-figures").textContent = told + delta + was;
+  $("class-figures").textContent = figures + delta + was;
   $("drop").disabled = state.classes.length < 3;
   fill($("sentence-list"), ...item.sentences.map((one) => {
     const key = `share:${one.text}`;
@@ -473,7 +473,7 @@ function showExplanation() {
       part.of ? el("span", { class: "of", textContent: ` ${part.of}` }) : null))));
   $("spoken").textContent = `${why.image}: ${why.answer} rather than ${why.against}, ${percent(why.probability)} against ${percent(why.against_probability)}`;
   keepFocus(() => fill($("explanation"), head, el("p", { class: "meta small", textContent: `${why.image}` }), list,
-    why.told.length ? el("ul", { class: "told" }, ...why.told.map((line) => el("li", { textContent: line }))) : null));
+    why.changes.length ? el("ul", { class: "told" }, ...why.changes.map((line) => el("li", { textContent: line }))) : null));
 }
 
 // --- versions -----------------------------------------------------------------------------------
@@ -531,7 +531,7 @@ function showComparison() {
 
 // --- dialogs ------------------------------------------------------------------------------------
 
-/** Ask for some texts, and hand them over; what is refused is told in the dialog, and nothing is lost. */
+/** Ask for some texts; errors are shown in the dialog, which keeps what was typed. */
 function dialog(title, fields, ok, work) {
   $("dialog-title").textContent = title;
   $("dialog-ok").textContent = ok;
