@@ -13,7 +13,7 @@ from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from promptboost.errors import FileFormatError, SettingError
-from promptboost.files import LARGEST_INTEGER, LARGEST_NUMBER, load_toml, read_bytes
+from promptboost.io import LARGEST_INTEGER, LARGEST_NUMBER, load_toml, read_bytes
 
 #: Works on a machine that reaches no model hub.
 DEFAULT_ENCODER = "conse:lite0"
@@ -24,7 +24,6 @@ Templates = Literal["own", "clip"]
 OnBad = Literal["skip", "stop"]
 Concatenation = Literal["none", "one", "all"]
 Composer = Literal["gradient", "greedy"]
-Algorithm = Literal["samme.r", "samme"]
 
 
 def _setting(default: Any, text: str, **limits: Any) -> Any:
@@ -113,9 +112,6 @@ class BoostConfig:
         1.0,
         "Of the softmax over scores: lower makes boosting turn to mistakes sooner.",
         above=0,
-    )
-    algorithm: Algorithm = _setting(
-        "samme.r", "Real-valued votes, or one hard vote a round weighted by its error."
     )
     penalty: bool = _setting(
         True,

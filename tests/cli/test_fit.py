@@ -119,10 +119,10 @@ def test_every_setting_can_be_typed(capsys, task):
     used = json.loads((task / "run/ensemble.json").read_text())
     assert (used["settings"]["spread"], used["settings"]["copies"]) == (0.5, 8)
     assert {sum(bank.values()) for bank in used["rounds"][0]["banks"].values()} == {8}
-    greedy = ["--composer", "greedy", "--no-penalty", "--algorithm", "samme", "--overwrite"]
+    greedy = ["--composer", "greedy", "--no-penalty", "--overwrite"]
     assert fit(capsys, task, *greedy).code == 0
     kept = tomllib.loads((task / "run/run.toml").read_text())["fit"]
-    assert (kept["penalty"], kept["algorithm"]) == (False, "samme")
+    assert kept["penalty"] is False
     assert "spread" not in kept
     refused = fit(capsys, task, *greedy, "--spread", "1")
     assert (refused.code, "spread is 1.0, but only the gradient" in refused.err) == (2, True)

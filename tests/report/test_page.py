@@ -180,7 +180,6 @@ def test_checks_say_what_to_type(page):
     assert "PB011 tip Unreadable images" in text
     assert "PB021 tip Descriptions of no class" in text
     assert "promptboost fit DATA -o NEW_RUN" in text
-    assert "not applicable . In SAMME.R all rounds have the same vote." in text
 
 
 def test_nothing_comes_from_outside(emoji_run, page):

@@ -9,6 +9,7 @@ import pytest
 
 import promptboost
 from promptboost.encoders import load_encoder
+from promptboost.errors import FileFormatError
 from promptboost.model import PromptEnsemble
 from promptboost.report.run import read_run
 from tests.cli.cli_tools import call
@@ -92,6 +93,15 @@ def test_embedded_anew_it_votes_as_it_did(old, run):
     rows = encoder.encode_images([read_image(Path(image)) for image in before])
     votes = head.decision_function(rows)
     np.testing.assert_allclose(votes, list(before.values()), rtol=1e-4, atol=1e-5)
+
+
+def test_hard_votes_are_no_longer_read(capsys, old):
+    with pytest.raises(FileFormatError, match=r'"samme".*hard vote.*cannot be read: fit again'):
+        PromptEnsemble.load("samme/ensemble.json")
+    answer = call(capsys, "predict", "samme", "images")
+    assert answer.code == 2
+    assert len(answer.err.splitlines()) == 1
+    assert "cannot be read: fit again" in answer.err
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -10,8 +10,9 @@ import pytest
 import promptboost
 from promptboost.baselines.measures import word_shares
 from promptboost.errors import RunError
-from promptboost.model import LinearHead
-from promptboost.model.classifier import RESIDUAL_FILE, PromptClassifier, head_file, write_head
+from promptboost.model import Head
+from promptboost.model.classifier import PromptClassifier
+from promptboost.model.head_files import RESIDUAL_FILE, head_file, write_head
 from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run
@@ -25,7 +26,7 @@ OTHER = "fake:16-1"
 def run(task):
     """A run with a residual."""
     fit_run(request(task, composer="gradient", rounds=1, views=4, views_per_round=None))
-    head = LinearHead.load(task / "run" / head_file(ENCODER))
+    head = Head.load(task / "run" / head_file(ENCODER))
     assert head.residual is not None
     assert np.abs(head.residual).max() > 0.01
     return task / "run"
@@ -88,7 +89,7 @@ def test_shares_of_words_are_one_without_and_between_with_a_residual(run):
 def test_a_forged_residual_is_left_out(run, caplog):
     path = run / head_file(ENCODER)
     before = promptboost.load(run, text_only=True).predict_proba(np.eye(32, dtype=np.float32))
-    head = LinearHead.load(path)
+    head = Head.load(path)
     replace(head, residual=head.residual + 1).save(path)
     classifier = promptboost.load(run)
     np.testing.assert_array_equal(classifier.predict_proba(np.eye(32, dtype=np.float32)), before)
@@ -185,34 +186,21 @@ def test_a_classifier_of_a_head_can_leave_its_residual_out(run):
 
 
 @pytest.mark.parametrize("damage", ["gone", "damaged"])
-def test_a_lost_head_gets_its_residual_back_from_the_store(run, damage):
+def test_a_lost_head_leaves_the_text_and_names_the_command(run, damage, caplog):
     path, rows = run / head_file(ENCODER), np.eye(32, dtype=np.float32)
-    before = promptboost.load(run)
-    answers = before.predict_proba(rows)
+    before = promptboost.load(run, text_only=True).predict_proba(rows)
     path.unlink() if damage == "gone" else path.write_bytes(b"broken")
     again = promptboost.load(run)
-    np.testing.assert_array_equal(again.head.residual, before.head.residual)
-    np.testing.assert_allclose(again.predict_proba(rows), answers, rtol=1e-5)
-    assert promptboost.load(run, cache=False).head.residual is None
-    assert promptboost.load(run, text_only=True).head.residual is None
-    record = json.loads((run / RESIDUAL_FILE).read_text())
-    record["heads"][path.name]["text_scale"] *= 2  # not what the digest is of
-    (run / RESIDUAL_FILE).write_text(json.dumps(record))
-    assert promptboost.load(run).head.residual is None
-
-
-def test_a_residual_from_elsewhere_is_told_of_once(run, caplog, tmp_path_factory, monkeypatch):
-    assert promptboost.load(run).head.residual is not None
-    assert not caplog.text  # it was learnt here
-    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path_factory.mktemp("elsewhere")))
-    assert promptboost.load(run, text_only=True).head.residual is None
-    assert promptboost.load(run, cache=False).head.residual is not None
-    assert not caplog.text
-    assert promptboost.load(run).head.residual is not None
-    assert "new to this machine, and no words; --text-only answers without it" in caplog.text
+    np.testing.assert_allclose(again.predict_proba(rows), before, rtol=1e-5)
+    assert again.head.residual is None
+    assert again.head.balance is not None
+    (warning,) = caplog.messages
+    assert f"{head_file(ENCODER)}' is lost" in warning
+    assert f"to learn it again, type: promptboost refit {run}" in warning
+    assert ("missing" if damage == "gone" else "damaged or not a safetensors") in warning
     caplog.clear()
-    assert promptboost.load(run).head.residual is not None
-    assert not caplog.text
+    assert promptboost.load(run, text_only=True).head.residual is None
+    assert ("made again from the text" in caplog.text) == (damage == "damaged")
 
 
 def test_a_record_of_before_is_enough_for_the_residual(run):

@@ -47,7 +47,7 @@ class Bench(Client):
 @contextmanager
 def on_workbench(run, *, model=None, limits=None):
     """Put a run on a workbench and serve it; the client has the bench, too."""
-    held_out = open_held_out(run, progress=False, cache=False)
+    held_out = open_held_out(run, cache=False)
     with only_editor(draft_folder(run, held_out.ensemble.fingerprint)):
         opened = Workbench(
             run, held_out, model=model, finish=(write_report, write_card), options={"cache": False}

@@ -60,7 +60,7 @@ def evaluate(
     held_out: bool,
     final: bool,
     encoders: tuple[str, ...],
-    ensemble: bool,
+    average: bool,
     text_only: bool,
     min_probability: float | None,
     allow_download: bool,
@@ -87,7 +87,7 @@ def evaluate(
         raise SettingError("give images to measure on, or --held-out for those of the fit")
     if final and not held_out:
         raise SettingError("--final goes with --held-out")
-    check_seen_with(encoders, ensemble)
+    check_seen_with(encoders, average)
     place = placement(options)
     with shards_are_kept(place):
         figures = evaluate_run(
@@ -96,7 +96,7 @@ def evaluate(
             held_out=held_out,
             final=final,
             encoder=encoders or None,
-            average=ensemble,
+            average=average,
             text_only=text_only,
             min_probability=min_probability,
             cache=not no_cache,
@@ -244,6 +244,7 @@ def refit(
     of probabilities, the figures and the report.
     """
     from promptboost.cli.fit import summary
+    from promptboost.distributed.pool_folder import PoolExecutor
     from promptboost.report import write_card, write_report
     from promptboost.run.refit import RefitRequest, refit_run
 
@@ -256,6 +257,7 @@ def refit(
         device=device,
         allow_download=allow_download,
         finish=(write_report, write_card),
+        executor=PoolExecutor(),
     )
     results, place = refit_run(request, out.note), output or run
     out.result({"run": str(place), **results.answer()}, lambda: summary(place, results))

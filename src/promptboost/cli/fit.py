@@ -87,6 +87,7 @@ def fit(
     the folder to write: the classifier as text (ensemble.json), its vectors, the figures, a report.
     """
     from promptboost.data import DataSource
+    from promptboost.distributed.pool_folder import PoolExecutor
     from promptboost.errors import RunError, SettingError
     from promptboost.report import write_card, write_report
     from promptboost.run.fit import FitRequest, fit_run
@@ -117,6 +118,7 @@ def fit(
         check_inputs(DataSource.parse(data), settings)
         settings = settings.merged({"encoder": default_encoder(out)})
     finish = (write_report, write_card)
+    executor = PoolExecutor(place, out.note)
     request = FitRequest(
         data,
         run,
@@ -128,10 +130,11 @@ def fit(
         device,
         finish=finish,
         trackers=make_trackers(track),
-        placement=place,
+        executor=executor,
     )
     try:
-        results = fit_run(request, out.note)
+        with executor:
+            results = fit_run(request, out.note)
     except KeyboardInterrupt:
         if begun := folder.unfinished:
             raise Interrupted(begun.resume_hint) from None

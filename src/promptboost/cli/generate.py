@@ -199,7 +199,7 @@ def generate(
     done = ask(out, questions, file, per_class, **asking)
     if done is None:
         return 0
-    from promptboost.files import write_json
+    from promptboost.io import write_json
 
     write_json(file, done.sentences)
     record = words.generated_record(file, replies_of(file, asking), done, done.sentences)
@@ -309,7 +309,7 @@ def class_names_of(classes: str) -> Sequence[str]:
         return names
     from promptboost.data import load_data
 
-    return load_data(classes, check=False, progress=False).class_names
+    return load_data(classes, check=False).class_names
 
 
 def _class_names(names: tuple[str, ...], classes: str | None) -> Sequence[str]:

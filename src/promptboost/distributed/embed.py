@@ -8,10 +8,11 @@ from promptboost.data import load_data
 from promptboost.distributed.engine import Placement, Say
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, SettingError, count
-from promptboost.files import read_text
+from promptboost.io import read_text
 from promptboost.pool import PromptPool, is_saved_pool, load_pool, read_sources
 from promptboost.pool.sources import pool_for
 from promptboost.pool.text import clean
+from promptboost.progress import Progress, no_progress
 from promptboost.run.preflight import check_store
 from promptboost.run.results import old_names
 
@@ -26,7 +27,7 @@ def embed_data(
     texts: str | None = None,
     settings: FitConfig | None = None,
     views: int = 0,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     place: Placement | None = None,
     class_names: tuple[str, ...] | None = None,
@@ -124,19 +125,19 @@ def texts_of(pool: PromptPool) -> "PoolTexts":
 def _embed_pool(pool: PromptPool, embedder: Embedder) -> int:
     """Embed the texts of a pool class by class, as a fit does; return how many they are."""
     from promptboost.baselines.baselines import zero_shot_head
-    from promptboost.training.pool_rows import encoding
+    from promptboost.training.pool_rows import encode_by
 
     texts = texts_of(pool)
     total = len(texts.class_names)
-    with encoding(texts, embedder) as encode:
+    encode = encode_by(embedder)
 
-        def counted(wanted: list[str]) -> Any:
-            nonlocal total
-            total += len(wanted)
-            return encode(wanted)
+    def counted(wanted: list[str]) -> Any:
+        nonlocal total
+        total += len(wanted)
+        return encode(wanted)
 
-        for _ in texts.blocks(counted):
-            pass
+    for _ in texts.blocks(counted):
+        pass
     zero_shot_head(texts.class_names, embedder)  # one more text a class, which a fit compares with
     return total
 

@@ -20,7 +20,7 @@ from importlib import resources
 from typing import Any, TypeVar
 
 from promptboost.errors import FileFormatError, InputError, LabelError, PoolError, SettingError
-from promptboost.files import (
+from promptboost.io import (
     LARGEST_INTEGER,
     LARGEST_NUMBER,
     check_values,
@@ -175,6 +175,8 @@ SCHEMA_VERSION = 2
 
 _HEADER = ("format", "schema_version")
 _REQUIRED = ("class_names", "rounds")
+#: How rounds are added up, and the weight of each. Other values belong to fits that are no longer read.
+ALGORITHM, VOTE = "samme.r", 1.0
 # In the order in which they are written.
 FACTS = (
     *("algorithm", "temperature", "logit_scale", "encoder_logit_scale"),
@@ -229,12 +231,10 @@ def read_record(text: str) -> dict[str, Any]:
 def parse(text: str) -> Any:
     """Read JSON in which no key occurs twice, or raise with the place where it stops being JSON."""
     try:
-        record = parse_json(text, _unique_keys)
-    except FileFormatError:
-        raise
+        record = parse_json(text)
     except json.JSONDecodeError as error:
         raise FileFormatError(_explain(text.rstrip(), error)) from None
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # a duplicate key, or a number of thousands of digits
         raise FileFormatError(f"not JSON that can be read: {error}.") from None
     check_values(record)
     return record
@@ -249,16 +249,6 @@ def _explain(text: str, error: json.JSONDecodeError) -> str:
     if error.pos >= len(text) or not text.endswith("}") or "Unterminated" in error.msg:
         return f"cut off: the JSON ends in the middle ({place}). Copy the file again."
     return f"not valid JSON ({place}). If it was edited by hand, look for a comma or a quote there."
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Check that no key occurs twice: one of the values would be lost in silence."""
-    unique = dict(pairs)
-    if len(unique) < len(pairs):
-        seen: set[str] = set()
-        key = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise FileFormatError(f"the key {json.dumps(key)} occurs twice in one object.")
-    return unique
 
 
 def _read_v2(record: dict[str, Any]) -> dict[str, Any]:
@@ -276,13 +266,27 @@ def _read_v2(record: dict[str, Any]) -> dict[str, Any]:
 
 def _read_v1(record: dict[str, Any]) -> dict[str, Any]:
     _check_fields(record, (*_HEADER, *_REQUIRED), (*FACTS, "sample_weights"), "")
+    algorithm = record.get("algorithm", ALGORITHM)
+    if algorithm == "samme":
+        raise FileFormatError(
+            'algorithm: is "samme", where each round casts a hard vote. Such ensembles are no longer '
+            "supported and cannot be read: fit again."
+        )
+    if algorithm != ALGORITHM:
+        raise FileFormatError(f'algorithm: must be "{ALGORITHM}", not {algorithm!r:.60}.')
     if not isinstance(record["rounds"], list):
         raise FileFormatError("rounds: must be a list.")
+    rounds = []
     for i, item in enumerate(record["rounds"]):
         if not isinstance(item, dict):
             raise FileFormatError(f"rounds[{i}]: must be an object.")
         _check_fields(item, _ROUND_REQUIRED, _ROUND_OPTIONAL, f"rounds[{i}].")
-    return {name: value for name, value in record.items() if name not in _HEADER}
+        vote = item.get("vote", VOTE)
+        if isinstance(vote, bool) or vote != VOTE:
+            raise FileFormatError(f"rounds[{i}].vote: must be 1, not {vote!r:.60}.")
+        rounds.append({name: value for name, value in item.items() if name != "vote"})
+    fields = {k: v for k, v in record.items() if k not in (*_HEADER, "algorithm")}
+    return {**fields, "rounds": rounds}
 
 
 def _check_fields(

@@ -3,17 +3,18 @@
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
 
 from promptboost.compare.world import Draw
 from promptboost.encoders import Encoder
 from promptboost.methods import Fitted
 from promptboost.model import PromptEnsemble
+from promptboost.model.vectors import staged_heads
 from promptboost.pool import fill
 from promptboost.report.svg import element, standalone, text
 
@@ -31,18 +32,17 @@ def rounds_of(fitted: Fitted) -> PromptEnsemble | None:
 
 def by_round(ensemble: PromptEnsemble, encoder: Encoder, draw: Draw) -> list[tuple[float, float]]:
     """Return the accuracy after each round, on the training images and on those held out."""
-    splits = (
-        (draw.learn.images.rows(encoder), draw.learn.labels),
-        (draw.held_out.rows(encoder), draw.labels),
-    )
-    # Scores of SAMME.R at one temperature add up as the mean rows of the banks do.
-    weights = np.cumsum([head.weights for head in ensemble.weak_heads(encoder)], axis=0)
-
-    def accuracy(matrix: NDArray[np.float32], split: int) -> float:
-        rows, labels = splits[split]
-        return float(np.mean((rows @ matrix.T).argmax(axis=1) == labels))
-
-    return [(accuracy(m, 0), accuracy(m, 1)) for m in weights.astype(np.float32)]
+    train, train_labels = draw.learn.images.rows(encoder), draw.learn.labels
+    test, test_labels = draw.held_out.rows(encoder), draw.labels
+    heads = staged_heads(ensemble, encoder, ensemble.embed(encoder))
+    matrices = [head.weights.astype(np.float32).T for head in heads]
+    return [
+        (
+            float(np.mean((train @ matrix).argmax(axis=1) == train_labels)),
+            float(np.mean((test @ matrix).argmax(axis=1) == test_labels)),
+        )
+        for matrix in matrices
+    ]
 
 
 def repeated_share(ensemble: PromptEnsemble) -> float | None:
@@ -60,7 +60,8 @@ def repeated_share(ensemble: PromptEnsemble) -> float | None:
 def shown(ensemble: PromptEnsemble, encoder: Encoder, draw: Draw) -> dict[str, Any]:
     """Return the content of a drawing: the prompts of each round, and its answers for the images."""
     rows = draw.learn.images.rows(encoder)
-    answers = [(rows @ head.weights.T).argmax(axis=1) for head in ensemble.weak_heads(encoder)]
+    heads = [replace(ensemble, rounds=(round_,)).embed(encoder) for round_ in ensemble.rounds]
+    answers = [head.predict_index(rows) for head in heads]
     return {
         "classes": list(ensemble.class_names),
         "rounds": [

@@ -12,7 +12,7 @@ import numpy as np
 
 from promptboost.compare.cells import Result
 from promptboost.compare.summary import Curve, accuracy_figure, mean_and_spread
-from promptboost.files import write_text
+from promptboost.io import write_text
 from promptboost.paper.experiment import KEY, PaperRequest, PlanResults
 from promptboost.paper.plans import PaperPlan, Slot
 from promptboost.paper.published import PublishedNumber, published

@@ -13,11 +13,11 @@ import numpy as np
 
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import RunError, command_name
-from promptboost.files import read_bytes, write_bytes
-from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.io import read_bytes, write_bytes
+from promptboost.model import Head, PromptEnsemble
 from promptboost.model.edits import Change, apply_changes, original_names
-from promptboost.model.head_files import AnyHead, embed_ensemble, keep_residual, write_head
-from promptboost.progress import waiting
+from promptboost.model.head_files import embed_ensemble, write_head
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.holdout import Effect, HeldOutSet, add_looks, open_held_out
 from promptboost.run.predict import Predictor
 from promptboost.run.run_folder import RunFolder
@@ -46,7 +46,7 @@ def edit_run(
     held_out: HeldOutSet | None = None,
     overwrite: bool = False,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
     finish: tuple[Callable[[Path], object], ...] = (),
@@ -82,8 +82,7 @@ def edit_run(
         name = encoder.id if number else None
         classifier = Predictor.open(run, encoder=name, **options).classifier
         heads.append(edited_head(classifier.head, classifier.embedder, edited, changes))
-        keep_residual(heads[-1], classifier.embedder)
-    if any(isinstance(head, LinearHead) and head.residual is not None for head in heads):
+    if any(head.residual is not None for head in heads):
         notes.append(
             "the residual was fitted with the sentences before the edit; to fit it again, type: "
             f"{command_name()} refit {shlex.quote(str(new_run))}"
@@ -110,7 +109,7 @@ def edit_run(
         edits=(*before.edits, edit),
         looks=before.looks + uncounted,
     )
-    with waiting(f"writing {new_run.name}", shown=progress):
+    with stage(progress, f"writing {new_run.name}"):
         _write_edited(folder, new, edited, lineage, heads, finish)
     history = edited.history[len(ensemble.history) :]
     return EditedRun(new_run, lineage, effect, tuple(notes), history)
@@ -129,7 +128,7 @@ def _measure(
         if data is not None:
             raise
         return None, [f"not measured: {error}"], 0
-    with waiting(f"measuring {run.name}", shown=options["progress"]):
+    with stage(options["progress"], f"measuring {run.name}"):
         effect = held_out.effect(changes)
     try:
         add_looks(run, looks=1)
@@ -139,12 +138,10 @@ def _measure(
 
 
 def edited_head(
-    before: AnyHead, embedder: Embedder, edited: PromptEnsemble, changes: Sequence[Change]
-) -> AnyHead:
+    before: Head, embedder: Embedder, edited: PromptEnsemble, changes: Sequence[Change]
+) -> Head:
     """Embed an edited ensemble; classes keep their residual, also under a new name."""
     head = embed_ensemble(edited, embedder)
-    if not isinstance(head, LinearHead) or not isinstance(before, LinearHead):
-        return head
     names = original_names(before.class_names, changes)
     if before.balance is not None:
         learned = [name for name, old in names.items() if old in before.balance.class_names]
@@ -163,7 +160,7 @@ def _write_edited(
     new: RunFolder,
     edited: PromptEnsemble,
     lineage: Lineage,
-    heads: Sequence[AnyHead],
+    heads: Sequence[Head],
     finish: tuple[Callable[[Path], object], ...],
 ) -> None:
     """Write an edited run: ensemble, heads and lineage; the metrics stay those of the fit."""

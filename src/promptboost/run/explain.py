@@ -10,10 +10,8 @@ import numpy as np
 from promptboost.data import ImageError, LabelledImage, find_images
 from promptboost.data.decode import BadImage
 from promptboost.data.shots import Task, image_ids
-from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
-from promptboost.files import json_text
-from promptboost.model import LinearHead
+from promptboost.io import json_text
 from promptboost.model.explanation import SHOWN, Explanation, explain_rows
 from promptboost.run.holdout import HeldOutSet, add_looks
 from promptboost.run.influence import (
@@ -22,9 +20,10 @@ from promptboost.run.influence import (
     confused_pairs,
     sentence_influences,
 )
-from promptboost.run.learned import Learned, TaskEmbeddings, measured_rows
+from promptboost.run.measurement import EmbeddedTask
 from promptboost.run.predict import Predictor
 from promptboost.run.run_folder import RunFolder
+from promptboost.training import Fitted
 
 
 class ExplainedImages(NamedTuple):
@@ -96,33 +95,23 @@ def explain_held_out(run: Path, held_out: HeldOutSet) -> HeldOutReasons:
 
 
 def write_explanations(
-    run: RunFolder,
-    task: Task,
-    embeddings: TaskEmbeddings,
-    learned: Learned,
-    names: Iterable[str],
-    embedder: Embedder,
+    run: RunFolder, task: Task, embedded: EmbeddedTask, fitted: Fitted, names: Iterable[str]
 ) -> None:
     """Explain the images that the report of a fit shows: wrong answers against the right class."""
-    head, wanted = learned.head, set(names)
+    ensemble, head, wanted = fitted.ensemble, fitted.head, set(names)
+    texts = ensemble.texts()
+    vectors = np.asarray(embedded.members[0].encode_texts(texts))
+    by_text = dict(zip(texts, vectors, strict=True))
+    train = embedded.split(embedded.train[:, 0])[0]
     records: dict[str, Mapping[str, Any]] = {}
-    if isinstance(head, LinearHead):  # votes have no contributions that add up
-        texts = learned.ensemble.texts()
-        vectors = dict(zip(texts, np.asarray(embedder.encode_texts(texts)), strict=True))
-        measured = measured_rows(task, embeddings)
-        for data, rows in ((task.measured, measured), (task.learn, embeddings.learn[:, 0])):
-            for name, image, row in zip(image_ids(data), data.images, rows, strict=True):
-                if name not in wanted or name in records:
-                    continue
-                answer = str(head.predict(row[None])[0])
-                (why,) = explain_rows(
-                    learned.ensemble,
-                    head,
-                    vectors,
-                    row[None],
-                    [name],
-                    answer=answer,
-                    against=None if answer == image.label else image.label,
-                )
-                records[name] = why.record(most=SHOWN)
+    for data, rows in ((task.measured, embedded.measured(task)), (task.learn, train)):
+        for name, image, row in zip(image_ids(data), data.images, rows, strict=True):
+            if name not in wanted or name in records:
+                continue
+            answer = str(head.predict(row[None])[0])
+            against = None if answer == image.label else image.label
+            (why,) = explain_rows(
+                ensemble, head, by_text, row[None], [name], answer=answer, against=against
+            )
+            records[name] = why.record(most=SHOWN)
     run.write(run.explanations_path, json_text(records, indent=None))

@@ -16,8 +16,8 @@ from promptboost.data.shots import image_ids, load_task
 from promptboost.errors import DataError, RunError, command_name
 from promptboost.model import PromptClassifier, PromptEnsemble
 from promptboost.model.edits import Change, apply_changes, original_names
-from promptboost.model.head import LinearHead
-from promptboost.model.scores import ClassKey, SentenceScores, check_additive
+from promptboost.model.scores import ClassKey, SentenceScores
+from promptboost.progress import Progress, no_progress
 from promptboost.run.predict import Predictor
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.versions import Lineage
@@ -217,7 +217,7 @@ def open_held_out(
     data: str | None = None,
     final: bool = False,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
 ) -> HeldOutSet:
@@ -236,14 +236,11 @@ def open_held_out(
         return opened.classifier, Lineage.read(run)
 
     classifier, lineage = folder.steady(read)
-    head = classifier.head
-    check_additive(head)
-    assert isinstance(head, LinearHead)
     held_out = shown_part(held_out_images(folder, data, progress), final=final)
     rows = classifier.embedder.originals(held_out)
     return HeldOutSet(
         classifier.ensemble,
-        SentenceScores(rows, classifier.embedder, head),
+        SentenceScores(rows, classifier.embedder, classifier.head),
         image_ids(held_out),
         held_out.labels,
         held_out.class_names,
@@ -252,7 +249,7 @@ def open_held_out(
     )
 
 
-def held_out_images(folder: RunFolder, data: str | None, progress: bool) -> Dataset:
+def held_out_images(folder: RunFolder, data: str | None, progress: Progress) -> Dataset:
     """Return the images that a run held out; raise if they have moved or changed."""
     evaluate = f"{command_name()} evaluate {shlex.quote(str(folder.path))} DATA"
     again = f"{evaluate} measures on other images"

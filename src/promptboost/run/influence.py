@@ -101,7 +101,7 @@ def sentence_influences(
     >>> vectors = {"a cat": [1.0, 0.0], "a dog": [0.0, 1.0], "a pet": [0.6, 0.8]}
     >>> banks = {"cat": {"a cat": 1, "a pet": 1}, "dog": {"a dog": 1}}
     >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.0, 0.0),), logit_scale=10.0)
-    >>> scores = SentenceScores(np.array([[0.64, 0.768]]), vectors, ensemble.embed_texts(vectors))
+    >>> scores = SentenceScores(np.array([[0.64, 0.768]]), vectors, ensemble.embed(vectors))
     >>> first, *_ = sentence_influences(scores, ensemble, np.array([1]))
     >>> first.prompt, first.gain
     ('a pet', 1)
@@ -167,7 +167,7 @@ def _follow_without(
         known = name if originals is None else originals.get(name)
         logit = scores.class_score(ensemble.prompts(name)) * scores.factor
         if known is not None:
-            logit += scores.rest(known)
+            logit += scores.residual_logits(known)
         for prompt, weight, change in _mean_changes(scores, ensemble, name):
             if change is None:
                 yield prompt, weight, None
@@ -252,7 +252,7 @@ def _confused_pair(
     ]
     parts.sort(key=lambda part: -part.value)
     rests = [
-        sign * scores.rest(known[name])[images].mean()
+        sign * scores.residual_logits(known[name])[images].mean()
         for name, sign in signs.items()
         if name in known
     ]

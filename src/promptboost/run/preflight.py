@@ -15,7 +15,7 @@ from promptboost.data.shots import Task
 from promptboost.encoders.default import named_encoder
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, RunError, StoreError
-from promptboost.files import sweep
+from promptboost.io import sweep
 from promptboost.pool import PromptPool, is_saved_pool, read_sources
 from promptboost.pool.io import saved_templates
 from promptboost.pool.names import is_wnid
@@ -80,7 +80,7 @@ def check_inputs(source: DataSource, settings: FitConfig) -> None:
     """Raise if the images or the sentences are missing; class names are matched later."""
     missing = source.path is not None and not source.path.exists()
     if missing or source.benchmark is not None:
-        source.load(check=False, progress=False)  # raises a detailed error, and decodes no image
+        source.load(check=False)  # raises a detailed error, and decodes no image
     file = settings.prompts
     if file is not None and not is_saved_pool(file):
         read_sources(file)

@@ -9,7 +9,7 @@ import msgspec
 
 from promptboost.baselines.measures import Count, Share
 from promptboost.errors import FileFormatError, PromptBoostError, SettingError
-from promptboost.files import read_bytes, write_bytes
+from promptboost.io import read_bytes, write_bytes
 from promptboost.model import PromptEnsemble
 from promptboost.model.edits import Change
 

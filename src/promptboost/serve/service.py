@@ -17,16 +17,11 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.runtime import hash_bytes
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import PromptBoostError, RunError, SettingError, few, without_place
-from promptboost.files import Stamp, file_stamp, read_bytes
-from promptboost.folders import steady
-from promptboost.model.classifier import (
-    RESIDUAL_FILE,
-    AnyHead,
-    PromptClassifier,
-    head_file,
-    load,
-)
+from promptboost.io import Stamp, file_stamp, read_bytes, steady
+from promptboost.model.classifier import PromptClassifier, load
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
+from promptboost.model.head import Head
+from promptboost.model.head_files import RESIDUAL_FILE, head_file
 from promptboost.report.page import card_markdown
 from promptboost.report.run import read_run
 from promptboost.run.run_folder import RunFolder
@@ -47,7 +42,7 @@ class RunVersion:
     digest: str
     loaded: str
     classifier: PromptClassifier
-    head: AnyHead
+    head: Head
     batcher: Batcher
     card: str | None
     stamps: tuple[Stamp | None, ...]
@@ -299,7 +294,7 @@ class Service:
         )
 
     def _open(self, name: str) -> Batcher:
-        embedder = Embedder.open(name, cache=self._cache, progress=False, device=self._device)
+        embedder = Embedder.open(name, cache=self._cache, device=self._device)
         return Batcher(embedder, self.limits, self.metrics, name)
 
     def _start(self, batcher: Batcher) -> None:

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from promptboost.baselines.measures import Count
 from promptboost.encoders.embedder import Embedder, embed_texts
 from promptboost.errors import FileFormatError, PromptBoostError, RunError, SettingError, place
-from promptboost.files import read_bytes, write_bytes
-from promptboost.folders import writing
+from promptboost.io import read_bytes, write_bytes, writing
 from promptboost.llm.client import ModelSettings
 from promptboost.llm.growth import sentences_apart
 from promptboost.model import PromptEnsemble
-from promptboost.model.classifier import AnyHead
 from promptboost.model.edits import Change, difference
 from promptboost.model.explanation import SHOWN, explain_rows
+from promptboost.model.head import Head
 from promptboost.run.edit import edit_run, edited_head
 from promptboost.run.fit import thumbnail
 from promptboost.run.holdout import Candidate, Effect, HeldOutSet, add_looks
@@ -157,7 +156,7 @@ class Workbench:
         self._last_step: tuple[str, Candidate] | None = None
         self._looks = held_out.lineage.looks
         self._seen: set[int] = set()
-        self._head: tuple[int, AnyHead, dict[str, NDArray[Any]]] | None = None
+        self._head: tuple[int, Head, dict[str, NDArray[Any]]] | None = None
         self._places = {name: number for number, name in enumerate(held_out.images)}
         self._thumbnails: dict[str, str] = {}
         self._uploads: OrderedDict[str, tuple[str, NDArray[np.floating]]] = OrderedDict()
@@ -426,7 +425,7 @@ class Workbench:
             "revision": self.draft.revision,
         }
 
-    def _embedded(self) -> tuple[AnyHead, dict[str, NDArray[Any]]]:
+    def _embedded(self) -> tuple[Head, dict[str, NDArray[Any]]]:
         """Return the head of the draft, and the embedding of each sentence."""
         if self._head is None or self._head[0] != self.draft.revision:
             texts = self.ensemble.texts()
@@ -496,7 +495,6 @@ class Workbench:
             version_folder(self.run, name or free_name(self.run)),
             reason=reason,
             held_out=self.held_out,
-            progress=False,
             finish=self._finish,
             **self._options,
         )
