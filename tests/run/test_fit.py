@@ -170,7 +170,7 @@ def test_a_changed_image_cannot_be_resumed(fitted):
     if other == fitted / "images" / victim:
         write_images(fitted / "new", seed=5)
         shutil.copy(fitted / "new" / victim, fitted / "images" / victim)
-    with pytest.raises(RunError, match="the images to learn from changed"):
+    with pytest.raises(RunError, match="the training images changed"):
         fit_run(request(fitted, resume=True))
 
 
@@ -322,7 +322,7 @@ def test_bad_and_few_images_are_mentioned(task):
     said = []
     metrics = fit_run(request(task), said.append)
     assert any("broken.png: the file is empty" in line for line in said)
-    assert any("fewer than 4 images to learn from: sea (2)" in line for line in said)
+    assert any("fewer than 4 training images: sea (2)" in line for line in said)
     assert metrics.task.bad_images[0].reason == "the file is empty"
     with pytest.raises(DataError, match="cannot be used"):
         fit_run(request(task, "other", on_bad="stop"))

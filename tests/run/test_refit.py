@@ -8,13 +8,13 @@ import pytest
 
 import promptboost
 from promptboost.errors import DataError, LabelError, RunError
-from promptboost.model.change import Change
+from promptboost.model.edits import Change
 from promptboost.model.head_files import RESIDUAL_FILE, head_file
 from promptboost.run.edit import edit_run
 from promptboost.run.fit import fit_run
-from promptboost.run.lineage import Lineage
 from promptboost.run.refit import RefitRequest, refit_run
 from promptboost.run.run_folder import RunFolder
+from promptboost.run.versions import Lineage
 from tests.cli.cli_tools import call
 from tests.run.run_tools import COLOURS, ENCODER, request, write_images
 

@@ -16,16 +16,16 @@ from promptboost.data.shots import divide, image_ids
 from promptboost.encoders.base import UnitRows
 from promptboost.errors import DataError, PromptBoostError
 from promptboost.model import PromptClassifier
-from promptboost.model.change import original_names
 from promptboost.model.classifier import check_share
+from promptboost.model.edits import original_names
 from promptboost.model.head import mean_index, mean_proba
 from promptboost.model.prediction import FIELDS, Prediction
 from promptboost.progress import Progress, no_progress
-from promptboost.run.bench import add_looks, held_out_images, shown_part
-from promptboost.run.lineage import Lineage
+from promptboost.run.holdout import add_looks, held_out_images, shown_part
 from promptboost.run.overlap import Inspection, inspect, inspect_known
 from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
+from promptboost.run.versions import Lineage
 
 Write = Callable[[Sequence[str], Iterable[Sequence[Prediction]]], None]
 
