@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from promptboost.distributed.pool_folder import embed_to
 from promptboost.encoders.base import UnitRows, unit_rows
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
@@ -86,7 +87,7 @@ def from_store(pool: PromptPool, folder: Path) -> str:
 
 def _embedder(folder: Path) -> Embedder:
     store = EmbeddingStore(folder / "store")
-    return Embedder(QuickEncoder(DIM), store, progress=False)
+    return Embedder(QuickEncoder(DIM), store)
 
 
 def computed(pool: PromptPool, folder: Path) -> str:
@@ -96,7 +97,7 @@ def computed(pool: PromptPool, folder: Path) -> str:
 def into_blocks(
     pool: PromptPool, folder: Path, encode: Callable[[list[str]], UnitRows], name: str
 ) -> str:
-    grid = PoolTexts.of(pool).embed_to(folder / name, encode, encoder_fingerprint="quick")
+    grid = embed_to(folder / name, PoolTexts.of(pool), encode, encoder_fingerprint="quick")
     return f"{sum(map(len, grid.prompts)):,} rows, {_megabytes(folder / name)} on disk"
 
 
@@ -105,7 +106,7 @@ def read_blocks(pool: PromptPool, folder: Path) -> str:
         raise AssertionError(f"{len(texts)} texts were not found again")
 
     texts = PoolTexts.of(pool)
-    grid = texts.embed_to(folder / "blocks", refuse, encoder_fingerprint="quick")
+    grid = embed_to(folder / "blocks", texts, refuse, encoder_fingerprint="quick")
     image = grid.templates[0, 0].astype(np.float32)
     best = [int((rows @ image).argmax()) for rows in grid.prompts]
     return f"best prompt of each class, {len(best):,} classes"

@@ -31,7 +31,7 @@ class RoundFile(msgspec.Struct, forbid_unknown_fields=True):
     banks: dict[Text, Bank]
     error: float
     template_error: float
-    vote: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    vote: Annotated[float, msgspec.Meta(ge=1, le=1)] = 1.0
     composer: Text = "greedy"
     objective: float | None = None
     gap: float | None = None
@@ -44,7 +44,7 @@ class EnsembleFile(msgspec.Struct, forbid_unknown_fields=True):
     schema_version: Literal[1]
     class_names: Annotated[list[Text], msgspec.Meta(min_length=1)]
     rounds: Annotated[list[RoundFile], msgspec.Meta(min_length=1)]
-    algorithm: Literal["samme.r", "samme"] = "samme.r"
+    algorithm: Literal["samme.r"] = "samme.r"
     temperature: Positive = 1.0
     logit_scale: Positive | None = None
     encoder_id: str | None = None

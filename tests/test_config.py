@@ -47,7 +47,6 @@ settings = st.builds(
     views_per_round=st.integers(0, 4),
     view_scale=st.floats(1e-3, 1),
     temperature=st.floats(1e-6, 1e6),
-    algorithm=st.sampled_from(["samme.r", "samme"]),
     patience=st.none() | st.integers(1, 99),
     prompts=st.none() | st.text(),
     templates=st.sampled_from(["own", "clip"]),
@@ -103,7 +102,7 @@ def test_names_that_are_not_utf8_can_be_written():
         ({"copies": 2**15 + 1}, "copies is 32769, but must be at most 32768"),
         ({"sweeps": 0}, "sweeps is 0, but must be 1 or more"),
         ({"penalty": 1}, "penalty is 1, but must be True or False"),
-        ({"algorithm": "real"}, "algorithm is 'real', but must be 'samme.r' or 'samme'"),
+        ({"composer": "real"}, "composer is 'real', but must be 'gradient' or 'greedy'"),
         ({"penalty": False}, "penalty is False, but only the greedy composer has it"),
         ({"composer": "greedy", "caution": 0.5}, "only the gradient composer has it"),
         ({"colour": "red"}, "there is no setting 'colour'; there are encoder,"),
@@ -255,6 +254,6 @@ def test_boosting_is_asked_what_the_settings_say():
     asked = boost_settings(config, 6)
     assert asked.gradient == GradientSettings(7.0, 3, 9, 1.0, 0.0, 0.5)
     assert (asked.seed, asked.views_per_round) == (4, 6)
-    paper = FitConfig().merged({**PRESETS["paper"], "penalty": False, "algorithm": "samme"})
-    greedy = BoostSettings(penalty=False, algorithm="samme")
+    paper = FitConfig().merged({**PRESETS["paper"], "penalty": False})
+    greedy = BoostSettings(penalty=False)
     assert boost_settings(paper, 20) == greedy

@@ -63,7 +63,7 @@ def boosted(
                 )
             )
 
-    method.ensemble(draw.learn, images.words().pool, images.encoder, keep)
+    method.train(draw.learn, images.words().pool, images.encoder, keep)
     return kept
 
 

@@ -9,28 +9,33 @@ Examples
 'PromptEnsemble'
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from promptboost.lazy import on_first_use
 
 if TYPE_CHECKING:
+    from promptboost.api import fit
     from promptboost.encoders import Encoder, load_encoder
     from promptboost.estimator import ImageEmbedder, PromptBoostClassifier
-    from promptboost.model import LinearHead, PromptClassifier, PromptEnsemble, load
+    from promptboost.model import Head, PromptClassifier, PromptEnsemble, load
     from promptboost.plot import (
         BankDisplay,
         ConfusionDisplay,
         ReliabilityDisplay,
         StagedAccuracyDisplay,
     )
+    from promptboost.training.residual_refit import refit
 
 __all__ = [
+    "fit",
     "PromptBoostClassifier",
     "ImageEmbedder",
     "PromptClassifier",
     "PromptEnsemble",
-    "LinearHead",
+    "Head",
     "Encoder",
     "load",
+    "refit",
     "load_encoder",
     "BankDisplay",
     "ConfusionDisplay",
@@ -40,26 +45,18 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "PromptBoostClassifier": "promptboost.estimator",
-    "ImageEmbedder": "promptboost.estimator",
-    "PromptEnsemble": "promptboost.model",
-    "LinearHead": "promptboost.model",
-    "PromptClassifier": "promptboost.model.classifier",
-    "load": "promptboost.model.classifier",
-    "Encoder": "promptboost.encoders",
-    "load_encoder": "promptboost.encoders",
-    "BankDisplay": "promptboost.plot",
-    "ConfusionDisplay": "promptboost.plot",
-    "ReliabilityDisplay": "promptboost.plot",
-    "StagedAccuracyDisplay": "promptboost.plot",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'promptboost' has no attribute {name!r}")
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "api": ["fit"],
+        "estimator": ["PromptBoostClassifier", "ImageEmbedder"],
+        "model": ["PromptEnsemble", "Head"],
+        "model.classifier": ["PromptClassifier", "load"],
+        "encoders": ["Encoder", "load_encoder"],
+        "plot": ["BankDisplay", "ConfusionDisplay", "ReliabilityDisplay", "StagedAccuracyDisplay"],
+        "training.residual_refit": ["refit"],
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -24,7 +24,6 @@ Templates = Literal["own", "clip"]
 OnBad = Literal["skip", "stop"]
 Concatenation = Literal["none", "one", "all"]
 Composer = Literal["gradient", "greedy"]
-Algorithm = Literal["samme.r", "samme"]
 
 
 def _setting(default: Any, text: str, **limits: Any) -> Any:
@@ -113,9 +112,6 @@ class BoostConfig:
         1.0,
         "Of the softmax over scores: lower makes boosting turn to mistakes sooner.",
         above=0,
-    )
-    algorithm: Algorithm = _setting(
-        "samme.r", "Real-valued votes, or one hard vote a round weighted by its error."
     )
     penalty: bool = _setting(
         True,

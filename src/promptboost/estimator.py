@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from textwrap import indent
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,13 +15,10 @@ from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
 )
-from sklearn.metrics import accuracy_score
 from sklearn.utils import Tags, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from promptboost.boosting.grid import side_by_side
-from promptboost.boosting.residual import Residual
 from promptboost.config import (
     BoostConfig,
     FitConfig,
@@ -35,14 +33,14 @@ from promptboost.data.shots import image_ids
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.default import AUTO
 from promptboost.encoders.embedder import Embedder, TextSource
+from promptboost.encoders.group import EncoderGroup, members_of
 from promptboost.encoders.trust import check_trusted
-from promptboost.errors import DataError, EncoderError, LabelError, SettingError
+from promptboost.errors import DataError, EncoderError, LabelError, SettingError, a_type
 from promptboost.model import PromptEnsemble
-from promptboost.model.average import AveragedClassifier, AveragedHead
-from promptboost.model.classifier import AnyHead, PromptClassifier, load
-from promptboost.model.head import LinearHead
-from promptboost.model.scores import logit_factor
-from promptboost.model.vectors import EmbeddedRounds
+from promptboost.model.classifier import PromptClassifier, load
+from promptboost.model.head import Head, mean_decision, mean_index, mean_proba
+from promptboost.model.vectors import staged_heads
+from promptboost.progress import ProgressBars, is_interactive
 from promptboost.training.examples import (
     Cache,
     Examples,
@@ -50,18 +48,37 @@ from promptboost.training.examples import (
     check_embeddings,
     checked_views,
     embedder_of,
-    further_embedders,
     image_embedder,
 )
-from promptboost.training.prompts import PoolLike, Source, fit_examples, names_of_classes
+from promptboost.training.prompts import (
+    PoolLike,
+    Source,
+    embed_pool,
+    names_of_classes,
+    prototypes,
+)
+
+if TYPE_CHECKING:
+    from promptboost.model.explanation import Explanation
 
 Floats = NDArray[np.float64]
 Labels = NDArray[Any]
 
-# The settings of a fit that are parameters here, and what scikit-learn calls some of them.
-_SETTINGS = ("concatenate", *settings_of(BoostConfig), "views", "view_scale")
-_CALLED = {"rounds": "n_rounds", "views": "n_views", "seed": "random_state"}
-# How a label that is missing is written, which is not equal to itself.
+# The settings of a fit that are parameters of the constructor, by the names of scikit-learn.
+_PARAMETERS = {
+    "composer": "composer",
+    "rounds": "n_rounds",
+    "views": "n_views",
+    "residual": "residual",
+    "seed": "random_state",
+}
+#: The settings that the parameter `settings` may hold.
+_SETTINGS = tuple(
+    name
+    for name in ("concatenate", "view_scale", *settings_of(BoostConfig))
+    if name not in _PARAMETERS
+)
+# Spellings of a missing label.
 _GAPS = ("nan", "<NA>", "NaT")
 
 
@@ -74,54 +91,58 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     Each round composes a bank of prompts for every class, whose score is the mean cosine with the image.
     The rounds together are a :class:`~promptboost.PromptEnsemble`: plain text, which :meth:`transfer`
-    moves to another encoder. What the words cannot say is added as a residual, a matrix that stays with its
-    encoder; ``residual=False`` answers by the words alone.
+    moves to another encoder. A residual, a matrix that stays with its encoder, adds what the sentences do
+    not express; ``residual=False`` predicts by the text alone.
 
-    **With an encoder**, X holds images, or embeddings that this encoder made of images. The
-    prompts come from the class names, which are the labels or `class_names`, and from `pool`.
+    **Images.** X holds images, or embeddings of images by the `encoder`. The prompts come from the class
+    names, which are the labels or `class_names`, and from `pool`.
 
-    **Without an encoder**, X is any matrix of numbers, and *prototypes* stand in for sentences: the
-    training rows of a class are its prompts, called "example 17" after their position in X, and their
-    average is its template. The result can be read and checked, but not moved elsewhere.
+    **Any other numbers.** Without an encoder, or with the default one, X can be any numeric matrix.
+    *Prototypes* then replace sentences: the training rows of a class are its prompts, named "example 17"
+    after their position in X, and their average is its template. The result can be read and checked, but
+    not moved to an encoder.
 
     Parameters
     ----------
-    encoder : Encoder, str, list, mapping, callable or None, default=None
-        An encoder or its name (see :func:`promptboost.load_encoder`), ``"auto"`` for the one that the
-        command line takes; or what embeds texts alone: a mapping from text to row, a function of a list
-        of texts. For a search or a cross-validation a
-        name is better than an encoder, which scikit-learn copies with its weights. On a list of
-        encoders the text is learnt on all at once, from images, so that it keeps more of its gain on
-        others; the first one predicts, or all of them where `average` is set, and :meth:`transfer`
-        moves to another of them.
+    encoder : Encoder, str, list, mapping, callable or None, default="auto"
+        An encoder or its name (see :func:`promptboost.load_encoder`). ``"auto"`` is the one that the
+        command line uses; no encoder is loaded where X is a numeric matrix. A mapping from text to
+        embedding, or a function of a list of texts, is enough for embeddings. On a list of encoders, the
+        text is learned on all at once, from images, so that it keeps more of its gain on others; the
+        first one predicts, or all of them with `average`. For a grid search, a name is better than an
+        encoder, which scikit-learn would copy with its weights.
     pool : PromptPool, mapping, path-like or None, default=None
-        The prompts to choose from. A mapping, or a file that ``promptboost fit --prompts`` reads, has
-        sentences by class, which join the filled templates; without it, there are the templates alone.
-        A warning names the classes without sentences. A PromptPool may have more classes than y.
+        The prompts to choose from. A mapping, or a file that ``promptboost fit --prompts`` reads, holds
+        sentences by class, which join the filled templates; by default there are the templates alone. A
+        warning names the classes without sentences. A PromptPool may have more classes than y.
     templates : sequence of str, "own", "clip" or None, default=None
-        Sentences with ``{}`` for the class name, where `pool` is not a PromptPool; ours by default.
+        Sentences with ``{}`` for the class name, where `pool` is not a PromptPool; by default those of
+        promptboost.
     class_names : sequence or mapping, optional
-        What the classes are called in prompts, by label; a sequence names the labels 0, 1, and so on.
-        By default labels are names themselves, and must be texts where there is an encoder.
-    {settings}
+        The names of the classes in prompts, by label; a sequence names the labels 0, 1, and so on. By
+        default the labels are the names, and must be strings where there is an encoder.
+    {parameters}
     average : bool, default=False
-        On a list of encoders, answer with the mean of their probabilities. That is a little more
-        accurate, and each image is embedded by all of them.
+        With a list of encoders, average their probabilities. That is a little more accurate, and each
+        image is embedded by all of them.
+    settings : mapping of str to value, optional
+        Further settings of the fit, by the names that the command line and TOML files use:
+        {settings}. See :doc:`/reference/settings`.
     cache : bool or path-like, default=True
-        Where embeddings are kept: the store that the command line uses, none, or a folder.
+        Where embeddings are stored: in the user's cache, nowhere, or in a folder.
     random_state : int, RandomState or None, default=None
         Decides which crops a round sees, and ties. An int is the seed of the command line.
 
     Attributes
     ----------
     classes_ : ndarray of shape (K,)
-        The labels; in ``ensemble_`` they are called by their names.
+        The labels; ``ensemble_`` has their names.
     ensemble_ : PromptEnsemble
-        The fitted thing.
+        The fitted text.
     classifier_ : PromptClassifier
-        The same with its encoder: answers for images in any form, is saved, moves.
-    head_ : LinearHead or VotingHead
-        The same embedded, in single precision, to save or serve; on the first of several encoders.
+        The text with its encoder.
+    head_ : Head
+        The embedded text in single precision, to save or serve; on the first of several encoders.
     n_iter_, round_errors_ : int and ndarray of shape (n_iter_,)
         Number of rounds, and the weighted error of each on the views it was composed on.
     logit_scale_, scale_choice_ : float and str, or None
@@ -140,13 +161,13 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     example given twice.
 
     The defaults are those of ``promptboost fit``. The paper's setting is ``composer="greedy",
-    n_rounds=50, views_per_round=4, n_views=20``.
+    n_rounds=50, n_views=20, residual=False, settings={"views_per_round": 4}``.
 
     Examples
     --------
     >>> from PIL import Image
     >>> from promptboost.encoders.fake import FakeEncoder
-    >>> X = [Image.new("RGB", (8, 8), colour) for colour in ("red", "tomato", "blue", "navy")]
+    >>> X = [Image.new("RGB", (8, 8), color) for color in ("red", "tomato", "blue", "navy")]
     >>> y = ["fire", "fire", "ice", "ice"]
     >>> sentences = {"fire": ["it is red", "flames"], "ice": ["it is blue", "a glacier"]}
     >>> classifier = PromptBoostClassifier(FakeEncoder(64), sentences, random_state=0)
@@ -158,30 +179,17 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def __init__(
         self,
-        encoder: TextSource | str | Sequence[str | Encoder] | None = None,
+        encoder: TextSource | str | Sequence[str | Encoder] | None = AUTO,
         pool: PoolLike | None = None,
         *,
         templates: Sequence[str] | None = None,
         class_names: Sequence[str] | Mapping[Any, str] | None = None,
-        concatenate: Literal["none", "one", "all"] = "none",
         composer: Literal["gradient", "greedy"] = "gradient",
         n_rounds: int = 1,
-        views_per_round: int | None = None,
-        max_copies: int | None = None,
-        logit_scale: float | None = None,
-        temperature: float = 1.0,
-        algorithm: Literal["samme.r", "samme"] = "samme.r",
-        penalty: bool = True,
-        patience: int | None = None,
-        copies: int = 32,
-        sweeps: int = 30,
-        spread: float = 2.0,
-        caution: float = 0.3,
-        tolerance: float = 0.01,
-        residual: bool = True,
         n_views: int = 8,
-        view_scale: float = 0.5,
+        residual: bool = True,
         average: bool = False,
+        settings: Mapping[str, Any] | None = None,
         cache: Cache = True,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -189,25 +197,12 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.pool = pool
         self.templates = templates
         self.class_names = class_names
-        self.concatenate = concatenate
         self.composer = composer
         self.n_rounds = n_rounds
-        self.views_per_round = views_per_round
-        self.max_copies = max_copies
-        self.logit_scale = logit_scale
-        self.temperature = temperature
-        self.algorithm = algorithm
-        self.penalty = penalty
-        self.patience = patience
-        self.copies = copies
-        self.sweeps = sweeps
-        self.spread = spread
-        self.caution = caution
-        self.tolerance = tolerance
-        self.residual = residual
         self.n_views = n_views
-        self.view_scale = view_scale
+        self.residual = residual
         self.average = average
+        self.settings = settings
         self.cache = cache
         self.random_state = random_state
 
@@ -240,29 +235,54 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         views : array-like of shape (n_samples, n_views, n_features), optional
             Where X has embeddings, those of views of the same images.
         """
-        source = embedder_of(self.encoder, self.cache)
-        further = further_embedders(self.encoder, self.cache)
+        from promptboost.training import Trainer  # numba takes half a second
+
+        # Without images or sentences there is nothing for the default encoder to embed.
+        numeric = _is_auto(self.encoder) and not holds_images(X)
+        source = None if numeric else embedder_of(self.encoder, self.cache)
         config = self._config(images=holds_images(X))
-        examples = self._examples(X, y, sample_weight, views, source, config, further)
-        read = source is not None
-        names = names_of_classes(self.classes_.tolist(), self.class_names, in_prompts=read)
-        average = self._averages(further)
-        ensemble, weights, words, self._space, residuals = fit_examples(
-            examples, names, config, source, self.pool, self.templates, further, average=average
-        )
-        self.sample_weight_ = np.array([weights.get(i, 0.0) for i in examples.ids])
-        self._take(ensemble, [words, *(further if average else ())], residuals)
+        examples = self._examples(X, y, sample_weight, views, source, config)
+        prompted = source is not None
+        names = names_of_classes(self.classes_.tolist(), self.class_names, in_prompts=prompted)
+        ids, examples = examples.ids, examples.weighted(names)
+        merged: Mapping[str, tuple[str, float]] | None = None
+        sources: Sequence[TextSource]
+        if source is None:
+            if self.pool is not None or self.templates is not None:
+                raise SettingError(
+                    "pool and templates are sentences, which need an encoder: set encoder"
+                )
+            examples, merged = examples.merged()
+            self._space = RowSpace.around(examples.rows, examples.relative_weights())
+            examples = examples.unit(self._space)
+            pool, vectors = prototypes(names, examples)
+            config, sources = replace(config, residual=False), [vectors]
+        else:
+            self._space = RowSpace()
+            examples = examples.unit(self._space)
+            pool = embed_pool(names, source, self.pool, self.templates, config.concatenate)
+            sources = members_of(source) if isinstance(source, Encoder) else [source]
+        n_heads = len(sources) if self._averages(source) else 1
+        with ProgressBars(is_interactive()) as progress:
+            trainer = Trainer(config, progress=progress)
+            fitted = trainer.fit(examples, pool, sources, n_heads=n_heads)
+        weights = fitted.ensemble.sample_weights
+        if merged is not None:
+            weights = {name: share * weights[into] for name, (into, share) in merged.items()}
+        self.sample_weight_ = np.array([weights.get(name, 0.0) for name in ids])
+        self._set_fitted(fitted.ensemble, sources[:n_heads], fitted.heads)
         return self
 
-    def _averages(self, further: Sequence[Embedder]) -> bool:
-        """Check the parameter `average`, and tell whether there is something to average."""
+    def _averages(self, source: Source | None) -> bool:
+        """Check the parameter `average`, and return whether there are several encoders to average."""
         if not isinstance(self.average, bool | np.bool_):
             raise SettingError(f"average is {self.average!r}, but must be True or False")
-        return bool(self.average and further)
+        return bool(self.average) and isinstance(source, EncoderGroup)
 
     def _config(self, *, images: bool) -> FitConfig:
-        """Check the parameters; whether there are enough views is asked of images only."""
-        values = {name: getattr(self, _CALLED.get(name, name)) for name in _SETTINGS}
+        """Check the parameters; the number of views matters for images only."""
+        values = {name: getattr(self, parameter) for name, parameter in _PARAMETERS.items()}
+        values |= self._further_settings()
         # A search over an array sets numpy's booleans, which are no bool.
         values = {k: bool(v) if isinstance(v, np.bool_) else v for k, v in values.items()}
         # A number is the seed itself, so that the command line and this give the same text.
@@ -270,10 +290,27 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             values["seed"] = check_random_state(self.random_state).randint(2**31 - 1)
         settings = settings_of(FitConfig)
         if images:
-            return FitConfig(**checked(values, settings, _CALLED))
+            return FitConfig(**checked(values, settings, _PARAMETERS))
         views = settings["views"].checked(values.pop("views"), "n_views")
-        plain = checked(values, settings, _CALLED)
-        return FitConfig(**plain, views=max(views, plain["views_per_round"] or 0))
+        plain = checked(values, settings, _PARAMETERS)
+        return FitConfig(**plain, views=max(views, plain.get("views_per_round") or 0))
+
+    def _further_settings(self) -> dict[str, Any]:
+        """Return the parameter `settings`, if all its names are known."""
+        if self.settings is None:
+            return {}
+        if not isinstance(self.settings, Mapping):
+            raise SettingError(f"settings is {a_type(self.settings)}: give a mapping by name")
+        for name in self.settings:
+            if name in _PARAMETERS:
+                raise SettingError(
+                    f"settings has {name!r}, which is the parameter {_PARAMETERS[name]}"
+                )
+            if name not in _SETTINGS:
+                raise SettingError(
+                    f"there is no setting {name!r}; settings may have {', '.join(_SETTINGS)}"
+                )
+        return dict(self.settings)
 
     def _examples(
         self,
@@ -283,15 +320,14 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         views: ArrayLike | None,
         source: Source | None,
         config: FitConfig,
-        further: Sequence[Embedder],
     ) -> Examples:
-        """Check X and y as scikit-learn does, learn the classes, and embed what are images."""
-        if further and not holds_images(X):
+        """Check X and y as scikit-learn does, find the classes, and embed images."""
+        if isinstance(source, EncoderGroup) and not holds_images(X):
             raise DataError(
                 "X holds embeddings, which are of one encoder: give images to learn on several"
             )
         if not holds_images(X):
-            check_embeddings(X, source)
+            check_embeddings(X, self.encoder)
             given, y = validate_data(self, X, y, dtype="numeric")
             numbers = np.asarray(given, dtype=np.float64)
             labels, weights = self._checked_targets(y, sample_weight, numbers)
@@ -307,15 +343,14 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         labels, weights = self._checked_targets(y, sample_weight, data.images)
         warn_of_contradictions(data.images, y.tolist())
         wanted = config.views if config.views_seen else 0
-        every = [
-            embedder.images(data, views=wanted, view_scale=config.view_scale)
-            for embedder in (image_embedder(source), *further)
-        ]
-        rows: Any = every[0] if len(every) == 1 else side_by_side(every, name="images")
-        self.n_features_in_ = every[0].shape[2]
+        embedder = image_embedder(source)
+        rows = embedder.images(data, views=wanted, view_scale=config.view_scale)
+        members = members_of(embedder)
+        self.n_features_in_ = members[0].dim
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on a data frame
-        seen = rows[:, 1:] if wanted else None
-        return Examples(rows[:, 0], labels, tuple(image_ids(data)), weights, seen)
+        views = rows[:, 1:] if wanted else None
+        ids = tuple(image_ids(data))
+        return Examples(rows[:, 0], labels, ids, weights, views, len(members))
 
     def _checked_targets(
         self, y: Labels, sample_weight: ArrayLike | None, rows: Any
@@ -334,24 +369,18 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             weights = _check_sample_weight(sample_weight, rows, dtype=np.float64)
         return labels.astype(np.int64), weights
 
-    def _take(
-        self,
-        ensemble: PromptEnsemble,
-        words: Sequence[Source],
-        residuals: Sequence[Residual | None],
+    def _set_fitted(
+        self, ensemble: PromptEnsemble, sources: Sequence[TextSource], heads: Sequence[Head]
     ) -> None:
-        """Set all that follows from an ensemble, what embeds its texts to answer, and residuals."""
+        """Set the attributes that follow from an ensemble, and its heads with the sources they are of."""
         self.ensemble_ = ensemble
         self.n_iter_ = len(ensemble)
         self.round_errors_ = np.array([item.error for item in ensemble.rounds])
         self.logit_scale_ = ensemble.settings.get("logit_scale")
         self.scale_choice_ = ensemble.settings.get("scale_choice")
-        self._embedded = [
-            EmbeddedRounds.of(ensemble, one, residual)
-            for one, residual in zip(words, residuals, strict=True)
-        ]
-        self.head_ = self._embedded[0].head
-        self._final = AveragedHead(tuple(one.final() for one in self._embedded))
+        self._heads, self.head_ = tuple(heads), heads[0]
+        stages = (staged_heads(ensemble, *pair) for pair in zip(sources, heads, strict=True))
+        self._stages = list(zip(*stages, strict=True))  # after each round, the heads in float64
 
     def transfer(self, encoder: Encoder | str | Sequence[Encoder | str]) -> "PromptBoostClassifier":
         """Return a fitted classifier with the same text on another encoder; this one stays."""
@@ -367,44 +396,71 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return other
 
     @classmethod
-    def from_ensemble(
+    def load(
         cls,
-        ensemble: PromptEnsemble | str | os.PathLike[str],
+        path: str | os.PathLike[str],
         encoder: TextSource | str | Sequence[str | Encoder] | None = None,
         *,
         allow_download: bool = False,
         **parameters: Any,
     ) -> "PromptBoostClassifier":
-        """Make a fitted classifier of an ensemble, its file, or the folder of a run or of :meth:`save`.
+        """Load a fitted classifier from a run, the folder of :meth:`save`, or an ``ensemble.json``.
 
-        The class names are the labels. The encoder is that of the fit unless another is given, with
-        ``average=True`` all of the fit; further parameters of the constructor are for a later :meth:`fit`.
-        What only the file names is never imported as code, and got from a model hub with `allow_download`
-        only; see :func:`promptboost.load`.
+        The class names are the labels.
+
+        Parameters
+        ----------
+        path : str or path
+            The folder or file.
+        encoder : encoder, str, list, mapping or callable, optional
+            By default the encoder of the fit; with ``average=True`` all of them.
+        allow_download : bool, default=False
+            Download an encoder that only the file names; see :func:`promptboost.load`.
+        **parameters
+            Parameters of the constructor, for a later :meth:`fit`.
         """
-        folder = None if isinstance(ensemble, PromptEnsemble) else ensemble
-        if not isinstance(ensemble, PromptEnsemble):
-            ensemble = load(ensemble).ensemble
+        ensemble = load(path).ensemble
         if encoder is None:
-            every = [item.id for item in ensemble.encoders]
-            named = every if parameters.get("average") else every[:1]
-            for name in named:
+            names = [item.id for item in ensemble.encoders]
+            names = names if parameters.get("average") else names[:1]
+            for name in names:
                 check_trusted(name, allow_download=allow_download)
-            encoder = named if len(named) > 1 else ensemble.encoder_id
+            encoder = names if len(names) > 1 else ensemble.encoder_id
         self = cls(encoder, **parameters)
+        sources = self._sources()
+        heads = load(path, sources, text_only=not self.residual).heads
+        return self._restored(ensemble, sources, heads)
+
+    @classmethod
+    def from_ensemble(
+        cls,
+        ensemble: PromptEnsemble,
+        encoder: TextSource | str | Sequence[str | Encoder] | None = None,
+        **parameters: Any,
+    ) -> "PromptBoostClassifier":
+        """Return a fitted classifier with a given text, without a residual.
+
+        The class names are the labels, and the encoder is by default that of the fit.
+        """
+        self = cls(ensemble.encoder_id if encoder is None else encoder, **parameters)
+        sources = self._sources()
+        return self._restored(ensemble, sources, [ensemble.embed(source) for source in sources])
+
+    def _sources(self) -> list[Any]:
+        """Return the encoders that predict."""
         source = embedder_of(self.encoder, self.cache)
         if source is None:
             raise SettingError("the ensemble names no encoder: give one as encoder")
-        further = further_embedders(self.encoder, self.cache)
-        words = [source, *(further if self._averages(further) else ())]
+        if isinstance(source, EncoderGroup) and self._averages(source):
+            return list(source.members)
+        return [_first(source)]
+
+    def _restored(
+        self, ensemble: PromptEnsemble, sources: Sequence[TextSource], heads: Sequence[Head]
+    ) -> "PromptBoostClassifier":
         self.classes_ = np.array(ensemble.class_names)
         self._space = RowSpace()
-        residuals: list[Residual | None] = [None] * len(words)
-        if folder is not None:
-            text_only = not self.residual
-            heads = [load(folder, one, text_only=text_only).head for one in words]
-            residuals = [_beside_text(head) for head in heads]
-        self._take(ensemble, words, residuals)
+        self._set_fitted(ensemble, sources, heads)
         self.n_features_in_ = self.head_.dim
         return self
 
@@ -413,15 +469,15 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """The text with its encoder, which answers for images in any form; see the class."""
         check_is_fitted(self)
         self._check_sentences()
-        if len(self._embedded) > 1:
-            heads = [one.head for one in self._embedded]
-            return AveragedClassifier(self.ensemble_, self._embedders(), heads)
-        return PromptClassifier(self.ensemble_, embedder_of(self.encoder, self.cache), self.head_)
+        if len(self._heads) > 1:
+            return PromptClassifier(self.ensemble_, self._embedders(), self._heads)
+        source = embedder_of(self.encoder, self.cache)
+        return PromptClassifier(self.ensemble_, _first(source), self.head_)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the text and its vectors into a folder, which :meth:`from_ensemble` reads.
+        """Write the text and its heads into a folder, which :meth:`load` reads.
 
-        After :meth:`transfer`, name the encoder there again: the text says which one it was learnt on.
+        After :meth:`transfer`, pass the encoder to :meth:`load`: the text names the one of its fit.
         """
         self.classifier_.save(folder)
 
@@ -434,56 +490,79 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def predict(self, X: Any) -> Labels:
         """Return the label of each image or row of X, which is as in :meth:`fit`, or one image."""
         rows = self._rows(X)
-        return self._labels(self._final, rows)
+        return self._labels(self._stages[-1], rows)
 
     def predict_proba(self, X: Any) -> Floats:
         """Return probabilities, shape (n_samples, K), on the logit scale that the fit chose."""
         rows = self._rows(X)
-        return self._final.predict_proba(rows)
+        return mean_proba(self._stages[-1], rows)
+
+    def predict_log_proba(self, X: Any) -> Floats:
+        """Return the logarithms of :meth:`predict_proba`."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.predict_proba(X)))
+
+    def top_k(self, X: Any, k: int = 3) -> list[list[tuple[Any, float]]]:
+        """Return the `k` most probable labels of each sample with their probabilities, best first."""
+        if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+            raise SettingError(f"k is {k!r}: give a whole number from 1 up")
+        return [
+            [(self.classes_[c], float(row[c])) for c in np.argsort(-row, kind="stable")[:k]]
+            for row in self.predict_proba(X)
+        ]
+
+    def explain(
+        self, X: Any, *, answer: str | None = None, against: str | None = None
+    ) -> "list[Explanation]":
+        """Explain predictions by the contribution of each sentence; see :meth:`PromptClassifier.explain`.
+
+        Classes are named as in ``ensemble_``. It needs sentences, and one encoder.
+        """
+        self._rows(X)
+        return self.classifier_.explain(X, answer=answer, against=against)
 
     def decision_function(self, X: Any) -> Floats:
-        """Return the boosting vote centred over the classes, shape (n_samples, K).
+        """Return the boosting vote centered over the classes, shape (n_samples, K).
 
         For two classes, the vote for the second minus that for the first, shape (n_samples,).
         """
         rows = self._rows(X)
-        return _votes(self._final, rows)
+        return _votes(self._stages[-1], rows)
 
     def staged_predict(self, X: Any) -> Iterator[Labels]:
         """Return :meth:`predict` after each round."""
         rows = self._rows(X)
-        yield from (self._labels(head, rows) for head in self._stages())
+        yield from (self._labels(heads, rows) for heads in self._stages)
 
     def staged_decision_function(self, X: Any) -> Iterator[Floats]:
         """Return :meth:`decision_function` after each round."""
         rows = self._rows(X)
-        yield from (_votes(head, rows) for head in self._stages())
+        yield from (_votes(heads, rows) for heads in self._stages)
 
     def staged_score(
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Iterator[float]:
         """Return the accuracy after each round."""
+        from sklearn.metrics import accuracy_score
+
         for labels in self.staged_predict(X):
             yield float(accuracy_score(y, labels, sample_weight=sample_weight))
 
-    def _stages(self) -> Iterator[AveragedHead]:
-        """Return what answers after each round."""
-        return map(AveragedHead, zip(*(one.stages() for one in self._embedded), strict=True))
-
-    def _labels(self, head: AveragedHead, rows: list[Floats]) -> Labels:
-        return np.asarray(self.classes_[head.predict_index(rows)])
+    def _labels(self, heads: Sequence[Head], rows: list[Floats]) -> Labels:
+        return np.asarray(self.classes_[mean_index(heads, rows)])
 
     def _rows(self, X: Any) -> list[Floats]:
         """Check X, embed what are images, and return embeddings of length one, those of each encoder."""
         check_is_fitted(self)
         if not holds_images(X):
-            if len(self._embedded) > 1:
+            if len(self._heads) > 1:
                 raise DataError(
                     "X holds embeddings, which are of one encoder: give images, or set average to False"
                 )
             check_embeddings(X, self.encoder)
             rows = validate_data(self, X, reset=False, dtype="numeric")
             return [np.asarray(self._space.unit(np.asarray(rows, dtype=np.float64)))]
+        self._check_sentences()
         embedders = self._embedders()
         data = Dataset(as_images(X), ())
         return [
@@ -493,22 +572,20 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def _embedders(self) -> list[Embedder]:
         """Return what embeds images to answer; raise if it is not what embedded the text."""
-        embedders = [image_embedder(self.encoder, self.cache)]
-        if len(self._embedded) > 1:
-            embedders += further_embedders(self.encoder, self.cache)
-        heads = [one.head for one in self._embedded]
-        if [e.fingerprint for e in embedders] != [head.encoder_fingerprint for head in heads]:
-            then = ", ".join(repr(head.encoder_id) for head in heads)
+        embedders = members_of(image_embedder(self.encoder, self.cache))[: len(self._heads)]
+        fitted_with = [head.encoder_fingerprint for head in self._heads]
+        if [embedder.fingerprint for embedder in embedders] != fitted_with:
+            then = ", ".join(repr(head.encoder_id) for head in self._heads)
             now = ", ".join(repr(embedder.id) for embedder in embedders)
             raise EncoderError(f"fitted with {then}, but encoder is {now} now: use transfer")
-        return embedders
+        return list(embedders)
 
 
 if PromptBoostClassifier.__doc__:  # python -OO has none
+    _names = [name for name in _PARAMETERS if name != "seed"]
     PromptBoostClassifier.__doc__ = PromptBoostClassifier.__doc__.replace(
-        "    {settings}\n",
-        indent(documented([name for name in _SETTINGS if name != "seed"], _CALLED), "    ") + "\n",
-    )
+        "    {parameters}\n", indent(documented(_names, _PARAMETERS), "    ") + "\n"
+    ).replace("{settings}", ", ".join(_SETTINGS))
 
 
 class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -564,13 +641,15 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return int(self.n_features_out_)
 
 
-def _beside_text(head: AnyHead) -> Residual | None:
-    """Return what a head that was kept adds to its text; the penalty of a residual was not kept."""
-    if not isinstance(head, LinearHead) or head.beside_text is None:
-        return None
-    return Residual(head.beside_text, logit_factor(head), penalty=0.0)
+def _is_auto(encoder: object) -> bool:
+    return isinstance(encoder, str) and encoder == AUTO
 
 
-def _votes(head: AveragedHead, rows: list[Floats]) -> Floats:
-    votes = head.decision_function(rows)
+def _first(source: Source | None) -> TextSource | None:
+    """Return the first encoder of a group, or the source itself."""
+    return source.members[0] if isinstance(source, EncoderGroup) else source
+
+
+def _votes(heads: Sequence[Head], rows: list[Floats]) -> Floats:
+    votes = mean_decision(heads, rows)
     return np.asarray(votes[:, 1] - votes[:, 0]) if votes.shape[1] == 2 else votes

@@ -63,7 +63,6 @@ class World:
         write_sentences(root / "sentences.json")
         kinds = {
             "greedy": {"composer": "greedy", "rounds": 3},
-            "votes": {"composer": "greedy", "rounds": 3, "algorithm": "samme"},
             "gradient": {"rounds": 1},
         }
         for name, options in kinds.items():
@@ -200,7 +199,7 @@ def case(world: World, seed: int, number: int) -> Case:
         )
         folder, command = "comparison", world.compare("comparison")
     else:
-        folder = draw.choice(("greedy", "votes", "gradient"))
+        folder = draw.choice(("greedy", "gradient"))
         (file,) = draw.choices(list(_FILES), _OFTEN)
         alter, names = _FILES[file]
         command = _commands(folder)[draw.choice(names)]

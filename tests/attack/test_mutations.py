@@ -37,7 +37,6 @@ def _altered(world, file, change, folder="greedy"):
 
 
 def _vote(record):
-    record["algorithm"] = "samme"
     for item in record["rounds"]:
         item["vote"] = 1.7e308
 

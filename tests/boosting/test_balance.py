@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.boosting.balance import LOST, RECOGNISED, Balance, in_balance, with_images
-from promptboost.model import LinearHead
+from promptboost.model import Head
 
 NAMES = tuple("abcdefgh")
 
@@ -36,7 +36,7 @@ def without(part, k):
     kept = labels != k
     names = NAMES[:k] + NAMES[k + 1 :]
     numbers = labels[kept] - (labels[kept] > k)
-    head = LinearHead(names, np.delete(words, k, axis=0))
+    head = Head(names, np.delete(words, k, axis=0))
     return with_images(head, rows[kept][:, None], numbers, np.delete(words, k, axis=0))
 
 
@@ -44,7 +44,7 @@ def extended(head, row):
     """The head after a class was added by words alone."""
     weights = np.vstack([head.weights, row]).astype(np.float32)
     residual = np.vstack([head.residual, np.zeros_like(row)]).astype(np.float32)
-    return LinearHead(
+    return Head(
         (*head.class_names, "new"),
         weights,
         residual=residual,
@@ -74,9 +74,7 @@ def test_without_it_loud_words_swallow_the_others():
     rows, _, words = part = world(seed=3)
     loud = words[2] + rows.mean(axis=0)
     head = without(part, 2)
-    bare = LinearHead(
-        head.class_names, head.weights, residual=head.residual, text_scale=head.text_scale
-    )
+    bare = Head(head.class_names, head.weights, residual=head.residual, text_scale=head.text_scale)
     assert np.mean(extended(bare, loud).predict(rows) == "new") > 0.5
     assert np.mean(extended(head, loud).predict(rows) == "new") < 0.3
 
@@ -104,7 +102,7 @@ def test_nothing_is_moved_where_no_class_was_added_or_none_is_known():
 def test_the_lift_keeps_its_promises_on_classes_that_pretend(seed):
     rows, labels, words = world(seed, classes=5, images=6, dim=24)
     names = NAMES[:5]
-    head = in_balance(LinearHead(names, words), rows, labels, words)
+    head = in_balance(Head(names, words), rows, labels, words)
     found, lost = [], []
     for k, name in enumerate(names):
         others = tuple(other for other in names if other != name)
@@ -129,7 +127,7 @@ def test_images_in_all_directions_have_no_balance():
 
 def test_a_record_is_read_as_it_was_written_and_nothing_else_is():
     rows, labels, words = world()
-    balance = in_balance(LinearHead(NAMES, words), rows, labels, words).balance
+    balance = in_balance(Head(NAMES, words), rows, labels, words).balance
     record = json.loads(json.dumps(balance.to_record()))
     again = Balance.from_record(record)
     assert again.to_record() == record
@@ -152,7 +150,7 @@ def test_a_record_is_read_as_it_was_written_and_nothing_else_is():
 def test_a_class_without_images_has_no_residual():
     rows, labels, words = world()
     kept = labels != 3
-    head = with_images(LinearHead(NAMES, words), rows[kept][:, None], labels[kept], words)
+    head = with_images(Head(NAMES, words), rows[kept][:, None], labels[kept], words)
     assert not head.residual[3].any()
     assert np.abs(np.delete(head.residual, 3, 0)).min(axis=1).any()
     assert head.balance.class_names == NAMES[:3] + NAMES[4:]

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.boosting import BoostSettings, GridPool, Shots, boost
-from promptboost.boosting.boost import BoostState, updated_weights
 from promptboost.boosting.composition import GradientTrace, class_rows, scores_of
 from promptboost.boosting.gradient.compose import GradientSettings
 from promptboost.boosting.grid import COSINE_UNIT, from_grid
+from promptboost.boosting.samme import BoostState, updated_weights
 from promptboost.errors import SettingError, WeightError
 from promptboost.testing import clip_like
 
@@ -73,10 +73,9 @@ def test_scores_are_means_of_cosines(problem):
     assert np.allclose(from_grid(shots.originals) @ rows.T, scores, atol=1e-6)
 
 
-@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
 @pytest.mark.parametrize("a", [0, 3])
-def test_a_fit_continued_after_any_round_is_the_same(problem, algorithm, a):
-    settings = BoostSettings(rounds=6, views_per_round=a, algorithm=algorithm, seed=7)
+def test_a_fit_continued_after_any_round_is_the_same(problem, a):
+    settings = BoostSettings(rounds=6, views_per_round=a, seed=7)
     whole = list(boost(*problem, settings))
     for stop in range(1, len(whole)):
         first = list(boost(*problem, BoostSettings(**{**vars(settings), "rounds": stop})))
@@ -102,7 +101,7 @@ def test_weights_rise_where_the_weak_classifier_is_wrong(problem):
 
 
 def test_views_are_dealt_without_repetition_until_all_are_seen(problem):
-    from promptboost.boosting.boost import _ViewDraws
+    from promptboost.boosting.samme import _ViewDraws
 
     shots, pool = problem
     draws = _ViewDraws(shots, pool, BoostSettings(views_per_round=4, seed=3))
@@ -161,23 +160,6 @@ def test_start_weights_matter_and_zero_weights_are_ignored(problem):
     assert (focused.state.weights[only == 0] == 0).all()
 
 
-def test_hard_votes(problem):
-    rounds = list(boost(*problem, BoostSettings(rounds=4, algorithm="samme", views_per_round=4)))
-    for done in rounds:
-        if 0 < done.original_error < 0.8:
-            expected = np.log((1 - done.original_error) / done.original_error) + np.log(4)
-            assert np.isclose(done.vote, expected)
-
-
-@pytest.mark.parametrize("gradient", [None, GradientSettings(logit_scale=10.0)])
-def test_a_learner_that_is_always_wrong_has_no_vote(gradient):
-    rows = [[1.0, 0.0], [0.0, 1.0]]
-    pool = GridPool.from_rows([[row] for row in rows[::-1]], [[row] for row in rows[::-1]])
-    settings = BoostSettings(3, views_per_round=0, algorithm="samme", gradient=gradient)
-    (done,) = boost(Shots.from_rows(rows, [0, 1]), pool, settings)
-    assert (done.vote, done.original_error, done.state.finished) == (0.0, 1.0, True)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -186,7 +168,6 @@ def test_a_learner_that_is_always_wrong_has_no_vote(gradient):
         ({"seed": -1}, "seed"),
         ({"temperature": 0.0}, "temperature must be positive"),
         ({"temperature": float("nan")}, "temperature"),
-        ({"algorithm": "gentle"}, "algorithm"),
         ({"patience": 0}, "patience"),
         ({"max_copies": 0}, "max_copies"),
     ],
@@ -260,13 +241,12 @@ def composed(monkeypatch):
 
 
 def without_state(rounds):
-    return [(r.composition, r.vote, r.original_error, r.state.weights.tolist()) for r in rounds]
+    return [(r.composition, r.original_error, r.state.weights.tolist()) for r in rounds]
 
 
-@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
 @pytest.mark.parametrize("a", [0, 3, 8])
-def test_a_fit_by_gradient_continued_after_any_round_is_the_same(problem, algorithm, a):
-    given = {"views_per_round": a, "algorithm": algorithm, "seed": 7, "gradient": BY_GRADIENT}
+def test_a_fit_by_gradient_continued_after_any_round_is_the_same(problem, a):
+    given = {"views_per_round": a, "seed": 7, "gradient": BY_GRADIENT}
     whole = list(boost(*problem, BoostSettings(rounds=5, **given)))
     for stop in range(1, len(whole)):
         first = list(boost(*problem, BoostSettings(rounds=stop, **given)))
@@ -287,30 +267,9 @@ def test_rounds_by_gradient_update_the_weights_as_the_paper_does(problem):
         assert np.allclose(scores_of(done.composition, shots.originals, pool), scores, atol=1e-12)
         wrong = scores.argmax(axis=1) != shots.labels
         assert np.isclose(done.original_error, weights[wrong].sum())
-        assert done.vote == 1
         weights = samme_r_weights(weights, scores, shots.labels, 0.05)
         assert np.allclose(done.state.weights, weights, rtol=1e-9)
     assert weights.std() > 0.001
-
-
-def test_hard_votes_of_rounds_by_gradient(problem):
-    shots, pool = problem
-    few = GradientSettings(logit_scale=20.0, sweeps=1, copies=2)
-    settings = BoostSettings(rounds=4, algorithm="samme", views_per_round=4, gradient=few)
-    weights = np.full(20, 1 / 20)
-    votes = 0
-    for done in boost(shots, pool, settings):
-        wrong = plain_scores(done.composition, shots, pool).argmax(axis=1) != shots.labels
-        error = weights[wrong].sum()
-        assert np.isclose(done.original_error, error)
-        if 0 < error < 0.8:
-            vote = np.log((1 - error) / error) + np.log(4)
-            assert np.isclose(done.vote, vote)
-            weights = weights * np.exp(vote * wrong)
-            weights /= weights.sum()
-            votes += 1
-        assert np.allclose(done.state.weights, weights)
-    assert votes
 
 
 @pytest.mark.parametrize("a", [1, 2, 3, 4])

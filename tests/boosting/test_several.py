@@ -15,7 +15,6 @@ from promptboost.boosting import (
     boost,
     compose_greedily,
 )
-from promptboost.boosting.boost import updated_weights
 from promptboost.boosting.composition import scores_of, template_hits
 from promptboost.boosting.gradient.scale import choose_scale
 from promptboost.boosting.grid import (
@@ -24,6 +23,7 @@ from promptboost.boosting.grid import (
     stacked,
     weights_to_grid,
 )
+from promptboost.boosting.samme import updated_weights
 from promptboost.errors import EmbeddingError
 from promptboost.testing import clip_like
 from tests.boosting.gradient.gradient_oracle import Plain, Task, unit_grid
@@ -225,7 +225,7 @@ def test_rounds_see_the_same_views_by_every_encoder(problem, composer, monkeypat
     tasks, shots, pool = problem
     seen = []
     name = {"greedy": "compose_greedily", "gradient": "compose_by_gradient"}[composer]
-    module = sys.modules["promptboost.boosting.boost"]
+    module = sys.modules["promptboost.boosting.samme"]
     real = getattr(module, name)
 
     def noted(X, y, weights, *others, **more):
@@ -282,10 +282,9 @@ def test_scores_are_those_of_each_encoder_alone(problem):
         np.testing.assert_array_equal(scores[e * n : (e + 1) * n], expected)
 
 
-@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
-def test_a_fit_on_several_continued_after_any_round_is_the_same(problem, algorithm):
+def test_a_fit_on_several_continued_after_any_round_is_the_same(problem):
     _, shots, pool = problem
-    settings = BoostSettings(rounds=3, views_per_round=2, algorithm=algorithm, temperature=0.1)
+    settings = BoostSettings(rounds=3, views_per_round=2, temperature=0.1)
     whole = list(boost(shots, pool, settings))
     for stop in range(1, len(whole)):
         rest = list(boost(shots, pool, settings, state=whole[stop - 1].state))

@@ -119,10 +119,10 @@ def test_every_setting_can_be_typed(capsys, task):
     used = json.loads((task / "run/ensemble.json").read_text())
     assert (used["settings"]["spread"], used["settings"]["copies"]) == (0.5, 8)
     assert {sum(bank.values()) for bank in used["rounds"][0]["banks"].values()} == {8}
-    greedy = ["--composer", "greedy", "--no-penalty", "--algorithm", "samme", "--overwrite"]
+    greedy = ["--composer", "greedy", "--no-penalty", "--overwrite"]
     assert fit(capsys, task, *greedy).code == 0
     kept = tomllib.loads((task / "run/run.toml").read_text())["fit"]
-    assert (kept["penalty"], kept["algorithm"]) == (False, "samme")
+    assert kept["penalty"] is False
     assert "spread" not in kept
     refused = fit(capsys, task, *greedy, "--spread", "1")
     assert (refused.code, "spread is 1.0, but only the gradient" in refused.err) == (2, True)
@@ -132,7 +132,7 @@ def test_json_is_one_object_with_the_figures(capsys, task):
     answer = fit(capsys, task, "--json")
     assert answer.json["run"] == str(task / "run")
     assert Results.from_record(answer.json) == Results.read(task / "run/metrics.json")
-    assert answer.json["methods"][-1]["name"] == "boosted"
+    assert answer.json["methods"][-1]["name"] == "promptboost"
 
 
 def test_the_default_encoder_is_told(capsys, task, monkeypatch):
@@ -206,7 +206,7 @@ def test_bad_options(capsys, task, options, part):
 
 def test_shots_may_be_all(capsys, task):
     answer = fit(capsys, task, "--shots", "all", "--json")
-    assert answer.json["task"]["learn_pictures"] == 32
+    assert answer.json["task"]["learn_images"] == 32
     assert "no image is held out" in answer.err
 
 

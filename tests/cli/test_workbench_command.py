@@ -54,17 +54,8 @@ def test_a_server_without_a_model_is_no_model(run, capsys):
     assert "--model NAME" in answer.err
 
 
-def test_rounds_that_vote_cannot_be_edited_here(root, tmp_path, capsys):
-    fit_run(
-        request(root, "votes", cache=False, algorithm="samme", composer="greedy", residual=False)
-    )
-    answer = call(capsys, "workbench", root / "votes", "--no-cache")
-    assert answer.code == 2
-    assert "vote" in answer.err
-
-
 def test_a_run_is_on_one_workbench_only(run, capsys):
-    bench = open_bench(run, progress=False, cache=False)
+    bench = open_bench(run, cache=False)
     inside, done = threading.Event(), threading.Event()
 
     def hold():

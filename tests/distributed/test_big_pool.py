@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import promptboost.training.pool_rows as pool_rows
+import promptboost.distributed.pool_folder as pool_folder
 from promptboost.boosting.gradient.blocks import CLASSES
 from promptboost.distributed import residents
 from promptboost.distributed.class_blocks import SharedKeeper
 from promptboost.distributed.engine import Placement
+from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.run.fit import fit_run
 from tests.cli.cli_tools import FIT, call
 from tests.run.run_tools import request
@@ -51,9 +52,10 @@ def check_same(root):
 
 def test_a_fit_on_ray_learns_the_text_of_one_process(task, cluster, monkeypatch):
     fit_run(request(task, "here"))
-    monkeypatch.setattr(pool_rows, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
     said = []
-    fit_run(request(task, "there", placement=Placement("ray", workers=2)), said.append)
+    with PoolExecutor(Placement("ray", workers=2), said.append) as executor:
+        fit_run(request(task, "there", executor=executor), said.append)
     assert not any("fits into memory" in line for line in said)
     check_same(task)
 
@@ -65,7 +67,7 @@ def test_blocks_in_several_workers_compose_the_text_of_one_process_though_some_a
     import ray
 
     fit_run(fit_of(many_classes, "here"))
-    monkeypatch.setattr(pool_rows, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
     monkeypatch.setattr(residents, "_START", 600.0)  # on a busy machine, one is not done without
     workers, killed, said = set(), [], []
     plain = SharedKeeper.look
@@ -80,7 +82,8 @@ def test_blocks_in_several_workers_compose_the_text_of_one_process_though_some_a
         return plain(self, rows)
 
     monkeypatch.setattr(SharedKeeper, "look", look)
-    fit_run(fit_of(many_classes, "there", placement=Placement("ray", workers=2)), said.append)
+    with PoolExecutor(Placement("ray", workers=2), said.append) as executor:
+        fit_run(fit_of(many_classes, "there", executor=executor), said.append)
     assert max(workers) == 2
     assert len(set(killed)) == 2
     assert sum("lost a worker" in line for line in said) >= 2, said

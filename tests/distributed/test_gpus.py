@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-import promptboost.training.pool_rows as pool_rows
+import promptboost.distributed.pool_folder as pool_folder
 from promptboost.compare.compare import compare
 from promptboost.distributed.answer_shards import Answering, predict_in_shards
 from promptboost.distributed.crew import Crew
 from promptboost.distributed.embed import embed_data
 from promptboost.distributed.engine import Placement
+from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.distributed.unit import Job
 from promptboost.errors import SettingError
 from promptboost.run.fit import fit_run
@@ -63,20 +64,21 @@ def test_a_command_that_computes_on_the_processor_leaves_gpus_alone(fitted, with
         return 1, 0
 
     monkeypatch.setattr(Crew, "_room", noted)
-    monkeypatch.setattr(pool_rows, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
     place = Placement("ray", workers=1)
     for device in ("cpu", None):
         reserved.clear()
         images = str(fitted / "images")
         output = str(fitted / f"{device}.jsonl")
         how = Answering(device=device)
-        predict_in_shards(fitted / "run", [images], output, how, place, progress=False)
+        predict_in_shards(fitted / "run", [images], output, how, place)
         shards = replace(place, storage=str(fitted / f"{device}"))
-        embed_data(images, ENCODER, progress=False, device=device, place=shards)
+        embed_data(images, ENCODER, device=device, place=shards)
         out = f"compared-{device}"
         few = {"methods": ("zero-shot",), "shots": (1,), "seeds": (1,), "device": device}
         compare(comparison(fitted, out, **few), place=place)
-        fit_run(request(fitted, f"fit-{device}", device=device, placement=place))
+        with PoolExecutor(place) as executor:
+            fit_run(request(fitted, f"fit-{device}", device=device, executor=executor))
         assert set(reserved) == {0 if device == "cpu" else 1}
         assert len(reserved) >= 4
 

@@ -30,12 +30,12 @@ def test_poisoned_images_are_lines_of_the_same_bytes_here_and_on_three_nodes(fit
     for name, place in places.items():
         at = replace(place, storage=str(fitted / name), per_shard=6)
         with own_cache(fitted / f"cache-{name}"):
-            records[name] = embed_data(images, FRAGILE, progress=False, place=at)
+            records[name] = embed_data(images, FRAGILE, place=at)
             stores[name] = stored(FRAGILE)
         output = str(fitted / f"{name}.jsonl")
         how = Answering(encoders=[FRAGILE])
         beside = replace(place, per_shard=6)
-        predict_in_shards(fitted / "run", [images], output, how, beside, progress=False)
+        predict_in_shards(fitted / "run", [images], output, how, beside)
 
     assert files_below(fitted / "there") == files_below(fitted / "here")
     assert stores["there"] == stores["here"]
@@ -44,13 +44,13 @@ def test_poisoned_images_are_lines_of_the_same_bytes_here_and_on_three_nodes(fit
     assert (records["there"]["images"], len(stores["there"])) == (32, 32)
     lines = [json.loads(line) for line in answered.splitlines()]
     assert len(lines) == 32 + len(wrong)
-    problems = {one["picture"]: one["problem"] for one in lines if one["problem"] is not None}
+    problems = {one["image"]: one["error"] for one in lines if one["error"] is not None}
     listed = {bad["path"]: bad["reason"] for bad in records["there"]["bad_images"]}
     for found in (problems, listed):
         assert found.keys() == {f"{folder}/{name}" for name in wrong}
         for name, word in wrong.items():
             assert word in found[f"{folder}/{name}"]
-    assert all(one["predicted"] for one in lines if one["problem"] is None)
+    assert all(one["predicted"] for one in lines if one["error"] is None)
 
 
 def test_a_shard_of_nothing_but_poison_is_lines_too(fitted):
@@ -62,10 +62,8 @@ def test_a_shard_of_nothing_but_poison_is_lines_too(fitted):
     Image.new("RGB", (8, 8), "red").save(folder / "5.png")
     place = Placement(per_shard=1)
     output = str(fitted / "out.jsonl")
-    record = predict_in_shards(
-        fitted / "run", [str(folder)], output, Answering(), place, progress=False
-    )
-    assert (record["images"], record["problems"]) == (6, 5)
+    record = predict_in_shards(fitted / "run", [str(folder)], output, Answering(), place)
+    assert (record["images"], record["errors"]) == (6, 5)
 
 
 def test_an_image_that_one_of_two_encoders_fails_on_is_not_measured(fitted):
@@ -76,7 +74,7 @@ def test_an_image_that_one_of_two_encoders_fails_on_is_not_measured(fitted):
     def figures(at):
         place = Placement(storage=str(fitted / at), per_shard=6)
         both = {"encoder": ["fake:16-0", FRAGILE], "place": place}
-        return evaluate_run(fitted / "run", str(fitted / "images"), progress=False, **both)
+        return evaluate_run(fitted / "run", str(fitted / "images"), **both)
 
     found = figures("one")
     assert found["bad_images"] == [

@@ -19,7 +19,7 @@ def data(tmp_path, monkeypatch):
     """Twenty images, which come in blocks of eight and are encoded four at a time."""
     monkeypatch.setattr(stream_module, "STORED_AT_ONCE", 8)
     monkeypatch.setattr(stream_module, "ENCODED_AT_ONCE", 4)
-    return load_data(write_classes(tmp_path / "images", {"cat": 20}), progress=False)
+    return load_data(write_classes(tmp_path / "images", {"cat": 20}))
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def reads(monkeypatch):
 
 
 def embedder(encoder=None, store=None):
-    return Embedder(encoder or FakeEncoder(), store, progress=False)
+    return Embedder(encoder or FakeEncoder(), store)
 
 
 def test_blocks_come_in_order_and_a_bad_image_stops_none(data):
@@ -136,20 +136,10 @@ def test_who_stops_listening_stops_the_threads(data, reads):
     assert len(reads) < 20
 
 
-def test_a_bar_gets_to_its_end_where_images_repeat_or_are_stored(data, tmp_path):
-    class Bar:
-        disable, initial, last_print_n, n = False, 0, 0, 0
-
-        def update(self, count):
-            self.n += count
-
-        def refresh(self):
-            pass
-
+def test_all_views_are_counted_where_images_repeat_or_are_stored(data, tmp_path):
     store = EmbeddingStore(tmp_path / "store")
     list(ImageStream(data.images[:2], [embedder(store=store)]))
-    bar = Bar()
+    counts = []
     images = [*data.images[:5], data.images[4], data.images[0]]
-    list(ImageStream(images, [embedder(store=store)], bar=bar))
-    assert bar.n == len(images)
-    assert bar.initial == 4  # two stored, two repeated: nothing was done for them
+    list(ImageStream(images, [embedder(store=store)], advance=counts.append))
+    assert counts == [4, 3]  # two stored and two repeated, then the others

@@ -52,21 +52,6 @@ def test_it_classifies_as_its_ensemble_does(name: str) -> None:
     assert np.corrcoef(ours[:, 0] - ours[:, 1], theirs[:, 0] - theirs[:, 1])[0, 1] > 0.9999
 
 
-def test_hard_votes_are_counted_as_its_ensemble_counts_them(tmp_path: Path) -> None:
-    fitted = make_method("tpb?rounds=3&algorithm=samme").fit(SHOTS, POOL, ENCODER)
-    head = PromptEnsemble.from_json(fitted.details["ensemble"]).embed(ENCODER)
-    unseen = RowImages({ENCODER.id: rows_of(ENCODER, "pale red", "ice", "fire", "blue dark")})
-    np.testing.assert_allclose(
-        np.exp(fitted.logits(unseen)), head.predict_proba(unseen.rows(ENCODER)), rtol=1e-5
-    )
-    save_fitted(fitted, tmp_path)
-    again = load_fitted(tmp_path, ENCODER)
-    np.testing.assert_array_equal(again.logits(unseen), fitted.logits(unseen))
-    moved = PromptEnsemble.from_json(fitted.details["ensemble"]).embed(OTHER)
-    expected = moved.predict_index(IMAGES.rows(OTHER)).tolist()
-    assert fitted.transfer(OTHER).predict(IMAGES).tolist() == expected
-
-
 def test_the_ablations_do_what_they_say() -> None:
     def ensemble(name: str) -> PromptEnsemble:
         fitted = make_method(name).fit(SHOTS, POOL, ENCODER)
@@ -103,7 +88,7 @@ def test_settings_out_of_range_are_refused() -> None:
         "tpb?seed=-1",
         "promptboost?spread=-1",
         "promptboost?copies=0",
-        "promptboost?algorithm=real",
+        "promptboost?composer=real",
     ):
         with pytest.raises(PromptBoostError):
             make_method(spelling)  # before any image is read
@@ -151,7 +136,7 @@ def test_it_learns_on_several_encoders_at_once() -> None:
 def test_texts_of_further_encoders_are_in_the_store(tmp_path: Path) -> None:
     store = EmbeddingStore(tmp_path)
     method = make_method(f"promptboost?also={OTHER.id}")
-    first = method.fit(SHOTS, POOL, Embedder(ENCODER, store, progress=False))
+    first = method.fit(SHOTS, POOL, Embedder(ENCODER, store))
     counts = {item.fingerprint: item.rows for item in store.report().encoders}
     assert counts[OTHER.fingerprint] == counts[ENCODER.fingerprint] > 0
     assert first.details == method.fit(SHOTS, POOL, ENCODER).details

@@ -23,18 +23,15 @@ def banks(class_names, prompts=PROMPT):
 
 
 @st.composite
-def ensembles(draw, class_names=None, prompts=PROMPT, algorithm=None, temperature=None):
+def ensembles(draw, class_names=None, prompts=PROMPT, temperature=None):
     if class_names is None:
         class_names = draw(st.lists(TEXT, min_size=2, max_size=4, unique=True))
-    algorithm = algorithm or draw(st.sampled_from(["samme.r", "samme"]))
-    votes = st.just(1.0) if algorithm == "samme.r" else st.floats(0.01, 9.0)
     rounds = st.builds(
         Round,
         TEXT,
         banks(class_names, prompts),
         FINITE,
         FINITE,
-        votes,
         st.just("greedy") | TEXT,
         st.none() | FINITE,
         st.none() | FINITE,
@@ -45,7 +42,6 @@ def ensembles(draw, class_names=None, prompts=PROMPT, algorithm=None, temperatur
             st.just(tuple(class_names)),
             st.lists(rounds, min_size=1, max_size=4).map(tuple),
             temperature=st.just(temperature) if temperature else st.floats(0.01, 10.0),
-            algorithm=st.just(algorithm),
             encoder_id=st.none() | TEXT,
             encoder_fingerprint=st.none() | TEXT,
             pool_fingerprint=st.none() | st.just("pool"),

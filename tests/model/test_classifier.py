@@ -18,8 +18,7 @@ from promptboost.errors import (
     LabelError,
     SettingError,
 )
-from promptboost.model import LinearHead, PromptEnsemble, Round, VotingHead
-from promptboost.model.average import AveragedClassifier
+from promptboost.model import Head, PromptEnsemble, Round
 
 BANKS = {
     "fire": {"something red": 2, "a red light": 1},
@@ -188,7 +187,7 @@ def test_what_is_no_encoder_is_refused():
         _ = PromptClassifier(ensemble()).encoder
     with pytest.raises(DataError, match="pass an encoder or the name of one"):
         PromptClassifier(ensemble()).predict(image())
-    head = LinearHead(("a", "b"), np.eye(2))
+    head = Head(("a", "b"), np.eye(2))
     with pytest.raises(LabelError, match="different classes"):
         PromptClassifier(ensemble(), "fake:32-0", head)
 
@@ -211,16 +210,14 @@ def test_it_is_in_the_package():
 # --- probabilities ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
-def test_the_scale_of_the_text_is_that_of_every_face(algorithm, tmp_path):
-    text = ensemble(algorithm=algorithm, logit_scale=7.0, encoder_logit_scale=20.0)
+def test_the_scale_of_the_text_is_that_of_every_face(tmp_path):
+    text = ensemble(logit_scale=7.0, encoder_logit_scale=20.0)
     classifier = PromptClassifier(text, "fake:32-0", cache=False)
     rows = FakeEncoder().encode_images([image(), image("blue")])
     expected = classifier.head.predict_proba(rows, 7.0)
     assert (classifier.predict_proba(rows) == expected).all()
     classifier.save(tmp_path)
-    kind = LinearHead if algorithm == "samme.r" else VotingHead
-    file = kind.load(tmp_path / "head-fake-32-0.safetensors")
+    file = Head.load(tmp_path / "head-fake-32-0.safetensors")
     assert file.logit_scale == 7.0
     assert (file.predict_proba(rows) == expected).all()
     assert (load(tmp_path, "fake:32-0").predict_proba(rows) == expected).all()
@@ -233,7 +230,7 @@ def test_a_text_without_a_scale_has_the_encoders_own():
     rows = dict(
         zip(ensemble().texts(), FakeEncoder().encode_texts(ensemble().texts()), strict=True)
     )
-    assert ensemble().embed_texts(rows).logit_scale is None
+    assert ensemble().embed(rows).logit_scale is None
 
 
 def test_on_another_encoder_the_ratio_to_its_own_scale_is_kept():
@@ -241,8 +238,6 @@ def test_on_another_encoder_the_ratio_to_its_own_scale_is_kept():
     louder.logit_scale = 60.0
     text = ensemble(logit_scale=50.0, encoder_logit_scale=20.0)
     assert PromptClassifier(text, louder, cache=False).head.logit_scale == 150.0
-    votes = replace(text, algorithm="samme")
-    assert PromptClassifier(votes, louder, cache=False).head.logit_scale == 50.0
     unknown = replace(text, encoder_logit_scale=None)
     assert PromptClassifier(unknown, louder, cache=False).head.logit_scale == 50.0
 
@@ -287,10 +282,9 @@ def test_a_text_is_embedded_once(tmp_path):
     assert len(encoder.asked) == 8
 
 
-@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
 @pytest.mark.parametrize("cache", [True, False])
-def test_a_forged_head_is_not_believed(tmp_path, algorithm, cache, caplog):
-    text = ensemble(algorithm=algorithm)
+def test_a_forged_head_is_not_believed(tmp_path, cache, caplog):
+    text = ensemble()
     honest = PromptClassifier(text, "fake:32-0", cache=cache)
     honest.save(tmp_path)
     assert load(tmp_path, "fake:32-0", cache=cache).predict(image("blue")).tolist() == ["ice"]
@@ -336,7 +330,7 @@ def test_of_a_head_without_an_encoder_only_the_rows_are_taken(tmp_path):
     encoder = FakeEncoder()
     PromptClassifier(ensemble(), encoder.encode_texts).save(tmp_path)
     path = tmp_path / "head.safetensors"
-    head = LinearHead.load(path)
+    head = Head.load(path)
     replace(head, class_names=("a", "b", "c"), rounds=7, temperature=0.1).save(path)
     again = load(tmp_path)
     assert again.predict(encoder.encode_images([image("blue")])).tolist() == ["ice"]
@@ -411,12 +405,11 @@ def test_a_head_of_another_encoder_answers_for_no_image(classifier):
 
 
 def test_a_residual_is_learnt_on_every_encoder_of_an_average():
-    both = AveragedClassifier(ensemble(), ["fake:32-0", "fake:16-1"], cache=False)
+    both = PromptClassifier(ensemble(), ["fake:32-0", "fake:16-1"], cache=False)
     colours = {"fire": ["red", "tomato"], "ice": ["blue", "navy"], "grass": ["green", "lime"]}
     images = [image(colour) for some in colours.values() for colour in some]
     labels = [name for name, some in colours.items() for _ in some]
     again = both.refit(images, labels, views=2)
-    assert isinstance(again, AveragedClassifier)
     assert again.predict(images).tolist() == labels
-    assert all(one.head.residual is not None for one in (again, *again.members))
+    assert [head.residual is None for head in again.heads] == [False, False]
     assert both.head.residual is None

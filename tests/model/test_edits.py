@@ -11,7 +11,7 @@ from promptboost.model import LearntOn, PromptEnsemble, Round
 from tests.model.ensembles import PATIENT, PROMPT, ensembles, pets
 
 NAMES = ("cat", "dog", "cow")
-SAME_KIND = ensembles(class_names=NAMES, algorithm="samme.r", temperature=1.0)
+SAME_KIND = ensembles(class_names=NAMES, temperature=1.0)
 
 
 def without_history(ensemble):
@@ -65,8 +65,6 @@ def test_refuses_to_merge_what_does_not_fit():
         pets().merge(pets().rename_class("cat", "lynx"))
     with pytest.raises(SettingError, match=r"one temperature; got 1.0 and 2.0"):
         pets().merge(pets(temperature=2.0))
-    with pytest.raises(SettingError, match="one algorithm"):
-        pets().merge(pets(), pets(algorithm="samme"))
 
 
 @given(ensembles())
@@ -111,7 +109,7 @@ def test_removing_is_embedding_without(ensemble, data):
             left = {t: c for t, c in item.banks[other].items() if (other, t) != (name, prompt)}
             copies = [rows[text] for text, count in left.items() for _ in range(count)]
             expected[k] += np.mean(copies, axis=0, dtype=np.float64)
-    np.testing.assert_allclose(edited.embed_texts(rows).weights, expected, atol=1e-5)
+    np.testing.assert_allclose(edited.embed(rows).weights, expected, atol=1e-5)
     assert len(edited.history) == len(ensemble.history) + 1
 
 

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from promptboost.errors import (
     SettingError,
 )
 from promptboost.io import LARGEST_INTEGER
-from promptboost.model import LinearHead, PromptEnsemble, Round
-from promptboost.model.votes import VotingHead
+from promptboost.model import Head, PromptEnsemble, Round
+from promptboost.model.vectors import staged_heads
 from tests.model.ensembles import PATIENT, ensembles, pets, random_ensemble
 
 BANKS = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
@@ -45,7 +46,7 @@ def test_a_text_of_two_classes_is_embedded_once():
         asked.extend(texts)
         return FakeEncoder().encode_texts(texts)
 
-    ensemble.embed_texts(rows)
+    ensemble.embed(rows)
     assert asked == ["a cat", "a pet"]
 
 
@@ -54,12 +55,6 @@ def test_prompts_are_weighed_by_their_part_in_the_score():
     assert list(weights) == ["a cat.", "a red cat", "my cat"]
     expected = [(1 / 4 + 1) / 3, (3 / 4 + 1 / 2) / 3, (1 / 2) / 3]
     assert list(weights.values()) == pytest.approx(expected)
-
-
-def test_prompts_of_a_vote_are_weighed_by_it():
-    rounds = (Round("{}", BANKS, 0, 0, vote=3.0), Round("{}", BANKS | {"cat": {"x": 2}}, 0, 0))
-    ensemble = PromptEnsemble(("cat", "dog"), rounds, algorithm="samme")
-    assert ensemble.prompts("cat") == pytest.approx({"a cat": 0.75, "x": 0.25})
 
 
 @given(ensembles())
@@ -74,7 +69,7 @@ def test_weights_of_prompts_sum_to_one(ensemble):
 
 def test_embedding_is_the_sum_of_the_banks_means():
     ensemble, rows = random_ensemble(np.random.default_rng(0), n_classes=5, n_rounds=7)
-    head = ensemble.embed_texts(rows)
+    head = ensemble.embed(rows)
     for name, found in zip(ensemble.class_names, head.weights, strict=True):
         total = np.zeros(16)
         for item in ensemble.rounds:
@@ -88,12 +83,12 @@ def test_embedding_is_the_sum_of_the_banks_means():
 def test_head_knows_where_it_comes_from():
     encoder = FakeEncoder(dim=8, seed=3)
     head = pets(temperature=0.5).embed(encoder)
-    assert isinstance(head, LinearHead)
+    assert isinstance(head, Head)
     assert head.weights.shape == (2, 8)
     assert (head.encoder_id, head.encoder_fingerprint) == (encoder.id, encoder.fingerprint)
     assert (head.rounds, head.temperature) == (3, 0.5)
     assert head.ensemble_fingerprint == pets(temperature=0.5).fingerprint
-    assert pets().embed_texts(encoder.encode_texts).encoder_id is None
+    assert pets().embed(encoder.encode_texts).encoder_id is None
 
 
 def test_another_encoder_is_all_there_is_to_transfer():
@@ -104,37 +99,25 @@ def test_another_encoder_is_all_there_is_to_transfer():
         assert ensemble.embed(encoder).predict(images).tolist() == ["cat", "dog"]
 
 
-def test_weak_heads_add_up_to_the_head():
-    encoder = FakeEncoder()
-    heads = pets().weak_heads(encoder)
-    assert [head.rounds for head in heads] == [1, 1, 1]
-    total = np.sum([head.weights for head in heads], axis=0)
-    np.testing.assert_allclose(pets().embed(encoder).weights, total, atol=1e-6)
-    for i, head in enumerate(heads):
-        alone = PromptEnsemble(("cat", "dog"), pets().rounds[i : i + 1])
-        np.testing.assert_array_equal(head.weights, alone.embed(encoder).weights)
-
-
-def test_hard_votes_are_embedded_as_a_voting_head():
-    ensemble = PromptEnsemble(
-        ("cat", "dog"),
-        (Round("{}", BANKS, 0, 0, vote=0.5), Round("{}", BANKS, 0, 0, vote=2.0)),
-        algorithm="samme",
-    )
-    encoder = FakeEncoder()
+def test_the_heads_after_each_round_are_those_of_shorter_ensembles():
+    encoder, ensemble = FakeEncoder(), pets()
     head = ensemble.embed(encoder)
-    assert isinstance(head, VotingHead)
-    assert head.votes.tolist() == [0.5, 2.0]
-    assert head.weights.shape == (2, 2, 32)
-    assert head.encoder_id == encoder.id
-    assert head.ensemble_fingerprint == ensemble.fingerprint
+    last = replace(head, residual=np.ones_like(head.weights), text_scale=2.0)
+    stages = list(staged_heads(ensemble, encoder, last))
+    assert [stage.rounds for stage in stages] == [1, 2, 3]
+    for number, stage in enumerate(stages, start=1):
+        assert stage.weights.dtype == np.float64
+        shorter = ensemble.truncate(number).embed(encoder)
+        np.testing.assert_allclose(stage.weights, shorter.weights, atol=1e-6)
+        assert (stage.residual is None) == (number < 3)
+    np.testing.assert_allclose(stages[-1].matrix, last.matrix, atol=1e-5)
 
 
 def test_the_most_copies_that_a_file_can_hold_have_a_mean():
     most = LARGEST_INTEGER // 3
     banks = {"cat": {"a": 3 * most, "b": most}, "dog": {"b": 1}}
     ensemble = PromptEnsemble(("cat", "dog"), (Round("{}", banks, 0, 0),))
-    head = ensemble.embed_texts({"a": [1.0, 0.0], "b": [0.0, 1.0]})
+    head = ensemble.embed({"a": [1.0, 0.0], "b": [0.0, 1.0]})
     assert head.weights.tolist() == [[0.75, 0.25], [0.0, 1.0]]
 
 
@@ -154,7 +137,7 @@ def test_the_most_copies_that_a_file_can_hold_have_a_mean():
 )
 def test_refuses_vectors_that_cannot_be(vectors, message):
     with pytest.raises(EmbeddingError, match=message):
-        pets().embed_texts(vectors)
+        pets().embed(vectors)
 
 
 def test_refuses_an_encoder_that_breaks_its_word():
@@ -182,7 +165,6 @@ def test_refuses_an_encoder_that_breaks_its_word():
         ({"rounds": 3}, InputError, "must be a list"),
         ({"temperature": 0.0}, SettingError, "temperature: must be positive"),
         ({"temperature": math.inf}, InputError, "temperature: must be a finite"),
-        ({"algorithm": "adaboost"}, SettingError, "adaboost"),
         ({"settings": {"a": [1]}}, InputError, r'settings\["a"\]: must be a number, not a list'),
         ({"settings": {"a": math.nan}}, InputError, r'settings\["a"\]'),
         ({"settings": {1: 1}}, InputError, "key 1 must be a string"),
@@ -213,8 +195,6 @@ def test_refuses_fields_that_cannot_be(fields, error, message):
         ({"error": math.nan}, InputError, r"rounds\[1\].error: must be a finite"),
         ({"error": 10**400}, InputError, r"rounds\[1\].error: must be a finite"),
         ({"template_error": None}, InputError, r"rounds\[1\].template_error.*null"),
-        ({"vote": 2.0}, SettingError, "every vote is 1"),
-        ({"vote": True}, InputError, "must be a number, not true or false"),
         ({"template": 3}, InputError, r"rounds\[1\].template: must be a string"),
     ],
 )
@@ -223,55 +203,3 @@ def test_refuses_rounds_that_cannot_be(fields, error, message):
     bad = Round(**({"template": "{}", "banks": BANKS, "error": 0, "template_error": 0} | fields))
     with pytest.raises(error, match=message):
         PromptEnsemble(("cat", "dog"), (good, bad))
-
-
-def votes(*values):
-    rounds = [
-        Round("{}", BANKS | {"cat": {f"cat {i}": 1}}, 0, 0, vote=vote)
-        for i, vote in enumerate(values)
-    ]
-    return PromptEnsemble(("cat", "dog"), tuple(rounds), algorithm="samme")
-
-
-def test_a_round_no_better_than_chance_has_no_vote():
-    assert votes(2.0, 0.0).prompts("cat") == {"cat 0": 1.0, "cat 1": 0.0}
-    assert votes(2.0, 0.0).embed(FakeEncoder()).votes.tolist() == [2.0, 0.0]
-    with pytest.raises(SettingError, match=r"rounds\[1\].vote: must not be negative"):
-        votes(1.0, -0.5)
-
-
-def test_where_no_round_has_a_vote_all_count_the_same():
-    assert votes(0.0, 0.0).prompts("cat") == {"cat 0": 0.5, "cat 1": 0.5}
-    assert votes(0.0, 0.0).embed(FakeEncoder()).votes.tolist() == [0.5, 0.5]
-    again = PromptEnsemble.from_json(votes(0.0, 0.0).to_json())
-    assert again == votes(0.0, 0.0)
-
-
-def test_numpy_values_become_plain_ones():
-    banks = {np.str_("cat"): {np.str_("a cat"): np.int64(2)}, "dog": {"a dog": np.uint8(1)}}
-    ensemble = PromptEnsemble(
-        list(np.array(["cat", "dog"])),
-        [Round("{}", banks, np.float32(0.5), np.int64(1))],
-        settings={"a": np.int64(3), "b": np.float32(0.5), "c": np.bool_(True), "d": np.str_("x")},
-        sample_weights={"i": np.float64(0.5)},
-    )
-    plain = PromptEnsemble(
-        ("cat", "dog"),
-        (Round("{}", {"cat": {"a cat": 2}, "dog": {"a dog": 1}}, 0.5, 1.0),),
-        settings={"a": 3, "b": 0.5, "c": True, "d": "x"},
-        sample_weights={"i": 0.5},
-    )
-    assert ensemble == plain
-    assert ensemble.to_json() == plain.to_json()
-
-
-def test_later_changes_of_what_was_given_do_not_reach_it():
-    banks = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
-    ensemble = PromptEnsemble(("cat", "dog"), (Round("{}", banks, 0, 0),))
-    banks["cat"]["a dog"] = 5
-    assert ensemble.texts() == ["a cat", "a dog"]
-    assert ensemble.rounds[0].banks["cat"] == {"a cat": 1}
-
-
-def test_length_is_the_number_of_rounds():
-    assert len(pets()) == 3

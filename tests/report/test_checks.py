@@ -35,12 +35,12 @@ def set_accuracy(record, accuracies):
         row["accuracy"] = accuracies.get(row["name"], row["accuracy"])
 
 
-def tell(items, algorithm="samme.r", **fields):
-    return PromptEnsemble(("cat", "dog"), tuple(items), algorithm=algorithm, **fields)
+def tell(items, **fields):
+    return PromptEnsemble(("cat", "dog"), tuple(items), **fields)
 
 
-def weak(error=0.1, template_error=0.2, vote=1.0, cat="a cat", dog="a dog"):
-    return Round("a {}", {"cat": {cat: 1}, "dog": {dog: 1}}, error, template_error, vote)
+def weak(error=0.1, template_error=0.2, cat="a cat", dog="a dog"):
+    return Round("a {}", {"cat": {cat: 1}, "dog": {dog: 1}}, error, template_error)
 
 
 def test_codes_are_unique_and_in_order():
@@ -235,11 +235,3 @@ def test_pool_of_little_use(run):
     idle, good = weak(error=0.2), weak()
     assert answers(run, ensemble=tell([idle, idle, good]))["PB023"].outcome == "found"
     assert answers(run, ensemble=tell([idle, good]))["PB023"].outcome == "fine"
-
-
-def test_round_that_dominates(run):
-    rounds = [weak(vote=v) for v in (5.0, 1.0, 1.0)]
-    assert answers(run, ensemble=tell(rounds, "samme"))["PB024"].outcome == "found"
-    rounds = [weak(vote=v) for v in (1.0, 1.0, 1.0)]
-    assert answers(run, ensemble=tell(rounds, "samme"))["PB024"].outcome == "fine"
-    assert answers(run)["PB024"].outcome == "not applicable"

@@ -52,7 +52,7 @@ def request(root: Path, run: str = "run", **options) -> FitRequest:
     """A quick fit on the images in root/images; settings and flags may be mixed."""
     flags = {
         name: options.pop(name)
-        for name in ("overwrite", "resume", "cache", "source", "device", "placement")
+        for name in ("overwrite", "resume", "cache", "source", "device", "executor")
         if name in options
     }
     settings = FitConfig(
@@ -68,7 +68,7 @@ def request(root: Path, run: str = "run", **options) -> FitRequest:
     )
     source = flags.pop("source", str(root / "images"))
     finish = (write_report, write_card)
-    return FitRequest(source, root / run, settings, progress=False, finish=finish, **flags)
+    return FitRequest(source, root / run, settings, finish=finish, **flags)
 
 
 def unfinish(run: RunFolder) -> None:

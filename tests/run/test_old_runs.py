@@ -1,4 +1,4 @@
-"""Runs and ensembles of version 0.1.0, kept in tests/old_runs as it wrote them, with its answers."""
+"""Runs and ensembles as an earlier promptboost fitted them, in tests/old_runs, with its answers."""
 
 import json
 import shutil
@@ -9,6 +9,7 @@ import pytest
 
 import promptboost
 from promptboost.encoders import load_encoder
+from promptboost.errors import FileFormatError
 from promptboost.model import PromptEnsemble
 from promptboost.report.run import read_run
 from tests.cli.cli_tools import call
@@ -38,7 +39,7 @@ def old(tmp_path, monkeypatch):
 
 
 def top(records):
-    return {r["picture"]: {t["class"]: t["probability"] for t in r["top"]} for r in records}
+    return {r["image"]: {t["class"]: t["probability"] for t in r["top"]} for r in records}
 
 
 @pytest.mark.parametrize("run", ANSWERS)
@@ -70,7 +71,7 @@ def test_predict_answers_as_it_did(capsys, old, run):
 def test_the_head_that_lies_there_is_used_as_it_is(old, run):
     head = old / run / "head-fake-16-0.safetensors"
     classifier = promptboost.load(run)
-    data = [record["picture"] for record in ANSWERS[run]["predictions"]]
+    data = [record["image"] for record in ANSWERS[run]["predictions"]]
     chances = classifier.predict_proba(data)
     before = top(ANSWERS[run]["predictions"])
     for image, row in zip(data, chances, strict=True):
@@ -94,6 +95,15 @@ def test_embedded_anew_it_votes_as_it_did(old, run):
     np.testing.assert_allclose(votes, list(before.values()), rtol=1e-4, atol=1e-5)
 
 
+def test_hard_votes_are_no_longer_read(capsys, old):
+    with pytest.raises(FileFormatError, match=r'"samme".*hard vote.*cannot be read: fit again'):
+        PromptEnsemble.load("samme/ensemble.json")
+    answer = call(capsys, "predict", "samme", "images")
+    assert answer.code == 2
+    assert len(answer.err.splitlines()) == 1
+    assert "cannot be read: fit again" in answer.err
+
+
 @pytest.mark.parametrize("run", RUNS)
 def test_show_report_evaluate_and_transfer(capsys, old, run):
     shown = call(capsys, "show", run, "--json")
@@ -105,8 +115,8 @@ def test_show_report_evaluate_and_transfer(capsys, old, run):
     assert (old / run / "report.html").exists()
     assert not read_run(run).is_edited
     measured = call(capsys, "evaluate", run, "images", "--json").json
-    for key in ("pictures", "learnt_from", "methods", "per_class"):
+    for key in ("images", "learnt_from", "methods", "per_class"):
         assert holds(measured[key], ANSWERS[run]["evaluate"][key])
     moved = call(capsys, "transfer", run, "--encoder", "fake:16-1", "--json")
-    for key in ("boosted", "zero_shot", "pictures"):
-        assert moved.json[key] == ANSWERS[run]["transfer"][key]
+    for key in ("accuracy", "images"):
+        assert holds(moved.json[key], ANSWERS[run]["transfer"][key])

@@ -15,7 +15,7 @@ from promptboost.io import NEXT, writing
 from promptboost.model import PromptEnsemble
 from promptboost.report import write_card, write_report
 from promptboost.run.fit import fit_run
-from promptboost.run.predict import Predictor
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run
 from tests.run.run_tools import request
@@ -52,7 +52,7 @@ def test_the_old_run_is_whole_until_the_new_one_is_finished(fitted, request_seed
     run = RunFolder(begun / "run")
     assert run.state == "finished"
     assert run.settings.seed == run.results.task.seed == 0
-    Predictor.open(run.path)
+    open_classifier(run.path)
     write_report(run.path)
     assert run.unfinished.settings.seed == 1
     said = []
@@ -171,7 +171,7 @@ def test_a_transfer_of_a_text_that_was_changed_meanwhile_writes_nothing(fitted, 
 
     monkeypatch.setattr(transfer, "_measure", edited_meanwhile)
     with pytest.raises(RunError, match="was changed meanwhile"):
-        transfer_run(fitted / "run", "fake:16-1", progress=False)
+        transfer_run(fitted / "run", "fake:16-1")
     assert not list((fitted / "run").glob("head-fake-16*"))
     assert not RunFolder(fitted / "run").results.transfers
 
@@ -190,7 +190,7 @@ def test_a_link_in_a_run_is_replaced_and_its_target_left_alone(fitted, name):
         precious.write_bytes(b"mine")
     file.symlink_to(precious)
     before = precious.read_bytes()
-    transfer_run(run, "fake:16-1", progress=False, finish=(write_report, write_card))
+    transfer_run(run, "fake:16-1", finish=(write_report, write_card))
     assert precious.read_bytes() == before
     assert file.is_file()
     assert not file.is_symlink()
@@ -238,8 +238,8 @@ def test_a_pipe_in_the_place_of_a_head_is_passed_by(fitted):
     head = fitted / "run/head-fake-32-0.safetensors"
     head.unlink()
     os.mkfifo(head)
-    predictor = Predictor.open(fitted / "run", progress=False)
-    assert predictor.classifier.head.dim == 32
+    classifier = open_classifier(fitted / "run")
+    assert classifier.head.dim == 32
 
 
 def test_a_pipe_for_settings_or_sentences(task, capsys):

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots, boost
-from promptboost.boosting.boost import rows_of_round
 from promptboost.boosting.composition import scores_of
 from promptboost.boosting.gradient.scale import (
     FACTORS,
@@ -19,11 +18,12 @@ from promptboost.boosting.gradient.scale import (
     most_rows,
 )
 from promptboost.boosting.grid import side_by_side
+from promptboost.boosting.samme import rows_of_round
 from promptboost.data.memory import holds_images
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, InputError, LabelError, PoolError, SettingError
-from promptboost.model import LearntOn, LinearHead, PromptEnsemble, Round
-from promptboost.model.vectors import EmbeddedRounds
+from promptboost.model import Head, LearntOn, PromptEnsemble
+from promptboost.model.vectors import staged_heads
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like
 from promptboost.training import PoolTexts, fit_ensemble
@@ -104,7 +104,7 @@ def test_the_text_says_what_was_chosen(problem):
 
 def test_embedded_text_scores_as_the_rounds_do(problem):
     done = next(boost(problem.shots, problem.pool, BoostSettings(rounds=1, seed=3)))
-    head = problem.fit(rounds=1).embed_texts(problem.vectors)
+    head = problem.fit(rounds=1).embed(problem.vectors)
     grid = scores_of(done.composition, problem.shots.originals, problem.pool)
     rows = (problem.shots.originals / 32767).astype(np.float32)
     assert np.allclose(head.scores(rows), grid, atol=1e-4)
@@ -142,10 +142,9 @@ def test_copies_of_one_text_are_added_up():
 
 
 @pytest.mark.parametrize("stop", [1, 3, 5])
-@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
 @pytest.mark.parametrize("views_per_round", [0, 3])
-def test_an_interrupted_fit_ends_with_the_same_text(problem, stop, algorithm, views_per_round):
-    options = {"algorithm": algorithm, "views_per_round": views_per_round}
+def test_an_interrupted_fit_ends_with_the_same_text(problem, stop, views_per_round):
+    options = {"views_per_round": views_per_round}
     whole = problem.fit(**options)
     part = problem.fit(on_round=lambda so_far, done: len(so_far) == stop, **options)
     again = PromptEnsemble.from_json(part.to_json(sample_weights=True))
@@ -164,22 +163,11 @@ def test_continuing_with_start_weights_and_patience(seed, stop, patience):
     problem = Problem(seed=seed % 50, confusion=0.8)
     weights = np.random.default_rng(seed).random(20) + 0.01
     options = {"rounds": 5, "seed": seed, "weights": weights, "patience": patience}
-    for algorithm in ("samme", "samme.r"):
-        whole = problem.fit(algorithm=algorithm, **options)
-        part = problem.fit(
-            algorithm=algorithm, on_round=lambda so_far, done: len(so_far) == stop, **options
-        )
-        again = PromptEnsemble.from_json(part.to_json(sample_weights=True))
-        resumed = problem.fit(algorithm=algorithm, resume=again, **options)
-        assert resumed.to_json(sample_weights=True) == whole.to_json(sample_weights=True)
-
-
-def test_a_finished_samme_is_not_continued():
-    easy = Problem(confusion=0.1)
-    part = easy.fit(rounds=1, algorithm="samme", views_per_round=0)
-    assert (
-        easy.fit(rounds=4, algorithm="samme", resume=part, views_per_round=0).rounds == part.rounds
-    )
+    whole = problem.fit(**options)
+    part = problem.fit(on_round=lambda so_far, done: len(so_far) == stop, **options)
+    again = PromptEnsemble.from_json(part.to_json(sample_weights=True))
+    resumed = problem.fit(resume=again, **options)
+    assert resumed.to_json(sample_weights=True) == whole.to_json(sample_weights=True)
 
 
 def test_every_round_reports_the_ensemble_so_far(problem):
@@ -206,7 +194,6 @@ def other_labels(problem):
         ({"max_copies": 1}, "'max_copies'"),
         ({"penalty": False}, "'penalty'"),
         ({"temperature": 2.0}, "temperature"),
-        ({"algorithm": "samme"}, "algorithm"),
         ({"encoder_id": "other"}, "the encoder: None then"),
         ({"encoder_fingerprint": "other"}, "encoder's fingerprint"),
         ({"weights": np.arange(1, 21)}, "'start_weights'"),
@@ -348,7 +335,6 @@ def test_each_step_says_how_many_rows_it_went_over(problem, composer):
         {"rounds": 1, "gradient": GradientSettings(logit_scale=40.0, sweeps=5, tolerance=0.9)},
         {"rounds": 3},
         {"rounds": 9, "patience": 1},
-        {"rounds": 3, "algorithm": "samme"},
     ],
 )
 def test_a_fit_ends_at_the_number_of_rows_it_began_with(problem, asked):
@@ -507,28 +493,14 @@ def test_spaces_give_unit_rows_whatever_the_numbers(rows, factor):
     assert np.allclose(np.linalg.norm(plain, axis=1), rows.any(axis=1))
 
 
-@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
-def test_stages_are_the_truncated_ensembles(problem, algorithm):
-    ensemble = problem.fit(rounds=4, algorithm=algorithm)
-    embedded = EmbeddedRounds.of(ensemble, problem.vectors)
+def test_stages_are_the_truncated_ensembles(problem):
+    ensemble = problem.fit(rounds=4)
     rows = (problem.shots.originals / 32767).astype(np.float32)
-    stages = list(embedded.stages())
+    stages = list(staged_heads(ensemble, problem.vectors, ensemble.embed(problem.vectors)))
     for number, stage in enumerate(stages, start=1):
-        head = ensemble.truncate(number).embed_texts(problem.vectors)
+        head = ensemble.truncate(number).embed(problem.vectors)
         assert np.allclose(stage.decision_function(rows), head.decision_function(rows), atol=1e-4)
         assert np.allclose(stage.predict_proba(rows), head.predict_proba(rows), atol=1e-5)
-    last = stages[-1].decision_function(rows)
-    assert (last == embedded.final().decision_function(rows)).all()
-
-
-def test_rounds_without_a_vote_count_until_one_has_some():
-    one = {"cat": {"a": 1}, "dog": {"b": 1}}
-    two = {"cat": {"b": 1}, "dog": {"a": 1}}
-    rounds = (Round("{}", one, 0.5, 0.5, vote=0.0), Round("{}", two, 0.1, 0.5, vote=2.0))
-    ensemble = PromptEnsemble(("cat", "dog"), rounds, algorithm="samme")
-    embedded = EmbeddedRounds.of(ensemble, {"a": np.array([1.0, 0.0]), "b": np.array([0.0, 1.0])})
-    stages = [stage.predict(np.eye(2)).tolist() for stage in embedded.stages()]
-    assert stages == [["cat", "dog"], ["dog", "cat"]]
 
 
 @pytest.mark.parametrize("X", [[], np.zeros((2, 3)), [[1, 2]], [1, 2], np.array([1.0])])
@@ -752,7 +724,7 @@ def test_the_residual_on_several_is_the_same_after_an_interruption(several, own)
     settings = BoostSettings(rounds=1, gradient=GradientSettings(sweeps=6))
     folds = []
     ensemble = several.learn(own, settings=settings, on_folds=folds.append)
-    head = LinearHead(ensemble.class_names, several.alone[1].templates[:, 0] / 2**15)
+    head = Head(ensemble.class_names, several.alone[1].templates[:, 0] / 2**15)
     known, composed = (
         head_with_residual(head, ensemble, several.shots, several.pool, settings, folds=given)[1]
         for given in (folds[0], None)
@@ -761,9 +733,8 @@ def test_the_residual_on_several_is_the_same_after_an_interruption(several, own)
     assert known.text_scale == composed.text_scale
 
 
-@pytest.mark.parametrize("algorithm", ["samme.r", "samme"])
-def test_a_fit_on_several_goes_on_to_the_same_text(several, algorithm):
-    settings = BoostSettings(rounds=4, views_per_round=2, algorithm=algorithm)
+def test_a_fit_on_several_goes_on_to_the_same_text(several):
+    settings = BoostSettings(rounds=4, views_per_round=2)
     stages = []
     whole = several.learn(settings=settings, on_round=lambda so_far, _: stages.append(so_far))
     for stage in stages[:-1]:

@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.baselines.base import FewShotSet, RowImages
-from promptboost.baselines.logistic import Logistic, rows_of_probe
+from promptboost.baselines.logistic import Logistic
 from promptboost.baselines.measures import Guesses
 from promptboost.baselines.registry import METHODS, make_method
 from promptboost.boosting import GridPool
 from promptboost.boosting.grid import GridRows, from_grid
-from promptboost.boosting.quota import OnRows, unwatched
 from promptboost.encoders.base import Encoder, UnitRows
-from promptboost.model import LinearHead
+from promptboost.model import Head
 from promptboost.pool import PLAIN_TEMPLATE, PromptPool, build_pool
+from promptboost.progress import Progress, no_progress
 from promptboost.training import PoolTexts
-from promptboost.training.pool_rows import encoding
+from promptboost.training.pool_rows import encode_by
 
 if TYPE_CHECKING:
     from promptboost.encoders.embedder import Embedder
@@ -33,19 +33,19 @@ TEXT_BASELINES = ("zero-shot", "zero-shot-80", "pool-mean")
 _AT_ONCE = 4096
 
 
-def zero_shot_head(class_names: Sequence[str], embedder: "Embedder") -> LinearHead:
+def zero_shot_head(class_names: Sequence[str], embedder: "Embedder") -> Head:
     """Return the class names in the plain template as a head."""
     encoder = embedder
     nothing = np.zeros((0, 1, encoder.dim), dtype=np.float32)
     shots = FewShotSet(RowImages({encoder.id: nothing}), np.zeros(0, np.int64), tuple(class_names))
     pool = build_pool(class_names, templates=[PLAIN_TEMPLATE])
     fitted = make_method("zero-shot").fit(shots, pool, encoder)
-    return LinearHead(tuple(class_names), fitted.rows)  # type: ignore[attr-defined]
+    return Head(tuple(class_names), fitted.rows)  # type: ignore[attr-defined]
 
 
 def pool_heads(
     pool: PromptPool, embedder: "Embedder", grid: GridPool | None = None
-) -> dict[str, LinearHead]:
+) -> dict[str, Head]:
     """Return the heads of all methods that only read texts, by name."""
     means = (
         _streamed(pool, embedder)
@@ -55,25 +55,22 @@ def pool_heads(
     names = pool.class_names
     return {
         "zero-shot": zero_shot_head(names, embedder),
-        "zero-shot-80": LinearHead(names, _unit(filled for filled, _ in means)),
-        "pool-mean": LinearHead(names, _unit(prompts for _, prompts in means)),
+        "zero-shot-80": Head(names, _unit(filled for filled, _ in means)),
+        "pool-mean": Head(names, _unit(prompts for _, prompts in means)),
     }
 
 
 def guess_baselines(
     learn: FewShotSet,
     held_out: UnitRows,
-    heads: dict[str, LinearHead],
+    heads: dict[str, Head],
     pool: PromptPool,
     encoder: Encoder,
     *,
     seed: int,
-    on_rows: OnRows = unwatched,
+    progress: Progress = no_progress,
 ) -> list[Guesses]:
-    """Have every baseline look at every image; logistic regression if all classes have images.
-
-    `on_rows` is told of the rows that :func:`~promptboost.baselines.logistic.rows_of_probe` counts.
-    """
+    """Predict every image with every baseline; logistic regression if all classes have images."""
     originals = learn.images.rows(encoder)
     guesses = [
         Guesses(
@@ -85,10 +82,8 @@ def guess_baselines(
         for name, head in heads.items()
     ]
     if len(np.unique(learn.labels)) < learn.n_classes:
-        # Not needed, and so done: a bar that has counted on them shall come to its end.
-        on_rows(rows_of_probe(learn.labels, learn.images.views(encoder).shape[1]))
         return guesses
-    logistic = Logistic(seed).fit(learn, pool, encoder, on_rows)
+    logistic = Logistic(seed).fit(learn, pool, encoder, progress)
     images = RowImages({encoder.id: held_out[:, None]})
     guesses.append(
         Guesses(
@@ -114,9 +109,8 @@ def _streamed(
     pool: PromptPool, embedder: "Embedder"
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Embed every text of a pool, holding the rows of one class at a time."""
-    texts = PoolTexts.of(pool)
-    with encoding(texts, embedder) as encode:
-        return [(_mean(filled), _mean(prompts)) for filled, prompts in texts.blocks(encode)]
+    blocks = PoolTexts.of(pool).blocks(encode_by(embedder))
+    return [(_mean(filled), _mean(prompts)) for filled, prompts in blocks]
 
 
 def _mean(rows: GridRows) -> NDArray[np.float64]:

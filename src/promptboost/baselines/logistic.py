@@ -15,9 +15,9 @@ from promptboost.baselines.base import FewShotSet, Group, Method, Transfer, chec
 from promptboost.baselines.fitted import LinearClassifier
 from promptboost.boosting.composition import log_losses
 from promptboost.boosting.gradient.scale import dealt
-from promptboost.boosting.quota import OnRows, unwatched
 from promptboost.encoders.base import Encoder
 from promptboost.pool import PromptPool
+from promptboost.progress import Progress, no_progress
 from promptboost.threads import single_blas_thread
 
 #: Inverse strengths of regularisation to choose from. Rows have length one, so little is needed.
@@ -27,8 +27,6 @@ STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
 FIXED_C = 10.0
 
 _FOLDS = 3
-# A fit goes over its rows this often, there and back in each of some thirty steps.
-_PASSES = 60
 # Products of a step from which threads save more than they cost: some twenty milliseconds of one core.
 _WORTH_THREADS = 500_000_000
 
@@ -61,26 +59,14 @@ class Logistic(Method):
         shots: FewShotSet,
         pool: PromptPool,
         encoder: Encoder,
-        on_rows: OnRows = unwatched,
+        progress: Progress = no_progress,
     ) -> LinearClassifier:
         """Fit; the pool is not looked at."""
         self.check(shots, pool, encoder)
         views = shots.images.views(encoder)
-        weights, intercepts, C = fit_probe(views, shots.labels, seed=self.seed, on_rows=on_rows)
+        weights, intercepts, C = fit_probe(views, shots.labels, seed=self.seed, progress=progress)
         arrays = weights.astype(np.float32), intercepts.astype(np.float32)
         return LinearClassifier(self.origin(shots, encoder), *arrays, details={"C": C})
-
-
-def rows_of_probe(labels: NDArray[np.int64], views: int) -> int:
-    """Return how many rows :func:`fit_probe` goes over, about.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> rows_of_probe(np.array([0, 0, 1, 1]), views=1)  # 4 strengths, 2 folds of 2 images, then all
-    1200
-    """
-    return _PASSES * len(labels) * (len(STRENGTHS) * max(_folds(labels) - 1, 0) + views)
 
 
 def _folds(labels: NDArray[np.int64]) -> int:
@@ -93,7 +79,7 @@ def fit_probe(
     labels: NDArray[np.int64],
     *,
     seed: int = 0,
-    on_rows: OnRows = unwatched,
+    progress: Progress = no_progress,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
     """Fit logistic regression on images and their crops, (n, 1 + V, D); every class has one at least.
 
@@ -101,27 +87,27 @@ def fit_probe(
     weights (K, D), intercepts (K,), and the C that was used.
     """
     folds = _folds(labels)
-    C = FIXED_C if folds < 2 else _choose(rows[:, 0], labels, folds, seed, on_rows)
+    C = FIXED_C if folds < 2 else _choose(rows[:, 0], labels, folds, seed, progress)
     views = rows.shape[1]
     weights, intercepts = _fit(
         rows.reshape(-1, rows.shape[2]), labels.repeat(views), C, share=1 / views
     )
-    on_rows(_PASSES * len(labels) * views)
     return weights, intercepts, C
 
 
 def _choose(
-    rows: NDArray[np.float32], labels: NDArray[np.int64], folds: int, seed: int, on_rows: OnRows
+    rows: NDArray[np.float32], labels: NDArray[np.int64], folds: int, seed: int, progress: Progress
 ) -> float:
     """Choose C by the loss on images left out; by accuracy a few images could not tell."""
     fold = dealt(labels, folds, np.random.default_rng(seed))
-    losses = dict.fromkeys(STRENGTHS, 0.0)
+    losses, done = dict.fromkeys(STRENGTHS, 0.0), 0
     for C in STRENGTHS:
         for part in range(folds):
             weights, intercepts = _fit(rows[fold != part], labels[fold != part], C)
             logits = rows[fold == part] @ weights.T + intercepts
             losses[C] += float(log_losses(logits, labels[fold == part]).sum())
-            on_rows(_PASSES * int((fold != part).sum()))
+            done += 1
+            progress("fitting logistic regression", done, len(STRENGTHS) * folds)
     return min(losses, key=losses.__getitem__)
 
 

@@ -13,16 +13,11 @@ have a residual. So its row is moved along the mean of the images learnt from, :
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from promptboost.model.head import LinearHead
-
-if TYPE_CHECKING:
-    from promptboost.boosting.residual import Residual
 
 Floats = NDArray[np.floating]
 
@@ -126,37 +121,6 @@ class Balance:
         if not _SCATTERED / 2 <= mean @ mean <= 1.01:
             return None
         return cls(tuple(names), mean, *map(float, lifts))  # type: ignore[arg-type]
-
-
-def with_images(
-    head: LinearHead, rows: Floats, labels: NDArray[np.integer], unseen: Floats
-) -> LinearHead:
-    """Learn the residual of a text from images and their crops, (n, 1 + V, D), and its balance.
-
-    `unseen` are class rows of words that have seen no image. Classes without images have no residual.
-    """
-    from promptboost.boosting.residual import fit_residual  # compiled, and not needed to answer
-
-    text, seen = head.weights / np.float32(head.rounds), np.unique(labels)
-    residual = fit_residual(rows, np.searchsorted(seen, labels), text[seen], unseen[seen])
-    head = head.with_residual(of_all_classes(residual, seen, len(text)))
-    return in_balance(head, rows[:, 0], labels, unseen)
-
-
-def of_all_classes(residual: "Residual", seen: NDArray[np.integer], count: int) -> "Residual":
-    """Return a residual of so many classes, of those that were seen."""
-    weights = np.zeros((count, residual.weights.shape[1]), dtype=residual.weights.dtype)
-    weights[seen] = residual.weights
-    return replace(residual, weights=weights)
-
-
-def in_balance(
-    head: LinearHead, rows: Floats, labels: NDArray[np.integer], unseen: Floats
-) -> LinearHead:
-    """Note what keeps classes without images, of now or later, in balance with the others."""
-    head = replace(head, balance=None)
-    text, both = (one.matrix / np.float32(one.rounds) for one in (head.without_residual(), head))
-    return replace(head, balance=Balance.of(head.class_names, rows, labels, text, both, unseen))
 
 
 def _lift(

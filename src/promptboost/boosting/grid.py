@@ -19,7 +19,6 @@ So "the fast search chooses what the plain one chooses" is a statement about int
 the same rows gives the same text on every machine.
 """
 
-from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -39,8 +38,12 @@ MAX_BANK_SIZE = 2**15
 _LENGTH_TOLERANCE = 1e-2
 
 
-def to_grid(rows: ArrayLike, *, name: str = "rows") -> GridRows:
-    """Round unit rows, shape (..., D), to the grid; `name` says in an error what they are."""
+def to_grid(rows: ArrayLike, *, name: str = "rows", encoders: int = 1) -> GridRows:
+    """Round unit rows, shape (..., D), to the grid.
+
+    With several `encoders`, a row is made of as many blocks of equal width, each of length one; `name`
+    describes the rows in errors.
+    """
     values = np.asarray(rows)
     if values.dtype == np.int16:
         return np.ascontiguousarray(values)
@@ -53,6 +56,13 @@ def to_grid(rows: ArrayLike, *, name: str = "rows") -> GridRows:
     if not np.isfinite(values).all():
         where = tuple(int(j) for j in np.argwhere(~np.isfinite(values))[0][:-1])
         raise EmbeddingError(f"{name}: row {_index(where)} has a value that is not finite")
+    shape = values.shape
+    if encoders > 1:
+        if shape[-1] % encoders:
+            raise EmbeddingError(
+                f"{name}: {shape[-1]} columns cannot be divided into blocks of {encoders} encoders"
+            )
+        values = values.reshape(*shape[:-1], encoders, -1)
     lengths = np.sqrt(np.einsum("...d,...d->...", values, values, dtype=np.float64))
     off = np.abs(lengths - 1.0) > _LENGTH_TOLERANCE
     if off.any():
@@ -64,7 +74,7 @@ def to_grid(rows: ArrayLike, *, name: str = "rows") -> GridRows:
             f"{name}: row {_index(where)} has length {lengths[where]:.4g}, not 1; {advice}"
         )
     unit = values / lengths[..., None].astype(np.float32)
-    return np.ascontiguousarray(np.rint(unit * ROW_UNIT).astype(np.int16))
+    return np.ascontiguousarray(np.rint(unit * ROW_UNIT).astype(np.int16)).reshape(shape)
 
 
 def from_grid(rows: GridRows) -> NDArray[np.float32]:
@@ -72,29 +82,6 @@ def from_grid(rows: GridRows) -> NDArray[np.float32]:
     values = rows.astype(np.float32)
     values *= np.float32(1 / ROW_UNIT)  # in place: there may be many
     return values
-
-
-def side_by_side(rows: Sequence[ArrayLike], *, name: str = "rows") -> GridRows:
-    """Put the unit rows that several encoders made of the same things, (..., D), next to each other.
-
-    Each encoder has a block of columns, and all blocks are as wide as the widest: the rest is zero.
-
-    Examples
-    --------
-    >>> side_by_side([[[1.0, 0.0]], [[1.0]]])
-    array([[32767,     0, 32767,     0]], dtype=int16)
-    """
-    blocks = [to_grid(block, name=name) for block in rows]
-    if len(blocks) == 1:
-        return blocks[0]
-    if len({block.shape[:-1] for block in blocks}) > 1:
-        shapes = ", ".join(str(block.shape) for block in blocks)
-        raise EmbeddingError(f"{name}: the encoders have rows of different things: {shapes}")
-    widest = max(block.shape[-1] for block in blocks)
-    joined = np.zeros((*blocks[0].shape[:-1], len(blocks), widest), dtype=np.int16)
-    for number, block in enumerate(blocks):
-        joined[..., number, : block.shape[-1]] = block
-    return joined.reshape(*joined.shape[:-2], -1)
 
 
 def stacked(rows: GridRows, encoders: int) -> GridRows:

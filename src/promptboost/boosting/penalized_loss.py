@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.boosting.compiled import in_threads, multiply
-from promptboost.boosting.quota import OnRows, unwatched
 
 Floats = NDArray[np.floating]
 Indices = NDArray[np.int64]
@@ -21,12 +20,10 @@ _KEPT_BYTES = 2**26
 _MEMORY, _STEPS = 8, 100
 # Less than this no text is taken to be unsure: the first steps would be too long.
 _LEAST_UNSURE = 0.05
-# Passes that take about as long as a sweep of the composer.
-_PASSES_OF_SWEEP = 5
 
 
 @dataclass(frozen=True)
-class PenalisedLoss:
+class PenalizedLoss:
     """Images beside the logits of a text, and the penalty: all that a residual V depends on."""
 
     X: Floats  # (n, 1 + V, D)
@@ -34,7 +31,6 @@ class PenalisedLoss:
     counted: Floats  # (n,), one on average
     text: Floats  # (K, D), with the factor in it
     metric: Floats  # (D, D)
-    on_rows: OnRows = unwatched
     _inverses: dict[float, Floats] = field(default_factory=dict)  # of the penalty asked for last
 
     def _blocks(self) -> Iterator[tuple[Floats, Floats, Indices, Floats]]:
@@ -70,7 +66,6 @@ class PenalisedLoss:
             loss += float(shares @ _softened(missing, labels))
             missing *= shares
             gradient += multiply(missing, columns)
-        self.on_rows(self.X.shape[0] * self.X.shape[1] // _PASSES_OF_SWEEP)
         return loss, gradient
 
     @cached_property

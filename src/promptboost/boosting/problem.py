@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.boosting.grid import GridRows, side_by_side, to_grid
+from promptboost.boosting.grid import GridRows, to_grid
 from promptboost.errors import EmbeddingError, LabelError, PoolError
 
 if TYPE_CHECKING:
@@ -29,7 +29,11 @@ class Shots:
 
     @classmethod
     def from_rows(
-        cls, originals: ArrayLike, labels: ArrayLike, views: ArrayLike | None = None
+        cls,
+        originals: ArrayLike,
+        labels: ArrayLike,
+        views: ArrayLike | None = None,
+        encoders: int = 1,
     ) -> "Shots":
         """Check unit rows and labels, and put them on the grid.
 
@@ -42,13 +46,13 @@ class Shots:
             ...
         promptboost.errors.LabelError: only one class has images; at least two are needed
         """
-        grid = to_grid(originals, name="images")
+        grid = to_grid(originals, name="images", encoders=encoders)
         if grid.ndim != 2:
             raise EmbeddingError(f"images: expected shape (n, D), got {grid.shape}")
         index = _checked_labels(labels, len(grid))
         if views is None:
             return cls(grid, index)
-        seen = to_grid(views, name="views")
+        seen = to_grid(views, name="views", encoders=encoders)
         if seen.ndim != 3 or seen.shape[::2] != grid.shape or seen.shape[1] == 0:
             raise EmbeddingError(
                 f"views: expected shape ({grid.shape[0]}, V, {grid.shape[1]}) with V >= 1 views of "
@@ -98,28 +102,14 @@ class GridPool:
             raise PoolError(
                 f"templates: expected shape (K, number, D) with at least one, got {first.shape}"
             )
-        grid = to_grid(first, name="templates")
+        grid = to_grid(first, name="templates", encoders=len(scales))
         if len(prompts) != len(grid):
             raise PoolError(f"templates are for {len(grid)} classes, prompts for {len(prompts)}")
-        rows = tuple(_checked_prompts(k, block, grid.shape[2]) for k, block in enumerate(prompts))
-        if grid.shape[2] % len(scales):
-            raise EmbeddingError(
-                f"{grid.shape[2]} columns are no blocks of {len(scales)} encoders: put their rows side "
-                "by side first"
-            )
-        return cls(grid, rows, scales)
-
-    @classmethod
-    def joined(cls, pools: Sequence["GridPool"]) -> "GridPool":
-        """Put the rows that several encoders made of the same texts side by side."""
-        if len(pools) == 1:
-            return pools[0]
-        prompts = zip(*(pool.prompts for pool in pools), strict=True)
-        return cls(
-            side_by_side([pool.templates for pool in pools], name="templates"),
-            tuple(side_by_side(blocks, name="prompts") for blocks in prompts),
-            (1.0,) * len(pools),
+        rows = tuple(
+            _checked_prompts(k, block, grid.shape[2], len(scales))
+            for k, block in enumerate(prompts)
         )
+        return cls(grid, rows, scales)
 
     @property
     def encoders(self) -> int:
@@ -162,11 +152,11 @@ def _checked_labels(labels: ArrayLike, count: int) -> NDArray[np.int64]:
     return np.ascontiguousarray(index, dtype=np.int64)
 
 
-def _checked_prompts(k: int, block: ArrayLike, dim: int) -> GridRows:
+def _checked_prompts(k: int, block: ArrayLike, dim: int, encoders: int = 1) -> GridRows:
     rows = np.asarray(block)
     if rows.size == 0:
         raise PoolError(f"class {k} has no prompts in the pool")
-    grid = to_grid(rows, name=f"prompts of class {k}")
+    grid = to_grid(rows, name=f"prompts of class {k}", encoders=encoders)
     if grid.ndim != 2 or grid.shape[1] != dim:
         raise EmbeddingError(
             f"prompts of class {k}: expected shape (P, {dim}) as for the templates, got {rows.shape}"

@@ -21,7 +21,6 @@ Four things make one setting do for all data and any number of images:
   that is the text alone, and V surely does harm, it is zero.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,10 +28,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from promptboost.boosting.compiled import in_threads
 from promptboost.boosting.composition import log_losses
-from promptboost.boosting.gradient.scale import lowest
-from promptboost.boosting.penalized_loss import ROWS, Floats, Indices, PenalisedLoss
-from promptboost.boosting.quota import OnRows, unwatched
+from promptboost.boosting.gradient.scale import FoldTexts, drawn, fold_texts, lowest
+from promptboost.boosting.grid import from_grid
+from promptboost.boosting.penalized_loss import ROWS, Floats, Indices, PenalizedLoss
+from promptboost.boosting.problem import GridPool, Shots
+from promptboost.boosting.samme import BoostSettings
 from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
+from promptboost.progress import Progress, no_progress
+from promptboost.threads import single_blas_thread
 
 #: The strongest penalty, where every class has one image; with N images it is an N-th of that. It is what
 #: the spread of the residual's logits costs, and the loss is a sum over images.
@@ -55,10 +58,10 @@ _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 # Where some images are set aside and there are more rows than these, the mean of its crops stands for an
 # image: a mixture can be judged as well, and the penalty knows how crops differ.
 _MOST_ROWS = 1024
+_STAGE = "fitting the residual"
+_SET_ASIDE = "judging each image by the others"
 # Passes over the images that a fold is expected to take.
 _PASSES = 6
-# A fit takes about as long as so many sweeps of the composer.
-_SWEEPS = 3
 # Factor on all logits where no image can be set aside. Where some can, 1.5 to 2.4 suits few images best: a
 # penalty that is right for who wins leaves the logits low.
 _LOUD = 1.75
@@ -116,7 +119,7 @@ def fit_residual(
     fold_rows: ArrayLike | None = None,
     weights: ArrayLike | None = None,
     penalty: float = PENALTY,
-    on_rows: OnRows = unwatched,
+    progress: Progress = no_progress,
 ) -> Residual:
     """Fit the residual of a text, and the factor on the text beside it.
 
@@ -139,9 +142,8 @@ def fit_residual(
         How much each image counts beside the others; alike by default.
     penalty : float, default=0.8
         The strongest that is tried, times the images of a class.
-    on_rows : callable, optional
-        Told of the rows that the composer would have gone over in the time; as a rule of no more than
-        :func:`expected_rows` in all.
+    progress : callable, optional
+        Called after the fit on all images and after that of each fold.
 
     Returns
     -------
@@ -167,7 +169,7 @@ def fit_residual(
     counted = _checked_weights(weights, len(y))
     scale = min(_worth(X[:, 0] @ rows.T, y, counted) for rows in unseen)[1]
     metric = np.empty((X.shape[2], X.shape[2]), dtype=X.dtype)
-    problem = PenalisedLoss(X, y, counted, text * X.dtype.type(scale), metric, on_rows)
+    problem = PenalizedLoss(X, y, counted, text * X.dtype.type(scale), metric)
 
     def prepare(some: slice) -> None:
         for part in ("metric", "curvature")[some]:
@@ -180,6 +182,7 @@ def fit_residual(
     in_threads(prepare, 2, 2 * X.size * X.shape[2], chunk=1)
     learnt, rate = _explained(problem, penalty * len(text) / len(y))
     if folds is None or fold_rows is None:
+        progress(_STAGE, 1, 1)
         return Residual(learnt * X.dtype.type(_LOUD), scale * _LOUD, rate)
     fold, texts = np.asarray(folds), _checked_rows(fold_rows, X, y, 3)
     if (
@@ -194,14 +197,13 @@ def fit_residual(
     scores, logits = np.zeros((2, len(y), len(text)), dtype=X.dtype)
     rows = X.mean(axis=1, keepdims=True) if len(y) * X.shape[1] > _MOST_ROWS else X
     parts = np.unique(fold[aside])
+    progress(_STAGE, 1, 1 + len(parts))
 
     def judge(some: slice) -> None:
         for part in parts[some]:
             kept, out = fold != part, fold == part
             words_of_part = texts[part] * X.dtype.type(scale)
-            fewer = PenalisedLoss(
-                rows[kept], y[kept], counted[kept], words_of_part, problem.metric, on_rows
-            )
+            fewer = PenalizedLoss(rows[kept], y[kept], counted[kept], words_of_part, problem.metric)
             # Neither begun at what was learnt from all images nor measured with their curvature: both
             # would still know those set aside, as few steps are taken.
             rest = fewer.solve(rate, tolerance=0.05)
@@ -211,6 +213,7 @@ def fit_residual(
     # Each takes an inverse, and passes over the images, two products a pass.
     passes = _PASSES * 2 * rows.size * len(text)
     in_threads(judge, len(parts), 2 * X.shape[2] ** 3 + passes, chunk=1)
+    progress(_STAGE, 1 + len(parts), 1 + len(parts))
     scores, logits, y, counted = scores[aside], logits[aside], y[aside], counted[aside]
     alone, loud, losses = _mixed(scores, logits, y, counted)
     if not loud:
@@ -218,9 +221,68 @@ def fit_residual(
     return Residual(learnt * X.dtype.type(loud), alone + scale * loud, rate, losses)
 
 
-def expected_rows(images: int, views: int) -> int:
-    """Return how many rows :func:`fit_residual` tells of, about, for images with so many crops."""
-    return _SWEEPS * images * (1 + views)
+def fit_text_residual(
+    shots: Shots,
+    pool: GridPool,
+    text_rows: NDArray[np.floating],
+    *,
+    weights: ArrayLike | None = None,
+    encoder: int = 0,
+    folds: FoldTexts | None = None,
+    progress: Progress = no_progress,
+) -> Residual:
+    """Fit the residual of a text that was composed from a pool, with one of several encoders.
+
+    Parameters
+    ----------
+    shots, pool
+        As for :func:`~promptboost.boosting.samme`.
+    text_rows : array of shape (K, D)
+        The mean rows of the text's banks.
+    weights : array of shape (n,), optional
+        Sample weights; uniform by default.
+    encoder : int
+        The number of the encoder that the rows belong to.
+    folds : FoldTexts, optional
+        Texts composed on parts of the images; see :func:`texts_of_folds`.
+    progress : callable, optional
+        Called with stage, done and total.
+    """
+    width, dim = pool.templates.shape[2] // pool.encoders, text_rows.shape[1]
+    block = slice(encoder * width, encoder * width + dim)
+    rows = shots.originals[:, None]
+    if shots.views is not None:
+        rows = np.concatenate([rows, shots.views], axis=1)
+    templates = from_grid(pool.templates[..., block]).mean(axis=1)
+    means = [np.mean(drawn(P[:, block]), axis=0, dtype=np.float64) for P in pool.prompts]
+    unseen = np.stack([templates, np.stack(means)])
+    lengths = np.linalg.norm(unseen, axis=2, keepdims=True)
+    # BLAS has little to do here, and its threads would spin while other processes hold the cores.
+    with single_blas_thread():
+        return fit_residual(
+            from_grid(rows[..., block]),
+            shots.labels,
+            text_rows,
+            unseen / np.where(lengths > 0, lengths, 1),
+            folds=None if folds is None else folds.fold,
+            fold_rows=None if folds is None else folds.rows[..., block],
+            weights=weights,
+            progress=progress,
+        )
+
+
+def texts_of_folds(
+    shots: Shots, pool: GridPool, settings: BoostSettings, progress: Progress = no_progress
+) -> FoldTexts | None:
+    """Compose texts on parts of the images, by which a residual is judged on the others.
+
+    They are those that the choice of the logit scale composes. None for the greedy composer, and with too
+    few images.
+    """
+    gradient = settings.gradient
+    if gradient is None or gradient.logit_scale is None:
+        return None
+    return fold_texts(shots, pool, gradient, views=settings.views_per_round, progress=progress)
 
 
 def set_aside_logits(
@@ -230,7 +292,7 @@ def set_aside_logits(
     folds: ArrayLike,
     *,
     weights: ArrayLike | None = None,
-    on_fold: Callable[[], object] = lambda: None,
+    progress: Progress = no_progress,
 ) -> Floats:
     """Return each image's logits by words and by the images of other folds: its label excuses nothing.
 
@@ -240,8 +302,8 @@ def set_aside_logits(
         As for :func:`fit_residual`. An image that weighs nothing has logits, and teaches nothing.
     folds : array of shape (n,)
         The fold of each image. One whose class has no image in another fold is judged by words alone.
-    on_fold : callable, optional
-        Called when a fold is done.
+    progress : callable, optional
+        Called before each fold and at the end.
 
     Returns
     -------
@@ -268,15 +330,17 @@ def set_aside_logits(
     text, by_words = words * X.dtype.type(scale), scores * X.dtype.type(scale)
     metric = spread_metric(X[counted > 0], y[counted > 0])
     logits, lonely = by_words.copy(), np.ones(len(y), dtype=bool)
-    for part in np.unique(fold):
+    parts = np.unique(fold)
+    for number, part in enumerate(parts):
+        progress(_SET_ASIDE, number, len(parts))
         out, kept = fold == part, (fold != part) & (counted > 0)
         if not kept.any():
             continue
-        fewer = PenalisedLoss(X[kept], y[kept], counted[kept], text, metric)
+        fewer = PenalizedLoss(X[kept], y[kept], counted[kept], text, metric)
         rest = fewer.solve(CAUTIOUS_PENALTY * len(words) / len(y), tolerance=0.05)
         logits[out] = X[out, 0] @ (text + rest).T
         lonely[out] = ~np.isin(y[out], y[kept])
-        on_fold()
+    progress(_SET_ASIDE, len(parts), len(parts))
     loud = _suited(logits, y, counted, _LOUDNESS)
     return np.where(lonely[:, None], by_words, logits * X.dtype.type(loud))
 
@@ -322,7 +386,7 @@ def _shrinkage(directions: float, known: int, dim: int) -> float:
     return 1.0 if left <= 0 else min((1 - 2 / dim + directions) / left, 1.0)
 
 
-def _explained(problem: PenalisedLoss, strongest: float) -> tuple[Floats, float]:
+def _explained(problem: PenalizedLoss, strongest: float) -> tuple[Floats, float]:
     """Return the residual of the strongest penalty that explains the images, and that penalty."""
     penalty, weights = strongest, problem.solve(strongest)
     for _ in range(HALVINGS):

@@ -24,7 +24,7 @@ from promptboost.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from promptboost.quality.issues import Finding, Issues
+    from promptboost.run.findings import Finding, Issues
 
 _EXAMPLES = """
 \b
@@ -68,6 +68,7 @@ def issues(
     import msgspec
 
     from promptboost.errors import RunError
+    from promptboost.progress import no_progress
     from promptboost.quality.issues import inspect_issues, write_issues
     from promptboost.report import write_card, write_report
 
@@ -76,7 +77,7 @@ def issues(
         data,
         limit=limit,
         cache=not no_cache,
-        progress=out.progress and layout == "table",
+        progress=out.progress if layout == "table" else no_progress,
         device=device,
         allow_download=allow_download,
     )
@@ -104,7 +105,8 @@ def _cell(value: object) -> str:
 
 
 def _text(run: Path, found: "Issues", shown: "tuple[Finding, ...]") -> str:
-    from promptboost.quality.issues import KINDS, summary_line
+    from promptboost.quality.issues import summary_line
+    from promptboost.run.findings import KINDS
 
     parts = [summary_line(found)]
     for kind, title in KINDS.items():

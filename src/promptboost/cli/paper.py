@@ -143,7 +143,7 @@ def run(out: Output, name: str, **options: Any) -> None:
     from promptboost.paper.laboratory import Laboratory
     from promptboost.paper.sheet import make_sheet, write_sheet
 
-    place = placement(options)
+    share = None if (place := placement(options)) is None else place.share
     request, plans = _asked(out, name, options)
     for option, folder in (("--data", request.data), ("--pools", request.pools)):
         if folder is not None and not folder.is_dir():
@@ -151,7 +151,7 @@ def run(out: Output, name: str, **options: Any) -> None:
     laboratory = Laboratory(request, out.note, place)
     records, sheet, any_line = [], None, False
     # Several parts write at the same time, each its own cells.
-    alone = place.share is None
+    alone = share is None
     try:
         with writing(request.out, "paper", say=out.note) if alone else nullcontext():
             for plan in plans:
@@ -168,7 +168,7 @@ def run(out: Output, name: str, **options: Any) -> None:
     if out.json:
         out.result({"entries": records}, "")
     elif not alone:
-        echo(_part_text(place.share, records))
+        echo(_part_text(share, records))
     if not any_line and sheet is not None:
         first, *more = sheet.measured.reason_lines() or ["nothing was asked for"]
         also = f"; {len(more)} more reasons are above" if more else ""

@@ -5,16 +5,18 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from promptboost.data.benchmarks.registry import Benchmark, benchmark_named, find_benchmark
-from promptboost.data.benchmarks.survey import read_benchmark
 from promptboost.data.dataset import Dataset, LabelledImage, Listing
-from promptboost.data.decode import BadImage, checking_bar, cut_off
+from promptboost.data.decode import BadImage, cut_off
 from promptboost.data.folder import read_folder
 from promptboost.data.manifest import MANIFEST_ENDINGS, read_manifest
 from promptboost.errors import DataError, SettingError, a_type, count
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.threads import thread_count
+
+if TYPE_CHECKING:
+    from promptboost.data.benchmarks.registry import Benchmark
 
 OnBad = Literal["skip", "stop"]
 
@@ -36,7 +38,7 @@ class DataSource:
 
     text: str  # the words that were typed, with a benchmark's usual name
     path: Path | None  # the folder or manifest, or the folder of the benchmark; None for the emoji
-    benchmark: Benchmark | None = None
+    benchmark: "Benchmark | None" = None
     split: Path | None = None  # the split file of a benchmark, where it was named
 
     @classmethod
@@ -49,7 +51,11 @@ class DataSource:
         if text == "emoji":
             return cls(text, None)
         name, _, rest = text.partition(":")
-        benchmark = find_benchmark(name) if rest else None
+        if not rest:
+            return cls(text, Path(text))
+        from promptboost.data.benchmarks.registry import find_benchmark
+
+        benchmark = find_benchmark(name)
         if benchmark is None:
             return cls(text, Path(text))
         folder, split = Path(rest).expanduser(), None  # a shell does not do so inside a word
@@ -59,7 +65,9 @@ class DataSource:
         return cls._of_benchmark(benchmark, folder, split)
 
     @classmethod
-    def _of_benchmark(cls, benchmark: Benchmark, folder: Path, split: Path | None) -> "DataSource":
+    def _of_benchmark(
+        cls, benchmark: "Benchmark", folder: Path, split: Path | None
+    ) -> "DataSource":
         at = "" if split is None else f"@{split}"
         return cls(f"{benchmark.name}:{folder}{at}", folder, benchmark, split)
 
@@ -93,7 +101,7 @@ class DataSource:
         on_bad: OnBad = "skip",
         check: bool = True,
         workers: int | None = None,
-        progress: bool = True,
+        progress: Progress = no_progress,
     ) -> Dataset:
         """Read the images; see :func:`load_data`."""
         if self.path is None:
@@ -103,6 +111,8 @@ class DataSource:
         if self.benchmark is None:
             listing = _read_path(self.path)
             return _usable(listing, on_bad, check=check, workers=workers, progress=progress)
+        from promptboost.data.benchmarks.survey import read_benchmark
+
         listing = read_benchmark(self.benchmark, self.path, self.split)
         bad: list[BadImage] = []
         if check:
@@ -119,7 +129,7 @@ def load_data(
     on_bad: OnBad = "skip",
     check: bool = True,
     workers: int | None = None,
-    progress: bool = True,
+    progress: Progress = no_progress,
 ) -> Dataset:
     """Read labelled images from wherever they are.
 
@@ -138,8 +148,8 @@ def load_data(
         Decode every image now, on so many `workers` (by default the threads of the process), to find
         the bad ones; without, a bad one is an error later. Of a benchmark only both ends of each file
         are looked at.
-    progress : bool, default=True
-        Show a progress bar on a terminal.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``; see :class:`~promptboost.progress.ProgressBars`.
 
     Examples
     --------
@@ -161,7 +171,10 @@ def load_data(
 
 
 def check_images(
-    images: Dataset | Sequence[LabelledImage], *, workers: int | None = None, progress: bool = True
+    images: Dataset | Sequence[LabelledImage],
+    *,
+    workers: int | None = None,
+    progress: Progress = no_progress,
 ) -> list[BadImage]:
     """Decode every image and list those that cannot be used, in order.
 
@@ -176,10 +189,10 @@ def check_images(
     bad: list[BadImage] = []
     with (
         ThreadPoolExecutor(workers or thread_count()) as threads,
-        checking_bar(len(items), progress) as bar,
+        stage(progress, "checking images", len(items)) as advance,
     ):
         for problem in threads.map(LabelledImage.check, items):
-            bar.update()
+            advance()
             if problem is not None:
                 bad.append(problem)
     return bad
@@ -214,7 +227,7 @@ def _listed(bad: Sequence[BadImage]) -> str:
 
 
 def _usable(
-    listing: Listing, on_bad: OnBad, *, check: bool, workers: int | None, progress: bool
+    listing: Listing, on_bad: OnBad, *, check: bool, workers: int | None, progress: Progress
 ) -> Dataset:
     bad = check_images(listing.images, workers=workers, progress=progress) if check else []
     if not listing.classes:
@@ -256,4 +269,6 @@ def _check_no_benchmark(text: str) -> None:
     name, colon, rest = text.partition(":")
     folder = Path(rest.partition("@")[0]).expanduser()
     if colon and "/" not in name and "\\" not in name and len(name) > 1 and folder.is_dir():
+        from promptboost.data.benchmarks.registry import benchmark_named
+
         benchmark_named(name)

@@ -12,8 +12,8 @@ from promptboost.io import read_text
 from promptboost.pool import PromptPool, is_saved_pool, load_pool, read_sources
 from promptboost.pool.sources import pool_for
 from promptboost.pool.text import clean
+from promptboost.progress import Progress, no_progress
 from promptboost.run.preflight import check_store
-from promptboost.run.results import old_names
 
 if TYPE_CHECKING:
     from promptboost.training.pool_rows import PoolTexts
@@ -26,7 +26,7 @@ def embed_data(
     texts: str | None = None,
     settings: FitConfig | None = None,
     views: int = 0,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     place: Placement | None = None,
     class_names: tuple[str, ...] | None = None,
@@ -72,20 +72,18 @@ def embed_data(
         config = (settings or FitConfig()).merged({"prompts": texts})
         names = class_names or (own_names if data is None else data.class_names)
         text_count = _embed_pool(pool_for(config, source or "", names), embedder)
-    return old_names(
-        {
-            "encoder": embedder.id,
-            "images": 0 if data is None else len(data),
-            "rows": rows,
-            "new_rows": embedder.computed["images"],
-            "texts": text_count,
-            "new_texts": embedder.computed["texts"],
-            "seconds": round(sum(embedder.seconds.values()), 3),
-            "bad_images": [
-                {"path": bad.path, "reason": bad.reason} for bad in (data.bad if data else ())
-            ],
-        }
-    )
+    return {
+        "encoder": embedder.id,
+        "images": 0 if data is None else len(data),
+        "rows": rows,
+        "new_rows": embedder.computed["images"],
+        "texts": text_count,
+        "new_texts": embedder.computed["texts"],
+        "seconds": round(sum(embedder.seconds.values()), 3),
+        "bad_images": [
+            {"path": bad.path, "reason": bad.reason} for bad in (data.bad if data else ())
+        ],
+    }
 
 
 def read_lines(file: Path) -> list[str] | None:
@@ -124,19 +122,19 @@ def texts_of(pool: PromptPool) -> "PoolTexts":
 def _embed_pool(pool: PromptPool, embedder: Embedder) -> int:
     """Embed the texts of a pool class by class, as a fit does; return how many they are."""
     from promptboost.baselines.baselines import zero_shot_head
-    from promptboost.training.pool_rows import encoding
+    from promptboost.training.pool_rows import encode_by
 
     texts = texts_of(pool)
     total = len(texts.class_names)
-    with encoding(texts, embedder) as encode:
+    encode = encode_by(embedder)
 
-        def counted(wanted: list[str]) -> Any:
-            nonlocal total
-            total += len(wanted)
-            return encode(wanted)
+    def counted(wanted: list[str]) -> Any:
+        nonlocal total
+        total += len(wanted)
+        return encode(wanted)
 
-        for _ in texts.blocks(counted):
-            pass
+    for _ in texts.blocks(counted):
+        pass
     zero_shot_head(texts.class_names, embedder)  # one more text a class, which a fit compares with
     return total
 

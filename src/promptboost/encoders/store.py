@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from promptboost.encoders.base import UnitRows
 from promptboost.errors import EmbeddingError, SettingError, StoreError, human_bytes
 from promptboost.io import cache_folder
-from promptboost.progress import progress_bar
+from promptboost.progress import Advance, Progress, no_progress, stage
 
 T = TypeVar("T")
 KEY_BYTES = 16
@@ -208,7 +208,7 @@ class EmbeddingStore:
         dim: int,
         batch: int = 1024,
         name: str = "",
-        progress: Callable[[int], None] | None = None,
+        advance: Advance | None = None,
     ) -> UnitRows:
         """Return one row for each key, computing only those that no run has computed before.
 
@@ -227,7 +227,7 @@ class EmbeddingStore:
             begins, so a killed run continues where it was.
         name : str, optional
             Name of the encoder, for reports.
-        progress : callable, optional
+        advance : callable, optional
             Called with the number of further keys that are done; the numbers add up to all.
 
         Returns
@@ -242,8 +242,8 @@ class EmbeddingStore:
             first.setdefault(key, position)
         distinct, positions = list(first), list(first.values())
         rows, missing = self.find(fingerprint, distinct, dim=dim)
-        if progress:
-            progress(len(keys) - len(missing))
+        if advance:
+            advance(len(keys) - len(missing))
         if missing:
             # What cannot be stored is not computed either.
             self._write(lambda connection: _prefix(connection, fingerprint, dim, name))
@@ -254,8 +254,8 @@ class EmbeddingStore:
             if todo := [part[i] for i in new]:
                 computed = _checked(compute([positions[i] for i in todo]), (len(todo), dim))
                 rows[todo] = self.add(fingerprint, [distinct[i] for i in todo], computed, name=name)
-            if progress:
-                progress(len(part))
+            if advance:
+                advance(len(part))
         if len(distinct) == len(keys):
             return rows
         index = {key: i for i, key in enumerate(distinct)}
@@ -330,23 +330,24 @@ class EmbeddingStore:
         size, corrupt = _size(self._path) + _size(self._corrupt), int(self._corrupt.exists())
         return StoreReport(str(self.root), self.max_bytes, size, corrupt, shares)
 
-    def verify(self, *, progress: bool = False) -> Verification:
+    def verify(self, *, progress: Progress = no_progress) -> Verification:
         """Check every byte; delete damaged embeddings, and set a damaged file aside."""
-        total = self.report().rows if progress else None
+        total = self.report().rows
         rows, bad, was_there = 0, list[tuple[int]](), self._path.exists()
 
         def check(connection: sqlite3.Connection) -> None:
             nonlocal rows
             for number, *record in connection.execute("SELECT * FROM rows"):
                 rows += 1
-                bar.update()
+                if rows % _KEYS_AT_ONCE == 0:
+                    advance(_KEYS_AT_ONCE)
                 if not _is_sound(*record):
                     bad.append((number,))
             problem = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
             if problem != "ok":
                 raise _DamagedError(problem)
 
-        with progress_bar(total, "checking the store", "vectors", shown=progress) as bar:
+        with stage(progress, "checking the store", total) as advance:
             self._read(check, None)
         is_set_aside = was_there and not self._path.exists()
         if bad and not is_set_aside:

@@ -30,7 +30,6 @@ _KINDS: dict[str, str | type[Fitted]] = {
     "text": "promptboost.baselines.fitted:TextClassifier",
     "linear": "promptboost.baselines.fitted:LinearClassifier",
     "text+residual": "promptboost.methods.promptboost:ResidualClassifier",
-    "votes": "promptboost.methods.promptboost:VotingClassifier",
     "tip-adapter": "promptboost.methods.tip_adapter:CacheClassifier",
     "promptsrc": "promptboost.methods.promptsrc:PromptedClassifier",
     "eft": "promptboost.methods.eft:EmulatedClassifier",

@@ -1,9 +1,9 @@
 """Boosting of text prompts as one method among others; its ablations are its settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from functools import lru_cache
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,21 +20,18 @@ from promptboost.baselines.base import (
     check_two_classes,
 )
 from promptboost.baselines.fitted import TextClassifier
-from promptboost.boosting import BoostSettings, GridPool, Shots
-from promptboost.boosting.gradient.scale import FoldTexts
-from promptboost.boosting.grid import side_by_side
 from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import Embedder, text_source
+from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.group import EncoderGroup, join, members_of
+from promptboost.encoders.registry import load_encoder
 from promptboost.errors import FileFormatError, PoolError, SettingError
-from promptboost.model import LearntOn, LinearHead, PromptEnsemble, VotingHead
+from promptboost.model import PromptEnsemble
 from promptboost.pool import PromptPool
 from promptboost.pool.combination import of_sources
-from promptboost.training import OnRound, PoolTexts, boost_settings, fit_ensemble
-from promptboost.training.learner import OnFolds, head_with_residual
-
-if TYPE_CHECKING:
-    from promptboost.encoders.store import EmbeddingStore
+from promptboost.training import Fitted, PoolRows, PoolTexts, Trainer
+from promptboost.training.examples import Examples
+from promptboost.training.learner import OnRound
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class Boosting(BoostConfig, Method):
         Names of description sources, with commas: only their sentences, and the templates, are
         in the pool. All by default.
     also : str
-        Names of further encoders, with + between, to learn on at once: ``also=conse:lite2``.
+        Names of other encoders, joined by +, to learn on at once: ``also=conse:lite2``.
     **settings
         Those of :class:`~promptboost.config.BoostConfig`.
     """
@@ -73,36 +70,24 @@ class Boosting(BoostConfig, Method):
                 "one with templates: promptboost pool build --help"
             )
         check_two_classes(shots, "boosting", "weighs the words of a class by its images")
-        self.further(encoder)
+        self.encoders(encoder)
 
-    def further(self, encoder: Encoder) -> list[Encoder]:
-        """Return the encoders to learn on beside one, with its store."""
-        store = encoder.store if isinstance(encoder, Embedder) else None
-        found: list[Encoder] = [_beside(name, store) for name in self.also.split("+") if name]
-        prints = [encoder.fingerprint, *(one.fingerprint for one in found)]
-        if len(set(prints)) < len(prints):
+    def encoders(self, encoder: Encoder) -> Encoder:
+        """Return the encoder to learn on: the given one, or a group with those of `also`."""
+        names = tuple(name for name in self.also.split("+") if name)
+        try:
+            return _group(encoder, names) if names else encoder  # type: ignore[arg-type]  # hashable
+        except SettingError as error:
             raise SettingError(
                 f"also is {self.also!r}, which names an encoder twice, or {encoder.id}"
-            )
-        return found
+            ) from error
 
     def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> TextClassifier:
-        """Boost, and add what the words leave over."""
-        folds: list[FoldTexts] = []
-        ensemble = self.ensemble(shots, pool, encoder, on_folds=folds.append)
-        origin = self.origin(shots, encoder)
-        text = self.classifier(ensemble, origin)
-        if not self.residual or self.algorithm == "samme":
-            return text
-        head = ensemble.embed(encoder)
-        assert isinstance(head, LinearHead)
-        every = [encoder, *self.further(encoder)]
-        learnt, settings = self._learnt(shots, every)
-        grid = _joined(of_sources(pool, self.sources), every)
-        _, residual = head_with_residual(
-            head, ensemble, learnt, grid, settings, folds=folds[0] if folds else None
-        )
-        if not np.isfinite(residual.penalty):  # the images say that it does harm
+        """Boost, and fit the residual."""
+        fitted = self.train(shots, pool, encoder)
+        origin, residual = self.origin(shots, encoder), fitted.residuals[0]
+        text = self.classifier(fitted.ensemble, origin)
+        if residual is None or not np.isfinite(residual.penalty):  # the images rule it out
             return text
         return ResidualClassifier(
             origin,
@@ -113,51 +98,38 @@ class Boosting(BoostConfig, Method):
             text_scale=residual.text_scale,
         )
 
-    def ensemble(
+    def train(
         self,
         shots: FewShotSet,
         pool: PromptPool,
         encoder: Encoder,
         on_round: OnRound | None = None,
-        on_folds: OnFolds | None = None,
-    ) -> PromptEnsemble:
-        """Boost, and return the text with all its rounds; for the rest see :func:`fit_ensemble`."""
+    ) -> Fitted:
+        """Fit the ensemble and its head; see :class:`~promptboost.training.Trainer`."""
         self.check(shots, pool, encoder)
-        words = of_sources(pool, self.sources)
-        every = [encoder, *self.further(encoder)]
-        learnt, settings = self._learnt(shots, every)
-        return fit_ensemble(
-            learnt,
-            _joined(words, every),
-            PoolTexts.of(words),
-            settings,
-            image_ids=[str(i) for i in range(len(shots.labels))],
-            encoder_id=encoder.id,
-            encoder_fingerprint=encoder.fingerprint,
-            encoder_scale=encoder.logit_scale,
-            further_encoders=[LearntOn.of(one) for one in every[1:]],
-            on_round=on_round,
-            on_folds=on_folds,
-        )
-
-    def _learnt(
-        self, shots: FewShotSet, encoders: Sequence[Encoder]
-    ) -> tuple[Shots, BoostSettings]:
-        """Return the images to learn from, as all encoders see them, and what boosting is asked."""
-        seen_by = [shots.images.views(one) for one in encoders]
-        rows: Any = seen_by[0] if len(seen_by) == 1 else side_by_side(seen_by, name="images")
+        words, encoders = of_sources(pool, self.sources), self.encoders(encoder)
+        members = members_of(encoders)
+        rows = join([shots.images.views(member) for member in members])
         views = rows[:, 1:]
-        seen = min(self.views_per_round or 0, views.shape[1])
-        asked = self if self.views_per_round is None else replace(self, views_per_round=seen)
-        learnt = Shots.from_rows(rows[:, 0], shots.labels, views if views.size else None)
-        return learnt, boost_settings(asked, views.shape[1])
+        examples = Examples(
+            rows[:, 0],
+            shots.labels,
+            tuple(map(str, range(len(shots.labels)))),
+            views=views if views.size else None,
+            encoders=len(members),
+        )
+        per_round = self.views_per_round
+        if per_round is not None:
+            per_round = min(per_round, views.shape[1])
+        trainer = Trainer(replace(self, views_per_round=per_round))
+        pool_rows = _embedded(words, encoders)  # type: ignore[arg-type]  # hashable
+        return trainer.fit(examples, pool_rows, members, n_heads=1, on_round=on_round)
 
     def classifier(self, ensemble: PromptEnsemble, origin: Origin) -> TextClassifier:
         """Return the classifier that an ensemble of this method is."""
         banks = tuple(ensemble.prompts(name) for name in origin.class_names)
         details = {"ensemble": ensemble.to_json()}
-        kind = VotingClassifier if self.algorithm == "samme" else TextClassifier
-        return kind(origin, banks, unit=False, details=details)
+        return TextClassifier(origin, banks, unit=False, details=details)
 
 
 @dataclass(frozen=True)
@@ -201,36 +173,16 @@ class ResidualClassifier(TextClassifier):
         return cls(origin, text.banks, text.unit, text.details, rows, scale)
 
 
-@dataclass(frozen=True)
-class VotingClassifier(TextClassifier):
-    """Rounds that vote one by one, as SAMME does: no mean of their prompts says the same."""
-
-    kind: ClassVar[str] = "votes"
-
-    @cached_property
-    def head(self) -> LinearHead | VotingHead:
-        """The ensemble in the space of the encoder."""
-        return PromptEnsemble.from_json(self.details["ensemble"]).embed(self.origin.encoder)
-
-    def logits(self, images: Images) -> Logits:
-        """Count the votes, as logarithms of probabilities."""
-        probabilities = self.head.predict_proba(images.rows(self.origin.encoder))
-        return np.log(np.maximum(probabilities, 1e-30)).astype(np.float32)
-
-
-def _joined(pool: PromptPool, encoders: Sequence[Encoder]) -> GridPool:
-    """Embed a pool by all encoders."""
-    return GridPool.joined([_grid(pool, one) for one in encoders])  # type: ignore[arg-type]  # has a hash
-
-
 @lru_cache(maxsize=8)
-def _beside(name: str, store: "EmbeddingStore | None") -> Embedder:
-    """Open a further encoder; the same one again, so that its pool is known again."""
-    encoder: Any = text_source(name)
-    return Embedder(encoder, store, progress=False)
+def _group(encoder: Encoder, names: tuple[str, ...]) -> EncoderGroup:
+    """Open further encoders; the same group again, so that its pool is found again."""
+    store = encoder.store if isinstance(encoder, Embedder) else None
+    first = encoder if isinstance(encoder, Embedder) else Embedder(encoder, None)
+    others = [Embedder(load_encoder(name), store) for name in names]
+    return EncoderGroup([first, *others])
 
 
-@lru_cache(maxsize=4)  # one pool, as a few encoders read it
-def _grid(pool: PromptPool, encoder: Encoder) -> GridPool:
-    """Embed a pool; a comparison asks for the same one again and again."""
-    return PoolTexts.of(pool).embed(encoder.encode_texts)
+@lru_cache(maxsize=4)  # one pool with a few encoders: a comparison needs it again and again
+def _embedded(pool: PromptPool, encoder: Encoder) -> PoolRows:
+    """Embed a pool."""
+    return PoolRows.embed(PoolTexts.of(pool), encoder)

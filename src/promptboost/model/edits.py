@@ -75,12 +75,11 @@ def _check_mergeable(first: "PromptEnsemble", other: "PromptEnsemble") -> None:
             f"Only one of two ensembles to merge has the classes {_listed(sorted(odd))}: "
             "use rename_class or drop_class first."
         )
-    for name in ("algorithm", "temperature"):
-        if getattr(first, name) != getattr(other, name):
-            raise SettingError(
-                f"Ensembles to merge must have one {name}; got {getattr(first, name)!r} and "
-                f"{getattr(other, name)!r}."
-            )
+    if first.temperature != other.temperature:
+        raise SettingError(
+            f"Ensembles to merge must have one temperature; got {first.temperature!r} and "
+            f"{other.temperature!r}."
+        )
 
 
 def _agreed(values: Iterable[T]) -> T | None:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from promptboost.errors import FileFormatError, InputError, SettingError
 from promptboost.io import read_bytes, steady, write_text
@@ -15,9 +15,8 @@ from promptboost.model.schema import Scalar, read_record, write_record
 
 if TYPE_CHECKING:
     from promptboost.encoders.base import Encoder
-    from promptboost.model.head import LinearHead
-    from promptboost.model.vectors import TextVectors
-    from promptboost.model.votes import VotingHead
+    from promptboost.encoders.embedder import TextSource
+    from promptboost.model.head import Head
 
 #: The text of a run, and the weights of the images at the end of its fit.
 ENSEMBLE_FILE, WEIGHTS_FILE = "ensemble.json", "weights.json"
@@ -37,8 +36,6 @@ class Round:
         Weighted error on the views the round was composed on, when it was finished.
     template_error : float
         The same error with the template alone.
-    vote : float, default=1.0
-        Weight of the round: always 1 in SAMME.R; in SAMME, 0 for a round no better than chance.
     composer : str, default="greedy"
         How the banks were composed.
     objective, gap : float, optional
@@ -56,26 +53,17 @@ class Round:
     banks: Mapping[str, Mapping[str, int]]
     error: float
     template_error: float
-    vote: float = 1.0
     composer: str = "greedy"
     objective: float | None = None
     gap: float | None = None
 
-    def checked(self, class_names: tuple[str, ...], algorithm: str, where: str) -> "Round":
+    def checked(self, class_names: tuple[str, ...], where: str) -> "Round":
         """Check the fields against the ensemble the round is in; return them as plain types."""
-        vote = schema.as_number(self.vote, f"{where}.vote")
-        if vote < 0:
-            raise SettingError(f"{where}.vote: must not be negative, and is {vote}.")
-        if vote:  # the sum of the votes is divided by
-            schema.as_number(vote, f"{where}.vote", positive=True)
-        if algorithm == "samme.r" and vote != 1:
-            raise SettingError(f"{where}.vote: is {vote}; in SAMME.R every vote is 1.")
         return Round(
             template=schema.as_text(self.template, f"{where}.template"),
             banks=schema.as_banks(self.banks, class_names, f"{where}.banks"),
             error=schema.as_number(self.error, f"{where}.error"),
             template_error=schema.as_number(self.template_error, f"{where}.template_error"),
-            vote=vote,
             composer=schema.as_text(self.composer, f"{where}.composer"),
             objective=schema.as_optional_number(self.objective, f"{where}.objective"),
             gap=schema.as_optional_number(self.gap, f"{where}.gap"),
@@ -83,8 +71,17 @@ class Round:
 
     def record(self) -> dict[str, Any]:
         """Return the fields in the order of the file: the facts, then the banks they are about."""
-        facts = ("template", "composer", "vote", "template_error", "error", "objective", "gap")
-        return {name: getattr(self, name) for name in (*facts, "banks")}
+        names = (
+            "template",
+            "composer",
+            "vote",
+            "template_error",
+            "error",
+            "objective",
+            "gap",
+            "banks",
+        )
+        return {name: getattr(self, name, schema.VOTE) for name in names}
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ class PromptEnsemble:
     """A classifier made of sentences: rounds × classes × {prompt: copies}.
 
     It is plain data, kept as JSON. Each editing method returns a new ensemble with one more line of
-    history. An encoder turns it into a :class:`~promptboost.LinearHead` that classifies; another
+    history. An encoder turns it into a :class:`~promptboost.Head` that classifies; another
     encoder turns the same text into another head, which is all there is to transfer.
 
     Parameters
@@ -151,8 +148,6 @@ class PromptEnsemble:
         One or more.
     temperature : float, default=1.0
         Of the softmax over mean cosines; the same in all rounds.
-    algorithm : {"samme.r", "samme"}, default="samme.r"
-        How the rounds are added up: by log-probabilities, or by one weighted vote each.
     encoder_id, encoder_fingerprint : str, optional
         The encoder it was fitted on.
     pool_fingerprint : str, optional
@@ -194,7 +189,6 @@ class PromptEnsemble:
     class_names: tuple[str, ...]
     rounds: tuple[Round, ...]
     temperature: float = 1.0
-    algorithm: Literal["samme.r", "samme"] = "samme.r"
     encoder_id: str | None = None
     encoder_fingerprint: str | None = None
     pool_fingerprint: str | None = None
@@ -209,8 +203,6 @@ class PromptEnsemble:
 
     def __post_init__(self) -> None:
         """Check everything and keep it in one canonical form, so that equal means equal text."""
-        if self.algorithm not in ("samme.r", "samme"):
-            raise SettingError(f'algorithm: {self.algorithm!r} is neither "samme.r" nor "samme".')
         names = schema.as_class_names(self.class_names)
         rounds = schema.as_sequence(self.rounds, "rounds")
         if not all(isinstance(item, Round) for item in rounds):
@@ -220,9 +212,7 @@ class PromptEnsemble:
         history = schema.as_sequence(self.history, "history")
         clean = {
             "class_names": names,
-            "rounds": tuple(
-                item.checked(names, self.algorithm, f"rounds[{i}]") for i, item in enumerate(rounds)
-            ),
+            "rounds": tuple(item.checked(names, f"rounds[{i}]") for i, item in enumerate(rounds)),
             "temperature": schema.as_number(self.temperature, "temperature", positive=True),
             "settings": schema.as_mapping(self.settings, "settings", schema.as_scalar),
             "versions": schema.as_mapping(self.versions, "versions", schema.as_text),
@@ -274,24 +264,17 @@ class PromptEnsemble:
     def prompts(self, class_name: str) -> dict[str, float]:
         """Return the prompts of a class with their parts in its score, heaviest first; they sum to one.
 
-        In SAMME.R the row of the class in the head is this average of its prompts' rows, times the
-        number of rounds.
+        The row of the class in the head is this average of its prompts' rows, times the number of rounds.
         """
         edits.check_known(self, class_name)
         weights: dict[str, float] = {}
-        for item, vote in zip(self.rounds, self.votes(), strict=True):
+        vote = 1.0 / len(self.rounds)
+        for item in self.rounds:
             bank = item.banks[class_name]
             size = sum(bank.values())
             for prompt, copies in bank.items():
                 weights[prompt] = weights.get(prompt, 0.0) + vote * (copies / size)
         return dict(sorted(weights.items(), key=lambda pair: (-pair[1], pair[0])))
-
-    def votes(self) -> list[float]:
-        """Return each round's part in the vote; they sum to one, and are equal where none has a vote."""
-        votes = [item.vote for item in self.rounds]
-        if not any(votes):  # no round was better than chance
-            votes = [1.0] * len(votes)
-        return [vote / sum(votes) for vote in votes]
 
     @property
     def encoders(self) -> tuple[LearntOn, ...]:
@@ -307,8 +290,7 @@ class PromptEnsemble:
         """Return the logit scale that probabilities have in the space of an encoder.
 
         Of encoders it was fitted on, each has its own. The ratio of the first one's scale to what that
-        encoder has itself is a property of the text, and is kept when the text moves to another. The
-        votes of SAMME are no cosines: their scale is the same everywhere.
+        encoder has itself is a property of the text, and is kept when the text moves to another.
         """
         if encoder is None:
             return self.logit_scale
@@ -317,7 +299,7 @@ class PromptEnsemble:
                 return item.logit_scale
         if self.logit_scale is None:
             return float(encoder.logit_scale)
-        if self.algorithm == "samme" or self.encoder_logit_scale is None:
+        if self.encoder_logit_scale is None:
             return self.logit_scale
         return self.logit_scale * (float(encoder.logit_scale) / self.encoder_logit_scale)
 
@@ -343,7 +325,7 @@ class PromptEnsemble:
         return write_record(self._record() | weights)
 
     def _record(self) -> dict[str, Any]:
-        facts = {name: getattr(self, name) for name in schema.FACTS}
+        facts = {name: getattr(self, name, schema.ALGORITHM) for name in schema.FACTS}
         if self.further_encoders:
             facts[schema.FURTHER] = [asdict(item) for item in self.further_encoders]
         rounds = [item.record() for item in self.rounds]
@@ -421,29 +403,21 @@ class PromptEnsemble:
 
     # --- embedding: numpy is loaded here, not to read or edit text -----------------------------
 
-    def embed(self, encoder: "Encoder") -> "LinearHead | VotingHead":
+    def embed(self, source: "TextSource", encoder: "Encoder | None" = None) -> "Head":
         """Embed the prompts, each distinct text once, and return the classifier they make.
 
-        With the encoder of the fit, this is the fitted classifier; with another, it is transfer. Only
-        for ``algorithm="samme"`` it is a :class:`~promptboost.model.votes.VotingHead`.
+        With the encoder of the fit, this is the fitted classifier; with another, it is transfer.
+
+        Parameters
+        ----------
+        source : Encoder, mapping or callable
+            An encoder, a mapping from text to embedding, or a function that embeds a list of texts.
+        encoder : Encoder, optional
+            The encoder whose embeddings `source` returns, if `source` is not an encoder.
         """
         from promptboost.model.vectors import embed
 
-        return embed(self, encoder)
-
-    def embed_texts(
-        self, vectors: "TextVectors", encoder: "Encoder | None" = None
-    ) -> "LinearHead | VotingHead":
-        """Embed by a mapping or a function that returns the texts' rows, those of `encoder` if given."""
-        from promptboost.model.vectors import embed
-
-        return embed(self, vectors, encoder)
-
-    def weak_heads(self, source: "Encoder | TextVectors") -> "list[LinearHead]":
-        """Embed each round by itself; the texts are still embedded once only."""
-        from promptboost.model.vectors import weak_heads
-
-        return weak_heads(self, source)
+        return embed(self, source, encoder)
 
 
 def _read_weights(path: Path) -> dict[str, float]:

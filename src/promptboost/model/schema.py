@@ -175,6 +175,8 @@ SCHEMA_VERSION = 2
 
 _HEADER = ("format", "schema_version")
 _REQUIRED = ("class_names", "rounds")
+#: How rounds are added up, and the weight of each. Other values belong to fits that are no longer read.
+ALGORITHM, VOTE = "samme.r", 1.0
 # In the order in which they are written.
 FACTS = (
     *("algorithm", "temperature", "logit_scale", "encoder_logit_scale"),
@@ -264,13 +266,27 @@ def _read_v2(record: dict[str, Any]) -> dict[str, Any]:
 
 def _read_v1(record: dict[str, Any]) -> dict[str, Any]:
     _check_fields(record, (*_HEADER, *_REQUIRED), (*FACTS, "sample_weights"), "")
+    algorithm = record.get("algorithm", ALGORITHM)
+    if algorithm == "samme":
+        raise FileFormatError(
+            'algorithm: is "samme", where each round casts a hard vote. Such ensembles are no longer '
+            "supported and cannot be read: fit again."
+        )
+    if algorithm != ALGORITHM:
+        raise FileFormatError(f'algorithm: must be "{ALGORITHM}", not {algorithm!r:.60}.')
     if not isinstance(record["rounds"], list):
         raise FileFormatError("rounds: must be a list.")
+    rounds = []
     for i, item in enumerate(record["rounds"]):
         if not isinstance(item, dict):
             raise FileFormatError(f"rounds[{i}]: must be an object.")
         _check_fields(item, _ROUND_REQUIRED, _ROUND_OPTIONAL, f"rounds[{i}].")
-    return {name: value for name, value in record.items() if name not in _HEADER}
+        vote = item.get("vote", VOTE)
+        if isinstance(vote, bool) or vote != VOTE:
+            raise FileFormatError(f"rounds[{i}].vote: must be 1, not {vote!r:.60}.")
+        rounds.append({name: value for name, value in item.items() if name != "vote"})
+    fields = {k: v for k, v in record.items() if k not in (*_HEADER, "algorithm")}
+    return {**fields, "rounds": rounds}
 
 
 def _check_fields(

@@ -273,10 +273,10 @@ def _words_carry_little(run: Run) -> Answer:
     residual = run.results.residual
     if residual is None or residual.penalty is None:
         return _skipped("There is no residual: the words carry everything.")
-    text = f"{percent(residual.words)} of what decides an answer is words."
-    if residual.words >= _LEAST_WORDS:
+    text = f"{percent(residual.text_share)} of what decides an answer is words."
+    if residual.text_share >= _LEAST_WORDS:
         return _fine(text)
-    least = sorted(residual.class_words.items(), key=lambda pair: pair[1])
+    least = sorted(residual.class_text_shares.items(), key=lambda pair: pair[1])
     return _found(
         text,
         details=[f"{name}: {percent(share)}" for name, share in least],
@@ -530,18 +530,3 @@ def _pool_of_little_use(run: Run) -> Answer:
             f"alone, {percent(rounds[0].error)} with the chosen prompts."
         )
     return _fine_if(2 * idle <= len(rounds), text, f"{_FIT} --prompts MORE.json")
-
-
-@_tip(
-    "PB024",
-    "One round dominates",
-    "That round alone decides; the others are there for show. A new fit gives all rounds one vote.",
-)
-def _round_that_dominates(run: Run) -> Answer:
-    if run.ensemble.algorithm == "samme.r":
-        return _skipped("In SAMME.R all rounds have the same vote.")
-    if len(run.ensemble) < 3:
-        return _skipped("There are fewer than three rounds.")
-    votes = run.ensemble.votes()
-    text = f"Round {votes.index(max(votes)) + 1} has {percent(max(votes))} of the vote."
-    return _fine_if(max(votes) <= 0.5, text, _FIT)

@@ -16,10 +16,10 @@ from promptboost.data.shots import image_ids, load_task
 from promptboost.errors import DataError, RunError, command_name
 from promptboost.model import PromptClassifier, PromptEnsemble
 from promptboost.model.change import Change, apply_changes, original_names
-from promptboost.model.head import LinearHead
-from promptboost.model.scores import SentenceScores, check_additive
+from promptboost.model.scores import SentenceScores
+from promptboost.progress import Progress, no_progress
 from promptboost.run.lineage import Lineage
-from promptboost.run.predict import Predictor
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 
 #: One held-out image in so many is kept back until the final figure is asked for.
@@ -205,7 +205,7 @@ def open_bench(
     data: str | None = None,
     final: bool = False,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
 ) -> Bench:
@@ -217,16 +217,14 @@ def open_bench(
     folder.check_finished()
 
     def read() -> tuple[PromptClassifier, Lineage]:
-        opened = Predictor.open(
+        classifier = open_classifier(
             run, cache=cache, progress=progress, device=device, allow_download=allow_download
         )
         _ = folder.settings, folder.source
-        return opened.classifier, Lineage.read(run)
+        return classifier, Lineage.read(run)
 
     classifier, lineage = folder.steady(read)
     head = classifier.head
-    check_additive(head)
-    assert isinstance(head, LinearHead)
     held_out = shown_part(held_out_images(folder, data, progress), final=final)
     rows = classifier.embedder.originals(held_out)
     return Bench(
@@ -240,7 +238,7 @@ def open_bench(
     )
 
 
-def held_out_images(folder: RunFolder, data: str | None, progress: bool) -> Dataset:
+def held_out_images(folder: RunFolder, data: str | None, progress: Progress) -> Dataset:
     """Return the images that a run held out, where they are still as they were."""
     evaluate = f"{command_name()} evaluate {shlex.quote(str(folder.path))} DATA"
     again = f"{evaluate} measures on other images"

@@ -14,13 +14,13 @@ import numpy as np
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import RunError, command_name
 from promptboost.io import read_bytes, write_bytes
-from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model import Head, PromptClassifier, PromptEnsemble
 from promptboost.model.change import Change, apply_changes, original_names
-from promptboost.model.head_files import AnyHead, embed_ensemble, keep_residual, write_head
-from promptboost.progress import waiting
+from promptboost.model.head_files import embed_ensemble, write_head
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.bench import Bench, Effect, add_looks, open_bench
 from promptboost.run.lineage import Edit, Lineage
-from promptboost.run.predict import Predictor
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 
 
@@ -47,7 +47,7 @@ def edit_run(
     bench: Bench | None = None,
     overwrite: bool = False,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
     finish: tuple[Callable[[Path], object], ...] = (),
@@ -76,11 +76,10 @@ def edit_run(
         opened = {**options, "allow_download": allow_download}
         effect, notes, uncounted = _measured(run, changes, data, opened)
     heads = []
-    for one in _open_all(run, ensemble, allow_download=allow_download, **options):  # type: ignore[arg-type]
-        embedder = one.classifier.embedder
-        heads.append(edited_head(one.classifier.head, embedder, edited, changes))
-        keep_residual(heads[-1], embedder)  # made here, so it is not new to this machine
-    if any(isinstance(head, LinearHead) and head.residual is not None for head in heads):
+    for classifier in _open_all(run, ensemble, allow_download=allow_download, **options):  # type: ignore[arg-type]
+        embedder = classifier.embedder
+        heads.append(edited_head(classifier.head, embedder, edited, changes))
+    if any(head.residual is not None for head in heads):
         notes.append(
             "the residual was fitted beside the text as it was before; to learn it again, type: "
             f"{command_name()} refit {shlex.quote(str(new_run))}"
@@ -88,7 +87,7 @@ def edit_run(
     before = Lineage.read(run)
     before = msgspec.structs.replace(before, looks=before.looks + uncounted)
     lineage = _with_edit(before, folder, ensemble, changes, effect, author or _user(), reason)
-    with waiting(f"writing {new_run.name}", shown=progress):
+    with stage(progress, f"writing {new_run.name}"):
         write_edited(folder, new, edited, lineage, heads, finish)
     told = edited.history[len(ensemble.history) :]
     return Edited(new_run, edited, lineage, effect, tuple(notes), told)
@@ -107,7 +106,7 @@ def _measured(
         if data is not None:
             raise
         return None, [f"not measured: {error}"], 0
-    with waiting(f"measuring {run.name}", shown=options["progress"]):
+    with stage(options["progress"], f"measuring {run.name}"):
         effect = bench.effect(changes)
     try:
         add_looks(run, looks=1)
@@ -121,13 +120,13 @@ def _open_all(
     ensemble: PromptEnsemble,
     *,
     cache: bool,
-    progress: bool,
+    progress: Progress,
     device: str | None,
     allow_download: bool,
-) -> list[Predictor]:
+) -> list[PromptClassifier]:
     """Open a run with each of the encoders it was learnt on."""
     return [
-        Predictor.open(
+        open_classifier(
             run,
             encoder=None if number == 0 else item.id,
             cache=cache,
@@ -140,12 +139,10 @@ def _open_all(
 
 
 def edited_head(
-    before: AnyHead, embedder: Embedder, edited: PromptEnsemble, changes: Sequence[Change]
-) -> AnyHead:
+    before: Head, embedder: Embedder, edited: PromptEnsemble, changes: Sequence[Change]
+) -> Head:
     """Embed an edited text; the residual of a class goes with it, under its new name too."""
     made = embed_ensemble(edited, embedder)
-    if not isinstance(made, LinearHead) or not isinstance(before, LinearHead):
-        return made
     names = original_names(before.class_names, changes)
     if before.balance is not None:
         learnt = [name for name, old in names.items() if old in before.balance.class_names]
@@ -193,7 +190,7 @@ def write_edited(
     new: RunFolder,
     edited: PromptEnsemble,
     lineage: Lineage,
-    heads: Sequence[AnyHead],
+    heads: Sequence[Head],
     finish: tuple[Callable[[Path], object], ...] = (),
 ) -> None:
     """Write an edited run: its text, vectors and lineage; the figures of the fit stay those of the fit."""

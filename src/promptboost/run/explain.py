@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from promptboost.data import ImageError, LabelledImage, find_images
 from promptboost.data.decode import BadImage
 from promptboost.data.shots import Task, image_ids
-from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
 from promptboost.io import json_text
-from promptboost.model import LinearHead
+from promptboost.model import Head, PromptClassifier, PromptEnsemble
 from promptboost.model.explanation import SHOWN, Explanation, explain_rows
 from promptboost.run.bench import Bench, add_looks
 from promptboost.run.influence import (
@@ -23,9 +22,9 @@ from promptboost.run.influence import (
     confusion_blame,
     sentence_influences,
 )
-from promptboost.run.learned import Learned, TaskEmbeddings, measured_rows
-from promptboost.run.predict import Predictor
+from promptboost.run.measurement import EmbeddedTask
 from promptboost.run.run_folder import RunFolder
+from promptboost.training import Fitted
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class ExplainedImages:
 
 
 def explain_images(
-    predictor: Predictor,
+    classifier: PromptClassifier,
     paths: Sequence[str | Path],
     *,
     answer: str | None = None,
@@ -49,7 +48,7 @@ def explain_images(
     images, bad = list(listing.images), list(listing.bad)
     while images:
         try:
-            found = predictor.classifier.explain(images, answer=answer, against=against)
+            found = classifier.explain(images, answer=answer, against=against)
             return ExplainedImages(tuple(found), tuple(images), tuple(bad))
         except ImageError as error:
             bad.append(error.bad)
@@ -133,30 +132,27 @@ def explain_held_out(run: Path, bench: Bench) -> HeldOutReasons:
 
 def shown_explanations(
     task: Task,
-    embeddings: TaskEmbeddings,
-    learned: Learned,
+    embedded: EmbeddedTask,
+    fitted: Fitted,
     names: Iterable[str],
-    embedder: Embedder,
 ) -> dict[str, dict[str, Any]]:
     """Explain the images that the report of a fit shows: wrong answers against the right class."""
-    head = learned.head
-    if not isinstance(head, LinearHead):  # votes have no parts that add up
-        return {}
-    wanted = set(names)
-    texts = learned.ensemble.texts()
-    vectors = dict(zip(texts, np.asarray(embedder.encode_texts(texts)), strict=True))
-    measured = measured_rows(task, embeddings)
-    found: dict[str, dict[str, Any]] = {}
-    for data, rows in ((task.measured, measured), (task.learn, embeddings.learn[:, 0])):
+    wanted, ensemble = set(names), fitted.ensemble
+    texts = ensemble.texts()
+    rows = np.asarray(embedded.members[0].encode_texts(texts))
+    vectors = dict(zip(texts, rows, strict=True))
+    train = embedded.split(embedded.train[:, 0])[0]
+    explained: dict[str, dict[str, Any]] = {}
+    for data, rows in ((task.measured, embedded.measured(task)), (task.learn, train)):
         for name, image, row in zip(image_ids(data), data.images, rows, strict=True):
-            if name in wanted and name not in found:
-                found[name] = _record(learned, head, vectors, row, name, image.label)
-    return found
+            if name in wanted and name not in explained:
+                explained[name] = _record(ensemble, fitted.head, vectors, row, name, image.label)
+    return explained
 
 
 def _record(
-    learned: Learned,
-    head: LinearHead,
+    ensemble: PromptEnsemble,
+    head: Head,
     vectors: Mapping[str, NDArray[np.floating]],
     row: NDArray[np.floating],
     name: str,
@@ -165,7 +161,7 @@ def _record(
     answer = str(head.predict(row[None])[0])
     against = None if answer == label else label
     (why,) = explain_rows(
-        learned.ensemble, head, vectors, row[None], [name], answer=answer, against=against
+        ensemble, head, vectors, row[None], [name], answer=answer, against=against
     )
     return why.record(most=SHOWN)
 

@@ -1,42 +1,34 @@
 """The whole way from images to a run folder, and the files of a finished fit."""
 
 import base64
-import csv
 import io
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 import promptboost
+from promptboost.boosting import BoostRound
 from promptboost.config import FitConfig
 from promptboost.data import Dataset, DataSource, ImageError, LabelledImage
 from promptboost.data.shots import Task, image_ids, load_task
-from promptboost.distributed.engine import Engine, Placement
 from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.group import EncoderGroup, members_of, open_embedder
 from promptboost.errors import InputError, RunError
 from promptboost.io import POOL_ROWS, json_text, tidy, write_bytes
 from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
-from promptboost.pool import PromptPool
+from promptboost.model.prediction import Prediction, csv_text
 from promptboost.pool.sources import pool_for
-from promptboost.progress import progress_bar
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.explain import shown_explanations, write_explanations
-from promptboost.run.learned import (
-    Learned,
-    TaskEmbeddings,
-    embed_task,
-    learn,
-    measure,
-    measured_rows,
-    shares_of_words,
-)
+from promptboost.run.measurement import EmbeddedTask, measure, shares_of_words
 from promptboost.run.overlap import inspect
 from promptboost.run.preflight import (
     START_AGAIN,
@@ -52,8 +44,8 @@ from promptboost.run.preflight import (
 )
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
-from promptboost.trackers import Tracker, Tracking
-from promptboost.training.pool_rows import PoolTexts, fits_memory
+from promptboost.run.tracker import Tracker, Tracking
+from promptboost.training import Executor, Fitted, Trainer
 
 _THUMBNAIL_SIDE = 96
 _PAIRS_SHOWN = 12
@@ -75,12 +67,11 @@ class FitRequest:
     overwrite: bool = False
     resume: bool = False
     cache: bool = True
-    progress: bool = True
+    progress: Progress = no_progress
     device: str | None = None
     finish: tuple[Finish, ...] = ()
     trackers: tuple[Tracker, ...] = ()
-    # Who embeds a pool that is too large for memory and composes on it; the text does not depend on it.
-    placement: Placement = field(default_factory=Placement)
+    executor: Executor | None = None  # embeds a pool too large for memory; without, it must fit
 
 
 def fit_run(request: FitRequest, say: Callable[[str], None] = lambda _: None) -> Results:
@@ -133,7 +124,8 @@ def _fit(
     if continuing and _has_all(run):
         run.end()  # stopped before it took the place of another, or finished meanwhile
         return _finished_already(home, source, request, say)
-    embedder, *further = _prepare(request, source, settings, say)
+    encoder = _prepare(request, source, settings, say)
+    embedder = members_of(encoder)[0]
     task = load_task(source, settings, progress=request.progress)
     task = replace(task, source=request.source)  # figures name it as it was typed
     inspection = inspect(task.learn, task.held_out, progress=request.progress)
@@ -150,16 +142,25 @@ def _fit(
     tracking = Tracking(request.trackers, say)
     tracking.begin(home.home.resolve().name, settings.to_table())
     try:
-        with engine_for(request.placement, pool, [embedder, *further], say) as engine:
-            embeddings = embed_task(
-                task, pool, settings, embedder, run.path / POOL_ROWS, further, engine
-            )
-            learned = _learn(run, task, embeddings, settings, embedder, say, tracking)
-        results = msgspec.structs.replace(
-            measure(task, embeddings, learned, settings, embedder, inspection),
-            timing=timing([embedder, *further], learned, start),
+        progress = request.progress
+        embedded = EmbeddedTask.embed(
+            task,
+            pool,
+            settings,
+            encoder,
+            executor=request.executor,
+            folder=run.path / POOL_ROWS,
+            progress=progress,
         )
-        write_run(run, task, embeddings, learned, results, embedder, request.finish)
+        begin = time.perf_counter()
+        fitted = _train(run, task, embedded, settings, say, tracking, progress)
+        seconds = time.perf_counter() - begin
+        results = measure(task, embedded, fitted, settings, inspection, progress)
+        embedded.pool_rows.release()
+        results = msgspec.structs.replace(
+            results, timing=timing(members_of(encoder), seconds, start)
+        )
+        write_run(run, task, embedded, fitted, results, request.finish, progress=progress)
     except BaseException:
         tracking.fail()
         raise
@@ -167,79 +168,63 @@ def _fit(
     return results
 
 
-@contextmanager
-def engine_for(
-    placement: Placement,
-    pool: PromptPool,
-    embedders: Sequence[Embedder],
-    say: Callable[[str], None],
-) -> Iterator[Engine | None]:
-    """Open the engine that composes on a large pool; None if nobody asked for one, or the pool is small."""
-    if not placement.elsewhere:
-        yield None
-        return
-    if fits_memory(PoolTexts.of(pool), embedders):
-        say(f"the pool fits into memory: it is read in this process, not on {placement.on}")
-        yield None
-        return
-    engine = placement.engine(say)
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
 def _prepare(
     request: FitRequest, source: DataSource, settings: FitConfig, say: Callable[[str], None]
-) -> list[Embedder]:
-    """Find what is wrong while it is cheap: reading all images can take minutes."""
+) -> Embedder | EncoderGroup:
+    """Check the inputs before anything slow, such as reading all images; open the encoders."""
     for name in settings.encoders:
         check_head_file(name, request.run)
     check_inputs(source, settings)
-    return open_embedders(
+    return open_encoders(
         settings, say, cache=request.cache, progress=request.progress, device=request.device
     )
 
 
-def open_embedders(
+def open_encoders(
     settings: FitConfig,
     say: Callable[[str], None],
     *,
     cache: bool,
-    progress: bool,
+    progress: Progress,
     device: str | None,
-) -> list[Embedder]:
-    """Open all encoders of a fit, without the store if nothing can be kept in it."""
+) -> Embedder | EncoderGroup:
+    """Open the encoders of a fit, without the cache if it cannot be written."""
     cache = usable_store(cache, say)
-    return [
-        Embedder.open(name, cache=cache, progress=progress, device=device)
-        for name in settings.encoders
-    ]
+    return open_embedder(settings.encoders, cache=cache, progress=progress, device=device)
 
 
-def _learn(
+def _train(
     run: RunFolder,
     task: Task,
-    embeddings: TaskEmbeddings,
+    embedded: EmbeddedTask,
     settings: FitConfig,
-    embedder: Embedder,
     say: Callable[[str], None],
     tracking: Tracking,
-) -> Learned:
-    """Boost, keeping the rounds so far in a file; the file alone is enough to go on."""
+    progress: Progress,
+) -> Fitted:
+    """Fit, and write the rounds so far to a file, from which the fit can be resumed."""
 
-    def keep(so_far: PromptEnsemble) -> None:
-        run.write(run.partial_path, so_far.to_json(sample_weights=True))
-        tracking.round(len(so_far), so_far.rounds[-1].error)
+    def write(ensemble: PromptEnsemble, _: BoostRound) -> None:
+        run.write(run.partial_path, ensemble.to_json(sample_weights=True))
+        tracking.round(len(ensemble), ensemble.rounds[-1].error)
 
-    if not run.partial_path.exists():
-        return learn(task, embeddings, settings, embedder, on_round=keep)
+    trainer, notes = (
+        Trainer(settings, progress=progress),
+        {"view_scale": settings.view_scale, "shots": settings.shots},
+    )
+    examples, pool = embedded.examples(task), embedded.pool_rows
+    resume = None
     try:
-        before = PromptEnsemble.load(run.partial_path)
-        say(f"going on after round {len(before)}")
-        return learn(task, embeddings, settings, embedder, resume=before, on_round=keep)
+        if run.partial_path.exists():
+            resume = PromptEnsemble.load(run.partial_path)
+            say(f"resuming after round {len(resume)}")
+        return trainer.fit(
+            examples, pool, embedded.members, notes=notes, resume=resume, on_round=write
+        )
     except InputError as error:
-        raise RunError(f"the run in {run.home} cannot go on: {error}; {START_AGAIN}") from error
+        if not run.partial_path.exists():
+            raise
+        raise RunError(f"cannot resume {run.home}: {error}; {START_AGAIN}") from error
 
 
 def about(source: DataSource, task: Task, embedder: Embedder) -> dict[str, dict[str, Any]]:
@@ -271,12 +256,12 @@ def check_apart(source: DataSource, run: RunFolder) -> None:
         )
 
 
-def timing(embedders: list[Embedder], learned: Learned, start: float) -> dict[str, float]:
+def timing(embedders: Sequence[Embedder], fit_seconds: float, start: float) -> dict[str, float]:
     """Return the seconds that were spent, by step."""
     return {
         "images_s": round(sum(one.seconds["images"] for one in embedders), 3),
         "texts_s": round(sum(one.seconds["texts"] for one in embedders), 3),
-        "boost_s": round(learned.boost_seconds, 3),
+        "boost_s": round(fit_seconds, 3),
         "total_s": round(time.perf_counter() - start, 3),
     }
 
@@ -313,52 +298,53 @@ def write_thumbnails(run: RunFolder, names: Iterable[str], datasets: Iterable[Da
 def write_run(
     run: RunFolder,
     task: Task,
-    embeddings: TaskEmbeddings,
-    learned: Learned,
+    embedded: EmbeddedTask,
+    fitted: Fitted,
     results: Results,
-    embedder: Embedder,
     finish: Iterable[Finish] = (),
     text: bytes | None = None,
+    *,
+    progress: Progress = no_progress,
 ) -> None:
     """Write everything, and only then let the run count as finished; a given `text` as it is."""
     finish, shown = tuple(finish), images_shown(results)
-    parts = 5 + len(finish)
-    with progress_bar(parts, "writing the run", "files", shown=embedder.progress) as bar:
-        run.write_ensemble(learned.ensemble)
+    with stage(progress, "writing the run", 5 + len(finish)) as advance:
+        run.write_ensemble(fitted.ensemble)
         if text is not None:
             write_bytes(run.ensemble_path, text, follow=False)
-        for head in (learned.head, *learned.further_heads):
+        for head in fitted.heads:
             write_head(run.path, head)
-        bar.update()
-        run.write(run.predictions_path, _predictions(task, embeddings, learned))
-        bar.update()
+        advance()
+        run.write(run.predictions_path, _predictions(task, embedded, fitted))
+        advance()
         write_thumbnails(run, shown, (task.measured, task.learn))
-        bar.update()
-        write_explanations(run, shown_explanations(task, embeddings, learned, shown, embedder))
-        bar.update()
+        advance()
+        write_explanations(run, shown_explanations(task, embedded, fitted, shown))
+        advance()
         results.write(run.metrics_path)
-        bar.update()
+        advance()
         for write in finish:
             write(run.path)
-            bar.update()
+            advance()
     run.end()
 
 
-def _predictions(task: Task, embeddings: TaskEmbeddings, learned: Learned) -> str:
+def _predictions(task: Task, embedded: EmbeddedTask, fitted: Fitted) -> str:
     """Return the table of ``predictions.csv``."""
-    rows = measured_rows(task, embeddings)
-    chances = learned.head.predict_proba(rows)
-    best = learned.head.predict_index(rows)
-    words = shares_of_words(learned.head, rows)
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    # Read by other programs, so a column more is the last.
-    table.writerow(
-        ["picture", "label", "predicted", "probability", *(["words"] if words is not None else [])]
-    )
-    labels = [image.label for image in task.measured.images]
-    for i, (name, label) in enumerate(zip(image_ids(task.measured), labels, strict=True)):
-        guess = int(best[i])
-        share = [] if words is None else [f"{words[i]:.3f}"]
-        table.writerow([name, label, task.class_names[guess], f"{chances[i, guess]:.6f}", *share])
-    return text.getvalue()
+    rows = embedded.measured(task)
+    chances = fitted.head.predict_proba(rows)
+    best = fitted.head.predict_index(rows).tolist()
+    shares = shares_of_words(fitted.head, rows)
+    predictions = [
+        Prediction.of(
+            *(name, task.class_names, chances[i]),
+            best=best[i],
+            label=image.label,
+            text_share=UNSET if shares is None else float(shares[i]),
+        )
+        for i, (name, image) in enumerate(
+            zip(image_ids(task.measured), task.measured.images, strict=True)
+        )
+    ]
+    columns = ["image", "label", "predicted", "probability", "text_share"]
+    return csv_text(predictions, columns[: 4 if shares is None else 5])

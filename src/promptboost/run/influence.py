@@ -88,7 +88,7 @@ def sentence_influences(
     >>> vectors = {"a cat": [1.0, 0.0], "a dog": [0.0, 1.0], "a pet": [0.6, 0.8]}
     >>> banks = {"cat": {"a cat": 1, "a pet": 1}, "dog": {"a dog": 1}}
     >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.0, 0.0),), logit_scale=10.0)
-    >>> scores = SentenceScores(np.array([[0.64, 0.768]]), vectors, ensemble.embed_texts(vectors))
+    >>> scores = SentenceScores(np.array([[0.64, 0.768]]), vectors, ensemble.embed(vectors))
     >>> first, *_ = sentence_influences(scores, ensemble, np.array([1]))
     >>> first.prompt, first.gain
     ('a pet', 1)
@@ -117,7 +117,7 @@ def each_influence(
         known = name if originals is None else originals.get(name)
         logit = scores.class_score(ensemble.prompts(name)) * scores.factor
         if known is not None:
-            logit += scores.rest(known)
+            logit += scores.residual_logits(known)
         found = []
         for prompt, weight, change in _without_each(scores, ensemble, name):
             if change is None:
@@ -237,7 +237,7 @@ def _blame(
     ]
     parts.sort(key=lambda part: -part[2])
     rest = [
-        scores.rest(known[name])[each] if name in known else np.zeros(len(each))
+        scores.residual_logits(known[name])[each] if name in known else np.zeros(len(each))
         for name in (answered, true)
     ]
     residual = float((rest[0] - rest[1]).mean())

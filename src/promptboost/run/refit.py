@@ -19,13 +19,22 @@ from promptboost.model import PromptEnsemble
 from promptboost.model.change import original_names
 from promptboost.pool import PromptPool, build_pool
 from promptboost.pool.sources import pool_for
-from promptboost.run.fit import Finish, about, check_apart, open_embedders, timing, write_run
-from promptboost.run.learned import embed_task, learn, measure
+from promptboost.progress import Progress, no_progress
+from promptboost.run.fit import (
+    Finish,
+    about,
+    check_apart,
+    open_encoders,
+    timing,
+    write_run,
+)
 from promptboost.run.lineage import Lineage
+from promptboost.run.measurement import EmbeddedTask, measure
 from promptboost.run.overlap import inspect, inspect_known
 from promptboost.run.preflight import check_place, task_remarks
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
+from promptboost.training import Executor, Trainer
 
 Say = Callable[[str], None]
 
@@ -38,10 +47,11 @@ class RefitRequest:
     output: Path | None = None  # folder to write; the run itself if None
     source: str | None = None  # images to learn from; those of the fit if None
     cache: bool = True
-    progress: bool = True
+    progress: Progress = no_progress
     device: str | None = None
     allow_download: bool = False
     finish: tuple[Finish, ...] = ()  # what writes the report and the card
+    executor: Executor | None = None  # embeds a pool too large for memory; without, it must fit
 
 
 def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
@@ -60,7 +70,7 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
     check_apart(source, target)
     for name in settings.encoders:
         check_trusted(name, allow_download=request.allow_download)
-    embedder, *further = open_embedders(
+    encoder = open_encoders(
         settings, say, cache=request.cache, progress=request.progress, device=request.device
     )
     lineage = Lineage.read(folder.path)
@@ -69,14 +79,22 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
     inspection = inspect(task.learn, task.held_out, progress=request.progress)
     for line in (*task_remarks(task, None), *inspection.overlap.lines()):
         say(line)
-    embeddings = embed_task(task, pool, settings, embedder, None, further)
-    learned = learn(task, embeddings, settings, embedder, text=ensemble)
-    results = measure(task, embeddings, learned, settings, embedder, inspection)
+    progress = request.progress
+    embedded = EmbeddedTask.embed(
+        task, pool, settings, encoder, executor=request.executor, progress=progress
+    )
+    begin = time.perf_counter()
+    fitted = Trainer(settings, progress=progress).refit(
+        ensemble, embedded.examples(task), embedded.members, embedded.pool_rows
+    )
+    seconds = time.perf_counter() - begin
+    results = measure(task, embedded, fitted, settings, inspection, progress)
+    embedded.pool_rows.release()
     digests = {*(results.task.learn_digests or ()), *(before.task.learn_digests or ())}
     results = msgspec.structs.replace(
         results,
         task=msgspec.structs.replace(results.task, learn_digests=tuple(sorted(digests))),
-        timing=timing([embedder, *further], learned, start),
+        timing=timing(embedded.members, seconds, start),
     )
     _say_moved(before, settings, target, say)
     with target.writing("refit"):
@@ -85,7 +103,7 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
             raise RunError(
                 f"the text in {folder.path} was changed meanwhile; run the same command again"
             )
-        tables = about(source, task, embedder)
+        tables = about(source, task, embedded.members[0])
         if not changed:  # as the images call them, whatever the classes are called since
             known = folder.tables.get("data", {})
             tables["data"] |= {k: known[k] for k in ("learn_fingerprint", "classes") if k in known}
@@ -100,7 +118,7 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
             )
         if lineage != Lineage():
             lineage.write(run.path)
-        write_run(run, task, embeddings, learned, results, embedder, request.finish, text)
+        write_run(run, task, embedded, fitted, results, request.finish, text, progress=progress)
     return results
 
 
@@ -146,7 +164,7 @@ def _task(
     source: DataSource,
     ensemble: PromptEnsemble,
     before: Results,
-    progress: bool,
+    progress: Progress,
     say: Say,
 ) -> tuple[Task, bool]:
     """Divide the images as the fit did, without those of classes that the text does not have.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from promptboost.config import FitConfig
 from promptboost.data import DataSource
@@ -40,7 +40,9 @@ from promptboost.io import (
 from promptboost.model import PromptEnsemble
 from promptboost.model.ensemble import ENSEMBLE_FILE, WEIGHTS_FILE
 from promptboost.model.head_files import head_file
-from promptboost.run.results import Results
+
+if TYPE_CHECKING:
+    from promptboost.run.results import Results
 
 T = TypeVar("T")
 TomlValue = str | int | float | bool | list[str] | list[float]
@@ -324,8 +326,10 @@ class RunFolder:
         return tables
 
     @cached_property
-    def results(self) -> Results:
+    def results(self) -> "Results":
         """Everything that was measured, read once."""
+        from promptboost.run.results import Results
+
         return Results.read(self.metrics_path)
 
     @property

@@ -10,25 +10,25 @@ import numpy as np
 
 from promptboost.baselines.baselines import TEXT_BASELINES, pool_heads, zero_shot_head
 from promptboost.baselines.measures import OURS, TEXT, accuracy
-from promptboost.boosting.balance import with_images
 from promptboost.config import FitConfig
 from promptboost.data import Dataset
-from promptboost.data.shots import Task, load_task
+from promptboost.data.shots import Task, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, PromptBoostError, RunError, without_place
-from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model import Head, PromptEnsemble
 from promptboost.model.head_files import (
-    AnyHead,
     check_head_file,
     embed_ensemble,
-    keep_residual,
     write_head,
 )
 from promptboost.pool import PromptPool
 from promptboost.pool.sources import pool_for
+from promptboost.progress import Progress, no_progress
 from promptboost.run.evaluate import as_called_now, inspect_run, with_classes
-from promptboost.run.results import TransferResult, flat_answer, old_names
+from promptboost.run.results import TransferResult
 from promptboost.run.run_folder import RunFolder
+from promptboost.training import Trainer
+from promptboost.training.examples import Examples
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def transfer_run(
     *,
     text_only: bool = False,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     finish: tuple[Callable[[Path], object], ...] = (),
 ) -> dict[str, Any]:
@@ -74,8 +74,8 @@ def transfer_run(
     measured = _held_out(folder, ensemble, source, progress)
     pool, head = run_pool(folder, ensemble), embed_ensemble(ensemble, embedder)
     with_residual = folder.settings.residual and not text_only
-    if with_residual and isinstance(head, LinearHead):
-        head = _with_residual(head, pool, measured.learn, folder.settings, embedder)
+    if with_residual:
+        head = _with_residual(ensemble, head, pool, measured.learn, folder.settings, embedder)
     head_path = folder.head_path(embedder.encoder.id)
     figures = _measure(head, pool, measured.data, embedder)
     note = measured.note
@@ -91,24 +91,24 @@ def transfer_run(
         note += _add_transfer(folder, moved)
         for write in finish:
             write(folder.path)
-    record = {
-        **flat_answer(moved),
+    return {
+        **msgspec.to_builtins(moved),
         "head": str(head_path),
         "images": len(measured.data),
         "images_are": measured.are,
         "left_out": measured.left_out,
         "note": note,
     }
-    return old_names(record)
 
 
 def _with_residual(
-    head: LinearHead,
+    ensemble: PromptEnsemble,
+    head: Head,
     pool: PromptPool | None,
     learn: Dataset | None,
     settings: FitConfig,
     embedder: Embedder,
-) -> LinearHead:
+) -> Head:
     """Learn the residual anew from the images of the fit, where they are at hand: it cannot move."""
     if learn is None:
         return head
@@ -116,9 +116,12 @@ def _with_residual(
     if pool is not None:
         unseen = pool_heads(pool, embedder)["zero-shot-80"]
     rows = embedder.images(learn, views=settings.views, view_scale=settings.view_scale)
-    head = with_images(head, rows, learn.labels, unseen.weights)
-    keep_residual(head, embedder)
-    return head
+    views = rows[:, 1:]
+    examples = Examples(
+        rows[:, 0], learn.labels, tuple(image_ids(learn)), views=views if views.size else None
+    )
+    fitted = Trainer(settings).refit(ensemble, examples, [embedder], unseen=[unseen.weights])
+    return fitted.head
 
 
 def _read(folder: RunFolder) -> PromptEnsemble:
@@ -140,7 +143,7 @@ def _add_transfer(folder: RunFolder, moved: TransferResult) -> str:
 
 
 def _measure(
-    head: AnyHead, pool: PromptPool | None, held_out: Dataset, embedder: Embedder
+    head: Head, pool: PromptPool | None, held_out: Dataset, embedder: Embedder
 ) -> dict[str, float | None]:
     """Compare a head with what its encoder does without having learnt; None where nothing can be."""
     figures: dict[str, float | None] = dict.fromkeys((*TEXT_BASELINES, OURS))
@@ -148,10 +151,10 @@ def _measure(
         return figures
     rows, names = embedder.originals(held_out), head.class_names
     if pool is None:
-        heads: dict[str, AnyHead] = {"zero-shot": zero_shot_head(names, embedder)}
+        heads: dict[str, Head] = {"zero-shot": zero_shot_head(names, embedder)}
     else:
         heads = {**pool_heads(pool, embedder)}
-    if isinstance(head, LinearHead) and head.residual is not None:
+    if head.residual is not None:
         heads[TEXT] = head.without_residual()
     for name, one in {**heads, OURS: head}.items():
         figures[name] = accuracy(one.predict_index(rows), held_out.labels)
@@ -159,7 +162,7 @@ def _measure(
 
 
 def _held_out(
-    folder: RunFolder, ensemble: PromptEnsemble, source: str | None, progress: bool
+    folder: RunFolder, ensemble: PromptEnsemble, source: str | None, progress: Progress
 ) -> _Measured:
     """Find the images that the run did not learn from, and what is known about them."""
     empty = Dataset((), ensemble.class_names)
@@ -186,7 +189,7 @@ def _held_out(
     return _others(folder, with_classes(_all_or_test(task), ensemble.class_names), progress)
 
 
-def _others(folder: RunFolder, data: Dataset, progress: bool) -> _Measured:
+def _others(folder: RunFolder, data: Dataset, progress: Progress) -> _Measured:
     """Leave out the images that the run learnt from, as far as it says which they are."""
     inspection = inspect_run(folder, data, progress=progress)
     if inspection is None:

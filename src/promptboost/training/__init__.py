@@ -1,9 +1,17 @@
-"""From labelled rows and a pool of texts to an ensemble: boosting, written down as it goes.
+"""Training: from labeled images and an embedded pool to an ensemble with its heads."""
 
-:func:`fit_ensemble` is what both the command line and the estimator call.
-"""
+from typing import TYPE_CHECKING
 
-from promptboost.training.learner import OnRound, boost_settings, fit_ensemble
-from promptboost.training.pool_rows import PoolTexts
+from promptboost.lazy import on_first_use
 
-__all__ = ["OnRound", "PoolTexts", "boost_settings", "fit_ensemble"]
+if TYPE_CHECKING:
+    from promptboost.training.pool_rows import Executor, PoolRows, PoolTexts
+    from promptboost.training.trainer import Fitted, Trainer
+
+__all__ = ["Executor", "Fitted", "PoolRows", "PoolTexts", "Trainer"]
+
+# Compiled code is imported with the trainer.
+__getattr__ = on_first_use(
+    __name__,
+    {"pool_rows": ["Executor", "PoolRows", "PoolTexts"], "trainer": ["Fitted", "Trainer"]},
+)

@@ -1,38 +1,24 @@
-"""A fit on examples: the prompts for the classes at hand, embedded, or prototypes instead."""
+"""The pool of an estimator: sentences about its classes, or prototypes in their place."""
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from promptboost.boosting.gradient.scale import FoldTexts
 from promptboost.boosting.grid import to_grid
-from promptboost.boosting.quota import Quota
-from promptboost.boosting.residual import Residual
-from promptboost.config import FitConfig
-from promptboost.encoders.base import Encoder
-from promptboost.encoders.embedder import Embedder, TextSource, embed_texts
+from promptboost.encoders.embedder import Embedder, TextSource
+from promptboost.encoders.group import EncoderGroup
 from promptboost.errors import LabelError, SettingError, a_type, few
-from promptboost.model import LearntOn, LinearHead, PromptEnsemble
-from promptboost.model.vectors import EmbeddedRounds
 from promptboost.pool import PromptPool, build_pool, clip_templates, read_pool
-from promptboost.progress import is_interactive, learning
 from promptboost.training.examples import Examples, Rows, RowSpace
-from promptboost.training.learner import (
-    boost_settings,
-    fit_ensemble,
-    head_with_residual,
-    rows_of_fit,
-)
 from promptboost.training.pool_rows import PoolRows, PoolTexts
 
-# What embeds texts, and images where it is an embedder.
-Source = Embedder | TextSource
-# What a pool can be made of: a pool, a file, or sentences by class.
+# Embeds texts, and images where it is an embedder.
+Source = Embedder | EncoderGroup | TextSource
+# A pool, a file, or sentences by class.
 PoolLike = PromptPool | str | Path | Mapping[str, Sequence[str]]
 
 
@@ -103,121 +89,36 @@ def make_pool(
     return build_pool(class_names, templates=templates, descriptions=pool, concatenate=concatenate)
 
 
-def fit_examples(
-    examples: Examples,
-    class_names: Sequence[str],
-    config: FitConfig,
-    source: Source | None,
-    pool: PoolLike | None,
-    templates: Sequence[str] | None,
-    further: Sequence[Embedder] = (),
-    *,
-    average: bool = False,
-) -> tuple[PromptEnsemble, Mapping[str, float], Source, RowSpace, list[Residual | None]]:
-    """Boost on examples, with prototypes where there is nothing to embed sentences with.
-
-    Returned are the ensemble, the weights of the examples at the end, what embeds the prompts, the
-    space in which they meet the examples, and the residual of sentences, where one is asked for. Where
-    there are `further` embedders, the examples have the rows of all, side by side; to `average`, each has
-    a residual, else the first.
-    """
-    examples, parts = examples.weighted(class_names), None
-    words: Source
-    if source is None:  # images keep their names and their order, as on the command line
-        examples, parts = examples.merged()
-        if pool is not None or templates is not None:
-            raise SettingError(
-                "pool and templates are sentences, which need an encoder: set encoder"
-            )
-        space = RowSpace.around(examples.rows, examples.relative_weights())
-        rows, words = prototypes(class_names, examples, space)
-    else:
-        space, words = RowSpace(), source
-        rows = _embedded_pool(class_names, source, pool, templates, config.concatenate, further)
-    encoder = source if isinstance(source, Encoder) else None
-    seen = 0 if examples.views is None else examples.views.shape[1]
-    shots = examples.shots(space)
-    settings = boost_settings(config if seen else replace(config, views_per_round=0), seen)
-    folds: list[FoldTexts] = []
-    answering: list[Source] = [words, *(further if average else ())]
-    residuals: list[Residual | None] = [None] * len(answering)
-    taught = (
-        answering if config.residual and source is not None else []
-    )  # prototypes are images already
-    to_go = rows_of_fit(shots, settings, 1 + len(further), residuals=len(taught))
-    with learning(to_go, "composing", shown=is_interactive()) as bar:
-        quota = Quota(to_go, bar.update)
-        ensemble = fit_ensemble(
-            shots,
-            rows.grid,
-            rows.texts,
-            settings,
-            image_ids=examples.ids,
-            weights=examples.weights,
-            encoder_id=encoder.id if encoder else None,
-            encoder_fingerprint=encoder.fingerprint if encoder else None,
-            encoder_scale=encoder.logit_scale if encoder else None,
-            further_encoders=[LearntOn.of(one) for one in further],
-            on_folds=folds.append,
-            on_rows=quota.use,
-        )
-        for number, one in enumerate(taught):
-            head = EmbeddedRounds.of(ensemble, one).head
-            if isinstance(head, LinearHead):
-                _, residuals[number] = head_with_residual(
-                    head,
-                    ensemble,
-                    shots,
-                    rows.grid,
-                    settings,
-                    examples.weights,
-                    number,
-                    folds[0] if folds else None,
-                    quota.use,
-                )
-        quota.end()
-    weights = ensemble.sample_weights
-    if parts is not None:
-        weights = {name: share * weights[merged] for name, (merged, share) in parts.items()}
-    return ensemble, weights, words, space, residuals
-
-
-def _embedded_pool(
+def embed_pool(
     class_names: Sequence[str],
     source: Source,
     pool: PoolLike | None,
     templates: Sequence[str] | None,
-    concatenate: Literal["none", "one", "all"],
-    further: Sequence[Embedder],
+    concatenate: Literal["none", "one", "all"] = "none",
 ) -> PoolRows:
+    """Make the pool of some classes, and embed it; warn of classes without sentences."""
     joined = make_pool(class_names, pool, templates, concatenate)
     if pool and not isinstance(pool, PromptPool) and joined.missing:
-        # A slip of spelling looks the same.
+        # A misspelled class name looks the same.
         warnings.warn(
             f"pool has no sentences for {few([*map(repr, joined.missing)])}: only templates are there to "
             "choose from. Add sentences under these names, spelled as in y",
             UserWarning,
-            stacklevel=4,  # whoever called fit of the estimator
+            stacklevel=3,  # the caller of the estimator's fit
         )
-    texts = PoolTexts.of(joined, class_names)
-    if isinstance(source, Embedder):
-        return PoolRows.embed(texts, source, further=further)
-    return PoolRows(texts, texts.embed(lambda wanted: embed_texts(source, wanted)))
+    return PoolRows.embed(PoolTexts.of(joined, class_names), source)
 
 
 _TEMPLATE = "the average {}"
 
 
-def prototypes(
-    class_names: Sequence[str], examples: Examples, space: RowSpace
-) -> tuple[PoolRows, dict[str, Rows]]:
-    """Make the examples of a class its prompts, and their average its one template.
+def prototypes(class_names: Sequence[str], examples: Examples) -> tuple[PoolRows, dict[str, Rows]]:
+    """Return the examples of each class as its prompts, and their average as its template.
 
-    The examples of a class are put in the order of their values and equal ones are kept once, so
-    that the order in which they were given decides nothing. The embeddings of all texts are returned
-    too.
+    The examples of a class are sorted by value and equal ones are kept once, so that their order does
+    not matter. Also returns the embeddings of all texts.
     """
-    rows, weights = space.unit(examples.rows), examples.relative_weights()
+    rows, weights = examples.rows, examples.relative_weights()
     vectors: dict[str, Rows] = {}
     filled, prompts = [], []
     for k, name in enumerate(class_names):
@@ -231,4 +132,4 @@ def prototypes(
     texts = PoolTexts(
         tuple(class_names), (_TEMPLATE,), tuple((text,) for text in filled), tuple(prompts)
     )
-    return PoolRows(texts, texts.embed(lambda wanted: embed_texts(vectors, wanted))), vectors
+    return PoolRows.embed(texts, vectors), vectors

@@ -19,8 +19,8 @@ from promptboost.training.pool_rows import PoolTexts
 
 # A longer or more patient fit goes through the same rounds, and why a scale is what it is changes none.
 _MAY_DIFFER = ("rounds", "patience", "scale_choice")
-# These are fields of the ensemble itself.
-_OWN_FIELDS = ("algorithm", "temperature")
+# A field of the ensemble itself.
+_OWN_FIELDS = ("temperature",)
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,8 @@ class FitRecord:
     settings: BoostSettings
     image_ids: tuple[str, ...]  # in the order of the rows
     recorded: Mapping[str, Scalar]  # the ensemble's settings: see recorded_settings
-    encoder_id: str | None
-    encoder_fingerprint: str | None
-    encoder_scale: float | None = None  # what that encoder multiplies cosines with
-    logit_scale: float | None = None  # of probabilities; None for SAMME, whose votes have their own
-    further_encoders: tuple[LearntOn, ...] = ()  # where there are several, those after the first
+    encoders: tuple[LearntOn, ...]  # none if unknown
+    logit_scale: float | None = None  # of probabilities, with the first encoder
 
     def __post_init__(self) -> None:
         seen: set[object] = set()
@@ -47,18 +44,14 @@ class FitRecord:
             seen.add(name)
 
     def ensemble(self, rounds: Sequence[Round], weights: NDArray[np.float64]) -> PromptEnsemble:
-        """Write down the rounds so far, and the weights the next would start with."""
-        scale = self.logit_scale
-        if self.settings.algorithm == "samme":
-            # Votes are log-odds; scores are shares of them, so their sum restores them.
-            scale = sum(item.vote for item in rounds) or 1.0
+        """Return the rounds so far as an ensemble, with the weights that the next would start with."""
+        first = self.encoders[0] if self.encoders else None
         return PromptEnsemble(
             class_names=self.texts.class_names,
             rounds=tuple(rounds),
             temperature=self.settings.temperature,
-            algorithm=self.settings.algorithm,
-            encoder_id=self.encoder_id,
-            encoder_fingerprint=self.encoder_fingerprint,
+            encoder_id=None if first is None else first.id,
+            encoder_fingerprint=None if first is None else first.fingerprint,
             pool_fingerprint=self.texts.fingerprint,
             settings=self.recorded,
             versions={
@@ -67,9 +60,9 @@ class FitRecord:
                 "python": platform.python_version(),
             },
             sample_weights=dict(zip(self.image_ids, weights.tolist(), strict=True)),
-            logit_scale=scale,
-            encoder_logit_scale=self.encoder_scale,
-            further_encoders=self.further_encoders,
+            logit_scale=self.logit_scale,
+            encoder_logit_scale=None if first is None else first.encoder_logit_scale,
+            further_encoders=self.encoders[1:],
         )
 
     def state_after(self, before: PromptEnsemble) -> BoostState:
@@ -82,10 +75,6 @@ class FitRecord:
         quiet = len(list(takewhile(lambda item: item.error == 0, reversed(before.rounds))))
         patience = self.settings.patience
         finished = patience is not None and quiet >= patience
-        # SAMME ends with a learner no better than chance, whose vote is 0, or with a perfect one,
-        # whose vote is 1 because its logarithm would be infinite.
-        if self.settings.algorithm == "samme":
-            finished = finished or before.rounds[-1].vote in (0.0, 1.0)
         weights = np.array([before.sample_weights[name] for name in self.image_ids])
         return BoostState(len(before), weights, quiet, finished)
 
@@ -96,20 +85,17 @@ class FitRecord:
             _differs(what, getattr(before, field), now)
             for what, field, now in (
                 ("the classes", "class_names", self.texts.class_names),
-                ("the algorithm", "algorithm", self.settings.algorithm),
                 ("the temperature", "temperature", self.settings.temperature),
-                ("the encoder", "encoder_id", self.encoder_id),
-                ("the encoder's fingerprint", "encoder_fingerprint", self.encoder_fingerprint),
                 ("the pool's fingerprint", "pool_fingerprint", self.texts.fingerprint),
             )
             if getattr(before, field) != now
         ]
         then, now_too = (
-            [(item.id, item.fingerprint) for item in ensemble.further_encoders]
+            [(item.id, item.fingerprint) for item in ensemble.encoders]
             for ensemble in (before, self)
         )
         if then != now_too:
-            differences.append(_differs("the further encoders", then, now_too))
+            differences.append(_differs("the encoders", then, now_too))
         if not before.sample_weights:
             return [
                 *differences,

@@ -42,8 +42,8 @@ from promptboost.boosting.gradient.blocks import (
 )
 from promptboost.boosting.grid import MAX_BANK_SIZE, GridRows, weights_to_grid
 from promptboost.boosting.problem import GridPool
-from promptboost.boosting.quota import OnRows, Quota, unwatched
 from promptboost.errors import SettingError
+from promptboost.progress import Progress, no_progress
 
 Floats = NDArray[np.float32]
 
@@ -121,7 +121,7 @@ def compose_by_gradient(
     hits: NDArray[np.bool_] | None = None,
     fresh: Callable[[int], GridRows] | None = None,
     earlier: Floats | None = None,
-    on_rows: OnRows = unwatched,
+    progress: Progress = no_progress,
 ) -> Composition:
     """Compose a weak classifier on weighted rows.
 
@@ -135,8 +135,8 @@ def compose_by_gradient(
         Returns other rows of the same images for each sweep after the first, by its number.
     earlier : array of float32, shape (K, D), optional
         Class rows of what is there already: the banks are then composed to be added to it.
-    on_rows : callable, optional
-        Told of the rows that each sweep went over; in all, of those of as many sweeps as are asked for.
+    progress : callable, optional
+        Called after each sweep.
 
     Examples
     --------
@@ -167,17 +167,16 @@ def compose_by_gradient(
     )
     keeper = pool.keeper or KeeperHere(pool)
     work = _Work(keeper, len(pool.prompts), y, share, asked, settings.caution)
-    quota = Quota(settings.sweeps * len(X), on_rows)
     while True:
         try:
             work.begin(X, earlier)
-            trace = _compose(work, settings, fresh, lambda: quota.use(len(X)))
+            trace = _compose(work, settings, fresh, progress)
             members = work.members()
             error = work.error()
             break
         except BlocksLostError:
             continue  # nothing depends on what is lost: the same banks come out
-    quota.end()
+    progress("composing", settings.sweeps, settings.sweeps)
     return Composition(
         template,
         float(share[~hits[:, template]].sum()),
@@ -192,7 +191,7 @@ def _compose(
     work: "_Work",
     settings: GradientSettings,
     fresh: Callable[[int], GridRows] | None,
-    on_sweep: Callable[[], object],
+    progress: Progress,
 ) -> GradientTrace:
     """Sweep over the classes as long as it helps."""
     objectives: list[float] = []
@@ -208,7 +207,7 @@ def _compose(
             break  # the chosen exchange helps in no class, and the whole pool was looked at
         if fresh is not None:
             work.look(fresh(len(gaps)))
-        on_sweep()
+        progress("composing", len(gaps), settings.sweeps)
     return GradientTrace(tuple(objectives), tuple(gaps), work.pool_reads)
 
 

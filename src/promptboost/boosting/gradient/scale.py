@@ -1,5 +1,6 @@
 """The scales that are chosen by the images: the composer's logit scale, and that of probabilities."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +19,7 @@ from promptboost.boosting.composition import (
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
 from promptboost.boosting.grid import COSINE_UNIT, GridRows, block_of, stacked
 from promptboost.boosting.problem import GridPool, Shots
-from promptboost.boosting.quota import OnRows, Quota, unwatched
+from promptboost.progress import Progress, no_progress
 
 #: Scales that may be tried, as multiples of the encoder's own; the first one is the starting point.
 FACTORS = (3.0, 2.0, 4.0, 6.0, 1.0)
@@ -35,6 +36,7 @@ _MOST_ROWS = 1024
 _MOST_PROMPTS = 256
 # Class rows of so many numbers make a composition small: it needs some hundred times the room of them.
 _SMALL = 2**18
+_STAGE = "cross-validating"
 _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 
 
@@ -89,7 +91,7 @@ def choose_scale(
     *,
     views: int = 0,
     factors: Sequence[float] = FACTORS,
-    on_rows: OnRows = unwatched,
+    progress: Progress = no_progress,
 ) -> ScaleChoice:
     """Choose the logit scale of the gradient composer by cross-validation over images.
 
@@ -99,21 +101,20 @@ def choose_scale(
     aside at a time, and no further one where that makes 128 images, or 256 at the scale chosen. What is
     tried are `factors` of the encoder's own scale, the preferred one first; those far from the best are
     left out. Several encoders have one factor, each of its own scale, and the loss of an image is the mean
-    of theirs. `on_rows` is told of the rows that were gone over, of :func:`most_rows` in all.
+    of theirs. `progress` is called after each composition.
     """
     folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
     if folds < 2:
         return ScaleChoice(encoder_scale * factors[0], 0, {})
     parts = _Parts(shots, pool, folds, views)
     asked = _few_sweeps(settings)
-    most = most_rows(shots, settings, pool.encoders, views=views, scales=len(factors))
-    quota = Quota(most, on_rows)
+    parts.watch(progress, most=len(factors) * parts.compared + parts.judged - parts.compared)
     labels = shots.labels[parts.aside(range(parts.compared))]
     tried: dict[float, NDArray[np.float64]] = {}
     composed: dict[float, list[_Aside]] = {}
     while due := _due(tried, factors):
         scales = [replace(asked, logit_scale=encoder_scale * factor) for factor in due]
-        done = parts.compose(scales, range(parts.compared), quota.use)
+        done = parts.compose(scales, range(parts.compared))
         composed |= zip(due, done, strict=True)
         for factor in due:
             scores = parts.scores(composed[factor])
@@ -133,9 +134,9 @@ def choose_scale(
     table = {encoder_scale * f: float(mean) for f, mean in zip(tried, means, strict=True)}
     scale = encoder_scale * chosen
     (further,) = parts.compose(
-        [replace(asked, logit_scale=scale)], range(parts.compared, parts.judged), quota.use
+        [replace(asked, logit_scale=scale)], range(parts.compared, parts.judged)
     )
-    quota.end()
+    parts.finish()
     every = [*composed[chosen], *further]
     held_out = np.full((pool.encoders, *parts.shape), np.nan, dtype=np.float32)
     held_out[:, parts.fold >= 0] = parts.scores(every)
@@ -155,33 +156,17 @@ def fold_texts(
     settings: GradientSettings,
     *,
     views: int = 0,
-    on_rows: OnRows = unwatched,
+    progress: Progress = no_progress,
 ) -> FoldTexts | None:
     """Compose texts on parts of the images, as :func:`choose_scale` does; None if there are too few."""
     folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
     if folds < 2:
         return None
     parts = _Parts(shots, pool, folds, views)
-    (done,) = parts.compose([_few_sweeps(settings)], range(parts.judged), on_rows)
+    parts.watch(progress, most=parts.judged)
+    (done,) = parts.compose([_few_sweeps(settings)], range(parts.judged))
+    parts.finish()
     return parts.texts(done)
-
-
-def most_rows(
-    shots: Shots,
-    settings: GradientSettings,
-    encoders: int = 1,
-    *,
-    views: int = 0,
-    scales: int = len(FACTORS),
-) -> int:
-    """Return how many rows :func:`choose_scale` goes over at most; with one scale, :func:`fold_texts`."""
-    n = len(shots.labels)
-    folds = min(int(np.bincount(shots.labels).min()), _MOST_FOLDS)
-    if folds < 2:
-        return 0
-    compared, judged = _folds_used(dealt(shots.labels, folds))
-    rows = encoders * n * int(_bank(shots, views).shape[1])
-    return (scales * compared + judged - compared) * rows * _few_sweeps(settings).sweeps
 
 
 def _few_sweeps(settings: GradientSettings) -> GradientSettings:
@@ -244,7 +229,7 @@ class _Parts:
     """
 
     def __init__(self, shots: Shots, pool: GridPool, folds: int, views: int) -> None:
-        self._shots, self._encoders = shots, pool.encoders
+        self._shots, self._encoders, self._lock = shots, pool.encoders, threading.Lock()
         fold = dealt(shots.labels, folds)
         self.compared, self.judged = _folds_used(fold)
         self.fold = np.where(fold < self.judged, fold, -1)
@@ -255,6 +240,19 @@ class _Parts:
             self._flat(self._rows), self._labels(np.arange(len(shots.labels))), pool.templates
         ).reshape(self._encoders, *self._rows.shape[:2], -1)
 
+    def watch(self, progress: Progress, *, most: int) -> None:
+        """Report each composition, of `most` at the most."""
+        self._progress, self._most, self._composed = progress, most, 0
+
+    def finish(self) -> None:
+        """Report that no further composition follows."""
+        self._progress(_STAGE, self._most, self._most)
+
+    def _count(self) -> None:
+        with self._lock:
+            self._composed += 1
+            self._progress(_STAGE, self._composed, self._most)
+
     @property
     def shape(self) -> tuple[int, int]:
         """The number of images, and of classes."""
@@ -264,9 +262,7 @@ class _Parts:
         """Return which images are in some folds."""
         return np.isin(self.fold, folds)
 
-    def compose(
-        self, scales: Sequence[GradientSettings], folds: range, on_rows: OnRows
-    ) -> list[list[_Aside]]:
+    def compose(self, scales: Sequence[GradientSettings], folds: range) -> list[list[_Aside]]:
         """Compose at some scales without the images of some folds in turn, and score those images."""
         K, number = self.shape[1], len(folds)
         done: list[_Aside | None] = [None] * (len(scales) * number)
@@ -284,11 +280,11 @@ class _Parts:
                     scales[at // number],
                     rng=np.random.default_rng(0),
                     hits=self._hits[:, kept].reshape(len(y), -1),
-                    on_rows=on_rows,
                 )
                 originals = stacked(self._shots.originals[aside], self._encoders)
                 scores = scores_of(weak, originals, self._pool)
                 done[at] = _Aside(part, weak, scores.reshape(self._encoders, -1, K))
+                self._count()
 
         # Side by side where a composition is small; a large one has work for all threads, and needs room.
         small = K * self._pool.templates.shape[2] <= _SMALL

@@ -13,7 +13,6 @@ all counts most, that is where the words are at fault. With one encoder it is SA
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,13 +22,8 @@ from promptboost.boosting.gradient.compose import GradientSettings, compose_by_g
 from promptboost.boosting.greedy.insertion import compose_greedily
 from promptboost.boosting.grid import GridRows, stacked, weights_to_grid
 from promptboost.boosting.problem import GridPool, Shots
-from promptboost.boosting.quota import OnRows, unwatched
 from promptboost.errors import SettingError, WeightError
-
-Algorithm = Literal["samme.r", "samme"]
-
-# Composing greedily takes about as long as so many sweeps over the same rows.
-_SWEEPS_OF_GREEDY = 3
+from promptboost.progress import Progress, no_progress
 
 
 @dataclass(frozen=True)
@@ -44,8 +38,6 @@ class BoostSettings:
         a, the number of views of each image drawn for a round; 0 composes on the originals.
     temperature : float
         τ of the softmax over scores.
-    algorithm : "samme.r" or "samme"
-        Real-valued votes (the paper), or one hard vote a round weighted by its error.
     seed : int
         Decides which views are drawn and how ties between templates are broken.
     max_copies, penalty
@@ -59,7 +51,6 @@ class BoostSettings:
     rounds: int = 50
     views_per_round: int = 4
     temperature: float = 1.0
-    algorithm: Algorithm = "samme.r"
     seed: int = 0
     max_copies: int | None = None
     penalty: bool = True
@@ -76,8 +67,6 @@ class BoostSettings:
                 raise SettingError(f"{name} must be at least 1 or None, got {value}")
         if not (np.isfinite(self.temperature) and self.temperature > 0):
             raise SettingError(f"temperature must be positive, got {self.temperature}")
-        if self.algorithm not in ("samme.r", "samme"):
-            raise SettingError(f"algorithm must be 'samme.r' or 'samme', got {self.algorithm!r}")
 
     @property
     def composer(self) -> str:
@@ -103,12 +92,10 @@ class BoostState:
 class BoostRound:
     """One finished round: a weak classifier, and where the fit stands after it.
 
-    Its vote in the strong classifier is 1 for SAMME.R. The error on the original images is under the
-    weights it was composed with.
+    The error on the original images is under the weights it was composed with.
     """
 
     composition: Composition
-    vote: float
     original_error: float
     state: BoostState
 
@@ -121,7 +108,7 @@ def boost(
     weights: ArrayLike | None = None,
     state: BoostState | None = None,
     callback: Callable[[BoostRound], bool | None] | None = None,
-    on_rows: OnRows = unwatched,
+    progress: Progress = no_progress,
 ) -> Iterator[BoostRound]:
     """Run the rounds one after the other.
 
@@ -139,8 +126,8 @@ def boost(
         Where to continue: the state of the last round of an earlier call.
     callback : callable, optional
         Called with each finished round; boosting stops if it returns True.
-    on_rows : callable, optional
-        Told of the rows that were gone over, in each round of as many as :func:`rows_of_round` says.
+    progress : callable, optional
+        Called after each sweep of the gradient composer, and after each round of the greedy one.
 
     Examples
     --------
@@ -162,13 +149,7 @@ def boost(
         raise WeightError("pass start weights or a state to continue from, not both")
     else:
         weights_to_grid(state.weights, len(shots.labels))  # checked, but kept to the last bit
-    return _rounds(shots, pool, settings, state, callback, on_rows)
-
-
-def rows_of_round(images: int, settings: BoostSettings, encoders: int = 1) -> int:
-    """Return how many rows a round on so many images goes over at most: in each sweep, all anew."""
-    sweeps = settings.gradient.sweeps if settings.gradient is not None else _SWEEPS_OF_GREEDY
-    return sweeps * images * max(settings.views_per_round, 1) * encoders
+    return _rounds(shots, pool, settings, state, callback, progress)
 
 
 def _rounds(
@@ -177,11 +158,11 @@ def _rounds(
     settings: BoostSettings,
     state: BoostState,
     callback: Callable[[BoostRound], bool | None] | None,
-    on_rows: OnRows,
+    progress: Progress,
 ) -> Iterator[BoostRound]:
     views = _ViewDraws(shots, pool, settings)
     while state.rounds_done < settings.rounds and not state.finished:
-        weak = _compose(views, pool, settings, state, on_rows)
+        weak = _compose(views, pool, settings, state, progress)
         done = _finish_round(shots, pool, settings, state, weak)
         state = done.state
         yield done
@@ -194,7 +175,7 @@ def _compose(
     pool: GridPool,
     settings: BoostSettings,
     state: BoostState,
-    on_rows: OnRows,
+    progress: Progress,
 ) -> Composition:
     number = state.rounds_done
     rng = np.random.default_rng([settings.seed, number])
@@ -210,15 +191,22 @@ def _compose(
             max_copies=settings.max_copies,
             penalty=settings.penalty,
         )
-        on_rows(_SWEEPS_OF_GREEDY * len(X))
+        progress("composing", number + 1, settings.rounds)
         return weak
     # Each sweep counts as a round does for the greedy composer: it has views of its own.
     first = number * (settings.gradient.sweeps + 1)
     X, y, owners, hits = views.draw(first)
     weights, asked = state.weights[owners], settings.gradient
+
+    def of_round(stage: str, done: int, total: int | None) -> None:
+        several = settings.rounds > 1
+        progress(
+            f"{stage} round {number + 1} of {settings.rounds}" if several else stage, done, total
+        )
+
     fresh = None if views.always_the_same else (lambda sweep: views.rows(first + sweep))
     return compose_by_gradient(
-        X, y, weights, pool, asked, rng=rng, hits=hits, fresh=fresh, on_rows=on_rows
+        X, y, weights, pool, asked, rng=rng, hits=hits, fresh=fresh, progress=of_round
     )
 
 
@@ -232,20 +220,10 @@ def _finish_round(
     error = float((state.weights * wrong)[wrong > 0].sum())
     quiet = state.quiet_rounds + 1 if weak.error == 0 else 0
     finished = settings.patience is not None and quiet >= settings.patience
-    vote = 1.0
-    if settings.algorithm == "samme.r":
-        mean = scores.mean(axis=0)  # the exponent is linear in the scores
-        weights = updated_weights(state.weights, mean, shots.labels, settings.temperature)
-    elif error <= 0:  # a perfect learner: nothing is left to weigh
-        weights, finished = state.weights, True
-    else:
-        # A learner no better than chance gets no vote, and ends the fit as it would repeat itself.
-        log_odds = np.log((1 - error) / error) + np.log(K - 1) if error < 1 else -np.inf
-        vote = max(0.0, float(log_odds))
-        finished = finished or vote == 0.0
-        weights = _normalised(state.weights * np.exp(vote * wrong), len(wrong))
+    mean = scores.mean(axis=0)  # the exponent is linear in the scores
+    weights = updated_weights(state.weights, mean, shots.labels, settings.temperature)
     after = BoostState(state.rounds_done + 1, weights, quiet, finished)
-    return BoostRound(weak, vote, error, after)
+    return BoostRound(weak, error, after)
 
 
 def updated_weights(

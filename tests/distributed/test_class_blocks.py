@@ -5,19 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-import promptboost.training.pool_rows as pool_rows
-from promptboost.boosting.gradient import banks as banks_module
+import promptboost.distributed.pool_folder as pool_folder
 from promptboost.boosting.gradient import blocks as blocks_module
-from promptboost.boosting.gradient.banks import Banks, rank_class
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
-from promptboost.boosting.grid import COSINE_UNIT, ROW_UNIT, to_grid
+from promptboost.boosting.grid import to_grid
 from promptboost.boosting.problem import GridPool
 from promptboost.data.shots import load_task
 from promptboost.distributed.class_blocks import SharedKeeper
 from promptboost.distributed.engine import LocalEngine, Placement
+from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.distributed.residents import LocalResidents, ResidentLostError
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import RunError
@@ -25,81 +22,7 @@ from promptboost.pool.sources import pool_for
 from promptboost.run.fit import fit_run
 from promptboost.run.learned import embed_task, learn
 from promptboost.testing import clip_like
-from tests.boosting.gradient.gradient_oracle import moves_of
 from tests.run.run_tools import ENCODER, SENTENCES, request
-
-
-def plain_slopes(prompts, gradient):
-    """What each prompt would change, as whole numbers: nothing but the definition."""
-    length = np.sqrt(np.sum(gradient.astype(np.float64) ** 2))
-    whole = np.rint(gradient * (ROW_UNIT / length)).astype(np.int64)
-    return (prompts.astype(np.int64) @ whole) * (length / COSINE_UNIT)
-
-
-@st.composite
-def pools(draw):
-    """Two classes of many prompts, of which most are copies of a few: ties everywhere."""
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    distinct = draw(st.integers(2, 6))
-
-    def unit(*shape):
-        rows = rng.standard_normal((*shape, 4))
-        return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
-
-    prompts = [unit(distinct)[rng.integers(0, distinct, 150)] for _ in range(2)]
-    return GridPool.from_rows(unit(2, 1), prompts), rng
-
-
-@settings(max_examples=40)
-@given(pools())
-def test_of_equal_prompts_the_first_is_taken_as_if_all_had_been_compared(made):
-    pool, rng = made
-    banks = Banks(pool, 0, 12, 0.3, few=False)
-    for _ in range(5):
-        gradient = rng.standard_normal((2, 4)).astype(np.float32)
-        banks.read(gradient)
-        for k, rows in enumerate(pool.prompts):
-            slopes = plain_slopes(rows, gradient[k])
-            for prompt, copies in banks.members[k].items():
-                if prompt >= 0:
-                    exact = (rows[prompt].astype(np.float32) / ROW_UNIT) @ gradient[k]
-                    slopes[prompt] = exact + 0.3 * copies / 12
-            target = int(banks.held.targets[k])
-            assert slopes[target] <= slopes.min() + 1e-5
-            equal = np.flatnonzero(slopes == slopes[target])
-            assert target == equal[0] or target in banks.members[k]
-        for k, move in enumerate(moves_of(banks)):
-            if move is not None:
-                banks_module.move(banks.held, k, 1, banks.copies)
-
-
-def test_ranked_prompts_are_the_least_and_the_first_of_equal_ones():
-    rows = to_grid(np.eye(3)[[0, 1, 0, 2, 1, 0]])
-    numbers, slopes = rank_class(rows, np.float32([0.0, -1.0, 1.0]), 1.0, 3)
-    assert numbers.tolist() == [0, 1, 4]
-    assert np.allclose(slopes, [0, -1, -1], atol=1e-3)
-
-
-def test_a_bank_longer_than_the_list_of_candidates_hides_nothing(monkeypatch):
-    monkeypatch.setattr(banks_module, "CANDIDATES", 2)
-    rng = np.random.default_rng(3)
-    rows = rng.standard_normal((2, 40, 5))
-    rows /= np.linalg.norm(rows, axis=2, keepdims=True)
-    pool = GridPool.from_rows(rows[:, :1], list(rows))
-    banks = Banks(pool, 0, 32, 4.0, few=False)
-    for _ in range(30):
-        gradient = rng.standard_normal((2, 5)).astype(np.float32)
-        banks.read(gradient)
-        for k in range(2):
-            slopes = plain_slopes(pool.prompts[k], gradient[k])
-            for prompt, copies in banks.members[k].items():
-                if prompt >= 0:
-                    slopes[prompt] += 4.0 * copies / 32
-            assert slopes[banks.held.targets[k]] <= slopes.min() + 2e-4
-        for k, move in enumerate(moves_of(banks)):
-            if move is not None:
-                banks_module.move(banks.held, k, 1, banks.copies)
-    assert max(map(len, banks.members)) > 3
 
 
 class SeveralHere(LocalEngine):
@@ -202,22 +125,28 @@ def test_images_are_written_once_and_those_of_an_earlier_draw_go(composed, tmp_p
     assert len({files[0] for files in seen if files}) > 1
 
 
+def executor(engine):
+    return PoolExecutor(engine=engine)
+
+
 @pytest.mark.parametrize("encoders", [(ENCODER,), (ENCODER, "fake:16-7")])
 def test_units_and_residents_of_an_engine_give_the_text_of_one_process(
     task, tmp_path, monkeypatch, encoders
 ):
     asked = request(task)
-    data = load_task(asked.source, asked.settings, progress=False)
+    data = load_task(asked.source, asked.settings)
     pool = pool_for(asked.settings, asked.source, data.class_names)
-    first, *further = [Embedder.open(name, cache=False, progress=False) for name in encoders]
+    first, *further = [Embedder.open(name, cache=False) for name in encoders]
 
     def text(engine):
-        rows = embed_task(data, pool, asked.settings, first, tmp_path / "rows", further, engine)
+        rows = embed_task(
+            data, pool, asked.settings, first, tmp_path / "rows", further, executor(engine)
+        )
         assert (rows.pool_rows.grid.keeper is None) == (engine is None)
         return learn(data, rows, asked.settings, first).ensemble
 
     in_memory = text(None)
-    monkeypatch.setattr(pool_rows, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
     assert text(LocalEngine()) == in_memory == text(None)
     assert not (tmp_path / "rows").exists()
 
@@ -234,27 +163,29 @@ def test_the_scale_is_chosen_on_a_part_of_the_pool_which_the_engine_does_not_kno
     }
     (task / "sentences.json").write_text(json.dumps(sentences))
     asked = request(task, rounds=1)
-    data = load_task(asked.source, asked.settings, progress=False)
+    data = load_task(asked.source, asked.settings)
     pool = pool_for(asked.settings, asked.source, data.class_names)
-    embedder = Embedder.open(ENCODER, cache=False, progress=False)
+    embedder = Embedder.open(ENCODER, cache=False)
 
     def text(engine):
-        rows = embed_task(data, pool, asked.settings, embedder, tmp_path / "rows", (), engine)
+        rows = embed_task(
+            data, pool, asked.settings, embedder, tmp_path / "rows", (), executor(engine)
+        )
         return learn(data, rows, asked.settings, embedder).ensemble
 
     in_memory = text(None)
-    monkeypatch.setattr(pool_rows, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
     assert text(LocalEngine()) == in_memory
 
 
 def test_a_class_that_cannot_be_embedded_is_named_and_the_others_are_kept(
     task, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(pool_rows, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
     asked = request(task)
-    data = load_task(asked.source, asked.settings, progress=False)
+    data = load_task(asked.source, asked.settings)
     pool = pool_for(asked.settings, asked.source, data.class_names)
-    embedder = Embedder.open(ENCODER, cache=False, progress=False)
+    embedder = Embedder.open(ENCODER, cache=False)
     from promptboost.encoders.fake import FakeEncoder
 
     whole = FakeEncoder.encode_texts
@@ -267,14 +198,16 @@ def test_a_class_that_cannot_be_embedded_is_named_and_the_others_are_kept(
 
     monkeypatch.setattr(FakeEncoder, "encode_texts", fails)
     with pytest.raises(RunError, match=r"1 class could not be embedded.*out of memory"):
-        embed_task(data, pool, asked.settings, embedder, tmp_path / "rows", (), LocalEngine())
+        embed_task(
+            data, pool, asked.settings, embedder, tmp_path / "rows", (), executor(LocalEngine())
+        )
     done = len(list((tmp_path / "rows").rglob("*.int16")))
     assert done == len(data.class_names) - 1
     monkeypatch.setattr(FakeEncoder, "encode_texts", whole)
-    embed_task(data, pool, asked.settings, embedder, tmp_path / "rows", (), LocalEngine())
+    embed_task(data, pool, asked.settings, embedder, tmp_path / "rows", (), executor(LocalEngine()))
 
 
 def test_a_small_pool_is_read_here_and_that_is_said(task):
     said = []
-    fit_run(request(task, placement=Placement("ray")), said.append)
+    fit_run(request(task, executor=PoolExecutor(Placement("ray"), said.append)))
     assert any("fits into memory" in line for line in said)

@@ -1,0 +1,123 @@
+"""Refit the residual of a classifier on labeled images."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from promptboost.config import BoostConfig
+from promptboost.data.dataset import Dataset
+from promptboost.data.memory import as_embeddings, as_images, holds_images
+from promptboost.data.shots import image_ids
+from promptboost.encoders.group import EncoderGroup
+from promptboost.errors import LabelError, count
+from promptboost.model import PromptEnsemble
+from promptboost.model.classifier import PromptClassifier
+from promptboost.model.edits import check_known
+from promptboost.pool import PLAIN_TEMPLATE, PromptPool
+from promptboost.progress import Progress, no_progress
+from promptboost.training.examples import Examples
+from promptboost.training.pool_rows import PoolRows, PoolTexts
+from promptboost.training.trainer import Trainer
+
+
+class NoPoolWarning(UserWarning):
+    """A residual is refitted without the pool of the fit."""
+
+
+def refit(
+    classifier: PromptClassifier,
+    images: Any,
+    labels: Sequence[str],
+    pool: PromptPool | None = None,
+    *,
+    views: int = 8,
+    view_scale: float = 0.5,
+    progress: Progress = no_progress,
+) -> PromptClassifier:
+    """Return the same text with a residual fitted on labeled images.
+
+    Use it after editing a text, whose residual was fitted for other sentences, or for a text without a
+    residual. It gives the same result as ``promptboost refit`` on a run.
+
+    Parameters
+    ----------
+    classifier : PromptClassifier
+        The text and its encoder; it is not changed.
+    images : sequence of images, or embeddings of shape (n, D)
+        As for :meth:`PromptClassifier.predict`; the training images of the text are best.
+    labels : sequence of str
+        The class name of each image. Classes without images use their text alone, balanced against the
+        others.
+    pool : PromptPool, optional
+        The pool of the fit. It tells how far the text can be trusted. Without it the residual is used in
+        full, with a warning.
+    views, view_scale : int, float
+        Number of crops of each image, and the least share of its area that they show. Embeddings have
+        none.
+    progress : callable, optional
+        Called with stage, done and total.
+
+    Returns
+    -------
+    PromptClassifier
+
+    Examples
+    --------
+    >>> from PIL import Image
+    >>> from promptboost.model import PromptEnsemble, Round
+    >>> from promptboost.pool import build_pool
+    >>> banks = {"fire": {"something red": 1}, "ice": {"something blue": 1}}
+    >>> ensemble = PromptEnsemble(("fire", "ice"), (Round("{}", banks, 0.0, 0.1),))
+    >>> classifier = PromptClassifier(ensemble, "fake:32-0", cache=False)
+    >>> images = [Image.new("RGB", (8, 8), color) for color in ("red", "orange", "blue", "navy")]
+    >>> labels = ["fire", "fire", "ice", "ice"]
+    >>> refit(classifier, images, labels, build_pool(["fire", "ice"])).predict(images).tolist()
+    ['fire', 'fire', 'ice', 'ice']
+    """
+    ensemble, names = classifier.ensemble, [str(label) for label in labels]
+    for name in dict.fromkeys(names):
+        check_known(ensemble, name)
+    if len(set(names)) < 2:
+        raise LabelError("images of two classes or more are needed")
+    embedders = classifier.embedders
+    encoder = embedders[0] if len(embedders) == 1 else EncoderGroup(embedders)
+    if holds_images(images):
+        data = Dataset(as_images(images), ())
+        rows = encoder.images(data, views=views, view_scale=view_scale)
+        ids = tuple(image_ids(data))
+    else:
+        rows = as_embeddings(images, encoder.dim)[:, None]
+        ids = tuple(map(str, range(len(rows))))
+    if len(rows) != len(names):
+        raise LabelError(f"{len(names)} labels for {count(len(rows), 'image')}")
+    numbers = np.array([ensemble.class_names.index(name) for name in names])
+    crops = rows[:, 1:]
+    examples = Examples(
+        rows[:, 0], numbers, ids, views=crops if crops.size else None, encoders=len(embedders)
+    )
+    unseen, pool_rows = None, None
+    if pool is None:
+        warnings.warn(
+            "refitted without a pool, so the residual is used in full: pass the pool of the fit, "
+            "refit(classifier, images, labels, pool)",
+            NoPoolWarning,
+            stacklevel=2,
+        )
+        texts = [PLAIN_TEMPLATE.replace("{}", name) for name in ensemble.class_names]
+        unseen = [embedder.encode_texts(texts) for embedder in embedders]
+    else:
+        texts_of_pool = PoolTexts.of(pool, ensemble.class_names)
+        pool_rows = PoolRows.embed(texts_of_pool, encoder, progress=progress)
+    trainer = Trainer(config_of(ensemble), progress=progress)
+    fitted = trainer.refit(ensemble, examples, embedders, pool_rows, unseen=unseen)
+    return PromptClassifier(ensemble, list(embedders), fitted.heads)
+
+
+def config_of(ensemble: PromptEnsemble) -> BoostConfig:
+    """Return the settings that an ensemble was fitted with, as far as they are recorded."""
+    names = {item.name for item in fields(BoostConfig)}
+    values = {name: value for name, value in ensemble.settings.items() if name in names}
+    return BoostConfig(**{**values, "residual": True})  # type: ignore[arg-type]

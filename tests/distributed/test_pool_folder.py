@@ -1,0 +1,320 @@
+"""Rows of a pool in memory and on disk: the same fit, and nothing left behind."""
+
+import gc
+import tempfile
+from contextlib import suppress
+
+import msgspec
+import numba
+import numpy as np
+import pytest
+
+import promptboost.distributed.pool_folder as pool_folder
+from promptboost.baselines.baselines import pool_heads
+from promptboost.data.shots import load_task
+from promptboost.distributed.pool_folder import PoolExecutor
+from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.fake import FakeEncoder
+from promptboost.errors import PoolError
+from promptboost.model import PromptEnsemble
+from promptboost.pool import build_pool
+from promptboost.pool.sources import pool_for
+from promptboost.run.fit import fit_run
+from promptboost.run.learned import embed_task, learn
+from promptboost.training import PoolTexts
+from tests.run.run_tools import ENCODER, request
+from tests.training.test_learner import OPEN, Problem
+
+
+@pytest.fixture
+def on_disk(monkeypatch, tmp_path_factory):
+    """Have every pool kept on disk; gives the folder for temporary files."""
+    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
+    place = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
+
+
+def texts(names=("owl", "bat", "eel")):
+    described = {name: [f"{name} {word}" for word in ("red", "blue", "green")] for name in names}
+    return PoolTexts.of(build_pool(names, descriptions=described, concatenate="one"))
+
+
+def embedder():
+    return Embedder.open(ENCODER, cache=False)
+
+
+def embed(texts, *embedders, folder=None):
+    return PoolExecutor().embed_pool(texts, embedders, folder)
+
+
+def same(one, other):
+    return (one.templates == other.templates).all() and all(
+        (a == b).all() for a, b in zip(one.prompts, other.prompts, strict=True)
+    )
+
+
+def test_the_threshold_counts_the_bytes_of_the_rows(monkeypatch, tmp_path):
+    words = texts()
+    grid = words.embed(FakeEncoder().encode_texts)
+    size = pool_folder.n_bytes(words, [embedder()])
+    assert size == grid.templates.nbytes + sum(block.nbytes for block in grid.prompts)
+    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", size)
+    assert embed(words, embedder(), folder=tmp_path / "rows").cleanup is None
+    assert not (tmp_path / "rows").exists()
+    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", size - 1)
+    assert embed(words, embedder(), folder=tmp_path / "rows").cleanup is not None
+    assert (tmp_path / "rows").is_dir()
+
+
+def test_rows_on_disk_are_those_in_memory_and_go_when_released(monkeypatch, tmp_path):
+    here = embed(texts(), embedder())
+    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
+    there = embed(texts(), embedder(), folder=tmp_path / "rows")
+    assert same(here.grid, there.grid)
+    # Of the same type to the compiler, which would take longer than the fit for another one.
+    assert {numba.typeof(block) for block in (*here.grid.prompts, *there.grid.prompts)} == {
+        numba.typeof(np.zeros((1, 1), np.int16))
+    }
+    assert (tmp_path / "rows").is_dir()
+    there.release()
+    here.release()
+    assert not (tmp_path / "rows").exists()
+
+
+def test_rows_of_several_encoders_are_side_by_side_in_memory_and_on_disk(monkeypatch, tmp_path):
+    other = Embedder.open("fake:16-1", cache=False)
+    here = embed(texts(), embedder(), other)
+    assert here.grid.encoders == 2
+    for number, one in enumerate((embedder(), other)):
+        assert same(here.of(number, one.dim), embed(texts(), one).grid)
+    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
+    there = embed(texts(), embedder(), other, folder=tmp_path / "rows")
+    assert same(here.grid, there.grid)
+    assert there.grid.scales == here.grid.scales
+    # Another second encoder has other rows, and those are not gone on with.
+    third = Embedder.open("fake:16-2", cache=False)
+    after = embed(texts(), embedder(), third, folder=tmp_path / "rows")
+    assert not same(after.grid, here.grid)
+    assert len(list((tmp_path / "rows").iterdir())) == 1
+
+
+def test_without_a_folder_rows_do_not_outlive_their_owner(on_disk):
+    rows = embed(texts(), embedder())
+    assert len(list(on_disk.iterdir())) == 1
+    del rows
+    gc.collect()
+    assert list(on_disk.iterdir()) == []
+    with pytest.raises(KeyboardInterrupt):
+        embed(texts(), Embedder(Stopped(2)))
+    assert list(on_disk.iterdir()) == []
+
+
+class Stopped(FakeEncoder):
+    """Is interrupted after some calls."""
+
+    def __init__(self, calls=10**9):
+        super().__init__()
+        self.calls, self.asked = calls, 0
+
+    def encode_texts(self, texts):
+        if self.asked == self.calls:
+            raise KeyboardInterrupt
+        self.asked += 1
+        return super().encode_texts(texts)
+
+
+def test_interrupted_embedding_goes_on_with_the_class_it_was_in(on_disk, tmp_path):
+    whole = texts().embed(FakeEncoder().encode_texts)
+    with pytest.raises(KeyboardInterrupt):
+        embed(texts(), Embedder(Stopped(2)), folder=tmp_path / "rows")
+    rest = Stopped()
+    rows = embed(texts(), Embedder(rest), folder=tmp_path / "rows")
+    assert rest.asked == 1  # a call a class
+    assert same(rows.grid, whole)
+
+
+def test_rows_of_another_pool_or_encoder_are_deleted(on_disk, tmp_path, monkeypatch):
+    embed(texts(), embedder(), folder=tmp_path / "rows")
+    (first,) = (tmp_path / "rows").iterdir()
+    other = texts(("elk", "cow"))
+    rows = embed(other, embedder(), folder=tmp_path / "rows")
+    assert same(rows.grid, other.embed(FakeEncoder().encode_texts))
+    (second,) = (tmp_path / "rows").iterdir()
+    assert first != second
+    monkeypatch.undo()  # now the pool is small
+    embed(other, embedder(), folder=tmp_path / "rows")
+    assert not (tmp_path / "rows").exists()
+
+
+def test_progress_counts_the_prompts_of_all_classes():
+    words, calls = texts(), []
+    embed(words, embedder(), progress=lambda *call: calls.append(call))
+    total = sum(map(len, words.prompt_texts))
+    assert {(stage, most) for stage, _, most in calls} == {("encoding texts", total)}
+    done = [number for _, number, _ in calls]
+    assert done == sorted(done)
+    assert done[-1] == total
+
+
+@pytest.mark.parametrize("composer", ["gradient", "greedy"])
+@pytest.mark.parametrize("cache", [True, False])
+def test_a_fit_from_disk_is_the_same_to_the_last_byte(task, on_disk, monkeypatch, composer, cache):
+    options = {"composer": composer, "concatenate": "all", "rounds": 3, "cache": cache}
+    there = fit_run(request(task, "there", executor=PoolExecutor(), **options))
+    assert list(on_disk.iterdir()) == []
+    assert not [file for file in (task / "there").iterdir() if file.is_dir()]
+    monkeypatch.undo()
+    here = fit_run(request(task, "here", **options))
+    for name in ("ensemble.json", "predictions.csv", "head-fake-32-0.safetensors"):
+        assert (task / "here" / name).read_bytes() == (task / "there" / name).read_bytes()
+    assert msgspec.structs.replace(here, timing=there.timing) == there
+
+
+def test_an_interrupted_fit_keeps_its_rows_and_a_finished_one_does_not(task, on_disk):
+    asked = request(task).settings.merged({"concatenate": "all"})
+    work = load_task(str(task / "images"), asked)
+    pool = pool_for(asked, "images", work.class_names)
+    so_far = []
+
+    def stop(ensemble):
+        so_far.append(ensemble)
+        if len(ensemble) == 2:
+            raise KeyboardInterrupt
+
+    def rows(encoder):
+        embedder = Embedder(encoder)
+        return embed_task(work, pool, asked, embedder, task / "rows", executor=PoolExecutor())
+
+    with pytest.raises(KeyboardInterrupt):
+        learn(work, rows(FakeEncoder()), asked, embedder(), on_round=stop)
+    # Found again: only the plain template is embedded.
+    again = Stopped()
+    kept = rows(again)
+    assert again.asked == 1
+    learned = learn(work, kept, asked, embedder(), resume=so_far[-1])
+    assert not (task / "rows").exists()
+    fit_run(request(task, concatenate="all"))
+    assert learned.ensemble == PromptEnsemble.load(task / "run" / "ensemble.json")
+
+
+def test_what_texts_alone_say_is_the_same_streamed_and_from_rows():
+    pool, source = build_pool(["owl", "bat"], concatenate="none"), embedder()
+    streamed = pool_heads(pool, source)
+    kept = pool_heads(pool, source, embed(PoolTexts.of(pool), source).grid)
+    for name, head in streamed.items():
+        assert (head.weights == kept[name].weights).all()
+
+
+# --- the folder -----------------------------------------------------------------------------------
+
+
+def birds(**more):
+    return PoolTexts.of(
+        build_pool(
+            ["owl", "bat", "eel"],
+            templates=["a {}.", "the {}.", "A {}."],
+            descriptions={"owl": ["eyes", "beak"], "bat": ["wings"]},
+            concatenate="all",
+            **more,
+        )
+    )
+
+
+class Interrupted:
+    """An encoder that is stopped after some calls."""
+
+    def __init__(self, calls=10**9):
+        self.calls = calls
+        self.asked = []
+
+    def __call__(self, texts):
+        if len(self.asked) == self.calls:
+            raise KeyboardInterrupt
+        self.asked.append(texts)
+        return FakeEncoder().encode_texts(texts)
+
+
+def embed_to(texts, folder, encode=None, encoder="fake", **more):
+    encode = encode or Interrupted()
+    return pool_folder.embed_to(folder, texts, encode, encoder_fingerprint=encoder, **more)
+
+
+def test_rows_of_a_folder_are_those_in_memory(tmp_path):
+    texts = birds()
+    grid = embed_to(texts, tmp_path / "rows")
+    assert same(grid, texts.embed(FakeEncoder().encode_texts))
+    texts.check_against(grid)
+    # Mapped, not loaded: what the file says is what boosting sees.
+    owner = grid.prompts[0]
+    while owner.base is not None and not isinstance(owner, np.memmap):
+        owner = owner.base
+    assert isinstance(owner, np.memmap)
+    again, known = embed_to(texts, tmp_path / "rows", Interrupted(calls=0)), texts.prompt_texts
+    assert same(again, grid)
+    assert [len(rows) for rows in again.prompts] == [len(own) for own in known]
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2])
+@pytest.mark.parametrize("torn", ["", "rows", "line", "lost rows"])
+def test_interrupted_rows_are_gone_on_with(tmp_path, calls, torn):
+    texts = birds()
+    with pytest.raises(KeyboardInterrupt):
+        embed_to(texts, tmp_path, Interrupted(calls))
+    rows, blocks = tmp_path / "rows.int16", tmp_path / "blocks.jsonl"
+    if calls and torn == "rows":
+        rows.write_bytes(rows.read_bytes() + b"half a block")
+    if calls and torn == "line":
+        blocks.write_bytes(blocks.read_bytes() + b'{"block": 1')
+    lost = calls and torn == "lost rows"
+    if lost:
+        rows.write_bytes(rows.read_bytes()[:-1])
+    rest = Interrupted()
+    grid = embed_to(texts, tmp_path, rest)
+    assert len(rest.asked) == 3 - calls + bool(lost)
+    assert same(grid, texts.embed(FakeEncoder().encode_texts))
+    assert same(embed_to(texts, tmp_path, Interrupted(calls=0)), grid)
+
+
+def test_rows_of_another_pool_or_encoder_are_not_gone_on_with(tmp_path):
+    embed_to(birds(), tmp_path)
+    before = (tmp_path / "rows.int16").read_bytes()
+    with pytest.raises(PoolError, match=r"another encoder \(fake, not other\): give another"):
+        embed_to(birds(), tmp_path, encoder="other")
+    with pytest.raises(PoolError, match="rows of another pool"):
+        embed_to(PoolTexts.of(build_pool(["owl", "bat", "eel"])), tmp_path)
+    assert (tmp_path / "rows.int16").read_bytes() == before
+    (tmp_path / "blocks.jsonl").unlink()
+    with pytest.raises(PoolError, match=r"is there without blocks\.jsonl"):
+        embed_to(birds(), tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PoolError, match=r"cannot keep the rows of the pool in .*file"):
+        embed_to(birds(), tmp_path / "file")
+
+
+def test_two_writers_of_one_folder_are_noticed(tmp_path):
+    def meanwhile(texts):
+        with suppress(KeyboardInterrupt):
+            embed_to(birds(), tmp_path, Interrupted(calls=1))
+        return FakeEncoder().encode_texts(texts)
+
+    with pytest.raises(PoolError, match="another process is writing"):
+        embed_to(birds(), tmp_path, meanwhile)
+    grid = embed_to(birds(), tmp_path)
+    assert same(grid, birds().embed(FakeEncoder().encode_texts))
+
+
+def test_a_fit_from_disk_has_the_same_text(tmp_path):
+    problem = Problem()
+
+    def encode(texts):
+        return np.stack([problem.vectors[text] for text in texts])
+
+    whole = problem.fit(rounds=3)
+    problem.pool = embed_to(problem.texts, tmp_path, encode)
+    assert problem.fit(rounds=3).to_json(sample_weights=True) == whole.to_json(sample_weights=True)
+    gradient = problem.fit(rounds=1, **OPEN)
+    problem.pool = problem.texts.embed(encode)
+    assert problem.fit(rounds=1, **OPEN).to_json(sample_weights=True) == gradient.to_json(
+        sample_weights=True
+    )
