@@ -332,8 +332,8 @@ class EmbeddingStore:
 
     def verify(self, *, progress: Progress = no_progress) -> Verification:
         """Check every byte; delete damaged embeddings, and set a damaged file aside."""
-        total = self.report().rows
         rows, bad, was_there = 0, list[tuple[int]](), self._path.exists()
+        total = self.report().rows
 
         def check(connection: sqlite3.Connection) -> None:
             nonlocal rows
