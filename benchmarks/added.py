@@ -22,7 +22,7 @@ from promptboost.config import FitConfig
 from promptboost.data import Dataset
 from promptboost.data.shots import Task, load_task
 from promptboost.encoders.embedder import Embedder
-from promptboost.model import LinearHead
+from promptboost.model import Head
 from promptboost.model.head_files import write_head
 from promptboost.pool import PLAIN_TEMPLATE
 from promptboost.pool.sources import pool_for
@@ -39,7 +39,7 @@ def without(data: Dataset, name: str) -> Dataset:
 
 def heads_of(
     task: Task, settings: FitConfig, source: str, name: str, embedder: Embedder
-) -> Iterator[tuple[str, str, LinearHead, LinearHead]]:
+) -> Iterator[tuple[str, str, Head, Head]]:
     """Fit without a class and add it; yield the sentences, what answers, and the heads after and before."""
     part = replace(task, learn=without(task.learn, name), held_out=without(task.held_out, name))
     embeddings = embed_task(part, pool_for(settings, source, part.class_names), settings, embedder)
@@ -73,10 +73,10 @@ def main() -> None:
     parser.add_argument("--classes", type=int, help="so many, drawn at random; all by default")
     asked = parser.parse_args()
     logging.disable(logging.WARNING)  # that the residual was fitted beside other words is the point
-    embedder = Embedder.open(asked.encoder, progress=False)
+    embedder = Embedder.open(asked.encoder)
     for shots in asked.shots:
         settings = FitConfig(encoder=asked.encoder, shots=shots, seed=1, prompts=asked.prompts)
-        task = load_task(asked.source, settings, progress=False)
+        task = load_task(asked.source, settings)
         names, rows = np.array(task.class_names), embedder.originals(task.held_out)
         truth = names[task.held_out.labels]
         zero_shot = pool_heads(pool_for(settings, asked.source, task.class_names), embedder)
@@ -89,7 +89,7 @@ def main() -> None:
                 task, settings, asked.source, name, embedder
             ):
                 alone, given = before.predict(rows), after.predict(rows)
-                assert isinstance(after, LinearHead)
+                assert isinstance(after, Head)
                 bare = replace(after, balance=None).predict(rows)
                 figures.setdefault((answers, sentences), []).append(
                     [

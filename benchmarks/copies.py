@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--shown", type=int, default=20, help="pairs that are listed")
     arguments = parser.parse_args()
     for source in arguments.data:
-        data = load_data(source, progress=False)
+        data = load_data(source)
         print(f"{source}: {len(data)} images")
         for name, (share, least) in known_again(data).items():
             print(f"  {name:<28} {100 * share:5.1f} % known again, least cosine {least:.4f}")

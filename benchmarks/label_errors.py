@@ -46,8 +46,8 @@ class Images:
 
 def read(name: str, prompts: str | None, encoder: str, shots: int) -> Images:
     """Embed the images that a fit of so many shots learns from and holds out, and the mean of its pool."""
-    source, embedder = DataSource.parse(name), Embedder.open(encoder, progress=False)
-    task = divide(source, load_classes(source, progress=False), shots, 0)
+    source, embedder = DataSource.parse(name), Embedder.open(encoder)
+    task = divide(source, load_classes(source), shots, 0)
     pool = pool_for(FitConfig(prompts=prompts), source, task.class_names)
     rows = np.concatenate([embedder.originals(part) for part in (task.learn, task.held_out)])
     labels = np.concatenate([task.learn.labels, task.held_out.labels])

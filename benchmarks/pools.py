@@ -87,7 +87,7 @@ def from_store(pool: PromptPool, folder: Path) -> str:
 
 def _embedder(folder: Path) -> Embedder:
     store = EmbeddingStore(folder / "store")
-    return Embedder(QuickEncoder(DIM), store, progress=False, dtype="float16")
+    return Embedder(QuickEncoder(DIM), store, dtype="float16")
 
 
 def computed(pool: PromptPool, folder: Path) -> str:

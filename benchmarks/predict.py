@@ -105,9 +105,9 @@ def measure(encoder: str, count: int, repeat: int) -> dict[str, Any]:
         os.environ["PROMPTBOOST_CACHE"] = place  # it is cleared, so it must not be the user's
         write_run(Path(place) / "run", encoder)
         tower, decoding, predict = Measured(), Measured(), Measured()
-        network = Embedder.open(encoder, cache=False, progress=False).encoder
+        network = Embedder.open(encoder, cache=False).encoder
         network.encode_images([Image.new("RGB", SIZE)] * 8)
-        predictor = Predictor.open(Path(place) / "run", encoder=encoder, progress=False)
+        predictor = Predictor.open(Path(place) / "run", encoder=encoder)
         list(predictor.predict(files[:8]))
         peak = 0
 

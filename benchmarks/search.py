@@ -234,14 +234,14 @@ def measure_prediction(
     images: int = 10_000, classes: int = 100, dim: int = 512
 ) -> dict[str, object]:
     """Predict with a head of M rounds, and with one zero-shot product, in turns."""
-    from promptboost.model import LinearHead
+    from promptboost.model import Head
 
     rng = np.random.default_rng(0)
     X = rng.standard_normal((images, dim), dtype=np.float32)
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     W = rng.standard_normal((classes, dim), dtype=np.float32)
     names = tuple(f"class {k}" for k in range(classes))
-    heads = {M: LinearHead(names, M * W, M, 1.0) for M in (1, 50)}
+    heads = {M: Head(names, M * W, M, 1.0) for M in (1, 50)}
     times: dict[str, list[float]] = {"zero-shot": [], "M=1": [], "M=50": []}
     for _ in range(40):
         times["zero-shot"].append(seconds(lambda: (X @ W.T).argmax(axis=1), 1))

@@ -36,7 +36,7 @@ class Ours:
 
     def write(self, keys: list[bytes], rows: Rows, done: Callable[[int], None]) -> None:
         self.store.get_or_compute(
-            "benchmark", keys, lambda p: rows[p], dim=self.dim, batch=BATCH, progress=done
+            "benchmark", keys, lambda p: rows[p], dim=self.dim, batch=BATCH, advance=done
         )
 
     def read(self, keys: list[bytes]) -> Rows:

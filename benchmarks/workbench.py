@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.model import PromptEnsemble, Round
-from promptboost.model.head import LinearHead
+from promptboost.model.head import Head
 from promptboost.model.scores import SentenceScores
 from promptboost.run.bench import Bench
 from promptboost.run.lineage import Lineage
@@ -60,8 +60,8 @@ def make_bench(images: int, sentences: int, classes: int) -> Bench:
     vectors = {
         text: row for own in texts.values() for text, row in zip(own, embedded(own), strict=True)
     }
-    head = ensemble.embed_texts(vectors)
-    assert isinstance(head, LinearHead)
+    head = ensemble.embed(vectors)
+    assert isinstance(head, Head)
     rng = np.random.default_rng(0)
     rest = rng.normal(0, 0.003, head.weights.shape).astype(np.float32)
     head = replace(head, residual=rest, text_scale=30.0)

@@ -16,7 +16,7 @@ paths = sorted(path for path in Path(sys.argv[1]).glob("*/*") if path.is_file())
 
 # A data frame with the columns path and label, perhaps split: the same as a CSV file.
 frame = pd.DataFrame({"path": paths, "label": [path.parent.name for path in paths]})
-data = load_data(frame, progress=False)
+data = load_data(frame)
 print(f"{len(data)} images of {', '.join(data.class_names)}")
 
 by_name = PromptBoostClassifier("auto", random_state=0).fit(frame["path"], frame["label"])

@@ -50,36 +50,33 @@ def _own_store(_same_threads, tmp_path_factory, monkeypatch, _networks):
 class Bar:
     """A progress bar that was shown, as it was when it went."""
 
-    what: str  # at first
-    unit: str
-    last: str = ""  # what it said in the end
+    stage: str
     done: float = 0
     total: float | None = None
-    beside: list[str] = field(default_factory=list)  # what else was on the screen at some time
+    others: list[str] = field(default_factory=list)  # stages on the screen when it came
 
 
 @pytest.fixture
 def bars(monkeypatch):
-    """The bars that somebody at a terminal sees, in the order in which they came."""
+    """Progress bars that a terminal shows, in the order in which they came."""
     from tqdm.std import tqdm
 
     terminal = io.StringIO()
     terminal.isatty = lambda: True
+    monkeypatch.setattr("promptboost.progress._stderr_is_terminal", lambda: True)
     shown: list[Bar] = []
     open_now: dict[int, Bar] = {}
     begin, close = tqdm.__init__, tqdm.close
 
-    def note_begin(bar, *arguments, **options):
+    def note_begin(bar, *arguments, file=terminal, **options):
         begin(bar, *arguments, file=terminal, **options)
-        if not bar.disable:
-            one = Bar(bar.desc.removesuffix(": "), bar.unit.strip(), total=bar.total)
-            one.beside += [other.what for other in open_now.values()]
-            open_now[id(bar)] = one
-            shown.append(one)
+        others = [other.stage for other in open_now.values()]
+        open_now[id(bar)] = Bar(bar.desc.removesuffix(": "), total=bar.total, others=others)
+        shown.append(open_now[id(bar)])
 
     def note_close(bar):
-        if (one := open_now.pop(id(bar), None)) is not None:
-            one.done, one.last = bar.n, bar.desc.removesuffix(": ")
+        if (noted := open_now.pop(id(bar), None)) is not None:
+            noted.done = bar.n
         close(bar)
 
     monkeypatch.setattr(tqdm, "__init__", note_begin)

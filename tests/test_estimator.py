@@ -32,7 +32,7 @@ from promptboost.errors import (
     WeightError,
 )
 from promptboost.estimator import ImageEmbedder, PromptBoostClassifier
-from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model import Head, PromptEnsemble
 from promptboost.pool import build_pool, save_pool
 from promptboost.run.fit import FitRequest, fit_run
 from promptboost.testing import clip_like
@@ -327,8 +327,8 @@ def test_better_than_zero_shot_on_held_out_images(options, residual):
 
 def test_head_is_the_embedded_ensemble(task):
     classifier = task.fit(n_rounds=5)
-    assert isinstance(classifier.head_, LinearHead)
-    head = classifier.ensemble_.embed_texts(task.vectors)
+    assert isinstance(classifier.head_, Head)
+    head = classifier.ensemble_.embed(task.vectors)
     assert (classifier.head_.weights == head.weights).all()
     saved = classifier.head_
     head = replace(head, residual=saved.residual, text_scale=saved.text_scale)
@@ -643,7 +643,7 @@ def test_the_command_line_learns_the_same_text(folder, settings, from_file):
     root, paths, y = folder
     prompts = str(root / "sentences.json")
     config = FitConfig(encoder="fake:48-0", shots=None, prompts=prompts, **settings)
-    fit_run(FitRequest(str(root / "images"), root / "run", config, progress=False))
+    fit_run(FitRequest(str(root / "images"), root / "run", config))
     typed = PromptEnsemble.load(root / "run" / "ensemble.json")
     names = {"rounds": "n_rounds", "views": "n_views", "seed": "random_state"}
     options = {names.get(name, name): value for name, value in {"seed": 0, **settings}.items()}

@@ -11,6 +11,7 @@ pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
 import promptboost
 from promptboost.errors import PromptBoostError, RunError, SettingError
 from promptboost.hub import pull_run, push_run
+from promptboost.progress import ProgressBars
 from promptboost.run.run_folder import RunFolder
 from tests.run.hub_server import Hub
 from tests.run.test_export import images
@@ -24,25 +25,26 @@ def hub():
 
 def test_files_that_come_are_counted(fitted, hub, bars):
     push_run(fitted / "run", "ann/colours", endpoint=hub.address)
-    bars.clear()
-    pull_run("ann/colours", fitted / "back", endpoint=hub.address)
-    counted = [(bar.what, bar.done, bar.total, bar.unit) for bar in bars if bar.total]
-    assert counted == [("getting ann/colours", 6, 6, "files")]
+    with ProgressBars() as progress:
+        pull_run("ann/colours", fitted / "back", endpoint=hub.address, progress=progress)
+    counted = [(bar.stage, bar.done, bar.total) for bar in bars if bar.total]
+    assert counted == [("getting ann/colours", 6, 6)]
 
 
-@pytest.mark.parametrize("progress", [True, False])
-def test_a_wait_is_one_line_and_nothing_is_left_of_it(fitted, hub, monkeypatch, progress):
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_stage_is_one_line_that_disappears(fitted, hub, monkeypatch, wanted):
     from huggingface_hub.utils import are_progress_bars_disabled
 
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
+    progress = ProgressBars(shown=wanted)
     push_run(fitted / "run", "ann/colours", endpoint=hub.address, progress=progress)
     pull_run("ann/colours", fitted / "back", endpoint=hub.address, progress=progress)
     shown = [part.strip() for part in terminal.getvalue().split("\r") if part.strip()]
-    said = {part.partition(" …")[0].partition(":")[0] for part in shown}
-    waits = {"sending 7 files to ann/colours", "asking for ann/colours", "getting ann/colours"}
-    assert said == (waits if progress else set())
+    drawn = {part.partition(" …")[0].partition(":")[0] for part in shown}
+    stages = {"sending 7 files to ann/colours", "asking for ann/colours", "getting ann/colours"}
+    assert drawn == (stages if wanted else set())
     assert "\n" not in terminal.getvalue()
     assert not are_progress_bars_disabled()
 

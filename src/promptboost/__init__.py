@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from promptboost.encoders import Encoder, load_encoder
     from promptboost.estimator import ImageEmbedder, PromptBoostClassifier
-    from promptboost.model import LinearHead, PromptClassifier, PromptEnsemble, load
+    from promptboost.model import Head, PromptClassifier, PromptEnsemble, load
     from promptboost.plot import (
         BankDisplay,
         ConfusionDisplay,
@@ -30,7 +30,7 @@ __all__ = [
     "ImageEmbedder",
     "PromptClassifier",
     "PromptEnsemble",
-    "LinearHead",
+    "Head",
     "Encoder",
     "load",
     "refit",
@@ -48,7 +48,7 @@ _HOME = {
     "PromptBoostClassifier": "promptboost.estimator",
     "ImageEmbedder": "promptboost.estimator",
     "PromptEnsemble": "promptboost.model",
-    "LinearHead": "promptboost.model",
+    "Head": "promptboost.model",
     "PromptClassifier": "promptboost.model.classifier",
     "load": "promptboost.model.classifier",
     "refit": "promptboost.training.refit",

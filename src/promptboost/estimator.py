@@ -20,7 +20,6 @@ from sklearn.utils import Tags, check_consistent_length, check_random_state, col
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from promptboost.boosting.residual import Residual
 from promptboost.config import (
     BoostConfig,
     FitConfig,
@@ -39,11 +38,9 @@ from promptboost.encoders.group import EncoderGroup, members_of
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.model import PromptEnsemble
-from promptboost.model.average import AveragedClassifier, AveragedHead
 from promptboost.model.classifier import PromptClassifier, load
-from promptboost.model.head import LinearHead
-from promptboost.model.scores import logit_factor
-from promptboost.model.vectors import EmbeddedRounds
+from promptboost.model.head import Head, mean_decision, mean_index, mean_proba
+from promptboost.model.vectors import staged_heads
 from promptboost.progress import ProgressBars, is_interactive
 from promptboost.training import Trainer
 from promptboost.training.examples import (
@@ -128,8 +125,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         The fitted thing.
     classifier_ : PromptClassifier
         The same with its encoder: answers for images in any form, is saved, moves.
-    head_ : LinearHead
-        The same embedded, in single precision, to save or serve; on the first of several encoders.
+    head_ : Head
+        The embedded text in single precision, to save or serve; on the first of several encoders.
     n_iter_, round_errors_ : int and ndarray of shape (n_iter_,)
         Number of rounds, and the weighted error of each on the views it was composed on.
     logit_scale_, scale_choice_ : float and str, or None
@@ -277,7 +274,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if merged is not None:
             weights = {name: share * weights[into] for name, (into, share) in merged.items()}
         self.sample_weight_ = np.array([weights.get(name, 0.0) for name in ids])
-        self._take(fitted.ensemble, sources[:n_heads], fitted.heads)
+        self._set_fitted(fitted.ensemble, sources[:n_heads], fitted.heads)
         return self
 
     def _averages(self, source: Source | None) -> bool:
@@ -358,24 +355,18 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             weights = _check_sample_weight(sample_weight, rows, dtype=np.float64)
         return labels.astype(np.int64), weights
 
-    def _take(
-        self,
-        ensemble: PromptEnsemble,
-        sources: Sequence[TextSource],
-        heads: Sequence[LinearHead],
+    def _set_fitted(
+        self, ensemble: PromptEnsemble, sources: Sequence[TextSource], heads: Sequence[Head]
     ) -> None:
-        """Set the attributes that follow from an ensemble and its heads."""
+        """Set the attributes that follow from an ensemble, and its heads with the sources they are of."""
         self.ensemble_ = ensemble
         self.n_iter_ = len(ensemble)
         self.round_errors_ = np.array([item.error for item in ensemble.rounds])
         self.logit_scale_ = ensemble.settings.get("logit_scale")
         self.scale_choice_ = ensemble.settings.get("scale_choice")
-        self._embedded = [
-            replace(EmbeddedRounds.of(ensemble, source), head=head)
-            for source, head in zip(sources, heads, strict=True)
-        ]
-        self.head_ = self._embedded[0].head
-        self._final = AveragedHead(tuple(one.final() for one in self._embedded))
+        self._heads, self.head_ = tuple(heads), heads[0]
+        stages = (staged_heads(ensemble, *pair) for pair in zip(sources, heads, strict=True))
+        self._stages = list(zip(*stages, strict=True))  # after each round, the heads in float64
 
     def transfer(self, encoder: Encoder | str | Sequence[Encoder | str]) -> "PromptBoostClassifier":
         """Return a fitted classifier with the same text on another encoder; this one stays."""
@@ -424,15 +415,11 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             sources = source.members
         self.classes_ = np.array(ensemble.class_names)
         self._space = RowSpace()
-        heads = [EmbeddedRounds.of(ensemble, member).head for member in sources]
-        if folder is not None:
-            loaded = [load(folder, member, text_only=not self.residual).head for member in sources]
-            residuals = map(_beside_text, loaded)
-            heads = [
-                head if residual is None else head.with_residual(residual)
-                for head, residual in zip(heads, residuals, strict=True)
-            ]
-        self._take(ensemble, sources, heads)
+        if folder is None:
+            heads = tuple(map(ensemble.embed, sources))
+        else:
+            heads = load(folder, sources, text_only=not self.residual).heads
+        self._set_fitted(ensemble, sources, heads)
         self.n_features_in_ = self.head_.dim
         return self
 
@@ -441,9 +428,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """The text with its encoder, which answers for images in any form; see the class."""
         check_is_fitted(self)
         self._check_sentences()
-        if len(self._embedded) > 1:
-            heads = [one.head for one in self._embedded]
-            return AveragedClassifier(self.ensemble_, self._embedders(), heads)
+        if len(self._heads) > 1:
+            return PromptClassifier(self.ensemble_, self._embedders(), self._heads)
         source = embedder_of(self.encoder, self.cache)
         return PromptClassifier(self.ensemble_, _first(source), self.head_)
 
@@ -463,12 +449,12 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def predict(self, X: Any) -> Labels:
         """Return the label of each image or row of X, which is as in :meth:`fit`, or one image."""
         rows = self._rows(X)
-        return self._labels(self._final, rows)
+        return self._labels(self._stages[-1], rows)
 
     def predict_proba(self, X: Any) -> Floats:
         """Return probabilities, shape (n_samples, K), on the logit scale that the fit chose."""
         rows = self._rows(X)
-        return self._final.predict_proba(rows)
+        return mean_proba(self._stages[-1], rows)
 
     def decision_function(self, X: Any) -> Floats:
         """Return the boosting vote centred over the classes, shape (n_samples, K).
@@ -476,17 +462,17 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         For two classes, the vote for the second minus that for the first, shape (n_samples,).
         """
         rows = self._rows(X)
-        return _votes(self._final, rows)
+        return _votes(self._stages[-1], rows)
 
     def staged_predict(self, X: Any) -> Iterator[Labels]:
         """Return :meth:`predict` after each round."""
         rows = self._rows(X)
-        yield from (self._labels(head, rows) for head in self._stages())
+        yield from (self._labels(heads, rows) for heads in self._stages)
 
     def staged_decision_function(self, X: Any) -> Iterator[Floats]:
         """Return :meth:`decision_function` after each round."""
         rows = self._rows(X)
-        yield from (_votes(head, rows) for head in self._stages())
+        yield from (_votes(heads, rows) for heads in self._stages)
 
     def staged_score(
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -495,18 +481,14 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         for labels in self.staged_predict(X):
             yield float(accuracy_score(y, labels, sample_weight=sample_weight))
 
-    def _stages(self) -> Iterator[AveragedHead]:
-        """Return what answers after each round."""
-        return map(AveragedHead, zip(*(one.stages() for one in self._embedded), strict=True))
-
-    def _labels(self, head: AveragedHead, rows: list[Floats]) -> Labels:
-        return np.asarray(self.classes_[head.predict_index(rows)])
+    def _labels(self, heads: Sequence[Head], rows: list[Floats]) -> Labels:
+        return np.asarray(self.classes_[mean_index(heads, rows)])
 
     def _rows(self, X: Any) -> list[Floats]:
         """Check X, embed what are images, and return embeddings of length one, those of each encoder."""
         check_is_fitted(self)
         if not holds_images(X):
-            if len(self._embedded) > 1:
+            if len(self._heads) > 1:
                 raise DataError(
                     "X holds embeddings, which are of one encoder: give images, or set average to False"
                 )
@@ -522,10 +504,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def _embedders(self) -> list[Embedder]:
         """Return what embeds images to answer; raise if it is not what embedded the text."""
-        embedders = members_of(image_embedder(self.encoder, self.cache))[: len(self._embedded)]
-        heads = [one.head for one in self._embedded]
-        if [e.fingerprint for e in embedders] != [head.encoder_fingerprint for head in heads]:
-            then = ", ".join(repr(head.encoder_id) for head in heads)
+        embedders = members_of(image_embedder(self.encoder, self.cache))[: len(self._heads)]
+        fitted_with = [head.encoder_fingerprint for head in self._heads]
+        if [embedder.fingerprint for embedder in embedders] != fitted_with:
+            then = ", ".join(repr(head.encoder_id) for head in self._heads)
             now = ", ".join(repr(embedder.id) for embedder in embedders)
             raise EncoderError(f"fitted with {then}, but encoder is {now} now: use transfer")
         return list(embedders)
@@ -596,13 +578,6 @@ def _first(source: Source | None) -> TextSource | None:
     return source.members[0] if isinstance(source, EncoderGroup) else source
 
 
-def _beside_text(head: LinearHead) -> Residual | None:
-    """Return the sum of residual and balance of a saved head."""
-    if head.beside_text is None:
-        return None
-    return Residual(head.beside_text, logit_factor(head), penalty=0.0)
-
-
-def _votes(head: AveragedHead, rows: list[Floats]) -> Floats:
-    votes = head.decision_function(rows)
+def _votes(heads: Sequence[Head], rows: list[Floats]) -> Floats:
+    votes = mean_decision(heads, rows)
     return np.asarray(votes[:, 1] - votes[:, 0]) if votes.shape[1] == 2 else votes

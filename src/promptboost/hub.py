@@ -22,7 +22,7 @@ from promptboost.errors import (
 from promptboost.files import json_text, load_json, read_bytes, write_bytes
 from promptboost.folders import HEADS
 from promptboost.model import PromptEnsemble
-from promptboost.progress import progress_bar, waiting
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.run_folder import RunFolder, public, write_toml
 
 #: What says which files a run on a hub has, and what is in them.
@@ -61,7 +61,7 @@ def push_run(
     private: bool = False,
     message: str | None = None,
     endpoint: str | None = None,
-    progress: bool = True,
+    progress: Progress = no_progress,
 ) -> Pushed:
     """Upload a run to a model hub: text, vectors, figures and card, and with `images` the small copies too.
 
@@ -80,7 +80,7 @@ def push_run(
             write_bytes(Path(place) / name, data)
         try:
             what = f"sending {len(content)} files to {repository}"
-            with _without_bars_of_hub(), waiting(what, shown=progress):
+            with _without_bars_of_hub(), stage(progress, what):
                 hub.create_repo(repository, private=private, exist_ok=True)
                 done = hub.upload_folder(
                     repo_id=repository,
@@ -114,7 +114,7 @@ def pull_run(
     revision: str | None = None,
     overwrite: bool = False,
     endpoint: str | None = None,
-    progress: bool = True,
+    progress: Progress = no_progress,
 ) -> Pulled:
     """Download a run from a model hub, one revision of it, and write it if it is whole and sound.
 
@@ -127,16 +127,15 @@ def pull_run(
     hub = _hub(endpoint)
     try:
         with _without_bars_of_hub(), tempfile.TemporaryDirectory() as place:
-            with waiting(f"asking for {repository}", shown=progress):
+            with stage(progress, f"asking for {repository}"):
                 exact = str(hub.model_info(repository, revision=revision).sha)
                 _get(hub, repository, MANIFEST, exact, place)
             # What else is there is not asked for: it may be anything, and as much as they like.
             digests = _listed(Path(place), repository)
-            what = f"getting {repository}"
-            with progress_bar(len(digests), what, "files", shown=progress) as bar:
+            with stage(progress, f"getting {repository}", len(digests)) as advance:
                 for name in digests:
                     _get(hub, repository, name, exact, place)
-                    bar.update()
+                    advance()
             content = _checked(Path(place), digests, repository)
     except PromptBoostError:
         raise

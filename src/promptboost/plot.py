@@ -1,7 +1,6 @@
 """Displays: what a fit reached and what it says, drawn with matplotlib in scikit-learn's manner."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from textwrap import fill
 from typing import Any, Protocol, Self
 
@@ -11,10 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.baselines.measures import expected_calibration_error, reliability
 from promptboost.encoders.runtime import require_modules
 from promptboost.errors import EmbeddingError, LabelError, SettingError, count
-from promptboost.model.average import AveragedClassifier
 from promptboost.model.classifier import PromptClassifier
 from promptboost.model.ensemble import PromptEnsemble
-from promptboost.model.vectors import EmbeddedRounds
+from promptboost.model.vectors import staged_heads
 
 __all__ = ["BankDisplay", "ConfusionDisplay", "ReliabilityDisplay", "StagedAccuracyDisplay"]
 
@@ -137,12 +135,11 @@ class StagedAccuracyDisplay(_Display):
 
         Before the last round the words alone answer; a residual comes with the last.
         """
-        if isinstance(classifier, AveragedClassifier):
-            raise SettingError("rounds are of one encoder: give one of the classifier's members")
+        if len(classifier.heads) > 1:
+            raise SettingError("rounds are of one encoder: load the run with one encoder")
         truth = _places(labels, classifier.class_names)
         rows = classifier.embeddings(images)
-        words = EmbeddedRounds.of(classifier.ensemble, classifier.encoder)
-        stages = replace(words, head=classifier.head).stages()  # the head may have a residual
+        stages = staged_heads(classifier.ensemble, classifier.encoder, classifier.head)
         shares = [float(np.mean(head.predict_index(rows) == truth)) for head in stages]
         return cls(shares, name=name).plot(ax)
 

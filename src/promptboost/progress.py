@@ -1,34 +1,25 @@
-"""Progress bars: one for one job, on a terminal and in a notebook, and nowhere else."""
+"""Progress: one callback ``(stage, done, total)``, and bars on a terminal or in a notebook."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib.util import find_spec
-from pathlib import Path
-from threading import Lock, Thread
-from time import monotonic, sleep
+from threading import Lock
 from typing import Any, Self, TextIO
-from weakref import ref
 
-from promptboost.files import read_json, write_json
-from promptboost.folders import cache_folder
-
-# What takes less is over before it is read; and of so many jobs it is known how long they took.
-_WORTH_KNOWING, _KNOWN = 1.0, 200
-_LARGEST = 1_000_000  # bytes of the file of these; a larger one is none of ours
-# A job that takes longer than last time is not done.
-_NOT_DONE = 0.99
-
-
-#: Called as ``progress(stage, done, total)`` with absolute counts. `total` is None where it is unknown;
-#: the last call for a stage has ``done == total``.
+#: Called as ``progress(stage, done, total)`` with absolute counts; `total` is None while it is unknown.
+#: The last call for a stage has ``done == total``.
 Progress = Callable[[str, int, int | None], None]
 
+#: Called with a number of further steps, 1 by default.
 Advance = Callable[..., None]
 
 _COUNTED = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
 _UNCOUNTED = "{desc} …"
 _OPEN_ENDED = "{desc}: {n_fmt} [{elapsed}]"
+
+# Not of the instance, which can be copied and pickled with what holds it.
+_lock = Lock()
 
 
 def no_progress(stage: str, done: int, total: int | None) -> None:
@@ -37,9 +28,7 @@ def no_progress(stage: str, done: int, total: int | None) -> None:
 
 @contextmanager
 def stage(progress: Progress, name: str, total: int | None = None) -> Iterator[Advance]:
-    """Report a stage from its beginning to its end, also if it fails.
-
-    Yields a function that adds to the count.
+    """Report a stage from start to end, even if it fails; yield a function that adds to the count.
 
     Examples
     --------
@@ -84,14 +73,13 @@ class ProgressBars:
     def __init__(self, shown: bool = True) -> None:
         self._shown = shown
         self._bars: dict[str, Any] = {}
-        self._lock = Lock()
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         """Update the bar of a stage."""
         if not self._shown or not (in_notebook() or _stderr_is_terminal()):
             return
         complete = total is not None and done >= total
-        with self._lock:
+        with _lock:
             if (bar := self._bars.get(stage)) is None:
                 if complete:
                     return
@@ -101,8 +89,8 @@ class ProgressBars:
             bar.total, bar.bar_format = total, form
             bar.update(done - bar.n)
             if complete:
-                del self._bars[stage]
                 bar.close()
+                del self._bars[stage]
             elif changed:
                 bar.refresh()
 
@@ -112,9 +100,10 @@ class ProgressBars:
 
     def __exit__(self, *error: object) -> None:
         """Remove all bars."""
-        with self._lock:
+        with _lock:
             while self._bars:
-                self._bars.popitem()[1].close()
+                with suppress(OSError, ValueError):  # the stream may be closed
+                    self._bars.popitem()[1].close()
 
 
 def _hidden_bar(stage: str, total: int | None) -> Any:
@@ -137,189 +126,11 @@ def _hidden_bar(stage: str, total: int | None) -> Any:
     )
 
 
-def progress_bar(
-    total: float | None,
-    what: str,
-    unit: str,
-    *,
-    shown: bool,
-    form: str | None = None,
-    even: bool = False,
-    by_clock: bool = False,
-) -> Any:
-    """Return a bar with rate and time left, which goes when the job is done.
-
-    Parameters
-    ----------
-    total : float or None
-        How many there are, if that is known.
-    what, unit : str
-        The job, and what is counted.
-    shown : bool
-        Whether it is wanted. Where there is neither a terminal nor a notebook it is hidden all the same.
-    form : str, optional
-        How it is written, if not as usual; see tqdm's ``bar_format``.
-    even : bool, default=False
-        Tell the time left by the mean rate so far, not by that of late.
-    by_clock : bool, default=False
-        What is counted are the seconds themselves.
-
-    Examples
-    --------
-    >>> with progress_bar(2, "painting", "walls", shown=False) as bar:
-    ...     _ = bar.update(2)
-    """
-    # A job may be called after a folder or a file, and a terminal would obey what is in its name.
-    what = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in what)
-    notebook = in_notebook()
-    # With widgets it is one of a notebook's own; without, text that is written over.
-    if notebook and shown and find_spec("ipywidgets") is not None:
-        from tqdm.notebook import tqdm
-    else:
-        from tqdm import tqdm
-
-    hidden = True if not shown else False if notebook else None  # None: shown on a terminal only
-    bar = tqdm(
-        total=total,
-        desc=what,
-        unit=f" {unit}",
-        disable=hidden,
-        leave=False,
-        bar_format=form,
-        smoothing=0.0 if even else 0.3,
-    )
-    if not bar.disable:
-        Thread(target=_tick, args=(ref(bar), by_clock), daemon=True).start()
-    return bar
-
-
-def _tick(shown: "ref[Any]", by_clock: bool) -> None:
-    """Draw a bar once a second while it is there: time passes during a long step, too."""
-    while (bar := shown()) is not None and not bar.disable:
-        with bar.get_lock():  # or it might be drawn once more after it was taken away
-            if not bar.disable:
-                if by_clock:
-                    bar.n = min(bar.format_dict["elapsed"], _NOT_DONE * bar.total)
-                bar.refresh(nolock=True)
-        del bar
-        sleep(1.0)
-
-
-def counted(total: int, what: str, unit: str) -> Iterator[int]:
-    """Yield the numbers of so many steps, with a bar that is shown if somebody can see it.
-
-    Examples
-    --------
-    >>> list(counted(3, "descending", "steps"))
-    [0, 1, 2]
-    """
-    with progress_bar(total, what, unit, shown=True) as bar:
-        for number in range(total):
-            yield number
-            bar.update()
-
-
-@contextmanager
-def waiting(what: str, *, shown: bool) -> Iterator[None]:
-    """Show the time left of what has no parts that could be counted, by how long it took last.
-
-    That is kept in a file beside the embedding store. The first time, only the time that passed is shown.
-
-    Examples
-    --------
-    >>> with waiting("thinking", shown=False):
-    ...     pass
-    """
-    file, start = cache_folder() / "waits.json", monotonic()
-    last = _known_waits(file).get(what) if shown else None
-    form = "{desc} … {elapsed}" if last is None else "{l_bar}{bar}| {elapsed}<{remaining}"
-    by_clock = last is not None
-    with progress_bar(last, what, "", shown=shown, form=form, by_clock=by_clock) as bar:
-        was_shown = not bar.disable
-        yield
-        if by_clock:
-            # A notebook's bar that goes short of its end stays, and is red: as if this had failed.
-            with bar.get_lock():
-                bar.n = bar.total
-                bar.close()
-    if was_shown and (seconds := monotonic() - start) >= _WORTH_KNOWING:
-        known = _known_waits(file)
-        known.pop(what, None)  # the newest last
-        kept = dict([*known.items(), (what, round(seconds, 1))][-_KNOWN:])
-        with suppress(OSError, ValueError):  # nobody's work depends on it; the second: a device
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file, kept)
-
-
-def _known_waits(file: Path) -> dict[str, float]:
-    """Return how many seconds jobs took, the newest last; what is no such file holds none."""
-    try:
-        found = read_json(file) if file.stat().st_size <= _LARGEST else None
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    return {
-        name: float(seconds)
-        for name, seconds in found.items()
-        if isinstance(seconds, int | float) and 0 < seconds < 1e6
-    }
-
-
-@contextmanager
-def learning(total: int, what: str, *, shown: bool) -> Iterator[Any]:
-    """Show the bar of a fit, which goes over so many views.
-
-    Examples
-    --------
-    >>> with learning(100, "composing", shown=False) as bar:
-    ...     _ = bar.update(100)
-    """
-    # Sweeps that are not needed count at once: that must not look like speed.
-    with (
-        progress_bar(total, what, "views", shown=shown, even=True) as bar,
-        telling_of_compilation(bar),
-    ):
-        yield bar
-
-
-@contextmanager
-def telling_of_compilation(bar: Any) -> Iterator[None]:
-    """Let a bar say so while functions are compiled: that takes a while, once on a machine."""
-    if bar.disable:
-        yield
-        return
-    from numba.core import event
-
-    class Listener(event.Listener):
-        before, depth = str(bar.desc), 0  # one function may have others compiled
-
-        def on_start(self, event: Any) -> None:
-            self.depth += 1
-            bar.set_description_str("compiling, once on this machine")
-
-        def on_end(self, event: Any) -> None:
-            self.depth -= 1
-            if not self.depth:
-                bar.set_description_str(self.before)
-
-    with event.install_listener("numba:compile", Listener()):
-        yield
-
-
 def bars_aside(stream: TextIO) -> AbstractContextManager[None]:
-    """Take all bars away while lines are written to a terminal: else these begin behind one."""
-    if (drawn := sys.modules.get("tqdm")) is None or not stream.isatty():
+    """Clear all bars while lines are written to a terminal."""
+    if (module := sys.modules.get("tqdm")) is None or not stream.isatty():
         return nullcontext()
-    return drawn.tqdm.external_write_mode()  # type: ignore[no-any-return]
-
-
-def end_bars() -> None:
-    """Take away bars that are left: who is interrupted when one has just come cannot do so."""
-    if (drawn := sys.modules.get("tqdm")) is not None:
-        for bar in list(getattr(drawn.tqdm, "_instances", ())):
-            with suppress(Exception):  # it may be half made, or its stream closed
-                bar.close()
+    return module.tqdm.external_write_mode()  # type: ignore[no-any-return]
 
 
 def _stderr_is_terminal() -> bool:
@@ -327,7 +138,7 @@ def _stderr_is_terminal() -> bool:
 
 
 def in_notebook() -> bool:
-    """Tell whether this is a notebook.
+    """Return whether this is a notebook.
 
     Examples
     --------
@@ -339,5 +150,5 @@ def in_notebook() -> bool:
 
 
 def is_interactive() -> bool:
-    """Tell whether somebody watches a session of Python: in a notebook, or at a prompt."""
+    """Return whether Python runs in a notebook or at its prompt."""
     return in_notebook() or hasattr(sys, "ps1")

@@ -16,7 +16,7 @@ from promptboost.pool.sources import pool_for
 
 def heads(settings=None, names=("owl", "bat")):
     pool = pool_for(settings or FitConfig(), "images", names)
-    return pool_heads(pool, Embedder.open("fake:32-0", cache=False, progress=False))
+    return pool_heads(pool, Embedder.open("fake:32-0", cache=False))
 
 
 def test_emoji_bring_their_own_sentences_unless_others_are_given(tmp_path):
@@ -49,7 +49,7 @@ def test_means_are_those_of_the_methods_that_compare_fits(monkeypatch, at_once):
     monkeypatch.setattr(baselines, "_AT_ONCE", at_once)
     pool = build_pool(["owl", "bat"], descriptions={"owl": ["round eyes", "a beak"]})
     encoder = Embedder.open("fake:32-0", cache=False).encoder
-    found = pool_heads(pool, Embedder(encoder, progress=False))
+    found = pool_heads(pool, Embedder(encoder))
     nothing = RowImages({encoder.id: np.zeros((0, 1, 32), np.float32)})
     shots = FewShotSet(nothing, np.zeros(0, np.int64), ("owl", "bat"))
     for name, head in found.items():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.boosting.balance import LOST, RECOGNISED, Balance
-from promptboost.model import LinearHead, PromptEnsemble, Round
+from promptboost.model import Head, PromptEnsemble, Round
 from promptboost.training import Trainer
 from promptboost.training.examples import Examples
 
@@ -53,7 +53,7 @@ def extended(head, row):
     """The head after a class was added by words alone."""
     weights = np.vstack([head.weights, row]).astype(np.float32)
     residual = np.vstack([head.residual, np.zeros_like(row)]).astype(np.float32)
-    return LinearHead(
+    return Head(
         (*head.class_names, "new"),
         weights,
         residual=residual,
@@ -83,7 +83,7 @@ def test_without_it_loud_words_swallow_the_others():
     rows, _, words = part = world(seed=3)
     loud = words[2] + rows.mean(axis=0)
     head = without(part, 2)
-    bare = LinearHead(
+    bare = Head(
         head.class_names, head.weights, residual=head.residual, text_scale=head.text_scale
     )
     assert np.mean(extended(bare, loud).predict(rows) == "new") > 0.5

@@ -1,4 +1,4 @@
-"""What a command shows while it works: one bar for one job, which comes to its end."""
+"""Progress bars of commands: one per stage, each complete in the end."""
 
 import io
 import logging
@@ -9,7 +9,7 @@ import pytest
 
 from promptboost.cli import main
 from promptboost.cli.output import Output, guarded, prepare_streams
-from promptboost.progress import progress_bar
+from promptboost.progress import ProgressBars
 
 ENCODER = ("--encoder", "fake:32-0")
 PAPER = ("--preset", "paper", "--rounds", 3, "--views-per-round", 1)
@@ -22,13 +22,12 @@ def run(*arguments):
 
 
 def check(bars, *expected):
-    """Each is there, in this order, counted to its end, and alone on the screen."""
+    """Check that bars came in this order, one at a time, and were complete in the end."""
     counted = [bar for bar in bars if bar.total is not None]
-    names = [bar.what for bar in counted]
-    assert [name for name in names if name in expected] == list(expected)
-    assert [bar for bar in bars if bar.beside] == []
+    stages = [bar.stage for bar in counted]
+    assert [stage for stage in stages if stage in expected] == list(expected)
+    assert [bar for bar in bars if bar.others] == []
     assert [bar for bar in counted if bar.done != bar.total] == []
-    assert all(bar.unit for bar in counted)
 
 
 def fit(task, *options):
@@ -40,17 +39,18 @@ def test_a_fit(task, bars, algorithm):
     fit(task, *algorithm)
     check(
         bars,
-        *("checking images", "looking for copies", "encoding", "encoding", "texts"),
+        *(
+            "checking images",
+            "looking for copies",
+            "encoding images",
+            "encoding images",
+            "encoding texts",
+        ),
         *("composing", "measuring", "writing the run"),
     )
 
 
-def test_rounds_are_told(task, bars):
-    fit(task, *PAPER)
-    assert [bar.last for bar in bars if bar.what == "composing"] == ["composing round 3 of 3"]
-
-
-def test_whoever_wants_quiet_sees_none(task, bars):
+def test_quiet_and_json_show_none(task, bars):
     fit(task, "--quiet")
     run("refit", task / "new", "--quiet")
     run("issues", task / "new", "--json")
@@ -96,7 +96,8 @@ def test_a_comparison_embeds_first(task, bars):
     check(
         bars,
         *("checking images", "looking for copies"),
-        *("encoding", "encoding", "comparing", "encoding", "encoding", "comparing"),
+        *("encoding images", "encoding images", "comparing"),
+        *("encoding images", "encoding images", "comparing"),
     )
 
 
@@ -112,7 +113,8 @@ def test_a_line_is_written_above_the_bar(monkeypatch, say):
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
     prepare_streams()
-    with progress_bar(3, "painting", "walls", shown=True):
+    with ProgressBars() as progress:
+        progress("painting", 0, 3)
         before = terminal.getvalue()
         say("the red is gone")
         written = terminal.getvalue().removeprefix(before)
@@ -126,11 +128,11 @@ def test_nothing_is_left_of_a_bar_that_had_just_come(monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
-    kept = []  # as a traceback keeps what is in its frames
 
     def interrupted():
-        kept.append(progress_bar(3, "painting", "walls", shown=True))
-        raise KeyboardInterrupt
+        with ProgressBars() as progress:
+            progress("painting", 0, 3)
+            raise KeyboardInterrupt
 
     assert guarded(interrupted, []) == 130
     drawn, _, after = terminal.getvalue().partition("error: interrupted\n")

@@ -33,7 +33,6 @@ def test_real_encoders_on_real_images(capsys, tmp_path):
         seeds=(1,),
         encoders=(SOURCE, TARGET),
         settings=FitConfig(rounds=3, views=2, views_per_round=1),
-        progress=False,
     )
     assert all(row[name] > 0.4 for row in found["rows"] for name in ("zero_shot", "boosted"))
     assert all(set(row) == {"shots", *COLUMNS} for row in found["rows"])

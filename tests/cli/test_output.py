@@ -74,8 +74,6 @@ def test_quiet_and_json(capsys):
     Output().result({"a": 1}, "text")
     caught = capsys.readouterr()
     assert (caught.out, caught.err) == ('{"a": 1}\ntext\n', "")
-    assert not Output(quiet=True).progress
-    assert not Output(json=True).progress
 
 
 def test_facts_go_on_below_what_they_say_on_a_terminal(monkeypatch):

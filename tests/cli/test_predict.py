@@ -5,12 +5,11 @@ import os
 
 import numpy as np
 
-from promptboost import LinearHead, load
-from promptboost.boosting.residual import Residual
+from promptboost import Head, load
 from promptboost.data import Dataset
 from promptboost.data.memory import as_images
 from promptboost.model import PromptEnsemble
-from promptboost.model.vectors import EmbeddedRounds
+from promptboost.model.vectors import staged_heads
 from tests.cli.cli_tools import call
 
 
@@ -95,13 +94,12 @@ def test_every_face_says_the_same_probability(capsys, fitted):
     answered = classifier.predict_proba(paths)
     assert (typed == answered).all()
     rows = classifier.embedder.originals(Dataset(as_images(paths), ()))
-    head = LinearHead.load(fitted / "run/head-fake-32-0.safetensors")
+    head = Head.load(fitted / "run/head-fake-32-0.safetensors")
     assert head.logit_scale == classifier.ensemble.logit_scale
     assert (head.predict_proba(rows) == answered).all()
     # What the estimator answers with.
-    residual = Residual(head.residual, head.text_scale, penalty=1.0)
-    stages = EmbeddedRounds.of(classifier.ensemble, classifier.encoder, residual)
-    np.testing.assert_allclose(stages.final().predict_proba(rows), answered, atol=1e-5)
+    *_, last = staged_heads(classifier.ensemble, classifier.encoder, head)
+    np.testing.assert_allclose(last.predict_proba(rows), answered, atol=1e-5)
     with (fitted / "run/predictions.csv").open() as file:
         for row in csv.DictReader(file):
             at = paths.index(fitted / "images" / row["picture"])

@@ -55,7 +55,7 @@ def test_a_server_without_a_model_is_no_model(run, capsys):
 
 
 def test_a_run_is_on_one_workbench_only(run, capsys):
-    bench = open_bench(run, progress=False, cache=False)
+    bench = open_bench(run, cache=False)
     inside, done = threading.Event(), threading.Event()
 
     def hold():

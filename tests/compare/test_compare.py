@@ -44,7 +44,6 @@ def request(task, out="out", **changes):
         "seeds": (1, 2),
         "encoder": "fake:32-0",
         "words": FitConfig(prompts=str(task / "sentences.json"), views=2),
-        "progress": False,
         **changes,
     }
     return CompareRequest(str(task / "images"), task / out, **options)

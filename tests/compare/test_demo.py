@@ -22,7 +22,6 @@ def quick_demo(task, folder, **options):
         seeds=(1, 2),
         encoders=FAKES,
         settings=QUICK,
-        progress=False,
         finish=(write_report, write_card),
         **options,
     )

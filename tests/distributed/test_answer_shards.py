@@ -20,7 +20,7 @@ def predict(root, images, output, placement=None, **how):
     place = replace(placement or Placement(), storage=None, per_shard=6)
     how = Answering(**{"top_k": 2, **how})
     return predict_in_shards(
-        root / "run", [str(image) for image in images], str(output), how, place, progress=False
+        root / "run", [str(image) for image in images], str(output), how, place
     )
 
 
@@ -101,12 +101,10 @@ def test_figures_are_the_same_from_a_folder_a_table_parts_and_ray(fitted, cluste
     def figures(source, placement=None, out="here"):
         place = replace(placement or Placement(), storage=str(fitted / out), per_shard=6)
         options = {"place": place, "output": str(fitted / f"{out}.jsonl")}
-        return evaluate_run(fitted / "run", str(source), progress=False, **options)
+        return evaluate_run(fitted / "run", str(source), **options)
 
     images = fitted / "images"
-    plain = evaluate_run(
-        fitted / "run", str(images), progress=False, output=str(fitted / "plain.jsonl")
-    )
+    plain = evaluate_run(fitted / "run", str(images), output=str(fitted / "plain.jsonl"))
     assert plain["images"] == 31
     assert figures(images) == plain
     figures(images, Placement(share=Share(0, 2)), "parts")

@@ -134,9 +134,9 @@ def test_units_and_residents_of_an_engine_give_the_text_of_one_process(
     task, tmp_path, monkeypatch, encoders
 ):
     asked = request(task)
-    data = load_task(asked.source, asked.settings, progress=False)
+    data = load_task(asked.source, asked.settings)
     pool = pool_for(asked.settings, asked.source, data.class_names)
-    first, *further = [Embedder.open(name, cache=False, progress=False) for name in encoders]
+    first, *further = [Embedder.open(name, cache=False) for name in encoders]
 
     def text(engine):
         rows = embed_task(
@@ -163,9 +163,9 @@ def test_the_scale_is_chosen_on_a_part_of_the_pool_which_the_engine_does_not_kno
     }
     (task / "sentences.json").write_text(json.dumps(sentences))
     asked = request(task, rounds=1)
-    data = load_task(asked.source, asked.settings, progress=False)
+    data = load_task(asked.source, asked.settings)
     pool = pool_for(asked.settings, asked.source, data.class_names)
-    embedder = Embedder.open(ENCODER, cache=False, progress=False)
+    embedder = Embedder.open(ENCODER, cache=False)
 
     def text(engine):
         rows = embed_task(
@@ -183,9 +183,9 @@ def test_a_class_that_cannot_be_embedded_is_named_and_the_others_are_kept(
 ):
     monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
     asked = request(task)
-    data = load_task(asked.source, asked.settings, progress=False)
+    data = load_task(asked.source, asked.settings)
     pool = pool_for(asked.settings, asked.source, data.class_names)
-    embedder = Embedder.open(ENCODER, cache=False, progress=False)
+    embedder = Embedder.open(ENCODER, cache=False)
     from promptboost.encoders.fake import FakeEncoder
 
     whole = FakeEncoder.encode_texts

@@ -15,7 +15,7 @@ from tests.run.run_tools import ENCODER
 
 def embed(source, out, placement=None, *, per_shard=6, encoder=ENCODER, **options):
     place = replace(placement or Placement(), storage=str(out), per_shard=per_shard)
-    return embed_data(source, encoder, progress=False, place=place, **options)
+    return embed_data(source, encoder, place=place, **options)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_one_process_parts_and_ray_write_the_same_files_and_store(task, lines, c
     images = str(task / "images")
     stores = []
     with own_cache(task / "plain"):
-        embed_data(images, ENCODER, texts=lines, views=1, progress=False)
+        embed_data(images, ENCODER, texts=lines, views=1)
         stores.append(stored(ENCODER))
     with own_cache(task / "one"):
         here = embed(images, task / "a", texts=lines, views=1)

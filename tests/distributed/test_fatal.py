@@ -53,9 +53,7 @@ def test_an_image_that_kills_its_worker_is_a_line_and_the_others_are_embedded(ta
     said, stores = [], []
     with own_cache(task / "there"):
         place = replace(THERE, storage=str(task / "out"))
-        record = embed_data(
-            str(task / "images"), FATAL, progress=False, place=place, say=said.append
-        )
+        record = embed_data(str(task / "images"), FATAL, place=place, say=said.append)
         stores.append(stored(FATAL))
     assert record["bad_images"] == [{"path": str(fatal), "reason": "it killed its worker"}]
     assert (record["images"], len(stores[0])) == (32, 32)
@@ -64,7 +62,7 @@ def test_an_image_that_kills_its_worker_is_a_line_and_the_others_are_embedded(ta
     assert f"left out {fatal}: it killed its worker" in said
     fatal.write_bytes(b"poison")
     with own_cache(task / "here"):
-        embed_data(str(task / "images"), FATAL, progress=False, place=Placement(per_shard=6))
+        embed_data(str(task / "images"), FATAL, place=Placement(per_shard=6))
         stores.append(stored(FATAL))
     assert stores[0] == stores[1]
 
@@ -74,7 +72,7 @@ def test_a_text_that_kills_its_worker_is_a_line_and_the_others_are_embedded(tmp_
     texts.write_text("".join(f"text {n}\n" for n in range(20)) + "a fatal one\n")
     with own_cache(tmp_path / "cache"):
         place = Placement("ray", workers=1, storage=str(tmp_path / "out"))
-        record = embed_data(None, FATAL, texts=str(texts), progress=False, place=place)
+        record = embed_data(None, FATAL, texts=str(texts), place=place)
         assert record["bad_texts"] == [{"text": "a fatal one", "reason": "it killed its worker"}]
         assert (record["texts"], len(stored(FATAL))) == (20, 20)
 
@@ -92,7 +90,6 @@ def test_a_row_that_hangs_its_worker_is_a_line_and_the_others_are_answered(
     predict_in_shards(
         *(fitted / "run", [str(fitted / "rows.parquet")], str(output)),
         *(Answering(encoders=[FATAL]), Placement("ray", workers=1)),
-        progress=False,
     )
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     problems = [line["problem"] for line in lines]
@@ -123,7 +120,7 @@ def test_where_everything_kills_the_command_says_so_after_a_few_units(task, clus
     with pytest.raises(
         RunError, match=r"nothing could be done of 3 units: .* something plain, the last because"
     ):
-        embed_data(str(task / "images"), FATAL, progress=False, place=place)
+        embed_data(str(task / "images"), FATAL, place=place)
 
 
 def crew_for(worker):

@@ -71,9 +71,9 @@ def test_a_command_that_computes_on_the_processor_leaves_gpus_alone(fitted, with
         images = str(fitted / "images")
         output = str(fitted / f"{device}.jsonl")
         how = Answering(device=device)
-        predict_in_shards(fitted / "run", [images], output, how, place, progress=False)
+        predict_in_shards(fitted / "run", [images], output, how, place)
         shards = replace(place, storage=str(fitted / f"{device}"))
-        embed_data(images, ENCODER, progress=False, device=device, place=shards)
+        embed_data(images, ENCODER, device=device, place=shards)
         out = f"compared-{device}"
         few = {"methods": ("zero-shot",), "shots": (1,), "seeds": (1,), "device": device}
         compare(comparison(fitted, out, **few), place=place)

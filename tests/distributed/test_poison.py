@@ -30,12 +30,12 @@ def test_poisoned_images_are_lines_of_the_same_bytes_here_and_on_three_nodes(fit
     for name, place in places.items():
         at = replace(place, storage=str(fitted / name), per_shard=6)
         with own_cache(fitted / f"cache-{name}"):
-            records[name] = embed_data(images, FRAGILE, progress=False, place=at)
+            records[name] = embed_data(images, FRAGILE, place=at)
             stores[name] = stored(FRAGILE)
         output = str(fitted / f"{name}.jsonl")
         how = Answering(encoders=[FRAGILE])
         beside = replace(place, per_shard=6)
-        predict_in_shards(fitted / "run", [images], output, how, beside, progress=False)
+        predict_in_shards(fitted / "run", [images], output, how, beside)
 
     assert files_below(fitted / "there") == files_below(fitted / "here")
     assert stores["there"] == stores["here"]
@@ -62,9 +62,7 @@ def test_a_shard_of_nothing_but_poison_is_lines_too(fitted):
     Image.new("RGB", (8, 8), "red").save(folder / "5.png")
     place = Placement(per_shard=1)
     output = str(fitted / "out.jsonl")
-    record = predict_in_shards(
-        fitted / "run", [str(folder)], output, Answering(), place, progress=False
-    )
+    record = predict_in_shards(fitted / "run", [str(folder)], output, Answering(), place)
     assert (record["images"], record["problems"]) == (6, 5)
 
 
@@ -76,7 +74,7 @@ def test_an_image_that_one_of_two_encoders_fails_on_is_not_measured(fitted):
     def figures(at):
         place = Placement(storage=str(fitted / at), per_shard=6)
         both = {"encoder": ["fake:16-0", FRAGILE], "place": place}
-        return evaluate_run(fitted / "run", str(fitted / "images"), progress=False, **both)
+        return evaluate_run(fitted / "run", str(fitted / "images"), **both)
 
     found = figures("one")
     assert found["bad_images"] == [

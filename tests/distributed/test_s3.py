@@ -33,20 +33,20 @@ def bucket(fitted):
 def predict(fitted, images, output, placement=None, storage=None):
     place = replace(placement or Placement(), storage=storage, per_shard=6)
     how = Answering(top_k=2)
-    return predict_in_shards(fitted / "run", [images], output, how, place, progress=False)
+    return predict_in_shards(fitted / "run", [images], output, how, place)
 
 
 def test_images_are_read_and_results_written_at_urls(fitted, bucket):
     images = f"{bucket}/images"
     (fitted / "images" / "sea" / "0.png").write_bytes(b"poison")
     with own_cache(fitted / "plain"):
-        embed_data(str(fitted / "images"), ENCODER, progress=False)
+        embed_data(str(fitted / "images"), ENCODER)
         expected = stored(ENCODER)
     place = Placement(storage=f"{bucket}/work", per_shard=6)
-    record = embed_data(images, ENCODER, progress=False, place=place)
+    record = embed_data(images, ENCODER, place=place)
     assert (record["images"], len(record["bad_images"])) == (31, 1)
     assert expected.items() <= stored(ENCODER).items()
-    again = embed_data(images, ENCODER, progress=False, place=place)
+    again = embed_data(images, ENCODER, place=place)
     assert (again["new_shards"], again["new_rows"]) == (0, 0)
 
     output = f"{bucket}/answers.jsonl"

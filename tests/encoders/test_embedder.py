@@ -12,6 +12,7 @@ from promptboost.encoders.store import EmbeddingStore
 from promptboost.encoders.store.database import Database
 from promptboost.encoders.stream import STORED_AT_ONCE
 from promptboost.errors import DataError, SettingError, StoreError
+from promptboost.progress import ProgressBars, no_progress
 from tests.data.image_tools import encoded, noisy, write_classes
 from tests.run.run_tools import ENCODER, write_images
 
@@ -32,7 +33,7 @@ def data(tmp_path):
     return load_data(write_classes(tmp_path / "images", {"cat": 40, "dog": 45}))
 
 
-def embed(images, encoder=None, store=None, progress=True, **settings):
+def embed(images, encoder=None, store=None, progress=no_progress, **settings):
     return Embedder(encoder or FakeEncoder(), store, progress).images(images, **settings)
 
 
@@ -147,22 +148,29 @@ def test_camera_photographs_are_read_smaller():
 
 
 def test_nothing_is_printed_when_piped(data, capfd):
-    embed(data)
+    embed(data, progress=ProgressBars())
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_bar_with_rate_and_time_left_on_a_terminal(data, tmp_path, monkeypatch, capsys):
-    store = EmbeddingStore(tmp_path / "store")
+def test_progress_counts_stored_and_encoded_views(data, tmp_path):
+    store, calls = EmbeddingStore(tmp_path / "store"), []
     embed(data.subset(range(40)), store=store)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    embed(data, store=store)
-    shown = capsys.readouterr().err
-    assert "encoding" in shown
-    assert "40/85" in shown  # found in the store
-    assert "views/s" in shown
-    assert shown.endswith(" \r")  # it goes when all is done
-    embed(data, store=store, progress=False)
-    assert capsys.readouterr().err == ""
+    embed(data, store=store, progress=lambda *call: calls.append(call))
+    stages, done, totals = zip(*calls, strict=True)
+    assert set(stages) == {"encoding images"}
+    assert set(totals) == {85}
+    assert done[:2] == (0, 40)  # found in the store
+    assert list(done) == sorted(done)
+    assert done[-1] == 85
+
+
+def test_progress_of_texts_ends_when_the_store_fails(tmp_path):
+    calls = []
+    (tmp_path / "file").write_text("")
+    store = EmbeddingStore(tmp_path / "file" / "store")
+    with pytest.warns(StoreWarning):
+        Embedder(FakeEncoder(), store, lambda *call: calls.append(call)).texts(["a", "b"])
+    assert calls[-1] == ("encoding texts", 2, 2)
 
 
 def test_no_images():
@@ -186,8 +194,8 @@ def test_images_may_be_paths_or_pil_images_or_arrays(data):
 
 
 def test_the_image_itself_comes_first_then_its_crops(tmp_path):
-    data = load_data(write_images(tmp_path, count=2), progress=False)
-    embedder = Embedder.open(ENCODER, cache=False, progress=False)
+    data = load_data(write_images(tmp_path, count=2))
+    embedder = Embedder.open(ENCODER, cache=False)
     rows = embedder.images(data, views=3)
     assert rows.shape == (8, 4, 32)
     expected = embedder.encoder.encode_images([image.open() for image in data.images])
@@ -197,9 +205,9 @@ def test_the_image_itself_comes_first_then_its_crops(tmp_path):
 
 
 def test_a_store_changes_nothing_but_what_is_computed(tmp_path):
-    data = load_data(write_images(tmp_path, count=2), progress=False)
+    data = load_data(write_images(tmp_path, count=2))
     texts = ["a red cat", "a blue dog", "a red cat"]
-    plain, stored = (Embedder.open(ENCODER, cache=c, progress=False) for c in (False, True))
+    plain, stored = (Embedder.open(ENCODER, cache=c) for c in (False, True))
     for _ in range(2):
         np.testing.assert_array_equal(plain.images(data, views=2), stored.images(data, views=2))
         np.testing.assert_array_equal(plain.texts(texts)(texts), stored.texts(texts)(texts))
@@ -207,15 +215,15 @@ def test_a_store_changes_nothing_but_what_is_computed(tmp_path):
 
 
 def test_other_crops_are_other_rows(tmp_path):
-    data = load_data(write_images(tmp_path, count=1), progress=False)
-    embedder = Embedder.open(ENCODER, progress=False)
+    data = load_data(write_images(tmp_path, count=1))
+    embedder = Embedder.open(ENCODER)
     wide, narrow = (embedder.images(data, views=1, view_scale=s) for s in (0.5, 0.1))
     np.testing.assert_array_equal(wide[:, 0], narrow[:, 0])
     assert not np.allclose(wide[:, 1], narrow[:, 1])
 
 
 def test_time_is_kept(tmp_path):
-    embedder = Embedder.open(ENCODER, cache=False, progress=False)
+    embedder = Embedder.open(ENCODER, cache=False)
     embedder.texts(["a cat"])
     assert embedder.seconds["texts"] > 0
     assert embedder.seconds["images"] == 0
@@ -271,7 +279,7 @@ def test_texts_in_half_precision_go_on_where_an_interrupted_run_was(tmp_path):
 
 
 def test_a_folder_may_be_the_store(tmp_path):
-    embedder = Embedder.open(ENCODER, cache=tmp_path / "own", progress=False)
+    embedder = Embedder.open(ENCODER, cache=tmp_path / "own")
     embedder.texts(["a cat"])
     assert EmbeddingStore(tmp_path / "own").report().rows == 1
 

@@ -19,7 +19,7 @@ def data(tmp_path, monkeypatch):
     """Twenty images, which come in blocks of eight and are encoded four at a time."""
     monkeypatch.setattr(stream_module, "STORED_AT_ONCE", 8)
     monkeypatch.setattr(stream_module, "ENCODED_AT_ONCE", 4)
-    return load_data(write_classes(tmp_path / "images", {"cat": 20}), progress=False)
+    return load_data(write_classes(tmp_path / "images", {"cat": 20}))
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def reads(monkeypatch):
 
 
 def embedder(encoder=None, store=None):
-    return Embedder(encoder or FakeEncoder(), store, progress=False)
+    return Embedder(encoder or FakeEncoder(), store)
 
 
 def test_blocks_come_in_order_and_a_bad_image_stops_none(data):

@@ -109,5 +109,5 @@ def test_installed_and_registered_encoders_need_no_leave(tmp_path):
 
 
 def test_an_encoder_used_before_is_known(tmp_path):
-    Embedder.open("fake:8-0", progress=False).texts(["a"])
+    Embedder.open("fake:8-0").texts(["a"])
     check_trusted("fake:8-0")

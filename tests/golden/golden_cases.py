@@ -302,7 +302,7 @@ TWO_ENCODERS = ["--encoder", "fake:64-0", "--encoder", "fake:32-1"]
 def averaged(folder: Path, images: list[Path]) -> Record:
     record = result(folder, images, encoders=("fake:64-0", "fake:32-1"))
     for name, options in (("average", ()), ("average of texts", ("--text-only",))):
-        record["probabilities"][name] = probabilities(folder, images, "--ensemble", *options)
+        record["probabilities"][name] = probabilities(folder, images, "--average", *options)
     return record
 
 

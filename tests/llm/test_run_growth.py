@@ -37,7 +37,7 @@ def test_a_saved_pool_grows_into_a_pool(pooled):
         assert list(after.prompts(name))[: len(old)] == old
     (added,) = list(after.prompts("sea"))[len(before.prompts("sea")) :]
     assert (added.text, added.source) == ("waves all over", "grown")
-    fit_again(pooled / "run", pooled / "grown.jsonl", pooled / "second", progress=False)
+    fit_again(pooled / "run", pooled / "grown.jsonl", pooled / "second")
     facts = json.loads((pooled / "second/metrics.json").read_text())["pool"]["statistics"]
     assert facts["prompts_by_source"]["grown"] == 1
     assert RunFolder(pooled / "second").state == "finished"

@@ -136,7 +136,7 @@ def test_it_learns_on_several_encoders_at_once() -> None:
 def test_texts_of_further_encoders_are_in_the_store(tmp_path: Path) -> None:
     store = EmbeddingStore(tmp_path)
     method = make_method(f"promptboost?also={OTHER.id}")
-    first = method.fit(SHOTS, POOL, Embedder(ENCODER, store, progress=False))
+    first = method.fit(SHOTS, POOL, Embedder(ENCODER, store))
     counts = {item.fingerprint: item.rows for item in store.report().encoders}
     assert counts[OTHER.fingerprint] == counts[ENCODER.fingerprint] > 0
     assert first.details == method.fit(SHOTS, POOL, ENCODER).details

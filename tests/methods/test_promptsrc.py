@@ -258,7 +258,7 @@ def test_the_seed_decides(encoder, quick):
 
 
 def test_a_store_before_the_encoder_changes_nothing(encoder, quick, tmp_path):
-    stored = Embedder(encoder, EmbeddingStore(tmp_path), progress=False)
+    stored = Embedder(encoder, EmbeddingStore(tmp_path))
     fitted = QUICK.fit(SHOTS, POOL, stored)
     np.testing.assert_allclose(fitted.logits(IMAGES), quick.logits(IMAGES), atol=1e-4)
 

@@ -109,7 +109,7 @@ def test_removing_is_embedding_without(ensemble, data):
             left = {t: c for t, c in item.banks[other].items() if (other, t) != (name, prompt)}
             copies = [rows[text] for text, count in left.items() for _ in range(count)]
             expected[k] += np.mean(copies, axis=0, dtype=np.float64)
-    np.testing.assert_allclose(edited.embed_texts(rows).weights, expected, atol=1e-5)
+    np.testing.assert_allclose(edited.embed(rows).weights, expected, atol=1e-5)
     assert len(edited.history) == len(ensemble.history) + 1
 
 

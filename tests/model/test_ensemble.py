@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from promptboost.errors import (
     SettingError,
 )
 from promptboost.files import LARGEST_INTEGER
-from promptboost.model import LinearHead, PromptEnsemble, Round
+from promptboost.model import Head, PromptEnsemble, Round
+from promptboost.model.vectors import staged_heads
 from tests.model.ensembles import PATIENT, ensembles, pets, random_ensemble
 
 BANKS = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
@@ -44,7 +46,7 @@ def test_a_text_of_two_classes_is_embedded_once():
         asked.extend(texts)
         return FakeEncoder().encode_texts(texts)
 
-    ensemble.embed_texts(rows)
+    ensemble.embed(rows)
     assert asked == ["a cat", "a pet"]
 
 
@@ -67,7 +69,7 @@ def test_weights_of_prompts_sum_to_one(ensemble):
 
 def test_embedding_is_the_sum_of_the_banks_means():
     ensemble, rows = random_ensemble(np.random.default_rng(0), n_classes=5, n_rounds=7)
-    head = ensemble.embed_texts(rows)
+    head = ensemble.embed(rows)
     for name, found in zip(ensemble.class_names, head.weights, strict=True):
         total = np.zeros(16)
         for item in ensemble.rounds:
@@ -81,12 +83,12 @@ def test_embedding_is_the_sum_of_the_banks_means():
 def test_head_knows_where_it_comes_from():
     encoder = FakeEncoder(dim=8, seed=3)
     head = pets(temperature=0.5).embed(encoder)
-    assert isinstance(head, LinearHead)
+    assert isinstance(head, Head)
     assert head.weights.shape == (2, 8)
     assert (head.encoder_id, head.encoder_fingerprint) == (encoder.id, encoder.fingerprint)
     assert (head.rounds, head.temperature) == (3, 0.5)
     assert head.ensemble_fingerprint == pets(temperature=0.5).fingerprint
-    assert pets().embed_texts(encoder.encode_texts).encoder_id is None
+    assert pets().embed(encoder.encode_texts).encoder_id is None
 
 
 def test_another_encoder_is_all_there_is_to_transfer():
@@ -97,22 +99,25 @@ def test_another_encoder_is_all_there_is_to_transfer():
         assert ensemble.embed(encoder).predict(images).tolist() == ["cat", "dog"]
 
 
-def test_weak_heads_add_up_to_the_head():
-    encoder = FakeEncoder()
-    heads = pets().weak_heads(encoder)
-    assert [head.rounds for head in heads] == [1, 1, 1]
-    total = np.sum([head.weights for head in heads], axis=0)
-    np.testing.assert_allclose(pets().embed(encoder).weights, total, atol=1e-6)
-    for i, head in enumerate(heads):
-        alone = PromptEnsemble(("cat", "dog"), pets().rounds[i : i + 1])
-        np.testing.assert_array_equal(head.weights, alone.embed(encoder).weights)
+def test_the_heads_after_each_round_are_those_of_shorter_ensembles():
+    encoder, ensemble = FakeEncoder(), pets()
+    head = ensemble.embed(encoder)
+    last = replace(head, residual=np.ones_like(head.weights), text_scale=2.0)
+    stages = list(staged_heads(ensemble, encoder, last))
+    assert [stage.rounds for stage in stages] == [1, 2, 3]
+    for number, stage in enumerate(stages, start=1):
+        assert stage.weights.dtype == np.float64
+        shorter = ensemble.truncate(number).embed(encoder)
+        np.testing.assert_allclose(stage.weights, shorter.weights, atol=1e-6)
+        assert (stage.residual is None) == (number < 3)
+    np.testing.assert_allclose(stages[-1].matrix, last.matrix, atol=1e-5)
 
 
 def test_the_most_copies_that_a_file_can_hold_have_a_mean():
     most = LARGEST_INTEGER // 3
     banks = {"cat": {"a": 3 * most, "b": most}, "dog": {"b": 1}}
     ensemble = PromptEnsemble(("cat", "dog"), (Round("{}", banks, 0, 0),))
-    head = ensemble.embed_texts({"a": [1.0, 0.0], "b": [0.0, 1.0]})
+    head = ensemble.embed({"a": [1.0, 0.0], "b": [0.0, 1.0]})
     assert head.weights.tolist() == [[0.75, 0.25], [0.0, 1.0]]
 
 
@@ -132,7 +137,7 @@ def test_the_most_copies_that_a_file_can_hold_have_a_mean():
 )
 def test_refuses_vectors_that_cannot_be(vectors, message):
     with pytest.raises(EmbeddingError, match=message):
-        pets().embed_texts(vectors)
+        pets().embed(vectors)
 
 
 def test_refuses_an_encoder_that_breaks_its_word():

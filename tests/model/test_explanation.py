@@ -10,7 +10,6 @@ from hypothesis import given
 from promptboost.boosting.residual import Residual
 from promptboost.errors import LabelError, SettingError
 from promptboost.model import PromptClassifier, PromptEnsemble, Round
-from promptboost.model.average import AveragedClassifier
 from promptboost.model.scores import SentenceScores
 from tests.model.ensembles import PATIENT, ensembles
 
@@ -34,7 +33,7 @@ def images(count=6, seed=1):
 
 def classifier_of(ensemble, seed=0, residual=True):
     vectors = rows_of(ensemble.texts(), seed)
-    head = ensemble.embed_texts(vectors)
+    head = ensemble.embed(vectors)
     if residual:
         V = np.random.default_rng(seed + 2).standard_normal(head.weights.shape)
         head = head.with_residual(Residual(V, text_scale=7.0, penalty=1.0))
@@ -110,7 +109,7 @@ def test_the_answer_is_compared_with_another_class_where_it_is_asked_against_its
 def test_averages_have_no_parts():
     banks = {"cat": {"a cat": 1}, "dog": {"a dog": 1}}
     ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.0, 0.0),))
-    both = AveragedClassifier(ensemble, ["fake:32-0", "fake:16-1"], cache=False)
+    both = PromptClassifier(ensemble, ["fake:32-0", "fake:16-1"], cache=False)
     with pytest.raises(SettingError, match="one encoder at a time"):
         both.explain(images(1))
 
@@ -133,7 +132,7 @@ def test_scores_answer_as_the_head_does_before_and_after_an_edit(ensemble, seed,
     vectors = {**rows_of(ensemble.texts(), seed), **rows_of(["something new"], seed + 5)}
     scores = SentenceScores(X, vectors, classifier.head)
     for text in (ensemble, ensemble.add(ensemble.class_names[0], "something new", 3), ensemble):
-        head = text.embed_texts(vectors)
+        head = text.embed(vectors)
         if residual:
             V = classifier.head.residual
             head = head.with_residual(Residual(V, text_scale=7.0, penalty=1.0))

@@ -25,7 +25,7 @@ def embedded(texts):
 def make_scores(residual, seed=0, balance=False):
     banks = {name: {WORDS[k]: 1, WORDS[k + 1]: 1} for k, name in enumerate(NAMES)}
     ensemble = PromptEnsemble(NAMES, (Round("{}", banks, 0.0, 0.0),), logit_scale=4.0)
-    head = ensemble.embed_texts(embedded)
+    head = ensemble.embed(embedded)
     rng = np.random.default_rng(seed)
     if residual:
         rest = rng.integers(-1, 2, head.weights.shape).astype(np.float32)

@@ -32,6 +32,4 @@ def asked(root, **changes):
         "views": 2,
         **changes,
     }
-    return PaperRequest(
-        root / "out", root / "data", root / "pools", PaperChoice(**choice), progress=False
-    )
+    return PaperRequest(root / "out", root / "data", root / "pools", PaperChoice(**choice))

@@ -153,7 +153,6 @@ def test_the_accuracy_is_that_of_a_comparison(task):
         CompareRequest(
             *(source, task / "compared", ("tpb?rounds=3",), (2,), (1, 2), SOURCE, (TARGET,)),
             words=words,
-            progress=False,
         )
     )
     there = {(line["seed"], line["on"]): line["accuracy"] for line in found.lines}

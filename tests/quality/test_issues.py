@@ -45,7 +45,7 @@ def mislabelled(tmp_path):
 
 
 def test_wrong_labels_and_copies_are_found(mislabelled):
-    issues = find_issues(mislabelled / "run", progress=False)
+    issues = find_issues(mislabelled / "run")
     labels = {item.image: item for item in issues.of_kind("label")}
     assert set(WRONG) <= set(labels)
     assert issues.to_look_at["label"] == len(labels) <= 8
@@ -67,7 +67,7 @@ def test_wrong_labels_and_copies_are_found(mislabelled):
 
 def test_a_wrong_label_that_was_learnt_is_not_excused(mislabelled):
     fit_run(request(mislabelled, "all", shots=None))
-    issues = find_issues(mislabelled / "all", progress=False)
+    issues = find_issues(mislabelled / "all")
     assert issues.held_out_images == 0
     assert set(WRONG) <= {item.image for item in issues.of_kind("label")}
     assert {item.split for item in issues.findings} == {"learnt"}
@@ -75,14 +75,14 @@ def test_a_wrong_label_that_was_learnt_is_not_excused(mislabelled):
 
 def test_the_same_twice_and_nothing_is_written(mislabelled):
     before = sorted(file.name for file in (mislabelled / "run").iterdir())
-    first = find_issues(mislabelled / "run", progress=False)
-    assert find_issues(mislabelled / "run", progress=False) == first
+    first = find_issues(mislabelled / "run")
+    assert find_issues(mislabelled / "run") == first
     assert sorted(file.name for file in (mislabelled / "run").iterdir()) == before
 
 
 def test_sentences_that_are_gone_are_done_without(mislabelled):
     (mislabelled / "sentences.json").unlink()
-    issues = find_issues(mislabelled / "run", progress=False)
+    issues = find_issues(mislabelled / "run")
     assert set(WRONG) <= {item.image for item in issues.of_kind("label")}
 
 
@@ -90,7 +90,7 @@ def test_one_image_of_each_class_is_judged_by_the_words_alone(tmp_path):
     write_images(tmp_path / "images", count=1)
     write_sentences(tmp_path / "sentences.json")
     fit_run(request(tmp_path, shots=1))
-    issues = find_issues(tmp_path / "run", progress=False)
+    issues = find_issues(tmp_path / "run")
     assert issues.only_words == 4
     assert summary_line(issues).endswith("each judged by the words alone: no class has two")
 
@@ -99,21 +99,21 @@ def test_images_that_are_gone_moved_or_changed(mislabelled):
     run, images = mislabelled / "run", mislabelled / "images"
     images.rename(mislabelled / "moved")
     with pytest.raises(RunError, match=r"cannot be read: .* issues .*run DATA"):
-        find_issues(run, progress=False)
-    moved = find_issues(run, str(mislabelled / "moved"), progress=False)
+        find_issues(run)
+    moved = find_issues(run, str(mislabelled / "moved"))
     assert set(WRONG) <= {item.image for item in moved.of_kind("label")}
     (mislabelled / "moved").rename(images)
     for image in (images / "sea").glob("?.png"):
         image.unlink()
     with pytest.raises(RunError, match=r"not those that the run in .* learnt from.*fit again"):
-        find_issues(run, progress=False)
+        find_issues(run)
 
 
 def test_the_report_shows_them(mislabelled):
     run = mislabelled / "run"
     page = Page((run / "report.html").read_text(encoding="utf-8"))
     assert "promptboost issues run" in page.text("issues")
-    inspected = inspect_issues(run, progress=False)
+    inspected = inspect_issues(run)
     write_issues(run, inspected, (write_report, write_card))
     assert Issues.read(run / "issues.json") == inspected.issues
     assert read_run(run).issues == inspected.issues
@@ -131,7 +131,7 @@ def test_the_report_shows_them(mislabelled):
 
 def test_words_of_strangers_are_escaped_on_the_page(mislabelled):
     run = mislabelled / "run"
-    issues = find_issues(run, progress=False)
+    issues = find_issues(run)
     evil = "<script>alert(1)</script>\u202e"
     item = msgspec.structs.replace(
         issues.findings[0], image=evil, label=evil, why=f"looks like {evil}", other=evil

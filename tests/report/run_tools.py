@@ -99,9 +99,7 @@ def _metrics(ensemble, task, learn, names, ids, rows, shots):
         return names[(images @ np.stack(means).T).argmax(1)]
 
     probe = LogisticRegression(max_iter=200).fit(images[learn], truth[learn])
-    staged = [
-        ensemble.truncate(m).embed_texts(rows).predict(images) for m in range(1, len(ensemble) + 1)
-    ]
+    staged = [ensemble.truncate(m).embed(rows).predict(images) for m in range(1, len(ensemble) + 1)]
     guesses = {
         "zero-shot": nearest(task.templates[:, 0]),
         "zero-shot-80": nearest(task.templates.mean(1)),

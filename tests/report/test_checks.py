@@ -39,8 +39,8 @@ def tell(items, **fields):
     return PromptEnsemble(("cat", "dog"), tuple(items), **fields)
 
 
-def weak(error=0.1, template_error=0.2, vote=1.0, cat="a cat", dog="a dog"):
-    return Round("a {}", {"cat": {cat: 1}, "dog": {dog: 1}}, error, template_error, vote)
+def weak(error=0.1, template_error=0.2, cat="a cat", dog="a dog"):
+    return Round("a {}", {"cat": {cat: 1}, "dog": {dog: 1}}, error, template_error)
 
 
 def test_codes_are_unique_and_in_order():

@@ -70,7 +70,7 @@ def request(root: Path, run: str = "run", **options) -> FitRequest:
     source = flags.pop("source", str(root / "images"))
     finish = (write_report, write_card)
     flags.setdefault("executor", PoolExecutor())
-    return FitRequest(source, root / run, settings, progress=False, finish=finish, **flags)
+    return FitRequest(source, root / run, settings, finish=finish, **flags)
 
 
 def unfinish(run: RunFolder) -> None:

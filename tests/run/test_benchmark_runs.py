@@ -25,12 +25,12 @@ def textures(tmp_path, monkeypatch):
 
 
 def fit(source, run, **flags):
-    return fit_run(FitRequest(source, Path(run), SETTINGS, cache=False, progress=False, **flags))
+    return fit_run(FitRequest(source, Path(run), SETTINGS, cache=False, **flags))
 
 
 def test_the_shots_are_those_of_the_protocol(textures):
     metrics = fit("dtd:data", "run")
-    learn, held_out = coop_few_shot(load_data("dtd:data", progress=False), 2, 1)
+    learn, held_out = coop_few_shot(load_data("dtd:data"), 2, 1)
     assert metrics.task.held_out == "test"
     assert metrics.task.held_out_images == len(held_out) == 4
     weighed = RunFolder(Path("run")).weights_path.read_text()

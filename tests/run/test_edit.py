@@ -35,7 +35,7 @@ def files(run):
 
 
 def quiet(**options):
-    return {"progress": False, "finish": (write_report, write_card), **options}
+    return {"finish": (write_report, write_card), **options}
 
 
 def test_an_edit_is_measured_as_the_new_run_answers(fitted):
@@ -47,7 +47,7 @@ def test_an_edit_is_measured_as_the_new_run_answers(fitted):
     ]
     edited = edit_run(run, changes, new, author="ann", reason="to see", **quiet())
     effect = edited.effect
-    bench = open_bench(run, progress=False)
+    bench = open_bench(run)
     assert 0 < effect.images < 16
     images = [fitted / "images" / name for name in bench.images]
     labels = [bench.class_names[k] for k in bench.labels]
@@ -84,7 +84,7 @@ def test_an_edited_run_is_edited_again_and_classes_are_followed(fitted):
     lineage = Lineage.read(fitted / "b")
     assert [len(edit.changes) for edit in lineage.edits] == [1, 3]
     assert lineage.looks == 2
-    bench = open_bench(fitted / "b", progress=False)
+    bench = open_bench(fitted / "b")
     assert bench.originals() == {"ember": "ember", "sea": "sea", "night": "leaf"}
     assert again.effect.left_out == sum(bench.class_names[k] == "night" for k in bench.labels)
     assert {item.class_name for item in again.effect.classes} <= {"ember", "leaf", "sea"}
@@ -102,14 +102,14 @@ def test_what_only_changes_a_name_changes_no_answer(fitted):
 
 
 def test_the_images_are_divided_by_content_and_never_meet(fitted):
-    shown = open_bench(fitted / "run", progress=False)
-    final = open_bench(fitted / "run", progress=False, final=True)
+    shown = open_bench(fitted / "run")
+    final = open_bench(fitted / "run", final=True)
     assert set(shown.images) & set(final.images) == set()
     assert len(shown.images) + len(final.images) == 16
     moved = fitted / "moved"
     shutil.copytree(fitted / "images", moved)
     shutil.rmtree(fitted / "images")
-    assert open_bench(fitted / "run", data=str(moved), progress=False).images == shown.images
+    assert open_bench(fitted / "run", data=str(moved)).images == shown.images
 
 
 def test_without_its_images_an_edit_is_made_and_not_measured(fitted):
@@ -165,7 +165,7 @@ def test_the_residual_goes_with_its_class(fitted):
 
 def test_all_held_out_images_are_explained_together(fitted):
     run = fitted / "run"
-    bench = open_bench(run, progress=False)
+    bench = open_bench(run)
     reasons = explain_held_out(run, bench)
     assert reasons.images == len(bench.labels)
     answers = bench.scores.logits(bench.ensemble).argmax(axis=1)
@@ -196,7 +196,7 @@ def test_a_class_added_by_words_is_measured_as_the_new_run_answers(fitted):
         Change(kind="add-class", class_name="sun", sentences=("something yellow", "warm light")),
     ]
     effect = edit_run(run, changes, new, **quiet()).effect
-    bench = open_bench(run, progress=False)
+    bench = open_bench(run)
     images = [str(fitted / "images" / name) for name in bench.images]
     answers = promptboost.load(new).predict(images)
     labels = [
@@ -217,9 +217,7 @@ def test_an_edited_run_is_refitted_and_keeps_its_lineage(fitted):
     edit_run(fitted / "run", changes, fitted / "a", **quiet())
     lineage = Lineage.read(fitted / "a")
     said = []
-    refit_run(
-        RefitRequest(fitted / "a", progress=False, finish=(write_report, write_card)), said.append
-    )
+    refit_run(RefitRequest(fitted / "a", finish=(write_report, write_card)), said.append)
     after = Lineage.read(fitted / "a")
     assert (after.edits, after.parent) == (lineage.edits, lineage.parent)
     # All held-out images are measured on, and that is counted.
@@ -229,7 +227,7 @@ def test_an_edited_run_is_refitted_and_keeps_its_lineage(fitted):
     head = promptboost.load(fitted / "a").head
     assert head.class_names == ("ember", "grass", "night", "sea")
     assert (np.linalg.norm(head.residual, axis=1) > 0).all()
-    assert len(open_bench(fitted / "a", progress=False).labels) > 0
+    assert len(open_bench(fitted / "a").labels) > 0
 
 
 def test_issues_and_transfer_know_classes_by_their_new_names(fitted):
@@ -239,10 +237,10 @@ def test_issues_and_transfer_know_classes_by_their_new_names(fitted):
         Change(kind="add-class", class_name="owl", sentences=("an owl",)),
     ]
     edit_run(fitted / "run", changes, fitted / "edited", **quiet())
-    issues = find_issues(fitted / "edited", limit=50, progress=False)
+    issues = find_issues(fitted / "edited", limit=50)
     assert (issues.learnt_images, issues.held_out_images) == (12, 12)
     assert {item.label for item in issues.findings} == {"ember", "grass=green", "sea"}
-    moved = transfer_run(fitted / "edited", "fake:32-1", progress=False)
+    moved = transfer_run(fitted / "edited", "fake:32-1")
     assert (moved["images"], moved["note"]) == (12, "")
 
 
@@ -268,8 +266,8 @@ def test_the_residual_of_an_edited_run_is_not_new_to_the_machine(fitted, caplog)
 def test_images_that_are_gone_can_be_named_as_the_error_says(fitted):
     shutil.move(fitted / "images", fitted / "moved")
     with pytest.raises(RunError, match=r"evaluate .*run DATA --held-out"):
-        evaluate_run(fitted / "run", None, held_out=True, progress=False)
-    found = evaluate_run(fitted / "run", str(fitted / "moved"), held_out=True, progress=False)
+        evaluate_run(fitted / "run", None, held_out=True)
+    found = evaluate_run(fitted / "run", str(fitted / "moved"), held_out=True)
     assert found["held_out"]["looks"] == 1
 
 

@@ -13,7 +13,7 @@ def figures(found):
 
 def test_other_images(fitted):
     write_images(fitted / "new", count=3, seed=9)
-    found = evaluate_run(fitted / "run", str(fitted / "new"), progress=False)
+    found = evaluate_run(fitted / "run", str(fitted / "new"))
     assert found["images"] == 12
     assert set(figures(found)) == {"zero_shot", "boosted"}
     assert [row["count"] for row in found["per_class"]] == [3, 3, 3, 3]
@@ -23,7 +23,7 @@ def test_other_images(fitted):
 
 def test_some_classes_are_enough_and_images_learnt_from_are_counted(fitted):
     shutil.rmtree(fitted / "images/sea")
-    found = evaluate_run(fitted / "run", str(fitted / "images"), progress=False)
+    found = evaluate_run(fitted / "run", str(fitted / "images"))
     assert found["images"] == 24
     assert found["learnt_from"] == 12
     assert {row["class"]: row["count"] for row in found["per_class"]}["sea"] == 0
@@ -34,20 +34,20 @@ def test_images_learnt_from_are_known_by_content_or_not_at_all(fitted):
     for file in (fitted / "moved").rglob("*.png"):
         file.rename(file.with_name(f"renamed-{file.name}"))
     write_images(fitted / "new", seed=9)  # other images by the same names
-    assert evaluate_run(fitted / "run", str(fitted / "moved"), progress=False)["learnt_from"] == 16
-    assert evaluate_run(fitted / "run", str(fitted / "new"), progress=False)["learnt_from"] == 0
+    assert evaluate_run(fitted / "run", str(fitted / "moved"))["learnt_from"] == 16
+    assert evaluate_run(fitted / "run", str(fitted / "new"))["learnt_from"] == 0
     (fitted / "run/metrics.json").unlink()
-    assert evaluate_run(fitted / "run", str(fitted / "new"), progress=False)["learnt_from"] is None
+    assert evaluate_run(fitted / "run", str(fitted / "new"))["learnt_from"] is None
 
 
 def test_a_split_called_test_is_what_is_measured(fitted):
     write_images(fitted / "new/train", count=2)
     write_images(fitted / "new/test", count=1)
-    found = evaluate_run(fitted / "run", str(fitted / "new"), progress=False)
+    found = evaluate_run(fitted / "run", str(fitted / "new"))
     assert found["images"] == 4
 
 
 def test_unknown_classes_are_refused(fitted):
     (fitted / "images/sea").rename(fitted / "images/lake")
     with pytest.raises(DataError, match="does not know the class 'lake'; it knows ember, leaf"):
-        evaluate_run(fitted / "run", str(fitted / "images"), progress=False)
+        evaluate_run(fitted / "run", str(fitted / "images"))

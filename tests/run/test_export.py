@@ -64,7 +64,7 @@ def softmax(logits):
 
 
 def test_the_matrix_gives_the_probabilities(fitted):
-    done = export_run(fitted / "run", fitted / "out", progress=False)
+    done = export_run(fitted / "run", fitted / "out")
     classifier = promptboost.load(fitted / "run")
     pictures = images()
     rows = classifier.embedder.encode_images(pictures)
@@ -83,7 +83,7 @@ def test_the_matrix_gives_the_probabilities(fitted):
 
 
 def test_without_the_residual(fitted):
-    export_run(fitted / "run", fitted / "out", text_only=True, progress=False)
+    export_run(fitted / "run", fitted / "out", text_only=True)
     classifier = promptboost.load(fitted / "run", text_only=True)
     rows = classifier.embedder.encode_images(images())
     with np.load(fitted / "out/classifier.npz") as arrays:
@@ -93,13 +93,13 @@ def test_without_the_residual(fitted):
 
 def test_an_encoder_without_a_graph_and_a_folder_in_use_are_refused(fitted):
     with pytest.raises(EncoderError, match="cannot be written as ONNX"):
-        export_run(fitted / "run", fitted / "out", onnx=True, progress=False)
+        export_run(fitted / "run", fitted / "out", onnx=True)
     assert not (fitted / "out").exists()
     (fitted / "out").mkdir()
     (fitted / "out/notes.txt").write_text("mine")
     with pytest.raises(RunError, match="--overwrite"):
-        export_run(fitted / "run", fitted / "out", progress=False)
-    export_run(fitted / "run", fitted / "out", overwrite=True, progress=False)
+        export_run(fitted / "run", fitted / "out")
+    export_run(fitted / "run", fitted / "out", overwrite=True)
     assert (fitted / "out/notes.txt").read_text() == "mine"
 
 
@@ -164,7 +164,7 @@ def test_a_graph_that_answers_otherwise_is_not_written(conse, tmp_path, monkeypa
         lambda graph, matrix, *rest: real(graph, np.roll(matrix, 1, axis=0), *rest),
     )
     with pytest.raises(EncoderError, match="does not answer as the run does"):
-        export_run(run, tmp_path / "out", onnx=True, cache=False, progress=False)
+        export_run(run, tmp_path / "out", onnx=True, cache=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -174,9 +174,7 @@ def test_an_open_clip_graph_answers_as_the_run(tmp_path, monkeypatch):
     files = save_tiny_models(tmp_path)
     encoder = load_encoder(f"{TINY}@{files[TINY]}")
     run = saved(tmp_path / "run", encoder)
-    done = export_run(
-        run, tmp_path / "out", onnx=True, encoder=encoder.id, cache=False, progress=False
-    )
+    done = export_run(run, tmp_path / "out", onnx=True, encoder=encoder.id, cache=False)
     assert done.checked["same_answers"] == 20
     assert done.checked["largest_difference"] < 1e-3
     about = json.loads((tmp_path / "out/classifier.json").read_text())

@@ -11,7 +11,7 @@ from promptboost.data import read_image
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, EncoderError, PoolError, RunError, SettingError
 from promptboost.files import write_text
-from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model import Head, PromptEnsemble
 from promptboost.run.fit import fit_run
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
@@ -66,9 +66,9 @@ def test_figures_are_those_of_the_files(fitted):
 def test_what_is_measured_is_what_is_shipped(fitted):
     run = RunFolder(fitted / "run")
     ensemble = PromptEnsemble.load(run.ensemble_path)
-    head = LinearHead.load(run.head_path("fake:32-0"))
+    head = Head.load(run.head_path("fake:32-0"))
     assert head.ensemble_fingerprint == ensemble.fingerprint
-    embedder = Embedder.open("fake:32-0", cache=False, progress=False)
+    embedder = Embedder.open("fake:32-0", cache=False)
     np.testing.assert_allclose(head.weights, ensemble.embed(embedder.encoder).weights, atol=1e-5)
     with run.predictions_path.open() as file:
         for row in csv.DictReader(file):

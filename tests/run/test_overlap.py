@@ -46,14 +46,13 @@ def fit(task, said=None):
         str(task / "images"),
         task / "run",
         settings(task),
-        progress=False,
         finish=(write_report, write_card),
     )
     return fit_run(request, (said if said is not None else []).append)
 
 
 def test_what_is_a_copy_of_what(task):
-    data = load_data(task / "images", progress=False)
+    data = load_data(task / "images")
     found = inspect(data.of_split("train"), data.of_split("test"))
     overlap = found.overlap
     assert (overlap.leaks.images, overlap.leaks.exact) == (3, 2)
@@ -73,7 +72,7 @@ def test_what_is_a_copy_of_what(task):
 
 
 def test_digests_alone_find_what_is_the_same_byte_for_byte(task):
-    data = load_data(task / "images", progress=False)
+    data = load_data(task / "images")
     digests = [image.digest() for image in data.of_split("train").images]
     overlap = inspect_known(digests, data.of_split("test")).overlap
     assert (overlap.leaks.images, overlap.leaks.exact) == (2, 2)
@@ -83,7 +82,7 @@ def test_digests_alone_find_what_is_the_same_byte_for_byte(task):
 
 def test_nothing_is_said_of_images_that_are_all_different(tmp_path):
     write_images(tmp_path / "images")
-    data = load_data(tmp_path / "images", progress=False)
+    data = load_data(tmp_path / "images")
     half = len(data) // 2
     found = inspect(data.subset(range(half)), data.subset(range(half, len(data))))
     assert (found.overlap, found.overlap.lines()) == (Overlap(), [])
@@ -142,13 +141,13 @@ def test_evaluate_knows_an_image_saved_anew_while_its_original_is_there(task):
     new.mkdir(parents=True)
     scene(0).resize((90, 60)).save(new / "mine.jpg")
     Image.effect_noise((40, 30), 90).save(new / "other.png")
-    found = evaluate_run(task / "run", str(task / "new"), progress=False)
+    found = evaluate_run(task / "run", str(task / "new"))
     assert found["learnt_from"] == found["overlap"]["leaks"]["images"] == 1
     assert found["overlap"]["leaks"]["first"][0]["of"] == "train/sea/scene.png"
     assert found["remarks"][0].startswith("the run learnt from 1 of these images")
     assert found["methods"][0]["unseen_accuracy"] is not None
     (task / "images").rename(task / "gone")
-    assert evaluate_run(task / "run", str(task / "new"), progress=False)["learnt_from"] == 0
+    assert evaluate_run(task / "run", str(task / "new"))["learnt_from"] == 0
 
 
 def test_a_comparison_tells_it_of_each_draw(task):
@@ -161,7 +160,6 @@ def test_a_comparison_tells_it_of_each_draw(task):
         (1, 2),
         ENCODER,
         words=settings(task),
-        progress=False,
         timed=False,
     )
     found = compare(request, said.append)

@@ -8,11 +8,12 @@ import promptboost.encoders.stream as stream_module
 from promptboost.encoders.store import EmbeddingStore
 from promptboost.errors import DataError, RunError
 from promptboost.model import PromptEnsemble
+from promptboost.progress import ProgressBars
 from promptboost.run.predict import Predictor
 
 
 def answers(task, *paths, text_only=False, cache=True, **options):
-    predictor = Predictor.open(task / "run", progress=False, text_only=text_only, cache=cache)
+    predictor = Predictor.open(task / "run", text_only=text_only, cache=cache)
     return list(predictor.predict([task / path for path in paths], **options))
 
 
@@ -70,7 +71,7 @@ def test_edited_text_wins_over_the_head(fitted):
 
 
 def test_another_encoder_can_look(fitted):
-    predictor = Predictor.open(fitted / "run", encoder="fake:16-1", progress=False)
+    predictor = Predictor.open(fitted / "run", encoder="fake:16-1")
     assert predictor.classifier.head.dim == 16
     assert list(predictor.predict([fitted / "images/sea"]))
 
@@ -121,7 +122,7 @@ def test_one_bar_for_all_images(fitted, monkeypatch, capsys):
     monkeypatch.setattr(stream_module, "STORED_AT_ONCE", 8)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     capsys.readouterr()
-    predictor = Predictor.open(fitted / "run", progress=True)
+    predictor = Predictor.open(fitted / "run", progress=ProgressBars())
     assert len(list(predictor.predict([fitted / "images"]))) == 32
     shown = capsys.readouterr().err
     assert "predicting" in shown

@@ -31,7 +31,7 @@ def run(task):
 
 def refit(run, **options):
     said = []
-    results = refit_run(RefitRequest(run, progress=False, **options), said.append)
+    results = refit_run(RefitRequest(run, **options), said.append)
     return results, "\n".join(said)
 
 
@@ -59,7 +59,7 @@ def test_a_class_that_was_renamed_keeps_its_sentences_and_what_they_are_worth(ta
     (tmp_path / "sentences.json").write_text(json.dumps(sentences))
     before = fit_run(request(task, prompts=str(tmp_path / "sentences.json"), **OPTIONS))
     changes = [Change(kind="rename-class", class_name="sea", to="ocean")]
-    edit_run(task / "run", changes, tmp_path / "renamed", progress=False)
+    edit_run(task / "run", changes, tmp_path / "renamed")
     results, said = refit(tmp_path / "renamed")
     assert "without the sentences" not in said
     assert results.pool.missing == ()
@@ -88,7 +88,7 @@ def test_edited_words_stay_and_the_rest_is_learnt_again(run, tmp_path, caplog):
 
 def test_figures_of_an_edited_run_count_as_a_look_at_all_held_out_images(run, tmp_path):
     change = Change(kind="add", class_name="sea", sentence="a green leaf")
-    edit_run(run, [change], tmp_path / "edited", progress=False)
+    edit_run(run, [change], tmp_path / "edited")
     before = Lineage.read(tmp_path / "edited")
     assert before.final_looks == 0
     _, said = refit(tmp_path / "edited")

@@ -177,7 +177,7 @@ def test_a_transfer_of_a_text_that_was_changed_meanwhile_writes_nothing(fitted, 
 
     monkeypatch.setattr(transfer, "_measure", edited_meanwhile)
     with pytest.raises(RunError, match="was changed meanwhile"):
-        transfer_run(fitted / "run", "fake:16-1", progress=False)
+        transfer_run(fitted / "run", "fake:16-1")
     assert not list((fitted / "run").glob("head-fake-16*"))
     assert not RunFolder(fitted / "run").results.transfers
 
@@ -196,7 +196,7 @@ def test_a_link_in_a_run_is_replaced_and_its_target_left_alone(fitted, name):
         precious.write_bytes(b"mine")
     file.symlink_to(precious)
     before = precious.read_bytes()
-    transfer_run(run, "fake:16-1", progress=False, finish=(write_report, write_card))
+    transfer_run(run, "fake:16-1", finish=(write_report, write_card))
     assert precious.read_bytes() == before
     assert file.is_file()
     assert not file.is_symlink()
@@ -244,7 +244,7 @@ def test_a_pipe_in_the_place_of_a_head_is_passed_by(fitted):
     head = fitted / "run/head-fake-32-0.safetensors"
     head.unlink()
     os.mkfifo(head)
-    predictor = Predictor.open(fitted / "run", progress=False)
+    predictor = Predictor.open(fitted / "run")
     assert predictor.classifier.head.dim == 32
 
 

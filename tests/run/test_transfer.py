@@ -5,7 +5,7 @@ import pytest
 
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
-from promptboost.model import LinearHead
+from promptboost.model import Head
 from promptboost.pool import build_pool, from_sources, load_pool, save_pool
 from promptboost.run.fit import fit_run
 from promptboost.run.results import flat_answer, method_answer
@@ -21,8 +21,8 @@ def transfers(task):
 
 
 def test_the_text_moves(fitted):
-    found = transfer_run(fitted / "run", OTHER, progress=False)
-    head = LinearHead.load(found["head"])
+    found = transfer_run(fitted / "run", OTHER)
+    head = Head.load(found["head"])
     assert (head.dim, head.encoder_id) == (48, OTHER)
     assert found["pictures"] == 16
     names = ("zero_shot", "template_mean", "pool_mean", "text", "boosted")
@@ -32,7 +32,7 @@ def test_the_text_moves(fitted):
 
 
 def test_transfer_to_itself_gives_the_figures_of_the_fit(fitted):
-    found = transfer_run(fitted / "run", "fake:32-0", progress=False)
+    found = transfer_run(fitted / "run", "fake:32-0")
     for method in RunFolder(fitted / "run").results.methods:
         if method.name != "logistic":
             assert found[method_answer(method)["name"]] == method.accuracy
@@ -40,29 +40,29 @@ def test_transfer_to_itself_gives_the_figures_of_the_fit(fitted):
 
 def test_a_second_transfer_to_the_same_encoder_replaces_the_first(fitted):
     for encoder in (OTHER, "fake:16-1", OTHER):
-        transfer_run(fitted / "run", encoder, progress=False)
+        transfer_run(fitted / "run", encoder)
     assert [line["encoder"] for line in transfers(fitted)] == ["fake:16-1", OTHER]
 
 
 def test_without_the_images_only_the_head_is_made(fitted):
     shutil.rmtree(fitted / "images")
-    found = transfer_run(fitted / "run", OTHER, progress=False)
+    found = transfer_run(fitted / "run", OTHER)
     assert found["boosted"] is None
     assert "does not exist" in found["note"]
     assert (fitted / "run/head-fake-48-3.safetensors").exists()
 
 
 def test_moved_images_can_be_pointed_at(fitted):
-    before = transfer_run(fitted / "run", OTHER, progress=False)
+    before = transfer_run(fitted / "run", OTHER)
     (fitted / "images").rename(fitted / "moved")
-    found = transfer_run(fitted / "run", OTHER, str(fitted / "moved"), progress=False)
+    found = transfer_run(fitted / "run", OTHER, str(fitted / "moved"))
     assert found["boosted"] == before["boosted"]
     assert found["note"] == ""
 
 
 def test_other_images_are_all_held_out(fitted):
     write_images(fitted / "new", count=3, seed=9)
-    found = transfer_run(fitted / "run", OTHER, str(fitted / "new"), progress=False)
+    found = transfer_run(fitted / "run", OTHER, str(fitted / "new"))
     assert found["pictures"] == 12
     assert found["note"].startswith("measured on other images; without a residual")
     assert found["left_out"] == 0
@@ -74,7 +74,7 @@ def test_images_learnt_from_are_left_out_whatever_their_names(fitted):
     for number, item in enumerate(learnt):
         source = fitted / "images" / item["image"]
         shutil.copy(source, fitted / "new" / item["label"] / f"renamed-{number}.png")
-    found = transfer_run(fitted / "run", OTHER, str(fitted / "new"), progress=False)
+    found = transfer_run(fitted / "run", OTHER, str(fitted / "new"))
     assert (found["pictures"], found["left_out"]) == (12, 2)
     assert "left out, as the run learnt from them: 2" in found["note"]
     assert transfers(fitted)[0]["note"] == found["note"]
@@ -85,15 +85,15 @@ def test_an_older_run_does_not_say_what_it_learnt_from(fitted):
     del metrics["task"]["learn_digests"]
     (fitted / "run/metrics.json").write_text(json.dumps(metrics))
     write_images(fitted / "new", count=3, seed=9)
-    found = transfer_run(fitted / "run", OTHER, str(fitted / "new"), progress=False)
+    found = transfer_run(fitted / "run", OTHER, str(fitted / "new"))
     assert found["pictures_are"] == "perhaps learnt from"
 
 
 def test_figures_are_kept_when_nothing_can_be_measured(fitted):
-    transfer_run(fitted / "run", OTHER, progress=False)
+    transfer_run(fitted / "run", OTHER)
     before = transfers(fitted)
     shutil.rmtree(fitted / "images")
-    found = transfer_run(fitted / "run", OTHER, progress=False)
+    found = transfer_run(fitted / "run", OTHER)
     assert found["boosted"] is None
     assert found["note"].endswith("the figures measured before are kept")
     assert transfers(fitted) == before
@@ -102,26 +102,26 @@ def test_figures_are_kept_when_nothing_can_be_measured(fitted):
 def test_changed_images_are_not_measured_on(fitted):
     victim = json.loads((fitted / "run/metrics.json").read_text())["hardest"][0]["image"]
     (fitted / "images" / victim).unlink()
-    found = transfer_run(fitted / "run", OTHER, progress=False)
+    found = transfer_run(fitted / "run", OTHER)
     assert found["boosted"] is None
     assert "have changed" in found["note"]
 
 
 def test_wrong_images_are_an_error_when_asked_for(fitted):
     with pytest.raises(DataError):
-        transfer_run(fitted / "run", OTHER, str(fitted / "nowhere"), progress=False)
+        transfer_run(fitted / "run", OTHER, str(fitted / "nowhere"))
 
 
 def test_without_the_sentences_the_pool_is_not_measured(fitted):
     (fitted / "sentences.json").unlink()
-    found = transfer_run(fitted / "run", OTHER, progress=False)
+    found = transfer_run(fitted / "run", OTHER)
     assert found["pool_mean"] is None
     assert found["template_mean"] is None
     assert found["boosted"] is not None
 
 
 def test_a_text_moves_without_looking_at_the_images_of_the_fit(fitted, monkeypatch):
-    whole = transfer_run(fitted / "run", OTHER, progress=False)
+    whole = transfer_run(fitted / "run", OTHER)
     seen = []
     embed = Embedder.images
 
@@ -130,7 +130,7 @@ def test_a_text_moves_without_looking_at_the_images_of_the_fit(fitted, monkeypat
         return embed(embedder, images, **options)
 
     monkeypatch.setattr(Embedder, "images", counting)
-    alone = transfer_run(fitted / "run", OTHER, text_only=True, progress=False)
+    alone = transfer_run(fitted / "run", OTHER, text_only=True)
     assert seen == [(alone["images"], {})]  # those held out, no crops
     assert alone["boosted"] == whole["text"]
     assert "text" not in alone
@@ -142,12 +142,12 @@ def test_a_run_on_a_saved_pool_moves_with_it(task):
     save_pool(build_pool(list(SENTENCES), descriptions={"mine": SENTENCES}), file)
     fit_run(request(task, prompts=str(file)))
     fit_run(request(task, "plain"))
-    found = transfer_run(task / "run", OTHER, progress=False)
+    found = transfer_run(task / "run", OTHER)
     # The same words in another file: the same figures.
     assert {**found, "head": 0} == {
-        **transfer_run(task / "plain", OTHER, progress=False),
+        **transfer_run(task / "plain", OTHER),
         "head": 0,
     }
     assert found["pool_mean"] is not None
     save_pool(from_sources(load_pool(file), ["template"]), file)
-    assert transfer_run(task / "run", OTHER, progress=False)["pool_mean"] is None
+    assert transfer_run(task / "run", OTHER)["pool_mean"] is None

@@ -10,7 +10,7 @@ import pytest
 import promptboost
 from promptboost.baselines.measures import word_shares
 from promptboost.errors import RunError
-from promptboost.model import LinearHead
+from promptboost.model import Head
 from promptboost.model.classifier import RESIDUAL_FILE, PromptClassifier, head_file, write_head
 from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
@@ -25,7 +25,7 @@ OTHER = "fake:16-1"
 def run(task):
     """A run with a residual."""
     fit_run(request(task, composer="gradient", rounds=1, views=4, views_per_round=None))
-    head = LinearHead.load(task / "run" / head_file(ENCODER))
+    head = Head.load(task / "run" / head_file(ENCODER))
     assert head.residual is not None
     assert np.abs(head.residual).max() > 0.01
     return task / "run"
@@ -88,7 +88,7 @@ def test_shares_of_words_are_one_without_and_between_with_a_residual(run):
 def test_a_forged_residual_is_left_out(run, caplog):
     path = run / head_file(ENCODER)
     before = promptboost.load(run, text_only=True).predict_proba(np.eye(32, dtype=np.float32))
-    head = LinearHead.load(path)
+    head = Head.load(path)
     replace(head, residual=head.residual + 1).save(path)
     classifier = promptboost.load(run)
     np.testing.assert_array_equal(classifier.predict_proba(np.eye(32, dtype=np.float32)), before)

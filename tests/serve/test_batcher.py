@@ -3,7 +3,7 @@
 import threading
 import time
 
-from promptboost.model import LinearHead
+from promptboost.model import Head
 from promptboost.serve.batcher import Batcher
 from tests.serve.server_tools import SLOW, TOKEN, SlowEncoder, png, running, write_run
 
@@ -44,14 +44,14 @@ def test_images_that_come_while_the_encoder_is_busy_go_through_it_together(world
 
 
 def test_a_batch_that_fails_is_not_the_end_of_all(world, monkeypatch):
-    plain, failures = LinearHead.predict_proba, [MemoryError("no room"), ValueError("odd")]
+    plain, failures = Head.predict_proba, [MemoryError("no room"), ValueError("odd")]
 
     def fails(self, rows):
         if failures:
             raise failures.pop()
         return plain(self, rows)
 
-    monkeypatch.setattr(LinearHead, "predict_proba", fails)
+    monkeypatch.setattr(Head, "predict_proba", fails)
     with running({"saved": world / "saved"}) as client:
         for _ in range(2):
             answer = client.post_form("/predict", png())

@@ -1,3 +1,4 @@
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -21,8 +22,8 @@ from promptboost.boosting.grid import side_by_side
 from promptboost.data.memory import holds_images
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, InputError, LabelError, PoolError, SettingError
-from promptboost.model import LearntOn, LinearHead, PromptEnsemble
-from promptboost.model.vectors import EmbeddedRounds
+from promptboost.model import Head, LearntOn, PromptEnsemble
+from promptboost.model.vectors import staged_heads
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like
 from promptboost.training import PoolTexts, fit_ensemble
@@ -103,7 +104,7 @@ def test_the_text_says_what_was_chosen(problem):
 
 def test_embedded_text_scores_as_the_rounds_do(problem):
     done = next(boost(problem.shots, problem.pool, BoostSettings(rounds=1, seed=3)))
-    head = problem.fit(rounds=1).embed_texts(problem.vectors)
+    head = problem.fit(rounds=1).embed(problem.vectors)
     grid = scores_of(done.composition, problem.shots.originals, problem.pool)
     rows = (problem.shots.originals / 32767).astype(np.float32)
     assert np.allclose(head.scores(rows), grid, atol=1e-4)
@@ -494,15 +495,12 @@ def test_spaces_give_unit_rows_whatever_the_numbers(rows, factor):
 
 def test_stages_are_the_truncated_ensembles(problem):
     ensemble = problem.fit(rounds=4)
-    embedded = EmbeddedRounds.of(ensemble, problem.vectors)
     rows = (problem.shots.originals / 32767).astype(np.float32)
-    stages = list(embedded.stages())
+    stages = list(staged_heads(ensemble, problem.vectors, ensemble.embed(problem.vectors)))
     for number, stage in enumerate(stages, start=1):
-        head = ensemble.truncate(number).embed_texts(problem.vectors)
+        head = ensemble.truncate(number).embed(problem.vectors)
         assert np.allclose(stage.decision_function(rows), head.decision_function(rows), atol=1e-4)
         assert np.allclose(stage.predict_proba(rows), head.predict_proba(rows), atol=1e-5)
-    last = stages[-1].decision_function(rows)
-    assert (last == embedded.final().decision_function(rows)).all()
 
 
 @pytest.mark.parametrize("X", [[], np.zeros((2, 3)), [[1, 2]], [1, 2], np.array([1.0])])
@@ -522,6 +520,124 @@ def test_errors_are_value_errors(problem):
     with pytest.raises(ValueError, match="cannot continue"):
         problem.fit(resume=problem.fit(rounds=1), seed=9)
     assert issubclass(SettingError, InputError)
+
+
+# --- pools on disk ------------------------------------------------------------------------------
+
+
+def birds(**more):
+    return PoolTexts.of(
+        build_pool(
+            ["owl", "bat", "eel"],
+            templates=["a {}.", "the {}.", "A {}."],
+            descriptions={"owl": ["eyes", "beak"], "bat": ["wings"]},
+            concatenate="all",
+            **more,
+        )
+    )
+
+
+class Interrupted:
+    """An encoder that is stopped after some calls."""
+
+    def __init__(self, calls=10**9):
+        self.calls = calls
+        self.asked = []
+
+    def __call__(self, texts):
+        if len(self.asked) == self.calls:
+            raise KeyboardInterrupt
+        self.asked.append(texts)
+        return FakeEncoder().encode_texts(texts)
+
+
+def embed_to(texts, folder, encode=None, encoder="fake", **more):
+    return texts.embed_to(folder, encode or Interrupted(), encoder_fingerprint=encoder, **more)
+
+
+def same_grid(one, other):
+    return (one.templates == other.templates).all() and all(
+        (a == b).all() for a, b in zip(one.prompts, other.prompts, strict=True)
+    )
+
+
+def test_rows_on_disk_are_those_in_memory(tmp_path):
+    texts, told = birds(), []
+    grid = embed_to(texts, tmp_path / "rows", progress=told.append)
+    assert same_grid(grid, texts.embed(FakeEncoder().encode_texts))
+    assert told == [0, *map(len, texts.prompt_texts)]
+    texts.check_against(grid)
+    # Mapped, not loaded: what the file says is what boosting sees.
+    owner = grid.prompts[0]
+    while owner.base is not None and not isinstance(owner, np.memmap):
+        owner = owner.base
+    assert isinstance(owner, np.memmap)
+    again, known = embed_to(texts, tmp_path / "rows", Interrupted(calls=0)), texts.prompt_texts
+    assert same_grid(again, grid)
+    assert [len(rows) for rows in again.prompts] == [len(own) for own in known]
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2])
+@pytest.mark.parametrize("torn", ["", "rows", "line", "lost rows"])
+def test_interrupted_rows_are_gone_on_with(tmp_path, calls, torn):
+    texts = birds()
+    with pytest.raises(KeyboardInterrupt):
+        embed_to(texts, tmp_path, Interrupted(calls))
+    rows, blocks = tmp_path / "rows.int16", tmp_path / "blocks.jsonl"
+    if calls and torn == "rows":
+        rows.write_bytes(rows.read_bytes() + b"half a block")
+    if calls and torn == "line":
+        blocks.write_bytes(blocks.read_bytes() + b'{"block": 1')
+    lost = calls and torn == "lost rows"
+    if lost:
+        rows.write_bytes(rows.read_bytes()[:-1])
+    rest = Interrupted()
+    grid = embed_to(texts, tmp_path, rest)
+    assert len(rest.asked) == 3 - calls + bool(lost)
+    assert same_grid(grid, texts.embed(FakeEncoder().encode_texts))
+    assert same_grid(embed_to(texts, tmp_path, Interrupted(calls=0)), grid)
+
+
+def test_rows_of_another_pool_or_encoder_are_not_gone_on_with(tmp_path):
+    embed_to(birds(), tmp_path)
+    before = (tmp_path / "rows.int16").read_bytes()
+    with pytest.raises(PoolError, match=r"another encoder \(fake, not other\): give another"):
+        embed_to(birds(), tmp_path, encoder="other")
+    with pytest.raises(PoolError, match="rows of another pool"):
+        embed_to(PoolTexts.of(build_pool(["owl", "bat", "eel"])), tmp_path)
+    assert (tmp_path / "rows.int16").read_bytes() == before
+    (tmp_path / "blocks.jsonl").unlink()
+    with pytest.raises(PoolError, match=r"is there without blocks\.jsonl"):
+        embed_to(birds(), tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PoolError, match=r"cannot keep the rows of the pool in .*file"):
+        embed_to(birds(), tmp_path / "file")
+
+
+def test_two_writers_of_one_folder_are_noticed(tmp_path):
+    def meanwhile(texts):
+        with suppress(KeyboardInterrupt):
+            embed_to(birds(), tmp_path, Interrupted(calls=1))
+        return FakeEncoder().encode_texts(texts)
+
+    with pytest.raises(PoolError, match="another process is writing"):
+        embed_to(birds(), tmp_path, meanwhile)
+    grid = embed_to(birds(), tmp_path)
+    assert same_grid(grid, birds().embed(FakeEncoder().encode_texts))
+
+
+def test_a_fit_from_disk_has_the_same_text(problem, tmp_path):
+    def encode(texts):
+        return np.stack([problem.vectors[text] for text in texts])
+
+    whole = problem.fit(rounds=3)
+    problem.pool = embed_to(problem.texts, tmp_path, encode)
+    assert problem.fit(rounds=3).to_json(sample_weights=True) == whole.to_json(sample_weights=True)
+    gradient = problem.fit(rounds=1, **OPEN)
+    problem.pool = problem.texts.embed(encode)
+    assert problem.fit(rounds=1, **OPEN).to_json(sample_weights=True) == gradient.to_json(
+        sample_weights=True
+    )
 
 
 # --- several encoders ------------------------------------------------------------------------------
@@ -608,7 +724,7 @@ def test_the_residual_on_several_is_the_same_after_an_interruption(several, own)
     settings = BoostSettings(rounds=1, gradient=GradientSettings(sweeps=6))
     folds = []
     ensemble = several.learn(own, settings=settings, on_folds=folds.append)
-    head = LinearHead(ensemble.class_names, several.alone[1].templates[:, 0] / 2**15)
+    head = Head(ensemble.class_names, several.alone[1].templates[:, 0] / 2**15)
     known, composed = (
         head_with_residual(head, ensemble, several.shots, several.pool, settings, folds=given)[1]
         for given in (folds[0], None)

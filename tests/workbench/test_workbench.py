@@ -67,7 +67,7 @@ def test_the_figures_after_each_edit_are_those_of_the_edited_run(bench):
     for item in expected:
         shares = {one["text"]: one["share"] for one in item["sentences"]}
         assert ensemble.prompts(item["name"]) == pytest.approx(shares)
-    images = open_bench(bench.run, progress=False, cache=False)
+    images = open_bench(bench.run, cache=False)
     names = {"leaf": "grass"}
     kept = [k for k, label in enumerate(images.labels) if images.class_names[label] != "night"]
     root = images.held_out.images[0].source.parents[1]
@@ -176,9 +176,7 @@ def test_a_draft_outlives_the_server_and_another_fit_has_another(bench_run):
         looks == 2
     )  # the run, and one edit: a new name answers the same, and nothing counts twice
     other = bench_run.parent / "other"
-    edit_run(
-        bench_run, [Change(kind="drop-class", class_name="sea")], other, progress=False, cache=False
-    )
+    edit_run(bench_run, [Change(kind="drop-class", class_name="sea")], other, cache=False)
     with on_workbench(other) as client:
         assert (client.state["undo"], client.state["restored"]) == (0, False)
 

@@ -48,7 +48,7 @@ class Bench(Client):
 @contextmanager
 def on_workbench(run, *, model=None, limits=None):
     """Put a run on a workbench and serve it; the client has the bench, too."""
-    bench = open_bench(run, progress=False, cache=False)
+    bench = open_bench(run, cache=False)
     with only_editor(draft_folder(run, bench.ensemble.fingerprint)):
         opened = open_workbench(
             run, bench, model=model, finish=(write_report, write_card), options={"cache": False}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from promptboost.encoders.base import Encoder, UnitRows
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError
 from promptboost.pool import PromptPool
+from promptboost.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -96,7 +97,7 @@ class FileImages:
     n_views: int = 0
     view_scale: float = 0.5
     store: "EmbeddingStore | None" = None
-    progress: bool = False
+    progress: Progress = no_progress
     _known: dict[tuple[str, int], UnitRows] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ from promptboost.baselines.registry import METHODS, make_method
 from promptboost.boosting import GridPool
 from promptboost.boosting.grid import GridRows, from_grid
 from promptboost.encoders.base import Encoder, UnitRows
-from promptboost.model import LinearHead
+from promptboost.model import Head
 from promptboost.pool import PLAIN_TEMPLATE, PromptPool, build_pool
 from promptboost.progress import Progress, no_progress
 from promptboost.training import PoolTexts
@@ -33,19 +33,19 @@ TEXT_BASELINES = ("zero-shot", "zero-shot-80", "pool-mean")
 _AT_ONCE = 4096
 
 
-def zero_shot_head(class_names: Sequence[str], embedder: "Embedder") -> LinearHead:
+def zero_shot_head(class_names: Sequence[str], embedder: "Embedder") -> Head:
     """Return the class names in the plain template as a head."""
     encoder = embedder
     nothing = np.zeros((0, 1, encoder.dim), dtype=np.float32)
     shots = FewShotSet(RowImages({encoder.id: nothing}), np.zeros(0, np.int64), tuple(class_names))
     pool = build_pool(class_names, templates=[PLAIN_TEMPLATE])
     fitted = make_method("zero-shot").fit(shots, pool, encoder)
-    return LinearHead(tuple(class_names), fitted.rows)  # type: ignore[attr-defined]
+    return Head(tuple(class_names), fitted.rows)  # type: ignore[attr-defined]
 
 
 def pool_heads(
     pool: PromptPool, embedder: "Embedder", grid: GridPool | None = None
-) -> dict[str, LinearHead]:
+) -> dict[str, Head]:
     """Return the heads of all methods that only read texts, by name."""
     means = (
         _streamed(pool, embedder)
@@ -55,15 +55,15 @@ def pool_heads(
     names = pool.class_names
     return {
         "zero-shot": zero_shot_head(names, embedder),
-        "zero-shot-80": LinearHead(names, _unit(filled for filled, _ in means)),
-        "pool-mean": LinearHead(names, _unit(prompts for _, prompts in means)),
+        "zero-shot-80": Head(names, _unit(filled for filled, _ in means)),
+        "pool-mean": Head(names, _unit(prompts for _, prompts in means)),
     }
 
 
 def guess_baselines(
     learn: FewShotSet,
     held_out: UnitRows,
-    heads: dict[str, LinearHead],
+    heads: dict[str, Head],
     pool: PromptPool,
     encoder: Encoder,
     *,

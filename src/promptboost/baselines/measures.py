@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.model import LinearHead
+from promptboost.model import Head
 
 #: The name of the fitted classifier among the methods, and of its text alone where it has a residual.
 OURS, TEXT = "promptboost", "text"
@@ -244,7 +244,7 @@ def _sure_and_right(
     return chances.max(axis=1), chances.argmax(axis=1) == labels
 
 
-def word_shares(head: LinearHead, rows: NDArray[np.floating]) -> NDArray[np.float64]:
+def word_shares(head: Head, rows: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return how much of each answer is words: 1 if all of it is, 0 if all of it is the residual.
 
     The answer is ahead of the next class by a part that is the text's and a part that is the residual's.

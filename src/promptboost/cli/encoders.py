@@ -183,12 +183,12 @@ def doctor(out: Output, encoder: str | None) -> int:
 
     The exit code is 2 if there is a fault.
     """
-    from promptboost.progress import waiting
+    from promptboost.progress import stage
     from promptboost.run.doctor import examine
 
     diagnoses = []
     for name, look in examine(encoder or default_encoder(out)).items():
-        with waiting(f"checking: {name}", shown=out.progress):
+        with stage(out.progress, f"checking: {name}"):
             one = look()
         diagnoses.append(one)
         if not out.json:

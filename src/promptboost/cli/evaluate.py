@@ -60,7 +60,7 @@ def evaluate(
     held_out: bool,
     final: bool,
     encoders: tuple[str, ...],
-    ensemble: bool,
+    average: bool,
     text_only: bool,
     min_probability: float | None,
     allow_download: bool,
@@ -87,7 +87,7 @@ def evaluate(
         raise SettingError("give images to measure on, or --held-out for those of the fit")
     if final and not held_out:
         raise SettingError("--final goes with --held-out")
-    check_seen_with(encoders, ensemble)
+    check_seen_with(encoders, average)
     place = placement(options)
     with shards_are_kept(place):
         figures = evaluate_run(
@@ -96,7 +96,7 @@ def evaluate(
             held_out=held_out,
             final=final,
             encoder=encoders or None,
-            average=ensemble,
+            average=average,
             text_only=text_only,
             min_probability=min_probability,
             cache=not no_cache,

@@ -309,7 +309,7 @@ def class_names_of(classes: str) -> Sequence[str]:
         return names
     from promptboost.data import load_data
 
-    return load_data(classes, check=False, progress=False).class_names
+    return load_data(classes, check=False).class_names
 
 
 def _class_names(names: tuple[str, ...], classes: str | None) -> Sequence[str]:

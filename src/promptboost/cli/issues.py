@@ -68,6 +68,7 @@ def issues(
     import msgspec
 
     from promptboost.errors import RunError
+    from promptboost.progress import no_progress
     from promptboost.quality.issues import inspect_issues, write_issues
     from promptboost.report import write_card, write_report
 
@@ -76,7 +77,7 @@ def issues(
         data,
         limit=limit,
         cache=not no_cache,
-        progress=out.progress and layout == "table",
+        progress=out.progress if layout == "table" else no_progress,
         device=device,
         allow_download=allow_download,
     )

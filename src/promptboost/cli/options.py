@@ -243,7 +243,7 @@ seen_with_options = with_options(
             "probabilities are averaged.",
         ),
         click.option(
-            "--ensemble",
+            "--average",
             is_flag=True,
             help="Average the probabilities of all encoders that the run was fitted on.",
         ),
@@ -254,10 +254,10 @@ seen_with_options = with_options(
 )
 
 
-def check_seen_with(encoders: Sequence[str], ensemble: bool) -> None:
+def check_seen_with(encoders: Sequence[str], average: bool) -> None:
     """Raise if all encoders of the run and some others are asked for at once."""
-    if ensemble and encoders:
-        raise SettingError("--ensemble means all encoders of the run: leave --encoder out")
+    if average and encoders:
+        raise SettingError("--average means all encoders of the run: leave --encoder out")
 
 
 class Names(click.ParamType[Any]):

@@ -19,6 +19,7 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from promptboost.errors import PromptBoostError, command_name
+from promptboost.progress import Progress, ProgressBars, bars_aside, no_progress
 
 INTERNAL, UNUSABLE, INTERRUPTED = 1, 2, 130
 
@@ -40,11 +41,7 @@ class Output:
 
     json: bool = False  # one JSON object on stdout instead of text
     quiet: bool = False  # no notes, no progress bars
-
-    @property
-    def progress(self) -> bool:
-        """Whether progress bars may be shown; they appear on a terminal only."""
-        return not (self.quiet or self.json)
+    progress: Progress = no_progress
 
     def note(self, text: str) -> None:
         """Write a remark to stderr."""
@@ -68,7 +65,8 @@ def speaks(command: Command) -> Command:
     @functools.wraps(command)
     def wrapped(*args: Any, as_json: bool, quiet: bool, **options: Any) -> Any:
         _ask_for_encoders(options.get("encoder") or options.get("encoders") or ())
-        return command(*args, out=Output(as_json, quiet), **options)
+        with ProgressBars(shown=not (quiet or as_json)) as progress:
+            return command(*args, out=Output(as_json, quiet, progress), **options)
 
     return wrapped  # type: ignore[return-value]
 
@@ -88,8 +86,6 @@ class _ReaderGoneError(Exception):
 
 def echo(text: str, *, err: bool = False, keep: str = "") -> None:
     """Write lines: the one place where words leave, without what a terminal would obey."""
-    from promptboost.progress import bars_aside
-
     shown = "\n".join(plain(line, keep) for line in text.split("\n"))
     try:
         with bars_aside(sys.stderr if err else sys.stdout):
@@ -302,9 +298,6 @@ def _described(error: Exception) -> tuple[str, int]:
 
 
 def _fail(message: str, code: int, as_json: bool) -> int:
-    from promptboost.progress import end_bars
-
-    end_bars()
     lines = [plain(line) for line in message.splitlines()]
     if as_json:
         echo(json_line({"error": "\n".join(lines), "exit_code": code}), err=True)

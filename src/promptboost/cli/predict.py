@@ -70,7 +70,7 @@ def predict(
     min_probability: float | None,
     layout: str,
     encoders: tuple[str, ...],
-    ensemble: bool,
+    average: bool,
     text_only: bool,
     allow_download: bool,
     no_cache: bool,
@@ -90,16 +90,17 @@ def predict(
     """
     from promptboost.distributed.answer_shards import Answering
     from promptboost.errors import count
+    from promptboost.progress import no_progress
     from promptboost.run.predict import Predictor, answer_record
 
-    check_seen_with(encoders, ensemble)
+    check_seen_with(encoders, average)
     place = placement(options)
     if output is not None or place.in_shards:
         return _in_shards(
             *(out, run, images, output, place),
             Answering(
                 encoders=list(encoders),
-                average=ensemble,
+                average=average,
                 text_only=text_only,
                 device=device,
                 allow_download=allow_download,
@@ -108,11 +109,11 @@ def predict(
             ),
         )
     # A bar would stand among lines that are shown as they come.
-    progress = out.progress and (layout == "table" or not on_terminal())
+    progress = out.progress if layout == "table" or not on_terminal() else no_progress
     predictor = Predictor.open(
         run,
         encoder=encoders or None,
-        average=ensemble,
+        average=average,
         text_only=text_only,
         cache=not no_cache,
         progress=progress,

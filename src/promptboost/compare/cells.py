@@ -24,7 +24,7 @@ from promptboost.files import (
     write_text,
 )
 from promptboost.folders import is_ours
-from promptboost.progress import progress_bar
+from promptboost.progress import Progress, no_progress, stage
 
 Key = Mapping[str, str | int | float]
 Result = dict[str, Any]
@@ -136,19 +136,24 @@ class Notebook:
         entries = (self._found[_name(key)] for key in keys if key in self)
         return [line for entry in entries for line in _lines(entry)]
 
-    def fill(self, keys: Iterable[Key], work: Callable[[Key], list[Result]]) -> list[Result]:
+    def fill(
+        self,
+        keys: Iterable[Key],
+        work: Callable[[Key], list[Result]],
+        progress: Progress = no_progress,
+    ) -> list[Result]:
         """Do what is not there yet, and return all results of these keys.
 
         ``work`` gives the results of one key, for example one for each number of rounds.
         """
         wanted = list(keys)
         missing = [key for key in wanted if key not in self]
-        with progress_bar(len(missing), self._path.stem, "cells", shown=True) as bar:
+        with stage(progress, self._path.stem, len(missing)) as advance:
             for key in missing:
                 start = time.perf_counter()
                 results = work(key)
                 self.keep(key, results, time.perf_counter() - start)
-                bar.update()
+                advance()
         self.write()
         return self.results(wanted)
 
@@ -231,7 +236,7 @@ class CompareRequest:
     transfers: tuple[str, ...] = ()  # encoders to carry what was learnt to
     words: FitConfig = field(default_factory=FitConfig)  # only what is about words and views
     cache: bool = True
-    progress: bool = True
+    progress: Progress = no_progress
     device: str | None = None
     refit: bool = True  # methods that do not carry over learn again on the other encoders
     timed: bool = True  # measure how long an image takes from file to answer
@@ -255,9 +260,10 @@ class CompareRequest:
             )
 
     def settings(self) -> dict[str, Any]:
-        """Return it as values that another process can be told, without a progress bar."""
-        parts = dataclasses.asdict(self)
-        return {**parts, "out": str(self.out.absolute()), "progress": False}
+        """Return it as values that another process can be told, without the callback."""
+        parts = dataclasses.asdict(dataclasses.replace(self, progress=no_progress))
+        del parts["progress"]
+        return {**parts, "out": str(self.out.absolute())}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "CompareRequest":

@@ -35,7 +35,7 @@ from promptboost.errors import PromptBoostError, RunError, count
 from promptboost.files import write_text
 from promptboost.folders import writing
 from promptboost.methods import METHODS, Transfer, make_method
-from promptboost.progress import progress_bar, telling_of_compilation
+from promptboost.progress import stage
 from promptboost.report.phrases import as_text
 from promptboost.run.overlap import Overlap
 
@@ -249,14 +249,10 @@ class _Campaign:
             with contextlib.suppress(Exception):
                 for unit, _ in units:
                     worker.embed(unit.order)
-        with (
-            progress_bar(len(units), "comparing", "cells", shown=request.progress) as bar,
-            telling_of_compilation(bar),
-        ):
+        with stage(request.progress, "comparing", len(units)) as advance:
 
             def note(receipt: Receipt) -> None:
                 cell = named[receipt.name]
-                bar.set_description(str(cell), refresh=False)
                 problem = receipt.problem
                 if problem is None and not self._book.take(receipt.name):
                     problem = "its file cannot be read"
@@ -264,7 +260,8 @@ class _Campaign:
                     failed.append(f"{cell}: {problem}")
                     self._say(f"left out: {failed[-1]}")
 
-            run_units(engine, job, (unit for unit, _ in units), bar=bar, worker=worker, each=note)
+            orders = (unit for unit, _ in units)
+            run_units(engine, job, orders, advance=advance, worker=worker, each=note)
         return failed
 
 

@@ -13,6 +13,7 @@ from promptboost.compare.cells import CompareRequest
 from promptboost.compare.compare import compare
 from promptboost.config import FitConfig
 from promptboost.errors import RunError
+from promptboost.progress import Progress, no_progress
 from promptboost.run.fit import FitRequest, fit_run
 from promptboost.run.preflight import check_place, usable_store
 from promptboost.run.run_folder import RunFolder
@@ -56,7 +57,7 @@ def run_demo(
     encoders: tuple[str, str] = (SOURCE, TARGET),
     settings: FitConfig | None = None,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     say: Callable[[str], None] = lambda _: None,
     finish: tuple[Callable[[Path], object], ...] = (),
 ) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from promptboost.errors import DataError
 from promptboost.methods import FewShotSet, FileImages, Images, Method, Transfer
 from promptboost.pool import PromptPool
 from promptboost.pool.sources import pool_for
-from promptboost.progress import waiting
+from promptboost.progress import stage
 from promptboost.run.overlap import Inspection, among, inspect
 
 if TYPE_CHECKING:
@@ -182,6 +182,6 @@ class World:
         return EmbeddingStore() if self._request.cache else None
 
     def _open(self, name: str) -> Encoder:
-        with waiting(f"loading {name}", shown=self._request.progress):
+        with stage(self._request.progress, f"loading {name}"):
             encoder = load_encoder(name, device=self._request.device)
-        return Embedder(encoder, self._store, progress=False)
+        return Embedder(encoder, self._store)

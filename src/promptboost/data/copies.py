@@ -17,7 +17,7 @@ are pairs of cat faces. None of these pairs has two labels.
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from promptboost.data.dataset import LabelledImage
 from promptboost.data.decode import THUMBNAIL_SIDE, ImageError
 from promptboost.errors import DataError
-from promptboost.progress import progress_bar
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.threads import thread_count
 
 #: Thumbnails with this cosine are of one image. In what is measured above, copies of photographs that
@@ -51,7 +51,6 @@ Rows = NDArray[np.float32]
 #: Positions of images that are alike, (i, j) with i ≠ j; each pair in one order is enough.
 Pairs = tuple[Indices, Indices]
 #: Called with how many images were gone over since it was called last.
-OnImages = Callable[[int], object]
 
 
 class RepeatedImageWarning(UserWarning):
@@ -167,8 +166,10 @@ def _partners(
     return best
 
 
-def near_images(images: Sequence[LabelledImage], *, progress: bool = False) -> Iterator[Pairs]:
-    """Find the pairs of images that look alike, block by block; with `progress`, show a bar.
+def near_images(
+    images: Sequence[LabelledImage], *, progress: Progress = no_progress
+) -> Iterator[Pairs]:
+    """Find the pairs of images that look alike, block by block.
 
     Examples
     --------
@@ -178,16 +179,13 @@ def near_images(images: Sequence[LabelledImage], *, progress: bool = False) -> I
     >>> [(i.tolist(), j.tolist()) for i, j in near_images([whole, half])]
     [([0], [1])]
     """
-    # Each is made small, and then compared.
-    steps = 2 * len(images)
-    with progress_bar(steps, "looking for copies", "steps", shown=progress) as bar:
-        yield from near_pairs(thumbnail_rows(images, on_images=bar.update), on_images=bar.update)
+    yield from near_pairs(thumbnail_rows(images, progress=progress))
 
 
 def thumbnail_rows(
     images: Sequence[LabelledImage],
     workers: int | None = None,
-    on_images: OnImages = lambda _: None,
+    progress: Progress = no_progress,
 ) -> Rows:
     """Return a row of length one for each image, from its pixels made very small.
 
@@ -207,14 +205,16 @@ def thumbnail_rows(
     """
     many = sum(not image.has_thumbnail for image in images) > _MOST_DECODED
     wanted = [i for i, image in enumerate(images) if image.has_thumbnail or not many]
-    on_images(len(images) - len(wanted))
     pixels = THUMBNAIL_SIDE**2
     rows = np.zeros((len(images), 3 * pixels + 3), dtype=np.float32)
-    with ThreadPoolExecutor(workers or thread_count()) as threads:
+    with (
+        ThreadPoolExecutor(workers or thread_count()) as threads,
+        stage(progress, "looking for copies", len(wanted)) as advance,
+    ):
         for i, thumbnail in zip(
             wanted, threads.map(_thumbnail, (images[i] for i in wanted)), strict=True
         ):
-            on_images(1)
+            advance()
             if thumbnail is None:
                 continue
             levels = np.frombuffer(thumbnail, dtype=np.uint8).reshape(pixels, 3).astype(np.float32)
@@ -233,9 +233,7 @@ def _thumbnail(image: LabelledImage) -> bytes | None:
         return None
 
 
-def near_pairs(
-    rows: Rows, least: float = LEAST_COSINE, on_images: OnImages = lambda _: None
-) -> Iterator[Pairs]:
+def near_pairs(rows: Rows, least: float = LEAST_COSINE) -> Iterator[Pairs]:
     """Find the pairs of rows with a cosine of `least` or more, block by block.
 
     Rows are of length one, or zero: thumbnails, or the embeddings of any model. Memory is bounded by a
@@ -250,9 +248,7 @@ def near_pairs(
     [([0], [2])]
     """
     some = np.flatnonzero(np.any(rows, axis=1))
-    on_images(len(rows) - len(some))
     if len(some) < 2:
-        on_images(len(some))
         return
     along = rows[some] @ _widest(rows[some[:: 1 + len(some) // 4096]])
     by_place = np.argsort(along[:, 0], kind="stable")
@@ -277,7 +273,6 @@ def near_pairs(
                 alike = np.einsum("nd,nd->n", rows[one], rows[two]) >= least
                 if alike.any():
                     yield one[alike].astype(np.int64), two[alike].astype(np.int64)
-        on_images(stop - start)
 
 
 def _widest(rows: Rows) -> Rows:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from promptboost.errors import DataError
 from promptboost.files import NotAFileError, Stamp, open_regular, stamp_of
-from promptboost.progress import progress_bar
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.threads import thread_count
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _small(image: "Image", width: float, height: float) -> "Image":
 
 
 def cut_off(
-    files: Sequence[Path], *, workers: int | None = None, progress: bool = False
+    files: Sequence[Path], *, workers: int | None = None, progress: Progress = no_progress
 ) -> list[BadImage]:
     """List the images that are cut off or are none, in order, by a look at both ends of each file.
 
@@ -225,17 +225,12 @@ def cut_off(
     bad: list[BadImage] = []
     with (
         ThreadPoolExecutor(workers or thread_count()) as threads,
-        checking_bar(len(files), progress) as bar,
+        stage(progress, "checking images", len(files)) as advance,
     ):
         for part, problems in zip(parts, threads.map(_bad_ones, parts), strict=True):
             bad += problems
-            bar.update(len(part))
+            advance(len(part))
     return bad
-
-
-def checking_bar(total: int, progress: bool) -> Any:
-    """Return a progress bar of the images that are checked."""
-    return progress_bar(total, "checking images", "images", shown=progress)
 
 
 def _bad_ones(files: Sequence[Path]) -> list[BadImage]:

@@ -17,6 +17,7 @@ from promptboost.data.dataset import Dataset
 from promptboost.data.folder import NO_CLASS
 from promptboost.data.source import DataSource
 from promptboost.errors import DataError, SettingError, count
+from promptboost.progress import Progress, no_progress
 
 Fewer = Literal["stop", "allow"]
 
@@ -210,14 +211,18 @@ class Task:
         }
 
 
-def load_task(source: str | DataSource, settings: FitConfig, *, progress: bool = True) -> Task:
+def load_task(
+    source: str | DataSource, settings: FitConfig, *, progress: Progress = no_progress
+) -> Task:
     """Read images and divide them as settings ask; a benchmark as its protocol does."""
     parsed = source if isinstance(source, DataSource) else DataSource.parse(source)
     data = load_classes(parsed, settings.on_bad, progress=progress)
     return divide(parsed, data, settings.shots, settings.seed)
 
 
-def load_classes(source: DataSource, on_bad: OnBad = "skip", *, progress: bool = True) -> Dataset:
+def load_classes(
+    source: DataSource, on_bad: OnBad = "skip", *, progress: Progress = no_progress
+) -> Dataset:
     """Read images of two classes or more."""
     data = source.load(on_bad=on_bad, progress=progress)
     if len(data.class_names) < 2:

@@ -10,10 +10,11 @@ from typing import Any, Literal
 from promptboost.data.benchmarks.registry import Benchmark, benchmark_named, find_benchmark
 from promptboost.data.benchmarks.survey import read_benchmark
 from promptboost.data.dataset import Dataset, LabelledImage, Listing
-from promptboost.data.decode import BadImage, checking_bar, cut_off
+from promptboost.data.decode import BadImage, cut_off
 from promptboost.data.folder import read_folder
 from promptboost.data.manifest import MANIFEST_ENDINGS, read_manifest
 from promptboost.errors import DataError, SettingError, a_type, count
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.threads import thread_count
 
 OnBad = Literal["skip", "stop"]
@@ -93,7 +94,7 @@ class DataSource:
         on_bad: OnBad = "skip",
         check: bool = True,
         workers: int | None = None,
-        progress: bool = True,
+        progress: Progress = no_progress,
     ) -> Dataset:
         """Read the images; see :func:`load_data`."""
         if self.path is None:
@@ -119,7 +120,7 @@ def load_data(
     on_bad: OnBad = "skip",
     check: bool = True,
     workers: int | None = None,
-    progress: bool = True,
+    progress: Progress = no_progress,
 ) -> Dataset:
     """Read labelled images from wherever they are.
 
@@ -138,8 +139,8 @@ def load_data(
         Decode every image now, on so many `workers` (by default the threads of the process), to find
         the bad ones; without, a bad one is an error later. Of a benchmark only both ends of each file
         are looked at.
-    progress : bool, default=True
-        Show a progress bar on a terminal.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``; see :class:`~promptboost.progress.ProgressBars`.
 
     Examples
     --------
@@ -161,7 +162,10 @@ def load_data(
 
 
 def check_images(
-    images: Dataset | Sequence[LabelledImage], *, workers: int | None = None, progress: bool = True
+    images: Dataset | Sequence[LabelledImage],
+    *,
+    workers: int | None = None,
+    progress: Progress = no_progress,
 ) -> list[BadImage]:
     """Decode every image and list those that cannot be used, in order.
 
@@ -176,10 +180,10 @@ def check_images(
     bad: list[BadImage] = []
     with (
         ThreadPoolExecutor(workers or thread_count()) as threads,
-        checking_bar(len(items), progress) as bar,
+        stage(progress, "checking images", len(items)) as advance,
     ):
         for problem in threads.map(LabelledImage.check, items):
-            bar.update()
+            advance()
             if problem is not None:
                 bad.append(problem)
     return bad
@@ -214,7 +218,7 @@ def _listed(bad: Sequence[BadImage]) -> str:
 
 
 def _usable(
-    listing: Listing, on_bad: OnBad, *, check: bool, workers: int | None, progress: bool
+    listing: Listing, on_bad: OnBad, *, check: bool, workers: int | None, progress: Progress
 ) -> Dataset:
     bad = check_images(listing.images, workers=workers, progress=progress) if check else []
     if not listing.classes:

@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from promptboost.distributed.storage import Storage, open_url, reaching
 from promptboost.distributed.unit import Job, Result, unit_name
 from promptboost.errors import DataError, MissingExtraError, SettingError
 from promptboost.files import json_text, read_bytes, replacing
-from promptboost.progress import progress_bar
+from promptboost.progress import Progress, no_progress
 from promptboost.run.predict import Prediction, Predictor, answer_record
 from promptboost.run.run_folder import RunFolder
 
@@ -60,7 +59,6 @@ class Answering(msgspec.Struct, frozen=True, kw_only=True):
             average=self.average,
             text_only=self.text_only,
             cache=False,
-            progress=False,
             device=self.device,
             allow_download=self.allow_download,
         )
@@ -75,7 +73,7 @@ class AnswerShardWorker:
             for name in self._storage.names(run):
                 (Path(folder) / name).write_bytes(self._storage.read(f"{run}/{name}"))
             self._predictor = self._how.open(Path(folder))
-            _ = [one.head for one in _members(self._predictor)]  # while its file is there
+            _ = self._predictor.classifier.heads  # read while their files exist
 
     def do(self, order: dict[str, Any]) -> Result:
         """Answer for one shard, a line of JSON for each image."""
@@ -121,10 +119,6 @@ def _line(record: dict[str, Any]) -> bytes:
     return json.dumps(record, allow_nan=False).replace("\x7f", "\\u007f").encode() + b"\n"
 
 
-def _members(predictor: Predictor) -> Any:
-    return getattr(predictor.classifier, "members", (predictor.classifier,))
-
-
 def predict_in_shards(
     run: Path,
     images: Sequence[str],
@@ -132,7 +126,7 @@ def predict_in_shards(
     how: Answering,
     place: Placement,
     *,
-    progress: bool = True,
+    progress: Progress = no_progress,
     say: Say = lambda _: None,
 ) -> dict[str, Any]:
     """Answer for images in shards, and put all answers into one file.
@@ -149,7 +143,7 @@ def predict_in_shards(
     how : Answering
     place : Placement
         By default the shards lie beside the output, and are deleted once it is written.
-    progress : bool, default=True
+    progress : callable, optional
     say : callable, optional
         Called with a line for people now and then.
     """
@@ -178,7 +172,7 @@ def predict_in_shards(
     share = place.share
     if not plan.units and share is None:
         raise DataError(f"there are no images in {', '.join(map(str, images))}")
-    outcome = carry_out_plan(plan, place, partial(_bar, progress), what="images", say=say)
+    outcome = carry_out_plan(plan, place, progress, "predicting", what="images", say=say)
     record: dict[str, Any] = {
         "run": str(run),
         "output": output,
@@ -204,13 +198,6 @@ def predict_in_shards(
     if place.storage is None:
         _remove(out)
     return {**record, **counts}
-
-
-def _bar(progress: bool, total: int | None, before: int) -> Any:
-    bar = progress_bar(total, "predicting", "images", shown=progress)
-    if before and not bar.disable:  # they must not count for the rate
-        bar.initial = bar.last_print_n = bar.n = before
-    return bar
 
 
 def _copy_run(run: Path, storage: Storage, *, write: bool) -> str:

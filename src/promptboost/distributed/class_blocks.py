@@ -40,6 +40,7 @@ from promptboost.distributed.unit import Job, Result, WorkUnit, unit_name
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import RunError, count
 from promptboost.files import write_bytes
+from promptboost.progress import Advance
 
 if TYPE_CHECKING:
     from promptboost.training.pool_rows import PoolTexts
@@ -226,7 +227,7 @@ class BlockWorker:
     """Embeds the texts of one class after the other, as a fit in one process does."""
 
     def __init__(self, encoder: str, device: str | None, out: str, cache: bool) -> None:
-        self._embedder = Embedder.open(encoder, cache=cache, progress=False, device=device)
+        self._embedder = Embedder.open(encoder, cache=cache, device=device)
         self._storage = Job("", {}, out).storage
 
     def do(self, order: Any) -> Result:
@@ -245,7 +246,7 @@ def embedded_blocks(
     texts: "PoolTexts",
     start: int,
     folder: Path,
-    bar: Any = None,
+    advance: Advance | None = None,
 ) -> Iterator[NDArray[np.int16]]:
     """Have the texts of each class embedded by the workers of an engine; return rows in their order.
 
@@ -273,7 +274,7 @@ def embedded_blocks(
                 job.storage.write(f"lists/{place}", json.dumps(distinct).encode())
             yield unit
 
-    outcome = run_units(engine, job, units(), bar=bar)
+    outcome = run_units(engine, job, units(), advance=advance)
     if outcome.failed:
         raise RunError(
             f"the texts of {count(len(outcome.failed), 'class', 'classes')} could not be embedded, the "

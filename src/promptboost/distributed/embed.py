@@ -12,6 +12,7 @@ from promptboost.files import read_text
 from promptboost.pool import PromptPool, is_saved_pool, load_pool, read_sources
 from promptboost.pool.sources import pool_for
 from promptboost.pool.text import clean
+from promptboost.progress import Progress, no_progress
 from promptboost.run.preflight import check_store
 from promptboost.run.results import old_names
 
@@ -26,7 +27,7 @@ def embed_data(
     texts: str | None = None,
     settings: FitConfig | None = None,
     views: int = 0,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     place: Placement | None = None,
     class_names: tuple[str, ...] | None = None,

@@ -1,8 +1,7 @@
 """Embeddings by shard: images and texts embedded by many processes, and put into the store of one."""
 
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from promptboost.errors import DataError
 from promptboost.folders import cache_folder
 from promptboost.pool.sources import pool_for
 from promptboost.pool.text import clean
+from promptboost.progress import Progress
 from promptboost.run.results import old_names
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def embed_in_shards(
     *,
     settings: FitConfig,
     views: int,
-    progress: bool,
+    progress: Progress,
     device: str | None,
     place: Placement,
     class_names: tuple[str, ...] | None = None,
@@ -59,7 +59,6 @@ def embed_in_shards(
     """
     embedder = Embedder.open(encoder, progress=progress, device=device)
     out = shard_storage(place)
-    bar = partial(shard_bar, embedder)
     plans: list[tuple[ShardPlan, str]] = []
     if source is not None:
         plan = image_plan(source, encoder, embedder, out, place, device=device, views=views)
@@ -69,7 +68,10 @@ def embed_in_shards(
         size = place.per_shard or SHARD_TEXTS
         lists, names = _text_lists(source, texts, settings, size, class_names)
         plans.append((text_plan(lists, encoder, embedder, out, place, device=device), "texts"))
-    outcomes = [carry_out_plan(plan, place, bar(what), what=what, say=say) for plan, what in plans]
+    outcomes = [
+        carry_out_plan(plan, place, progress, f"embedding {what}", what=what, say=say)
+        for plan, what in plans
+    ]
     record: dict[str, Any] = {
         "encoder": embedder.id,
         "storage": out,
@@ -218,15 +220,3 @@ def _lines(file: Path) -> Iterator[str]:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield clean(line.rstrip("\n"), where=f"line {number} of {file}")
-
-
-def shard_bar(embedder: Embedder, what: str) -> Callable[[int | None, int], Any]:
-    """Return what makes the one progress bar for all processes of a job."""
-
-    def made(total: int | None, before: int) -> Any:
-        bar = embedder.bar(total, "embedding", what)
-        if before and not bar.disable:  # they must not count for the rate
-            bar.initial = bar.last_print_n = bar.n = before
-        return bar
-
-    return made

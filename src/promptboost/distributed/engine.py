@@ -18,6 +18,7 @@ from promptboost.distributed.unit import (
     part_of_promptboost,
 )
 from promptboost.errors import RunError, SettingError
+from promptboost.progress import Advance
 
 if TYPE_CHECKING:
     from promptboost.distributed.residents import Residents
@@ -233,13 +234,13 @@ def run_units(
     units: Iterable[WorkUnit],
     *,
     share: Share | None = None,
-    bar: Any = None,
+    advance: Advance | None = None,
     worker: Worker | None = None,
     each: Callable[[Receipt], None] = lambda _: None,
 ) -> Outcome:
     """Do what is missing, and return what became of it.
 
-    `bar` is told of items as they are done, and `each` is called with every receipt. A `worker` that is
+    `advance` is called with the number of items done, and `each` with every receipt. A `worker` that is
     there already is used by an engine that works in this process.
     """
     outcome, done = Outcome(), job.done()
@@ -257,7 +258,7 @@ def run_units(
         outcome.seconds += receipt.seconds
         if receipt.problem is not None:
             outcome.failed.append(receipt)
-        if bar is not None:
-            bar.update(receipt.items)
+        if advance is not None:
+            advance(receipt.items)
         each(receipt)
     return outcome

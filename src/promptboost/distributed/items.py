@@ -94,7 +94,7 @@ def list_items(
 
 def _list_one(source: str, labelled: bool, table_rows: int) -> Iterator[ImageItem]:
     if not is_url(source) and (parsed := DataSource.parse(source)).benchmark is not None:
-        for image in parsed.load(check=False, progress=False).images:
+        for image in parsed.load(check=False).images:
             place = str(image.source)
             state = _Here().entry(place)
             known = "" if state is None else state.state

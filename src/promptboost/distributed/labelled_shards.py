@@ -12,13 +12,15 @@ from promptboost.data.dataset import Listing
 from promptboost.data.decode import BadImage
 from promptboost.data.manifest import MANIFEST_ENDINGS
 from promptboost.data.source import without_bad
-from promptboost.distributed.embed_shards import image_plan, shard_bar, shard_storage
+from promptboost.distributed.embed_shards import image_plan, shard_storage
 from promptboost.distributed.engine import Placement, Say
 from promptboost.distributed.items import is_url
 from promptboost.distributed.shard_embeddings import EmbeddedShard
 from promptboost.distributed.shards import carry_out_plan
 from promptboost.encoders.base import UnitRows
+from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
+from promptboost.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,10 @@ class SeenImages:
 
 def see_in_shards(
     source: str,
-    members: Sequence[Any],
+    embedders: Sequence[Embedder],
     place: Placement,
     *,
-    progress: bool,
+    progress: Progress,
     device: str | None,
     say: Say = lambda _: None,
 ) -> SeenImages | dict[str, Any]:
@@ -61,11 +63,9 @@ def see_in_shards(
     """
     out = shard_storage(place)
     plans = []
-    for member in members:
-        embedder = member.embedder
+    for embedder in embedders:
         plan = image_plan(source, embedder.id, embedder, out, place, device=device, labelled=True)
-        bar = shard_bar(embedder, "images")
-        carry_out_plan(plan, place, bar, what="images", say=say)
+        carry_out_plan(plan, place, progress, "embedding images", what="images", say=say)
         plans.append(plan)
     if (share := place.share) is not None:
         shards = sum(len(plan.units) for plan in plans)

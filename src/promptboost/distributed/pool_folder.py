@@ -148,7 +148,7 @@ class PoolExecutor:
             grid = write_pool(
                 rows_folder,
                 texts,
-                lambda start: _from_workers(texts, members, engine, rows_folder, start),
+                lambda start: _from_workers(texts, members, engine, rows_folder, start, progress),
                 encoder_fingerprint=source.fingerprint,
             )
             grid = replace(grid, keeper=_keeper(texts, grid, engine, rows_folder))
@@ -332,15 +332,21 @@ def _explained(folder: Path) -> Iterator[None]:
 
 
 def _from_workers(
-    texts: PoolTexts, embedders: Sequence[Embedder], engine: Engine, folder: Path, start: int
+    texts: PoolTexts,
+    embedders: Sequence[Embedder],
+    engine: Engine,
+    folder: Path,
+    start: int,
+    progress: Progress,
 ) -> Iterator[tuple[GridRows, GridRows]]:
     """Embed texts by the workers of an engine; yield the rows of one class after the other."""
     from promptboost.distributed.class_blocks import embedded_blocks
 
     total = sum(map(len, texts.prompt_texts[start:])) * len(embedders)
-    with embedders[0].bar(total, "texts", "texts") as bar:
+    with stage(progress, "encoding texts", total) as advance:
         blocks = [
-            embedded_blocks(engine, embedder, texts, start, folder, bar) for embedder in embedders
+            embedded_blocks(engine, embedder, texts, start, folder, advance)
+            for embedder in embedders
         ]
         for k, rows in enumerate(zip(*blocks, strict=True), start=start):
             yield texts.in_place(k, join(rows))

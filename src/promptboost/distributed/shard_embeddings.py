@@ -231,7 +231,7 @@ class ImageShardWorker:
     ) -> None:
         self._storage = Storage(out)
         # No store: what is in it would change which images are encoded together, and so the last bit.
-        self._embedder = Embedder.open(encoder, cache=False, progress=False, device=device)
+        self._embedder = Embedder.open(encoder, cache=False, device=device)
         self._views, self._scale = 1 + views, (view_scale, 1.0)
         self._thumbnails, self._labelled = thumbnails, labelled
 
@@ -339,7 +339,7 @@ class TextShardWorker:
 
     def __init__(self, out: str, encoder: str, device: str | None = None) -> None:
         self._storage = Storage(out)
-        self._encoder = Embedder.open(encoder, cache=False, progress=False, device=device)
+        self._encoder = Embedder.open(encoder, cache=False, device=device)
 
     def do(self, order: dict[str, Any]) -> Result:
         """Embed one shard; a text that the encoder fails on is noted in the result."""

@@ -7,7 +7,7 @@ not images: of a hundred million images it holds some two hundred thousand names
 
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from promptboost.distributed.items import ImageItem
 from promptboost.distributed.storage import Storage
 from promptboost.distributed.unit import Job, WorkUnit, unit_name
 from promptboost.errors import RunError, count
+from promptboost.progress import Progress, stage
 
 #: Images of a shard, and texts: some seconds of work, which is all that a killed worker loses.
 SHARD_IMAGES, SHARD_TEXTS = 512, 4096
@@ -159,15 +160,16 @@ class ShardPlan:
 def carry_out_plan(
     plan: ShardPlan,
     placement: Placement,
-    bar: Callable[[int | None, int], Any],
+    progress: Progress,
+    title: str,
     *,
     what: str,
     say: Say = lambda _: None,
 ) -> Outcome:
     """Do what is missing of a plan, where it is to be done; raise if a shard could not be done.
 
-    `bar` is called with how many items there are, and how many of them were done before; `say` with what
-    people should know, such as that a worker is lost.
+    `title` is the stage that is reported; `say` is called with what people should know, such as that a
+    worker is lost.
     """
     if placement.merge:
         plan.check_complete()
@@ -178,10 +180,11 @@ def carry_out_plan(
     )
     engine = placement.engine(say) if placement.elsewhere and todo else LocalEngine()
     try:
-        with bar(plan.total, before) as shown:
+        with stage(progress, title, plan.total) as advance:
+            advance(before)
             # Shards with the same content have one name, and are done once.
             distinct = {unit.name: unit for unit in plan.units}
-            outcome = run_units(engine, plan.job, distinct.values(), bar=shown)
+            outcome = run_units(engine, plan.job, distinct.values(), advance=advance)
     finally:
         engine.close()
     if outcome.failed:

@@ -19,8 +19,8 @@ from promptboost.encoders.registry import load_encoder
 from promptboost.encoders.stream import ENCODED_AT_ONCE as ENCODED_AT_ONCE
 from promptboost.encoders.stream import STORED_AT_ONCE, ImageStream
 from promptboost.encoders.stream import WORKING_SIDE as WORKING_SIDE
-from promptboost.errors import EmbeddingError, SettingError, StoreError
-from promptboost.progress import progress_bar, waiting
+from promptboost.errors import EmbeddingError, InputError, SettingError, StoreError
+from promptboost.progress import Advance, Progress, no_progress, stage
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -56,8 +56,8 @@ class Embedder:
         The model.
     store : EmbeddingStore, optional
         Where embeddings of earlier runs are found and new ones kept; None computes everything.
-    progress : bool, default=True
-        Show progress bars on a terminal.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``; see :class:`~promptboost.progress.ProgressBars`.
     workers : int, optional
         Threads that read and decode images, by default those of the process; the result does not
         depend on it.
@@ -69,7 +69,7 @@ class Embedder:
     Examples
     --------
     >>> from PIL import Image
-    >>> embedder = Embedder.open("fake:16-0", cache=False, progress=False)
+    >>> embedder = Embedder.open("fake:16-0", cache=False)
     >>> embedder.images([Image.new("RGB", (8, 8), "red")], views=2).shape
     (1, 3, 16)
     >>> embedder.texts(["a cat", "a dog", "a cat"]).matrix.shape
@@ -78,7 +78,7 @@ class Embedder:
 
     encoder: Encoder
     store: "EmbeddingStore | None" = None
-    progress: bool = True
+    progress: Progress = no_progress
     workers: int | None = None
     dtype: Literal["float32", "float16"] = "float32"
     device: str | None = None
@@ -106,14 +106,14 @@ class Embedder:
         name: str,
         *,
         cache: bool | str | Path = True,
-        progress: bool = True,
+        progress: Progress = no_progress,
         device: str | None = None,
     ) -> "Embedder":
         """Load an encoder by its name, as :func:`~promptboost.encoders.load_encoder` does.
 
         `cache` is True for the user's store, False for none, or the folder of another one.
         """
-        with waiting(f"loading {name}", shown=progress):
+        with stage(progress, f"loading {name}"):
             encoder = load_encoder(name, device=device)
         if cache is False:
             return cls(encoder, None, progress, device=device)
@@ -151,10 +151,10 @@ class Embedder:
         parts = [np.zeros((0, 1 + views, self.dim), dtype=np.float32)]
         with (
             self._timed("images"),
-            self.bar(len(items) * (1 + views), "encoding", "views") as bar,
+            stage(self.progress, "encoding images", len(items) * (1 + views)) as advance,
         ):
             scale = (view_scale, 1.0)
-            for block in ImageStream(items, [self], 1 + views, scale, self.workers, bar):
+            for block in ImageStream(items, [self], 1 + views, scale, self.workers, advance):
                 if block.bad:
                     raise ImageError(block.bad[min(block.bad)])
                 parts += block.rows
@@ -168,8 +168,7 @@ class Embedder:
         """Embed texts, each distinct one once."""
         distinct = list(dict.fromkeys(texts))
         position = {text: i for i, text in enumerate(distinct)}
-        with self._timed("texts"), self.bar(len(distinct), "texts", "texts") as bar:
-            return EmbeddedTexts(position, self.encode_texts(distinct, bar.update))
+        return EmbeddedTexts(position, self._embedded(distinct, self.progress))
 
     def encode_images(self, images: Iterable["Image"]) -> UnitRows:
         """Embed RGB images as unit rows without the store, which knows images by their files."""
@@ -179,59 +178,47 @@ class Embedder:
         """Count the tokens of each text, before any truncation."""
         return self.encoder.count_tokens(texts)
 
-    def encode_texts(
-        self, texts: Sequence[str], progress: Callable[[int], None] | None = None
-    ) -> UnitRows:
-        """Embed texts as unit rows; `progress` is told how many more of them are done."""
-        if self.store is None:
-            return self._computed(texts, progress)
-        from promptboost.encoders.store import text_key
+    def encode_texts(self, texts: Sequence[str]) -> UnitRows:
+        """Embed texts as unit rows."""
+        return self._embedded(texts, no_progress)
 
-        told = 0
+    def _embedded(self, texts: Sequence[str], progress: Progress) -> UnitRows:
+        count = len(texts)
+        with self._timed("texts"), stage(progress, "encoding texts", count) as advance:
+            if self.store is None:
+                return self._computed(texts, advance)
+            from promptboost.encoders.store import text_key
 
-        def tell(more: int) -> None:
-            nonlocal told
-            told += more
-            if progress is not None:
-                progress(more)
+            try:
+                return self.store.get_or_compute(
+                    self.fingerprint,
+                    [text_key(text) for text in texts],
+                    lambda positions: self._computed([texts[i] for i in positions]),
+                    dim=self.dim,
+                    batch=STORED_AT_ONCE,
+                    dtype=self.dtype,
+                    name=self.id,
+                    advance=advance,
+                )
+            except StoreError as error:
+                self.do_without(error)
+                return self._embedded(texts, progress)
 
-        try:
-            return self.store.get_or_compute(
-                self.fingerprint,
-                [text_key(text) for text in texts],
-                lambda positions: self._computed([texts[i] for i in positions]),
-                dim=self.dim,
-                batch=STORED_AT_ONCE,
-                dtype=self.dtype,
-                name=self.id,
-                progress=tell,
-            )
-        except StoreError as error:
-            self.do_without(error)
-            tell(-told)  # all of them are embedded now
-            return self._computed(texts, progress)
-
-    def _computed(
-        self, texts: Sequence[str], progress: Callable[[int], None] | None = None
-    ) -> UnitRows:
+    def _computed(self, texts: Sequence[str], advance: Advance | None = None) -> UnitRows:
         """Embed texts, always as many at a time: the last bit of a row can depend on that."""
         self.computed["texts"] += len(texts)
         parts = []
         for start in range(0, max(1, len(texts)), STORED_AT_ONCE):
             some = texts[start : start + STORED_AT_ONCE]
             parts.append(np.asarray(self.encoder.encode_texts(some)))
-            if progress is not None:
-                progress(len(some))
+            if advance is not None:
+                advance(len(some))
         return np.concatenate(parts)
 
     def do_without(self, error: StoreError) -> None:
         """Keep nothing from now on: a store only saves time, and its faults are no reason to stop."""
         self.store = None
         warnings.warn(f"{error} Going on without the embedding store", StoreWarning, stacklevel=3)
-
-    def bar(self, total: int | None, what: str, unit: str) -> Any:
-        """Return a progress bar, which is shown if progress is wanted and somebody can see it."""
-        return progress_bar(total, what, unit, shown=self.progress)
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
@@ -252,6 +239,9 @@ def _labelled(images: "Dataset | Sequence[Any]") -> tuple[LabelledImage, ...]:
     return as_images(images)
 
 
+# float16 rows, as stores keep them, are well within this of length one.
+_LENGTH_TOLERANCE = 1e-3
+
 TextSource = Encoder | Mapping[str, ArrayLike] | Callable[[list[str]], ArrayLike]
 
 # Copies of an estimator, such as a grid search makes, share the model that a name stands for.
@@ -270,16 +260,46 @@ def text_source(encoder: object) -> TextSource | None:
     )
 
 
-def embed_texts(source: TextSource, texts: list[str]) -> NDArray[Any]:
-    """Return one row for each text."""
+def embed_texts(source: TextSource, texts: list[str]) -> NDArray[np.floating]:
+    """Return one row of length one for each text."""
     if isinstance(source, Encoder):
-        return np.asarray(source.encode_texts(texts))
-    if callable(source):
-        return np.asarray(source(texts))
-    missing = [text for text in texts if text not in source]
+        rows, name = np.asarray(source.encode_texts(texts)), f"The encoder {source.id}"
+    elif isinstance(source, Mapping):
+        rows, name = _look_up(texts, source), "The mapping"
+    elif callable(source):
+        rows, name = np.asarray(source(texts)), "The function"
+    else:
+        missing = [name for name in Encoder.__annotations__ if not hasattr(source, name)]
+        raise InputError(
+            f"A {type(source).__name__} cannot embed texts: give an encoder (this one lacks "
+            f"{', '.join(missing) or 'a method'}), a mapping from text to row, or a function."
+        )
+    dim = source.dim if isinstance(source, Encoder) else rows.shape[-1] if rows.ndim else 0
+    if rows.shape != (len(texts), dim) or not np.issubdtype(rows.dtype, np.floating):
+        raise EmbeddingError(
+            f"{name} gave {rows.dtype} of shape {rows.shape} for {len(texts)} prompts: it must give "
+            "floating-point rows of one length, one a prompt."
+        )
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
+    # Written so that NaN, of which no comparison holds, counts as bad.
+    bad = np.flatnonzero(~(np.abs(lengths - 1) <= _LENGTH_TOLERANCE))
+    if bad.size:
+        raise EmbeddingError(
+            f"{name} gave {bad.size} of {len(texts)} rows that are not of length one; the first, of "
+            f"length {lengths[bad[0]]:.4g}, is for {texts[bad[0]]!r}. Scale rows with "
+            "promptboost.encoders.unit_rows."
+        )
+    return rows
+
+
+def _look_up(texts: Sequence[str], vectors: Mapping[str, ArrayLike]) -> NDArray[np.floating]:
+    missing = [text for text in texts if text not in vectors]
     if missing:
         raise EmbeddingError(
-            f"the mapping has no row for {len(missing)} of {len(texts)} texts, the first is "
-            f"{missing[0]!r}"
+            f"The mapping has no row for {len(missing)} of {len(texts)} prompts, the first is "
+            f"{missing[0]!r}."
         )
-    return np.stack([np.asarray(source[text], dtype=np.float64) for text in texts])
+    rows = [np.asarray(vectors[text]) for text in texts]
+    if len({row.shape for row in rows}) > 1:
+        raise EmbeddingError("The mapping's rows are not all of one length.")
+    return np.stack(rows)

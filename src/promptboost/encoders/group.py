@@ -1,7 +1,7 @@
 """EncoderGroup: several encoders that are used as one."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,11 +50,9 @@ class EncoderGroup:
         self.causal_text = all(member.causal_text for member in members)
         self.logit_scale = self.members[0].logit_scale
 
-    def encode_texts(
-        self, texts: Sequence[str], progress: Callable[[int], None] | None = None
-    ) -> UnitRows:
+    def encode_texts(self, texts: Sequence[str]) -> UnitRows:
         """Embed texts with every encoder."""
-        return join([member.encode_texts(texts, progress) for member in self.members])
+        return join([member.encode_texts(texts) for member in self.members])
 
     def encode_images(self, images: Iterable["Image"]) -> UnitRows:
         """Embed RGB images with every encoder."""

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from promptboost.data.views import draw_view, view_name
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.runtime import batches
 from promptboost.errors import StoreError
+from promptboost.progress import Advance
 from promptboost.threads import thread_count
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class ImageStream:
         Least and largest share of the image that a view shows.
     workers : int, optional
         Threads that read and decode; by default those of the process.
-    bar : tqdm, optional
-        It is told of every view that is done by the last embedder.
+    advance : callable, optional
+        Called with the number of views that the last embedder finished.
 
     Examples
     --------
@@ -90,7 +91,7 @@ class ImageStream:
     views: int = 1
     scale: tuple[float, float] = (0.5, 1.0)
     workers: int | None = None
-    bar: Any = None
+    advance: Advance | None = None
 
     def __iter__(self) -> Iterator[ImageBlock]:
         with ThreadPoolExecutor(self.workers or thread_count()) as pool:
@@ -169,8 +170,8 @@ class ImageStream:
             rows[positions], missing = _look_up(embedder, list(first))
             block.rows.append(rows.reshape(len(images), self.views, embedder.dim))
             block.missing.append([divmod(positions[i], self.views) for i in missing])
-        if self.bar is not None:
-            _count_found(self.bar, len(block.keys) - len(block.missing[-1]))
+        if self.advance is not None:
+            self.advance(len(block.keys) - len(block.missing[-1]))
         return block
 
     def _views(
@@ -195,8 +196,8 @@ class ImageStream:
                 encoded = embedder.encoder.encode_images([decoded[place] for place in some])
                 rows[tuple(np.transpose(some))] = encoded
                 embedder.computed["images"] += len(some)
-                if self.bar is not None and embedder is self.embedders[-1]:
-                    self.bar.update(len(some))
+                if self.advance is not None and embedder is self.embedders[-1]:
+                    self.advance(len(some))
 
     def _finish(self, block: ImageBlock) -> None:
         """Store what is new, and give repeated images the embeddings of the first of them."""
@@ -252,15 +253,6 @@ def _look_up(embedder: "Embedder", keys: list[bytes]) -> tuple[UnitRows, list[in
         except StoreError as error:
             embedder.do_without(error)
     return np.zeros((len(keys), embedder.dim), dtype=np.float32), list(range(len(keys)))
-
-
-def _count_found(bar: Any, count: int) -> None:
-    """Move the bar on by what was stored, or is a repetition: it must not count for the rate."""
-    if count and not bar.disable:
-        bar.initial += count
-        bar.last_print_n += count
-        bar.n += count
-        bar.refresh()
 
 
 def _digest(image: LabelledImage) -> bytes | BadImage:

@@ -23,6 +23,7 @@ from promptboost.pool import (
     save_pool,
     union,
 )
+from promptboost.progress import Progress, no_progress
 from promptboost.run.fit import FitRequest, fit_run
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
@@ -85,7 +86,7 @@ def fit_again(
     new_run: Path,
     *,
     overwrite: bool = False,
-    progress: bool = True,
+    progress: Progress = no_progress,
     say: Callable[[str], None] = lambda _: None,
     finish: tuple[Callable[[Path], object], ...] = (),
 ) -> Results:

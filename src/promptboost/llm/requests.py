@@ -21,7 +21,7 @@ from promptboost.llm.client import (
     open_model,
 )
 from promptboost.llm.replies import ReplyCache
-from promptboost.progress import progress_bar
+from promptboost.progress import Progress, no_progress, stage
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Manner:
     budget: Budget = field(default_factory=Budget)  # for now; replies in the cache cost nothing
     workers: int = 8  # questions under way at the same time
     retries: Retries = field(default_factory=Retries)
-    progress: bool = False  # a bar on a terminal
+    progress: Progress = no_progress
     say: Callable[[str], None] = lambda _: None  # called with a line for people
 
     def __post_init__(self) -> None:
@@ -174,11 +174,11 @@ class _Asker:
 
     def _watch(self, asked: dict[Future[bool], str]) -> None:
         in_a_row = 0
-        with progress_bar(len(asked), "asking", "questions", shown=self.manner.progress) as bar:
+        with stage(self.manner.progress, "asking", len(asked)) as advance:
             for future in as_completed(asked):
                 try:
                     answered = future.result()
-                    bar.update(answered)
+                    advance(answered)
                     in_a_row = 0 if answered else in_a_row
                 except RefusedError as error:
                     self._end(asked[future], error)

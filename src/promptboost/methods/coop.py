@@ -12,7 +12,6 @@ from promptboost.encoders.base import Encoder
 from promptboost.errors import SettingError
 from promptboost.methods.learnt_tokens import PromptedClasses, TrainingRows, cosine_rate, nearest
 from promptboost.pool import PromptPool
-from promptboost.progress import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -101,7 +100,7 @@ class CoOp(Method):
         optimiser = torch.optim.SGD([context], momentum=_MOMENTUM, weight_decay=_DECAY)
         rng = np.random.default_rng(self.seed)
         losses = []
-        for epoch in counted(epochs, "coop", "epochs"):
+        for epoch in range(epochs):
             rate = cosine_rate(epoch, epochs, self.learning_rate, _FIRST_RATE)
             optimiser.param_groups[0]["lr"] = rate
             steps = []

@@ -12,7 +12,6 @@ from promptboost.encoders.base import Encoder
 from promptboost.errors import SettingError
 from promptboost.methods.learnt_tokens import PromptedClasses, TrainingRows, ending, nearest
 from promptboost.pool import PromptPool
-from promptboost.progress import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -101,7 +100,7 @@ class PEZ(Method):
         steps = self.steps
         if self.epochs is not None:
             steps = self.epochs * data.steps(self.batch)
-        for step in counted(steps, "pez", "steps"):
+        for step in range(steps):
             batch = next(batches, None)
             if batch is None:
                 batches = data.batches(self.batch, rng)

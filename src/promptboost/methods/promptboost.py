@@ -177,8 +177,8 @@ class ResidualClassifier(TextClassifier):
 def _group(encoder: Encoder, names: tuple[str, ...]) -> EncoderGroup:
     """Open further encoders; the same group again, so that its pool is found again."""
     store = encoder.store if isinstance(encoder, Embedder) else None
-    first = encoder if isinstance(encoder, Embedder) else Embedder(encoder, None, progress=False)
-    others = [Embedder(load_encoder(name), store, progress=False) for name in names]
+    first = encoder if isinstance(encoder, Embedder) else Embedder(encoder, None)
+    others = [Embedder(load_encoder(name), store) for name in names]
     return EncoderGroup([first, *others])
 
 

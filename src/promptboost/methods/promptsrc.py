@@ -33,7 +33,6 @@ from promptboost.errors import DataError, EncoderError, FileFormatError, Setting
 from promptboost.methods.eft import EmulatedClassifier, emulate
 from promptboost.methods.learnt_tokens import cosine_rate
 from promptboost.pool import PromptPool
-from promptboost.progress import counted
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -244,7 +243,7 @@ class PromptSRC(Method):
         optimizer = torch.optim.SGD(learnt, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
         weights = epoch_weights(self.epochs, self.mean, self.std)
         losses = []
-        for epoch in counted(self.epochs, "promptsrc", "epochs"):
+        for epoch in range(self.epochs):
             rate = cosine_rate(epoch, self.epochs, self.learning_rate, _WARM_UP)
             optimizer.param_groups[0]["lr"] = rate
             steps = []

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from promptboost.model.ensemble import LearntOn, PromptEnsemble, Round
-from promptboost.model.head import LinearHead
+from promptboost.model.head import Head
 from promptboost.model.schema import json_schema
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ __all__ = [
     "PromptEnsemble",
     "Round",
     "json_schema",
-    "LinearHead",
+    "Head",
     "load",
 ]
 

@@ -21,11 +21,12 @@ from promptboost.errors import (
     RunError,
     SettingError,
     command_name,
+    count,
 )
 from promptboost.files import write_text
 from promptboost.folders import FIRST, writing
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
-from promptboost.model.head import LinearHead
+from promptboost.model.head import Head, mean_decision, mean_index, mean_proba
 from promptboost.model.head_files import (
     RESIDUAL_FILE,
     check_head_file,
@@ -38,7 +39,7 @@ from promptboost.model.head_files import (
     write_head,
 )
 from promptboost.model.notebook import card, sizes
-from promptboost.progress import is_interactive
+from promptboost.progress import Progress, ProgressBars, is_interactive
 
 if TYPE_CHECKING:
     from promptboost.model.explanation import Explanation
@@ -65,7 +66,7 @@ def load(
     cache: bool = True,
     text_only: bool = False,
     device: str | None = None,
-    progress: bool | None = None,
+    progress: Progress | None = None,
     allow_download: bool = False,
 ) -> "PromptClassifier":
     """Load a classifier that answers for images.
@@ -75,21 +76,22 @@ def load(
     path : str or path
         A run folder, a folder that :meth:`PromptClassifier.save` wrote, or an ``ensemble.json``.
     encoder : str, Encoder, mapping, callable or list, optional
-        What to see and read with, if not the encoder of the fit, the first where there were several. Of
-        a list of encoders, the probabilities are averaged.
+        The encoder, if not that of the fit (the first, where there were several). The probabilities of
+        a list of encoders are averaged.
     average : bool, default=False
         Average the probabilities of all encoders of the fit, where no encoder is given.
     cache : bool, default=True
-        Find embeddings in the store, and keep new ones there.
+        Read embeddings from the store, and write new ones to it.
     text_only : bool, default=False
-        Answer by the words alone, without the residual.
+        Predict with the text alone, without the residual.
     device : str, optional
-        Where an encoder given by name runs, as torch spells it; by default the fastest there is.
-    progress : bool, optional
-        Show progress bars; by default in notebooks and at the prompt of Python.
+        The torch device of encoders given by name; by default the fastest one.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``; by default it draws bars in notebooks and at the
+        Python prompt.
     allow_download : bool, default=False
-        Get the encoder that the file names from a model hub, if it is not on this machine. What you
-        name yourself by `encoder` needs no leave.
+        Download the encoders that the file names, if they are not on this machine. Encoders given by
+        `encoder` are downloaded in any case.
 
     Raises
     ------
@@ -111,28 +113,20 @@ def load(
     ...     classifier.predict(Image.new("RGB", (8, 8), "red")).tolist()
     ['fire']
     """
-    place = Path(path)
-    if place.is_dir():
-        place = place / ENSEMBLE_FILE
-    ensemble = PromptEnsemble.load(place)
-    options: dict[str, Any] = {
-        "cache": cache,
-        "text_only": text_only,
-        "device": device,
-        "progress": progress,
-        "allow_download": allow_download,
-    }
-    if isinstance(encoder, list | tuple) and len(encoder) == 1:
-        (encoder,) = encoder
-    several = isinstance(encoder, list | tuple)
-    if several or (average and encoder is None and len(ensemble.encoders) > 1):
-        from promptboost.model.average import AveragedClassifier
-
-        given: Any = encoder
-        return AveragedClassifier(ensemble, given, **options).beside(place.parent)
-    one: Any = encoder
-    classifier = PromptClassifier(ensemble, one, **options)
-    classifier._folder = place.parent
+    file = Path(path)
+    if file.is_dir():
+        file = file / ENSEMBLE_FILE
+    classifier = PromptClassifier(
+        PromptEnsemble.load(file),
+        encoder,
+        average=average,
+        cache=cache,
+        text_only=text_only,
+        device=device,
+        progress=progress,
+        allow_download=allow_download,
+    )
+    classifier._folder = file.parent
     return classifier
 
 
@@ -144,45 +138,45 @@ def check_share(name: str, value: object) -> None:
         raise SettingError(f"{name} is {value}: give a number from 0 to 1")
 
 
-def all_of(images: Any) -> Any:
-    """Return what an iterator yields as a list, which can be gone through twice, and others as they are."""
-    return list(images) if isinstance(images, Iterator) else images
-
-
 def sure_ones(
     names: NDArray[np.str_], probabilities: NDArray[np.float64], abstain: float
 ) -> NDArray[np.object_]:
-    """Return the names with None in place of those whose largest probability is below `abstain`."""
+    """Return the names, with None where the largest probability is below `abstain`."""
     answers = names.astype(object)
     answers[probabilities.max(axis=1) < abstain] = None
     return answers
 
 
 class PromptClassifier:
-    """A classifier made of sentences, with an encoder to see and read with.
+    """A classifier made of sentences, with one or several encoders.
 
-    Nothing is loaded or embedded before it is needed: the names and sentences of a run can be read
-    without its encoder.
+    Encoders are loaded and prompts embedded when they are first needed: the class names and sentences
+    of a run can be read without its encoder. With several encoders, the probabilities are averaged, and
+    only images can be classified: embeddings belong to one encoder.
 
     Parameters
     ----------
     ensemble : PromptEnsemble
         The text.
-    encoder : str, Encoder, mapping or callable, optional
-        An encoder or its name; by default the one of the fit. A mapping from text to row, or a function
-        that embeds a list of texts, is enough to answer for embeddings.
-    head : LinearHead, optional
-        The text, embedded by that encoder, where it is known already.
+    encoder : str, Encoder, mapping, callable or list, optional
+        An encoder or its name, or a list of them; by default the first encoder of the fit. A mapping
+        from text to embedding, or a function that embeds a list of texts, is enough to classify
+        embeddings.
+    heads : Head or sequence of Head, optional
+        The text embedded by each encoder, if that is already known.
+    average : bool, default=False
+        Average the probabilities of all encoders of the fit, where no encoder is given.
     cache : bool, default=True
-        Find embeddings in the store, and keep new ones there.
+        Read embeddings from the store, and write new ones to it.
     text_only : bool, default=False
-        Answer by the words alone, without the residual.
+        Predict with the text alone, without the residual.
     device : str, optional
-        Where an encoder given by name runs.
-    progress : bool, optional
-        Show progress bars; by default in notebooks and at the prompt of Python.
+        The torch device of encoders given by name.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``; by default it draws bars in notebooks and at the
+        Python prompt.
     allow_download : bool, default=False
-        Get the encoder that the ensemble names from a model hub, if it is not on this machine.
+        Download the encoders that the ensemble names, if they are not on this machine.
 
     Examples
     --------
@@ -201,33 +195,45 @@ class PromptClassifier:
     >>> both = Image.new("RGB", (8, 8), "magenta")
     >>> classifier.predict([red, both], abstain=0.6).tolist()
     ['fire', None]
+    >>> PromptClassifier(ensemble, ["fake:32-0", "fake:16-1"], cache=False).predict(red).tolist()
+    ['fire']
     """
 
     def __init__(
         self,
         ensemble: PromptEnsemble,
-        encoder: str | Encoder | TextSource | None = None,
-        head: LinearHead | None = None,
+        encoder: "str | Encoder | TextSource | Sequence[str | Encoder] | None" = None,
+        heads: Head | Sequence[Head] | None = None,
         *,
+        average: bool = False,
         cache: bool = True,
         text_only: bool = False,
         device: str | None = None,
-        progress: bool | None = None,
+        progress: Progress | None = None,
         allow_download: bool = False,
     ) -> None:
-        if not isinstance(encoder, str | Encoder | Mapping | None) and not callable(encoder):
+        sources: Sequence[Any] = encoder if isinstance(encoder, list | tuple) else [encoder]
+        if encoder is None:
+            fitted_on = [item.id for item in ensemble.encoders]
+            sources = (fitted_on if average else fitted_on[:1]) or [None]
+        elif not sources or not all(_is_source(source) for source in sources):
             raise SettingError(
-                f"encoder is {encoder!r}: give an encoder or its name, a mapping from text to row, or a "
-                "function that embeds a list of texts"
+                f"encoder is {encoder!r}: give an encoder or its name, a mapping from text to row, a "
+                "function that embeds a list of texts, or a list of encoders"
             )
-        if head is not None and head.class_names != ensemble.class_names:
+        self._given_heads = (heads,) if isinstance(heads, Head) else tuple(heads or ())
+        if any(head.class_names != ensemble.class_names for head in self._given_heads):
             raise LabelError("the head and the ensemble are of different classes")
+        if self._given_heads and len(self._given_heads) != len(sources):
+            raise SettingError(
+                f"{len(self._given_heads)} heads for {count(len(sources), 'encoder')}"
+            )
         self.ensemble = ensemble
-        self._source = ensemble.encoder_id if encoder is None else encoder
+        self._sources = tuple(sources)
         self._named_by_file, self._allow_download = encoder is None, allow_download
-        self._given_head, self._text_only = head, text_only
+        self._text_only = text_only
         self._cache, self._device = cache, device
-        self._progress = is_interactive() if progress is None else progress
+        self._progress = ProgressBars(shown=is_interactive()) if progress is None else progress
         self._folder: Path | None = None
 
     @property
@@ -237,34 +243,43 @@ class PromptClassifier:
 
     @property
     def encoder(self) -> Encoder | TextSource:
-        """What sees and reads; it is loaded when it is first asked for."""
-        if self._source is None:
+        """The encoder, the first of several; it is loaded on first access."""
+        if self._sources[0] is None:
             raise EncoderError(
                 "the ensemble does not say which encoder it is for: pass encoder='NAME', one of "
                 "promptboost models"
             )
-        return self._source if self._embedder is None else self._embedder.encoder  # type: ignore[return-value]
+        embedder = self._opened[0]
+        return self._sources[0] if embedder is None else embedder.encoder
 
     @property
     def embedder(self) -> Embedder:
-        """The encoder with its store."""
-        if self._embedder is None:
+        """The encoder with its store, the first of several."""
+        return self.embedders[0]
+
+    @property
+    def embedders(self) -> tuple[Embedder, ...]:
+        """The encoders with their stores."""
+        embedders = tuple(embedder for embedder in self._opened if embedder is not None)
+        if len(embedders) < len(self._sources):
             raise DataError(
                 "these are images, and there is no encoder to embed them: pass an encoder or the name of "
                 "one, or give embeddings"
             )
-        head, encoder = self._given_head, self._embedder
-        if head is not None and head.encoder_fingerprint not in (None, encoder.fingerprint):
-            raise EncoderError(
-                f"the head is of the encoder {head.encoder_id!r}, and images would be seen with "
-                f"{encoder.id!r}: pass that encoder, or no head"
-            )
-        return self._embedder
+        for head, embedder in zip(self._given_heads, embedders, strict=False):
+            if head.encoder_fingerprint not in (None, embedder.fingerprint):
+                raise EncoderError(
+                    f"the head is of the encoder {head.encoder_id!r}, and images would be seen with "
+                    f"{embedder.id!r}: pass that encoder, or no head"
+                )
+        return embedders
 
     @cached_property
-    def _embedder(self) -> Embedder | None:
-        """The encoder with its store; None where there is none, or none that can see."""
-        source = self._source
+    def _opened(self) -> tuple[Embedder | None, ...]:
+        """The encoders with their stores; None for a source that embeds no images."""
+        return tuple(map(self._open, self._sources))
+
+    def _open(self, source: Any) -> Embedder | None:
         if isinstance(source, Embedder):
             return source
         if isinstance(source, str):
@@ -281,16 +296,21 @@ class PromptClassifier:
 
         return Embedder(source, EmbeddingStore(), self._progress)
 
-    @cached_property
-    def head(self) -> LinearHead:
-        """The sentences as vectors, from the store or embedded; see :func:`settled_head`.
+    @property
+    def head(self) -> Head:
+        """The embedded text, by the first of several encoders."""
+        return self.heads[0]
 
-        Only a text that names no encoder has no vectors but those in the file beside it.
-        """
-        if self._given_head is not None:
-            head = self._given_head
-            return head.without_residual() if self._text_only else head
-        embedder, folder = self._embedder, self._folder
+    @cached_property
+    def heads(self) -> tuple[Head, ...]:
+        """The text embedded by each encoder; see :func:`settled_head`."""
+        if self._given_heads:
+            heads = self._given_heads
+            return tuple(head.without_residual() for head in heads) if self._text_only else heads
+        return tuple(map(self._head, self._opened))
+
+    def _head(self, embedder: Embedder | None) -> Head:
+        folder = self._folder
         if embedder is not None:
             made = embed_ensemble(self.ensemble, embedder)
             if folder is None:
@@ -298,14 +318,14 @@ class PromptClassifier:
             return settled_head(
                 folder, self.ensemble, made, text_only=self._text_only, embedder=embedder
             )
-        if self._source is None and folder is not None:
+        if self._sources[0] is None and folder is not None:
             unknown = unknown_head(folder, self.ensemble)
             if unknown is not None:
                 return unknown
-        source: Any = self.encoder  # a mapping or a function; an error where there is nothing
-        return self.ensemble.embed_texts(source)
+        source: Any = self.encoder  # a mapping or a function; raises if there is none
+        return self.ensemble.embed(source)
 
-    # --- answering -----------------------------------------------------------------------------
+    # --- predicting ----------------------------------------------------------------------------
 
     @overload
     def predict(self, images: Any, abstain: None = None) -> NDArray[np.str_]: ...
@@ -334,24 +354,30 @@ class PromptClassifier:
         """
         if abstain is not None:
             check_share("abstain", abstain)
-        rows = self.embeddings(images)
-        names = self.head.predict(rows)
-        return (
-            names if abstain is None else sure_ones(names, self.head.predict_proba(rows), abstain)
-        )
+        rows = self._rows(images)
+        names = np.asarray(self.class_names, dtype=np.str_)[mean_index(self.heads, rows)]
+        return names if abstain is None else sure_ones(names, mean_proba(self.heads, rows), abstain)
 
     def predict_proba(self, images: Any) -> NDArray[np.float64]:
-        """Return the probability of each class for each image, shape (n, K).
+        """Return the probability of each class for each image, shape (n, K); the mean over encoders.
 
-        The scale was chosen by the fit on images set aside, where there were enough of them.
+        The fit chose the logit scale on held-out training images, where there were enough of them.
         """
-        rows = self.embeddings(images)
-        return self.head.predict_proba(rows)
+        rows = self._rows(images)
+        return mean_proba(self.heads, rows)
+
+    def predict_log_proba(self, images: Any) -> NDArray[np.float64]:
+        """Return the logarithm of :meth:`predict_proba`, shape (n, K)."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(images))
 
     def decision_function(self, images: Any) -> NDArray[np.float64]:
-        """Return the boosting vote for each class and image, centred over the classes: (n, K)."""
-        rows = self.embeddings(images)
-        return self.head.decision_function(rows)
+        """Return the boosting vote for each class and image, centered over the classes: (n, K).
+
+        With several encoders, it is the logarithm of the mean probability.
+        """
+        rows = self._rows(images)
+        return mean_decision(self.heads, rows)
 
     def top_k(self, images: Any, k: int = 3) -> list[list[tuple[str, float]]]:
         """Return the `k` most probable classes of each image with their probabilities, best first."""
@@ -370,19 +396,21 @@ class PromptClassifier:
     def explain(
         self, images: Any, *, answer: str | None = None, against: str | None = None
     ) -> "list[Explanation]":
-        """Return why each image is answered as it is: what each sentence adds, and the residual.
+        """Explain each prediction by the contributions of the sentences and of the residual.
+
+        Of several encoders, explain one at a time: a mean of probabilities is no sum of contributions.
 
         Parameters
         ----------
         images : image, sequence of images, or embeddings
             As for :meth:`predict`.
         answer, against : str, optional
-            The classes to compare; by default the answer, and the class that comes next.
+            The classes to compare; by default the predicted class and the next most probable one.
 
         Returns
         -------
         list of Explanation
-            One for each image; what is in it adds up to the difference of both classes' logits.
+            One for each image; the contributions add up to the difference of both classes' logits.
 
         Examples
         --------
@@ -397,7 +425,12 @@ class PromptClassifier:
         """
         from promptboost.model.explanation import explain_rows
 
-        images = all_of(images)
+        if len(self._sources) > 1:
+            raise SettingError(
+                "a mean of the probabilities of several encoders is no sum of contributions: explain one "
+                "encoder at a time, with load(run, encoder=NAME)"
+            )
+        images = list(images) if isinstance(images, Iterator) else images
         if holds_images(images):
             images = as_images(images)
             names, rows = [image.name for image in images], self.embeddings(images)
@@ -405,51 +438,61 @@ class PromptClassifier:
             rows = self.embeddings(images)
             names = [f"row {number}" for number in range(1, len(rows) + 1)]
         texts = self.ensemble.texts()
-        source: Any = self.encoder if self._embedder is None else self._embedder
+        source: Any = self._opened[0] or self.encoder
         vectors = dict(zip(texts, embed_texts(source, texts), strict=True))
         return explain_rows(
             self.ensemble, self.head, vectors, rows, names, answer=answer, against=against
         )
 
     def embeddings(self, images: Any) -> NDArray[np.floating]:
-        """Return the embedding of each image, shape (n, D); embeddings are checked and returned."""
-        images = all_of(images)
-        if not holds_images(images):
-            return as_embeddings(images, self.head.dim)
-        return self.embedder.originals(Dataset(as_images(images), ()))
+        """Return the embedding of each image by the first encoder, shape (n, D).
+
+        Embeddings are checked and returned.
+        """
+        return self._rows(images, 1)[0]
+
+    def _rows(self, images: Any, encoders: int | None = None) -> list[NDArray[np.floating]]:
+        """Embed images with all encoders, or the first ones; check embeddings."""
+        images = list(images) if isinstance(images, Iterator) else images
+        if holds_images(images):
+            data = Dataset(as_images(images), ())
+            return [embedder.originals(data) for embedder in self.embedders[:encoders]]
+        if len(self._sources[:encoders]) > 1:
+            raise DataError("embeddings are of one encoder, and these are several: give images")
+        return [as_embeddings(images, self.head.dim)]
 
     # --- keeping and moving --------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the text and its vectors into a folder, from which :func:`load` makes the same.
+        """Write the text and its heads into a folder that :func:`load` reads.
 
-        After :meth:`transfer`, name the encoder there again: the text says which one it was learnt on.
-        Each file is written whole or not at all, the text last: a head that is not of the text beside
-        it is never used.
+        After :meth:`transfer`, pass the encoder to `load` again: the text names the one of the fit. Each
+        file is written whole or not at all, the text last: heads of another text are never used.
 
         Raises
         ------
         RunError
-            If a run of ``promptboost fit`` is there: what it measured and held out is of its own text.
+            If the folder holds a run of ``promptboost fit``, whose metrics are of its own text.
         """
-        place = Path(folder)
-        head = self.head
-        with writing(place, "save"):
-            if (place / FIRST).exists():
+        path, heads = Path(folder), self.heads
+        with writing(path, "save"):
+            if (path / FIRST).exists():
                 raise RunError(
-                    f"{place} holds a run of {command_name()} fit, whose figures and held-out images "
+                    f"{path} holds a run of {command_name()} fit, whose figures and held-out images "
                     "are not of this classifier: save it into another folder"
                 )
-            if isinstance(self._source, Embedder):
-                # Learnt here, by the estimator or by refit: the next to load it need not be warned.
-                keep_residual(head, self._source)
-            write_head(place, head)
-            write_text(place / ENSEMBLE_FILE, self.ensemble.to_json(), follow=False)
+            for source, head in zip(self._sources, heads, strict=True):
+                if isinstance(source, Embedder):
+                    keep_residual(head, source)
+                write_head(path, head)
+            write_text(path / ENSEMBLE_FILE, self.ensemble.to_json(), follow=False)
 
-    def transfer(self, encoder: str | Encoder | TextSource) -> "PromptClassifier":
-        """Return the same text on another encoder; this classifier stays as it is.
+    def transfer(
+        self, encoder: "str | Encoder | TextSource | Sequence[str | Encoder]"
+    ) -> "PromptClassifier":
+        """Return the same text on another encoder, or several; this classifier is not changed.
 
-        A residual is of its encoder and stays behind: what moves are the words.
+        A residual belongs to its encoder and is not transferred.
         """
         return PromptClassifier(
             self.ensemble,
@@ -459,16 +502,19 @@ class PromptClassifier:
             progress=self._progress,
         )
 
-    def _encoder_name(self) -> object:
-        """Return the name of the encoder, without loading it; None where there is none."""
-        source = self._source
-        return source if isinstance(source, str) else getattr(source, "id", None)
+    def _encoder_names(self) -> list[str | None]:
+        """Return the names of the encoders, without loading them; None for one without a name."""
+        return [s if isinstance(s, str) else getattr(s, "id", None) for s in self._sources]
 
     def __repr__(self) -> str:
-        name = self._encoder_name()
-        return f"{type(self).__name__}({sizes(self.ensemble)}, encoder={name!r})"
+        names = self._encoder_names()
+        encoder = names if len(names) > 1 else names[0]
+        return f"{type(self).__name__}({sizes(self.ensemble)}, encoder={encoder!r})"
 
     def _repr_html_(self) -> str:
-        name = self._encoder_name()
-        shown = ", ".join(map(str, name)) if isinstance(name, list) else name
-        return card(self.ensemble, type(self).__name__, shown)
+        names = [name for name in self._encoder_names() if name is not None]
+        return card(self.ensemble, type(self).__name__, ", ".join(names) or None)
+
+
+def _is_source(source: object) -> bool:
+    return isinstance(source, str | Encoder | Mapping) or callable(source)

@@ -16,8 +16,8 @@ from promptboost.model.schema import Scalar, read_record, write_record
 
 if TYPE_CHECKING:
     from promptboost.encoders.base import Encoder
-    from promptboost.model.head import LinearHead
-    from promptboost.model.vectors import TextVectors
+    from promptboost.encoders.embedder import TextSource
+    from promptboost.model.head import Head
 
 #: The text of a run, and the weights of the images at the end of its fit.
 ENSEMBLE_FILE, WEIGHTS_FILE = "ensemble.json", "weights.json"
@@ -138,7 +138,7 @@ class PromptEnsemble:
     """A classifier made of sentences: rounds × classes × {prompt: copies}.
 
     It is plain data, kept as JSON. Each editing method returns a new ensemble with one more line of
-    history. An encoder turns it into a :class:`~promptboost.LinearHead` that classifies; another
+    history. An encoder turns it into a :class:`~promptboost.Head` that classifies; another
     encoder turns the same text into another head, which is all there is to transfer.
 
     Parameters
@@ -404,26 +404,21 @@ class PromptEnsemble:
 
     # --- embedding: numpy is loaded here, not to read or edit text -----------------------------
 
-    def embed(self, encoder: "Encoder") -> "LinearHead":
+    def embed(self, source: "TextSource", encoder: "Encoder | None" = None) -> "Head":
         """Embed the prompts, each distinct text once, and return the classifier they make.
 
         With the encoder of the fit, this is the fitted classifier; with another, it is transfer.
+
+        Parameters
+        ----------
+        source : Encoder, mapping or callable
+            An encoder, a mapping from text to embedding, or a function that embeds a list of texts.
+        encoder : Encoder, optional
+            The encoder whose embeddings `source` returns, if `source` is not an encoder.
         """
         from promptboost.model.vectors import embed
 
-        return embed(self, encoder)
-
-    def embed_texts(self, vectors: "TextVectors", encoder: "Encoder | None" = None) -> "LinearHead":
-        """Embed by a mapping or a function that returns the texts' rows, those of `encoder` if given."""
-        from promptboost.model.vectors import embed
-
-        return embed(self, vectors, encoder)
-
-    def weak_heads(self, source: "Encoder | TextVectors") -> "list[LinearHead]":
-        """Embed each round by itself; the texts are still embedded once only."""
-        from promptboost.model.vectors import weak_heads
-
-        return weak_heads(self, source)
+        return embed(self, source, encoder)
 
 
 def _read_weights(path: Path) -> dict[str, float]:

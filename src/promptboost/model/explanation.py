@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.errors import SettingError
+from promptboost.errors import LabelError, SettingError
 from promptboost.model.ensemble import PromptEnsemble
-from promptboost.model.head import LinearHead
-from promptboost.model.scores import as_double, class_place, logit_factor, rest_rows
+from promptboost.model.head import Head
 
 #: Removals that are tried until an answer changes.
 _REMOVALS = 5
@@ -231,7 +230,7 @@ def _bar(value: float, name: str, text: str, widest: float) -> str:
 
 def explain_rows(
     ensemble: PromptEnsemble,
-    head: LinearHead,
+    head: Head,
     vectors: Mapping[str, NDArray[np.floating]],
     embeddings: NDArray[np.floating],
     images: Sequence[str],
@@ -245,7 +244,7 @@ def explain_rows(
     ----------
     ensemble : PromptEnsemble
         The text.
-    head : LinearHead
+    head : Head
         What answers: the text in the space of the embeddings, and its residual.
     vectors : mapping of str to array
         The row of each sentence.
@@ -259,17 +258,18 @@ def explain_rows(
     names = ensemble.class_names
     if answer is not None and answer == against:
         raise SettingError(f"answer and against are both {answer!r}: give two classes")
-    rows = as_double(embeddings)
+    rows = np.asarray(embeddings, dtype=np.float64)
     shares = {name: ensemble.prompts(name) for name in names}
     sentences = {
-        name: np.stack([as_double(vectors[text]) for text in share])
+        name: np.stack([np.asarray(vectors[text], dtype=np.float64) for text in share])
         for name, share in shares.items()
     }
     text_rows = np.stack(
         [np.array(list(shares[name].values())) @ sentences[name] for name in names]
     )
-    factor = logit_factor(head)
-    rest = rest_rows(head)
+    factor = head.factor
+    beyond_text = head.matrix.astype(np.float64) - head.weights.astype(np.float64)
+    rest = beyond_text * (factor / head.rounds)
     logits = rows @ (factor * text_rows + rest).T
     chances = np.exp(logits - logits.max(axis=1, keepdims=True))
     chances /= chances.sum(axis=1, keepdims=True)
@@ -312,9 +312,19 @@ def _pair(
 ) -> tuple[int, int]:
     """Choose the classes to compare: those asked for, else the most probable."""
     order = np.argsort(-logits, kind="stable").tolist()
-    wanted = None if against is None else class_place(names, against)
-    first = next(k for k in order if k != wanted) if answer is None else class_place(names, answer)
+    wanted = None if against is None else _position(names, against)
+    first = next(k for k in order if k != wanted) if answer is None else _position(names, answer)
     return first, next(k for k in order if k != first) if wanted is None else wanted
+
+
+def _position(class_names: Sequence[str], name: str) -> int:
+    """Return the position of a class; raise if there is none of that name."""
+    if name not in class_names:
+        raise LabelError(
+            f"there is no class {name!r}; there are {', '.join(map(repr, class_names[:10]))}"
+            f"{', …' if len(class_names) > 10 else ''}"
+        )
+    return list(class_names).index(name)
 
 
 def _removals(

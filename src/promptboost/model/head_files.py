@@ -30,7 +30,7 @@ from promptboost.errors import (
 from promptboost.files import load_json, read_text, write_json
 from promptboost.folders import FIRST
 from promptboost.model.ensemble import PromptEnsemble
-from promptboost.model.head import LinearHead
+from promptboost.model.head import Head
 from promptboost.model.vectors import head_of
 
 #: What says which residual belongs to which head of a folder.
@@ -68,14 +68,14 @@ def check_head_file(encoder_id: str, folder: Path | None = None) -> None:
         raise SettingError(f"the path of the run is too long to hold its files: {folder}")
 
 
-def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> LinearHead:
+def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> Head:
     """Embed an ensemble's text; the head says which encoder it is for.
 
     Its rows are kept in the store by the text they are of: the next time nothing is embedded.
     """
 
-    def embedded() -> LinearHead:
-        return ensemble.embed_texts(embedder.texts(ensemble.texts()), embedder.encoder)
+    def embedded() -> Head:
+        return ensemble.embed(embedder.texts(ensemble.texts()), embedder.encoder)
 
     if embedder.store is None:
         return embedded()
@@ -101,11 +101,11 @@ def embed_ensemble(ensemble: PromptEnsemble, embedder: Embedder) -> LinearHead:
 def settled_head(
     folder: Path,
     ensemble: PromptEnsemble,
-    made: LinearHead,
+    made: Head,
     *,
     text_only: bool = False,
     embedder: Embedder | None = None,
-) -> LinearHead:
+) -> Head:
     """Return the head beside a text if it was made of that text, else the one made.
 
     The text is the truth. Nothing that the file says of itself is believed: anybody can write it. So it
@@ -148,10 +148,10 @@ def settled_head(
     return _with_residual_of(stored, made)
 
 
-def _read(path: Path) -> LinearHead | None:
+def _read(path: Path) -> Head | None:
     """Read a head, or None if it is gone, or damaged."""
     try:
-        return LinearHead.load(path)
+        return Head.load(path)
     except FileNotFoundError:
         return None
     except (OSError, FileFormatError) as error:
@@ -163,11 +163,11 @@ def _read(path: Path) -> LinearHead | None:
 def refit_hint(folder: Path) -> str:
     """Return what to type for a residual that suits the text in a folder."""
     if not (folder / FIRST).exists():  # the run that it was saved from has the images
-        return "promptboost.refit(classifier, images, labels, pool)"
+        return "classifier.refit(images, labels)"
     return f"{command_name()} refit {shlex.quote(str(folder))}"
 
 
-def _with_rows_of(stored: LinearHead, made: LinearHead, path: Path, rounds: int) -> LinearHead:
+def _with_rows_of(stored: Head, made: Head, path: Path, rounds: int) -> Head:
     """Take the rows of a stored head if they are those that were made of the text."""
     if stored.weights.shape == made.weights.shape:
         # In double precision, in which no square of a float32 overflows.
@@ -178,7 +178,7 @@ def _with_rows_of(stored: LinearHead, made: LinearHead, path: Path, rounds: int)
     return made
 
 
-def _with_residual_of(stored: LinearHead, made: LinearHead) -> LinearHead:
+def _with_residual_of(stored: Head, made: Head) -> Head:
     """Take the residual of a stored head; a class that is new to it has none."""
     assert stored.residual is not None
     rows = np.zeros_like(made.weights)
@@ -190,8 +190,8 @@ def _with_residual_of(stored: LinearHead, made: LinearHead) -> LinearHead:
 
 
 def _healed(
-    made: LinearHead, digest: str | None, facts: Mapping[str, Any], embedder: Embedder | None
-) -> LinearHead | None:
+    made: Head, digest: str | None, facts: Mapping[str, Any], embedder: Embedder | None
+) -> Head | None:
     """Make a lost head again for its residual, if the store has the one that was recorded."""
     names = facts.get("class_names")
     if embedder is None or digest is None or not isinstance(names, list):
@@ -200,7 +200,7 @@ def _healed(
     if rows is None:
         return None
     try:
-        return LinearHead(
+        return Head(
             tuple(names),
             np.zeros_like(rows),
             ensemble_fingerprint=facts.get("ensemble_fingerprint"),
@@ -238,7 +238,7 @@ def _stored_residual(digest: str, count: int, embedder: Embedder) -> NDArray[np.
         return None
 
 
-def keep_residual(head: LinearHead, embedder: Embedder) -> bool:
+def keep_residual(head: Head, embedder: Embedder) -> bool:
     """Keep a residual in the store by its digest; return whether it was new there, and is kept now."""
     if head.residual is None or embedder.store is None:
         return False
@@ -280,7 +280,7 @@ def read_residual_record(folder: Path) -> tuple[dict[str, str], dict[str, dict[s
     return {k: str(v) for k, v in record.items()}, {k: v for k, v in sound if isinstance(v, dict)}
 
 
-def write_head(folder: Path, head: LinearHead) -> None:
+def write_head(folder: Path, head: Head) -> None:
     """Write a head into a folder, and which residual and balance it has, for :func:`settled_head`."""
     name = head_file(head.encoder_id)
     digests, facts = read_residual_record(folder)
@@ -302,10 +302,10 @@ def write_head(folder: Path, head: LinearHead) -> None:
     head.save(folder / name)
 
 
-def unknown_head(folder: Path, ensemble: PromptEnsemble) -> LinearHead | None:
+def unknown_head(folder: Path, ensemble: PromptEnsemble) -> Head | None:
     """Read the head beside a text that names no encoder, from which it could be made again."""
     try:
-        stored = LinearHead.load(folder / head_file(None))
+        stored = Head.load(folder / head_file(None))
         if ensemble.has_fingerprint(stored.ensemble_fingerprint):
             return head_of(ensemble, stored.weights, None)
     except (OSError, InputError):  # not there, damaged, or of other classes and rounds

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from promptboost.encoders.embedder import TextSource, embed_texts
-from promptboost.errors import LabelError
 from promptboost.model.ensemble import PromptEnsemble
-from promptboost.model.head import LinearHead
+from promptboost.model.head import Head
 
 #: Class scores that are kept, beyond one for each class; of many images fewer, within so many bytes.
 _KEPT, _KEPT_BYTES = 256, 2**27
@@ -56,7 +55,7 @@ class SentenceScores:
         One row of length one for each image.
     source : Encoder, Embedder, mapping or callable
         What embeds sentences, in the same space.
-    head : LinearHead
+    head : Head
         What answers before any edit: its residual and its factors are kept by edits.
 
     Examples
@@ -66,7 +65,7 @@ class SentenceScores:
     >>> banks = {"cat": {"a cat": 1, "a pet": 1}, "dog": {"a dog": 1}}
     >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.0, 0.0),), logit_scale=10.0)
     >>> images = np.array([[0.6, 0.8], [1.0, 0.0]])
-    >>> scores = SentenceScores(images, vectors, ensemble.embed_texts(vectors))
+    >>> scores = SentenceScores(images, vectors, ensemble.embed(vectors))
     >>> scores.logits(ensemble).round(4)
     array([[8., 8.],
            [8., 0.]])
@@ -77,7 +76,7 @@ class SentenceScores:
 
     embeddings: NDArray[np.float32]
     source: TextSource
-    head: LinearHead
+    head: Head
     _columns: dict[str, NDArray[np.float32]] = field(default_factory=dict, init=False, repr=False)
     _classes: "OrderedDict[tuple[tuple[str, float], ...], NDArray[np.float64]]" = field(
         default_factory=OrderedDict, init=False, repr=False
@@ -98,7 +97,7 @@ class SentenceScores:
     @property
     def factor(self) -> float:
         """What mean cosines are multiplied by to become logits."""
-        return logit_factor(self.head)
+        return self.head.factor
 
     def read(self, texts: Sequence[str]) -> None:
         """Score the images on sentences, those that are new in one go."""
@@ -167,10 +166,10 @@ class SentenceScores:
         number = 0 if self.head.residual is None else len(self.head.class_names)
         rest = np.zeros((number + 1, len(self.embeddings)))
         if number:
-            rows = as_double(np.asarray(self.head.residual))
+            rows = np.asarray(self.head.residual, dtype=np.float64)
             for start in range(0, len(self.embeddings), _BLOCK):
                 part = slice(start, start + _BLOCK)
-                rest[:-1, part] = rows @ as_double(self.embeddings[part]).T
+                rest[:-1, part] = rows @ self.embeddings[part].astype(np.float64).T
         return rest
 
     def _residual(self, class_name: str) -> NDArray[np.float32] | None:
@@ -321,7 +320,7 @@ class SentenceScores:
             score = sum(w * self._central[text] for text, w in ensemble.prompts(name).items())
             row = self._residual(known[name]) if name in known else None
             if row is not None:
-                score += float(as_double(row) @ balance.centre) / self.factor
+                score += float(row.astype(np.float64) @ balance.centre) / self.factor
             scores.append(score)
         others = float(np.mean([score for score, one in zip(scores, learnt, strict=True) if one]))
         lift = balance.text_lift if self.head.residual is None else balance.lift
@@ -333,30 +332,3 @@ class SentenceScores:
         if self._towards is None:
             self._towards = self.embeddings @ (balance.centre / (balance.centre @ balance.centre))
         return self._towards
-
-
-def logit_factor(head: LinearHead) -> float:
-    """Return what the mean cosines of a head are multiplied by to become logits."""
-    factor = head.logit_scale if head.residual is None else head.text_scale
-    return head.rounds / head.temperature if factor is None else factor
-
-
-def rest_rows(head: LinearHead) -> NDArray[np.float64]:
-    """Return what a head adds to the logits beside its words, (K, D)."""
-    beside = as_double(head.matrix) - as_double(head.weights)
-    return beside * (logit_factor(head) / head.rounds)
-
-
-def class_place(class_names: Sequence[str], name: str) -> int:
-    """Return the number of a class; raise if there is none of that name."""
-    if name not in class_names:
-        raise LabelError(
-            f"there is no class {name!r}; there are {', '.join(map(repr, class_names[:10]))}"
-            f"{', …' if len(class_names) > 10 else ''}"
-        )
-    return list(class_names).index(name)
-
-
-def as_double(rows: ArrayLike) -> NDArray[np.float64]:
-    """Return rows in double precision."""
-    return np.asarray(rows, dtype=np.float64)

@@ -20,6 +20,7 @@ from promptboost.errors import DataError, PoolError, RunError
 from promptboost.folders import is_ours
 from promptboost.methods import make_method
 from promptboost.paper.choice import PaperChoice
+from promptboost.progress import Progress, no_progress
 
 #: Data set, method as typed, shots, seed, encoder it is measured on.
 Wanted = tuple[str, str, int, int, str]
@@ -69,7 +70,7 @@ class PaperRequest:
     pools: Path | None = None  # holds a file or folder of sentences for each data set
     choice: PaperChoice = field(default_factory=PaperChoice)
     cache: bool = True
-    progress: bool = True
+    progress: Progress = no_progress
     device: str | None = None
 
     def settings(self) -> dict[str, Any]:
@@ -93,7 +94,7 @@ class PaperRequest:
         )
         choice = PaperChoice(encoder=settings["encoder"], views=settings["views"])
         cache, device = settings["cache"], settings["device"]
-        return cls(out or Path(), data, pools, choice, cache, progress=False, device=device)
+        return cls(out or Path(), data, pools, choice, cache, device=device)
 
     def views_for(self, spelling: str) -> int:
         """Return how many crops of an image a method draws among."""

@@ -42,7 +42,7 @@ from promptboost.paper.experiment import (
     two_classes,
 )
 from promptboost.paper.plans import PaperPlan
-from promptboost.progress import progress_bar, telling_of_compilation
+from promptboost.progress import stage
 
 if TYPE_CHECKING:
     from promptboost.encoders.store import EmbeddingStore
@@ -180,14 +180,9 @@ class Laboratory:
         request, folder = self.request, Path(CELLS).stem
         out = str(request.out.absolute())
         job = Job(_WORKER, {"request": request.settings()}, out, folder, request.device)
-        with (
-            progress_bar(len(units), plan.name, "cells", shown=request.progress) as bar,
-            telling_of_compilation(bar),
-        ):
+        with stage(request.progress, plan.name, len(units)) as advance:
 
             def note(receipt: Receipt) -> None:
-                cell = cells[receipt.name]
-                bar.set_description(f"{plan.name}: {cell[0]}, {cell[1]}", refresh=False)
                 problem = receipt.problem
                 if problem is None and not self.book.take(receipt.name):
                     problem = "its file cannot be read"
@@ -196,7 +191,7 @@ class Laboratory:
 
             worker = PaperWorker.around(self)
             self._engine = self._engine or self._place.engine(self._say)
-            run_units(self._engine, job, units, bar=bar, worker=worker, each=note)
+            run_units(self._engine, job, units, advance=advance, worker=worker, each=note)
 
     def measured(self, order: Mapping[str, Any]) -> bytes:
         """Measure one cell that another process has asked for; return the content of its file."""
@@ -323,7 +318,7 @@ class Laboratory:
         """Open an encoder; three at a time, for the memory that they take."""
         device = self.request.device
         encoder = self._once(
-            f"encoder {name}", lambda: Embedder(_opened(name, device), self._store, progress=False)
+            f"encoder {name}", lambda: Embedder(_opened(name, device), self._store)
         )
         opened = [key for key in self._found if key.startswith("encoder ")]
         for key in opened[:-3]:

@@ -3,6 +3,7 @@
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from promptboost.compare.world import Draw
 from promptboost.encoders import Encoder
 from promptboost.methods import Fitted
 from promptboost.model import PromptEnsemble
+from promptboost.model.vectors import staged_heads
 from promptboost.pool import fill
 
 if TYPE_CHECKING:
@@ -29,18 +31,16 @@ def rounds_of(fitted: Fitted) -> PromptEnsemble | None:
 
 def by_round(ensemble: PromptEnsemble, encoder: Encoder, draw: Draw) -> list[tuple[float, float]]:
     """Return the accuracy after each round, on the images learnt from and on those held out."""
-    parts = (
-        (draw.learn.images.rows(encoder), draw.learn.labels),
-        (draw.held_out.rows(encoder), draw.labels),
-    )
-    # Scores of SAMME.R at one temperature add up as the mean rows of the banks do.
-    weights = np.cumsum([head.weights for head in ensemble.weak_heads(encoder)], axis=0)
+    learn, learn_labels = draw.learn.images.rows(encoder), draw.learn.labels
+    held_out, labels = draw.held_out.rows(encoder), draw.labels
+    heads = staged_heads(ensemble, encoder, ensemble.embed(encoder))
+    matrices = [head.weights.astype(np.float32).T for head in heads]
     return [
-        (right[0], right[1])
-        for matrix in weights.astype(np.float32)
-        for right in [
-            [float(np.mean((rows @ matrix.T).argmax(axis=1) == labels)) for rows, labels in parts]
-        ]
+        (
+            float(np.mean((learn @ matrix).argmax(axis=1) == learn_labels)),
+            float(np.mean((held_out @ matrix).argmax(axis=1) == labels)),
+        )
+        for matrix in matrices
     ]
 
 
@@ -59,7 +59,8 @@ def repeated_share(ensemble: PromptEnsemble) -> float | None:
 def shown(ensemble: PromptEnsemble, encoder: Encoder, draw: Draw) -> dict[str, Any]:
     """Return what a picture shows: the prompts of each round, and how it answers each image."""
     rows = draw.learn.images.rows(encoder)
-    answers = [(rows @ head.weights.T).argmax(axis=1) for head in ensemble.weak_heads(encoder)]
+    heads = [replace(ensemble, rounds=(item,)).embed(encoder) for item in ensemble.rounds]
+    answers = [head.predict_index(rows) for head in heads]
     return {
         "classes": list(ensemble.class_names),
         "rounds": [

@@ -21,7 +21,7 @@ from promptboost.data.copies import LEAST_COSINE
 from promptboost.data.shots import Task, image_ids, load_task
 from promptboost.errors import DataError, FileFormatError, RunError, command_name, count, place
 from promptboost.files import load_json, read_text, write_json
-from promptboost.progress import progress_bar
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.quality.suspects import (
     MOST_FOLDS,
     LabelErrors,
@@ -115,7 +115,7 @@ def find_issues(
     *,
     limit: int | None = None,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
 ) -> Issues:
@@ -160,7 +160,7 @@ def inspect_issues(
     source: str | None = None,
     *,
     limit: int | None = None,
-    progress: bool = True,
+    progress: Progress = no_progress,
     **options: Any,
 ) -> Inspected:
     """Find them as :func:`find_issues` does, and return the images too."""
@@ -183,9 +183,8 @@ def inspect_issues(
         zero_shot_head(names, embedder) if pool is None else pool_heads(pool, embedder)["pool-mean"]
     )
     what = "judging each image by the others"
-    with progress_bar(MOST_FOLDS, what, "folds", shown=progress) as bar:
-        chances = set_aside_probabilities(rows, labels, words.weights, bar.update)
-        bar.update(MOST_FOLDS - bar.n)  # fewer, where no label is in doubt
+    with stage(progress, what, MOST_FOLDS) as advance:
+        chances = set_aside_probabilities(rows, labels, words.weights, advance)
         errors, outliers = label_errors(chances, labels), find_outliers(rows, labels)
     overlap = inspect(learn, held_out, most=None, progress=progress).overlap
     images = _Images(learn, held_out, chances)
@@ -227,7 +226,7 @@ def write_issues(
             write(folder.path)
 
 
-def _images(folder: RunFolder, source: str | None, progress: bool) -> Task:
+def _images(folder: RunFolder, source: str | None, progress: Progress) -> Task:
     """Read the images of a run, and check that they are those it learnt from."""
     moved = f"{command_name()} issues {shlex.quote(place(folder.home))} DATA"
     try:

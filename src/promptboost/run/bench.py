@@ -17,6 +17,7 @@ from promptboost.errors import DataError, RunError, command_name
 from promptboost.model import PromptClassifier, PromptEnsemble
 from promptboost.model.change import Change, apply_changes, original_names
 from promptboost.model.scores import SentenceScores
+from promptboost.progress import Progress, no_progress
 from promptboost.run.lineage import Lineage
 from promptboost.run.predict import Predictor
 from promptboost.run.run_folder import RunFolder
@@ -204,7 +205,7 @@ def open_bench(
     data: str | None = None,
     final: bool = False,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
 ) -> Bench:
@@ -237,7 +238,7 @@ def open_bench(
     )
 
 
-def held_out_images(folder: RunFolder, data: str | None, progress: bool) -> Dataset:
+def held_out_images(folder: RunFolder, data: str | None, progress: Progress) -> Dataset:
     """Return the images that a run held out, where they are still as they were."""
     evaluate = f"{command_name()} evaluate {shlex.quote(str(folder.path))} DATA"
     again = f"{evaluate} measures on other images"

@@ -14,10 +14,10 @@ import numpy as np
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import RunError, command_name
 from promptboost.files import read_bytes, write_bytes
-from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model import Head, PromptEnsemble
 from promptboost.model.change import Change, apply_changes, original_names
 from promptboost.model.head_files import embed_ensemble, keep_residual, write_head
-from promptboost.progress import waiting
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.bench import Bench, Effect, add_looks, open_bench
 from promptboost.run.lineage import Edit, Lineage
 from promptboost.run.predict import Predictor
@@ -47,7 +47,7 @@ def edit_run(
     bench: Bench | None = None,
     overwrite: bool = False,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
     finish: tuple[Callable[[Path], object], ...] = (),
@@ -88,7 +88,7 @@ def edit_run(
     before = Lineage.read(run)
     before = msgspec.structs.replace(before, looks=before.looks + uncounted)
     lineage = _with_edit(before, folder, ensemble, changes, effect, author or _user(), reason)
-    with waiting(f"writing {new_run.name}", shown=progress):
+    with stage(progress, f"writing {new_run.name}"):
         write_edited(folder, new, edited, lineage, heads, finish)
     told = edited.history[len(ensemble.history) :]
     return Edited(new_run, edited, lineage, effect, tuple(notes), told)
@@ -107,7 +107,7 @@ def _measured(
         if data is not None:
             raise
         return None, [f"not measured: {error}"], 0
-    with waiting(f"measuring {run.name}", shown=options["progress"]):
+    with stage(options["progress"], f"measuring {run.name}"):
         effect = bench.effect(changes)
     try:
         add_looks(run, looks=1)
@@ -121,7 +121,7 @@ def _open_all(
     ensemble: PromptEnsemble,
     *,
     cache: bool,
-    progress: bool,
+    progress: Progress,
     device: str | None,
     allow_download: bool,
 ) -> list[Predictor]:
@@ -140,8 +140,8 @@ def _open_all(
 
 
 def edited_head(
-    before: LinearHead, embedder: Embedder, edited: PromptEnsemble, changes: Sequence[Change]
-) -> LinearHead:
+    before: Head, embedder: Embedder, edited: PromptEnsemble, changes: Sequence[Change]
+) -> Head:
     """Embed an edited text; the residual of a class goes with it, under its new name too."""
     made = embed_ensemble(edited, embedder)
     names = original_names(before.class_names, changes)
@@ -191,7 +191,7 @@ def write_edited(
     new: RunFolder,
     edited: PromptEnsemble,
     lineage: Lineage,
-    heads: Sequence[LinearHead],
+    heads: Sequence[Head],
     finish: tuple[Callable[[Path], object], ...] = (),
 ) -> None:
     """Write an edited run: its text, vectors and lineage; the figures of the fit stay those of the fit."""

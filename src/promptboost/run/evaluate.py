@@ -19,9 +19,10 @@ from promptboost.distributed.labelled_shards import SeenImages, see_in_shards
 from promptboost.encoders.base import UnitRows
 from promptboost.errors import DataError, PromptBoostError, SettingError
 from promptboost.model import PromptClassifier
-from promptboost.model.average import AveragedClassifier, AveragedHead
 from promptboost.model.change import original_names
 from promptboost.model.classifier import check_share
+from promptboost.model.head import mean_index, mean_proba
+from promptboost.progress import Progress, no_progress
 from promptboost.run.bench import add_looks, held_out_images, shown_part
 from promptboost.run.lineage import Lineage
 from promptboost.run.overlap import Inspection, inspect, inspect_known
@@ -44,7 +45,7 @@ def evaluate_run(
     text_only: bool = False,
     min_probability: float | None = None,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
     place: Placement | None = None,
@@ -82,14 +83,14 @@ def evaluate_run(
             allow_download=allow_download,
         )
     )
-    members = classifier.members if isinstance(classifier, AveragedClassifier) else (classifier,)
+    embedders = classifier.embedders
     in_shards: SeenImages | None = None
     if place is not None and place.in_shards:
         if held_out or source is None:
             raise SettingError(
                 "images held out are few: measure on them without --on and --storage"
             )
-        seen = see_in_shards(source, members, place, progress=progress, device=device, say=say)
+        seen = see_in_shards(source, embedders, place, progress=progress, device=device, say=say)
         if isinstance(seen, dict):
             return seen  # this was a part of the work: there is nothing to measure yet
         in_shards, data = seen, seen.measured
@@ -97,11 +98,13 @@ def evaluate_run(
         data = _measured_on(folder, source, held_out=held_out, final=final, progress=progress)
     data = with_classes(data, classifier.class_names)
     lineage = add_looks(run, **{"final_looks" if final else "looks": 1}) if held_out else None
-    rows = in_shards.rows(data) if in_shards else [m.embedder.originals(data) for m in members]
-    guesses, chances = _guesses(members, rows)
+    rows = (
+        in_shards.rows(data) if in_shards else [embedder.originals(data) for embedder in embedders]
+    )
+    guesses, chances = _guesses(classifier, rows)
     inspection = inspect_run(folder, data, progress=progress)
     record = {
-        "encoder": " + ".join(one.embedder.id for one in members),
+        "encoder": " + ".join(embedder.id for embedder in embedders),
         **_figures(data, guesses, inspection),
     }
     if lineage is not None:
@@ -122,19 +125,18 @@ def _opened(folder: RunFolder, **options: Any) -> PromptClassifier:
 
 
 def _guesses(
-    members: Sequence[PromptClassifier], rows: Sequence[UnitRows]
+    classifier: PromptClassifier, rows: Sequence[UnitRows]
 ) -> tuple[list[Guesses], NDArray[np.float64]]:
     """Return what zero-shot and the run take images for, and the probabilities of the run.
 
     Several encoders are averaged.
     """
-    names = members[0].class_names
-    zero_shot = AveragedHead(tuple(zero_shot_head(names, one.embedder) for one in members))
-    ours = AveragedHead(tuple(one.head for one in members))
-    chances = ours.predict_proba(rows)
+    names, heads = classifier.class_names, classifier.heads
+    zero_shot = [zero_shot_head(names, embedder) for embedder in classifier.embedders]
+    chances = mean_proba(heads, rows)
     guesses = [
-        Guesses("zero-shot", "zero-shot", zero_shot.predict_index(rows)),
-        Guesses(OURS, "boosted", ours.predict_index(rows), probabilities=chances),
+        Guesses("zero-shot", "zero-shot", mean_index(zero_shot, rows)),
+        Guesses(OURS, "boosted", mean_index(heads, rows), probabilities=chances),
     ]
     return guesses, chances
 
@@ -182,7 +184,7 @@ def _lines(
 
 
 def _measured_on(
-    folder: RunFolder, source: str | None, *, held_out: bool, final: bool, progress: bool
+    folder: RunFolder, source: str | None, *, held_out: bool, final: bool, progress: Progress
 ) -> Dataset:
     """Return the images to measure on; held-out ones by the names their classes have now."""
     if held_out:
@@ -211,7 +213,9 @@ def with_classes(data: Dataset, class_names: tuple[str, ...]) -> Dataset:
     return Dataset(data.images, tuple(class_names), data.bad)
 
 
-def inspect_run(run: RunFolder, data: Dataset, *, progress: bool = False) -> Inspection | None:
+def inspect_run(
+    run: RunFolder, data: Dataset, *, progress: Progress = no_progress
+) -> Inspection | None:
     """Look for images that a run learnt from, and for copies among the others.
 
     Where the images that taught the run are still there, one that was saved anew is recognised, too;
@@ -232,7 +236,7 @@ def _learnt_images(run: RunFolder) -> Dataset | None:
     settings = run.settings
     try:
         # Drawn from all files, so that only those that taught are read.
-        data = run.source.load(check=False, progress=False)
+        data = run.source.load(check=False)
         learn = divide(run.source, data, settings.shots, settings.seed).learn
         return learn if learn.fingerprint == run.learn_fingerprint else None
     except (PromptBoostError, OSError):

@@ -13,7 +13,7 @@ from promptboost.data.decode import BadImage
 from promptboost.data.shots import Task, image_ids
 from promptboost.errors import DataError
 from promptboost.files import json_text
-from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model import Head, PromptEnsemble
 from promptboost.model.explanation import SHOWN, Explanation, explain_rows
 from promptboost.run.bench import Bench, add_looks
 from promptboost.run.influence import (
@@ -153,7 +153,7 @@ def shown_explanations(
 
 def _record(
     ensemble: PromptEnsemble,
-    head: LinearHead,
+    head: Head,
     vectors: Mapping[str, NDArray[np.floating]],
     row: NDArray[np.floating],
     name: str,

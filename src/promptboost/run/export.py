@@ -18,9 +18,8 @@ from promptboost.errors import EncoderError, PromptBoostError, RunError
 from promptboost.files import json_text, write_bytes
 from promptboost.folders import writing
 from promptboost.model import PromptClassifier
-from promptboost.model.head import LinearHead
-from promptboost.model.scores import logit_factor
-from promptboost.progress import progress_bar, waiting
+from promptboost.model.head import Head
+from promptboost.progress import Advance, Progress, no_progress, stage
 from promptboost.run.predict import Predictor
 from promptboost.run.run_folder import RunFolder
 
@@ -52,7 +51,7 @@ def export_run(
     text_only: bool = False,
     overwrite: bool = False,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
 ) -> Exported:
@@ -78,7 +77,7 @@ def export_run(
         allow_download=allow_download,
     ).classifier
     head, names = classifier.head, classifier.class_names
-    matrix = np.float32(logit_factor(head) / head.rounds) * head.matrix
+    matrix = np.float32(head.factor / head.rounds) * head.matrix
     one: Any = classifier.encoder
     about = _about(classifier, head)
     files = {
@@ -88,7 +87,7 @@ def export_run(
     }
     if onnx:
         tower = graph_encoder(one)
-        with waiting(f"writing the image tower of {one.id} as a graph", shown=progress):
+        with stage(progress, f"writing the image tower of {one.id} as a graph"):
             graph = tower.image_graph()
             facts = {
                 "producer": "promptboost",
@@ -98,8 +97,8 @@ def export_run(
             model = classifier_graph(graph, matrix, names, facts)
         about["preprocessing"] = dict(graph.preprocessing)
         images = _images(home, progress)
-        with progress_bar(len(images[1]), "checking the graph", "images", shown=progress) as bar:
-            about["checked"] = _check(model, tower, classifier, matrix, images, bar)
+        with stage(progress, "checking the graph", len(images[1])) as advance:
+            about["checked"] = _check(model, tower, classifier, matrix, images, advance)
         files["model.onnx"] = model
     about["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     with writing(folder, "export"):
@@ -109,7 +108,7 @@ def export_run(
     return Exported(folder, ("classifier.json", *files), about["checked"])
 
 
-def _about(classifier: PromptClassifier, head: LinearHead) -> dict[str, Any]:
+def _about(classifier: PromptClassifier, head: Head) -> dict[str, Any]:
     """Return what ``classifier.json`` says; what only a graph has is None."""
     encoder: Any = classifier.encoder
     return {
@@ -140,7 +139,7 @@ def _npz(matrix: NDArray[np.float32], names: Iterable[str]) -> bytes:
     return file.getvalue()
 
 
-def _images(home: RunFolder, progress: bool) -> "tuple[str, list[Image]]":
+def _images(home: RunFolder, progress: Progress) -> "tuple[str, list[Image]]":
     """Return images to compare on: those of the run where they are, else made-up ones."""
     try:
         task = load_task(home.source, home.settings, progress=progress)
@@ -173,7 +172,7 @@ def _check(
     classifier: Any,
     matrix: NDArray[np.float32],
     given: "tuple[str, list[Image]]",
-    bar: Any,
+    advance: Advance,
 ) -> dict[str, Any]:
     """Compare a graph with the run on images; raise if it answers otherwise."""
     from promptboost.encoders.runtime import onnx_session
@@ -188,7 +187,7 @@ def _check(
         (theirs,) = session.run(["logits"], {"pixels": pixels})
         differences.append(float(np.abs(ours - theirs).max()))
         same += int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
-        bar.update(len(part))
+        advance(len(part))
     largest = max(differences)
     if same < len(images) or largest > TOLERANCE:
         raise EncoderError(

@@ -26,7 +26,7 @@ from promptboost.folders import POOL_ROWS, tidy
 from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
 from promptboost.pool.sources import pool_for
-from promptboost.progress import Progress, ProgressBars, progress_bar
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.explain import shown_explanations, write_explanations
 from promptboost.run.measurement import EmbeddedTask, measure, shares_of_words
 from promptboost.run.overlap import inspect
@@ -67,7 +67,7 @@ class FitRequest:
     overwrite: bool = False
     resume: bool = False
     cache: bool = True
-    progress: bool = True
+    progress: Progress = no_progress
     device: str | None = None
     finish: tuple[Finish, ...] = ()
     trackers: tuple[Tracker, ...] = ()
@@ -142,25 +142,25 @@ def _fit(
     tracking = Tracking(request.trackers, say)
     tracking.begin(home.home.resolve().name, settings.to_table())
     try:
-        with ProgressBars(request.progress) as progress:
-            embedded = EmbeddedTask.embed(
-                task,
-                pool,
-                settings,
-                encoder,
-                executor=request.executor,
-                folder=run.path / POOL_ROWS,
-                progress=progress,
-            )
-            begin = time.perf_counter()
-            fitted = _train(run, task, embedded, settings, say, tracking, progress)
-            seconds = time.perf_counter() - begin
-            results = measure(task, embedded, fitted, settings, inspection, progress)
+        progress = request.progress
+        embedded = EmbeddedTask.embed(
+            task,
+            pool,
+            settings,
+            encoder,
+            executor=request.executor,
+            folder=run.path / POOL_ROWS,
+            progress=progress,
+        )
+        begin = time.perf_counter()
+        fitted = _train(run, task, embedded, settings, say, tracking, progress)
+        seconds = time.perf_counter() - begin
+        results = measure(task, embedded, fitted, settings, inspection, progress)
         embedded.pool_rows.release()
         results = msgspec.structs.replace(
             results, timing=timing(members_of(encoder), seconds, start)
         )
-        write_run(run, task, embedded, fitted, results, request.finish)
+        write_run(run, task, embedded, fitted, results, request.finish, progress=progress)
     except BaseException:
         tracking.fail()
         raise
@@ -185,7 +185,7 @@ def open_encoders(
     say: Callable[[str], None],
     *,
     cache: bool,
-    progress: bool,
+    progress: Progress,
     device: str | None,
 ) -> Embedder | EncoderGroup:
     """Open the encoders of a fit, without the cache if it cannot be written."""
@@ -303,28 +303,29 @@ def write_run(
     results: Results,
     finish: Iterable[Finish] = (),
     text: bytes | None = None,
+    *,
+    progress: Progress = no_progress,
 ) -> None:
     """Write everything, and only then let the run count as finished; a given `text` as it is."""
     finish, shown = tuple(finish), images_shown(results)
-    parts = 5 + len(finish)
-    with progress_bar(parts, "writing the run", "files", shown=embedded.members[0].progress) as bar:
+    with stage(progress, "writing the run", 5 + len(finish)) as advance:
         run.write_ensemble(fitted.ensemble)
         if text is not None:
             write_bytes(run.ensemble_path, text, follow=False)
         for head in fitted.heads:
             write_head(run.path, head)
-        bar.update()
+        advance()
         run.write(run.predictions_path, _predictions(task, embedded, fitted))
-        bar.update()
+        advance()
         write_thumbnails(run, shown, (task.measured, task.learn))
-        bar.update()
+        advance()
         write_explanations(run, shown_explanations(task, embedded, fitted, shown))
-        bar.update()
+        advance()
         results.write(run.metrics_path)
-        bar.update()
+        advance()
         for write in finish:
             write(run.path)
-            bar.update()
+            advance()
     run.end()
 
 

@@ -88,7 +88,7 @@ def sentence_influences(
     >>> vectors = {"a cat": [1.0, 0.0], "a dog": [0.0, 1.0], "a pet": [0.6, 0.8]}
     >>> banks = {"cat": {"a cat": 1, "a pet": 1}, "dog": {"a dog": 1}}
     >>> ensemble = PromptEnsemble(("cat", "dog"), (Round("a {}", banks, 0.0, 0.0),), logit_scale=10.0)
-    >>> scores = SentenceScores(np.array([[0.64, 0.768]]), vectors, ensemble.embed_texts(vectors))
+    >>> scores = SentenceScores(np.array([[0.64, 0.768]]), vectors, ensemble.embed(vectors))
     >>> first, *_ = sentence_influences(scores, ensemble, np.array([1]))
     >>> first.prompt, first.gain
     ('a pet', 1)

@@ -24,10 +24,10 @@ from promptboost.data.shots import Task, image_ids
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.group import EncoderGroup, members_of
-from promptboost.model import LinearHead, PromptEnsemble
-from promptboost.model.average import AveragedHead
+from promptboost.model import Head, PromptEnsemble
+from promptboost.model.head import mean_index, mean_proba
 from promptboost.model.provenance import Composed
-from promptboost.model.vectors import EmbeddedRounds
+from promptboost.model.vectors import staged_heads
 from promptboost.pool import PromptPool
 from promptboost.progress import Progress, no_progress
 from promptboost.run.overlap import Inspection
@@ -210,15 +210,14 @@ def _averaged(embedded: EmbeddedTask, fitted: Fitted, ours: Guesses) -> list[Gue
     """Return the predictions of several encoders together: the mean of their probabilities."""
     if len(fitted.heads) == 1:
         return []
-    head = AveragedHead(fitted.heads)
     train, test = (embedded.split(x) for x in (embedded.train[:, 0], embedded.test))
     return [
         Guesses(
             AVERAGED,
             f"{ours.label}, average of {len(fitted.heads)} encoders",
-            head.predict_index(test),
-            head.predict_index(train),
-            head.predict_proba(test) if len(embedded.test) else None,
+            mean_index(fitted.heads, test),
+            mean_index(fitted.heads, train),
+            mean_proba(fitted.heads, test) if len(embedded.test) else None,
         )
     ]
 
@@ -227,7 +226,7 @@ def _on_other_encoders(
     task: Task,
     embedded: EmbeddedTask,
     fitted: Fitted,
-    text_heads: list[dict[str, LinearHead]],
+    text_heads: list[dict[str, Head]],
 ) -> tuple[TransferResult, ...]:
     """Evaluate the text on the other encoders of the fit, beside methods that use text alone."""
     labels = task.held_out.labels
@@ -255,7 +254,7 @@ def _on_other_encoders(
     )
 
 
-def shares_of_words(head: LinearHead, rows: UnitRows) -> NDArray[np.float64] | None:
+def shares_of_words(head: Head, rows: UnitRows) -> NDArray[np.float64] | None:
     """Return the share of the text in each prediction; None without a residual."""
     if head.residual is None:
         return None
@@ -294,7 +293,7 @@ def _stages(
     progress: Progress,
 ) -> Iterator[StageResult]:
     """Evaluate the classifier after each round."""
-    heads = EmbeddedRounds.of(ensemble, encoder).stages()
+    heads = staged_heads(ensemble, encoder, ensemble.embed(encoder))
     for number, (head, item) in enumerate(zip(heads, ensemble.rounds, strict=True), start=1):
         yield StageResult(
             number,

@@ -22,6 +22,7 @@ from promptboost.data.copies import (
 )
 from promptboost.data.shots import image_ids
 from promptboost.errors import count
+from promptboost.progress import Progress, no_progress
 
 # Copies that are written down, and that are named in a line.
 _KEPT, _NAMED = 50, 2
@@ -118,13 +119,12 @@ def inspect(
     near: Iterable[Pairs] | None = None,
     *,
     most: int | None = _KEPT,
-    progress: bool = False,
+    progress: Progress = no_progress,
 ) -> Inspection:
     """Look for copies among the images of a task.
 
     `near` are pairs that look alike, as positions in the images to learn from and then those held
-    out; without it, thumbnails are compared here, with a bar if there shall be `progress`. No more than
-    `most` of each kind are named.
+    out; without it, thumbnails are compared here. No more than `most` of each kind are named.
 
     Examples
     --------
@@ -151,7 +151,7 @@ def inspect(
 
 
 def inspect_known(
-    digests: Sequence[bytes], held_out: Dataset, *, progress: bool = False
+    digests: Sequence[bytes], held_out: Dataset, *, progress: Progress = no_progress
 ) -> Inspection:
     """Look for copies where only the digests of the images that were learnt from are known."""
     learnt = len(digests)

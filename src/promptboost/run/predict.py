@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from promptboost.data import LabelledImage, find_images
 from promptboost.data.decode import BadImage
 from promptboost.encoders.stream import ImageStream
 from promptboost.errors import DataError, RunError
 from promptboost.model.classifier import PromptClassifier, check_share, load
+from promptboost.model.head import mean_proba
+from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.run_folder import RunFolder
 
 
@@ -41,7 +41,7 @@ class Predictor:
         average: bool = False,
         text_only: bool = False,
         cache: bool = True,
-        progress: bool = True,
+        progress: Progress = no_progress,
         device: str | None = None,
         allow_download: bool = False,
     ) -> "Predictor":
@@ -121,19 +121,12 @@ class Predictor:
         min_probability: float,
         total: int | None,
     ) -> Iterator[Prediction]:
-        members = getattr(self.classifier, "members", (self.classifier,))
-        embedders = [member.embedder for member in members]
-        with embedders[0].bar(total, "predicting", "images") as bar:
-            for block in ImageStream(images, embedders, bar=bar):
+        embedders, heads = self.classifier.embedders, self.classifier.heads
+        with stage(embedders[0].progress, "predicting", total) as advance:
+            for block in ImageStream(images, embedders, advance=advance):
                 sound = [index for index in range(len(block.images)) if index not in block.bad]
-                chances = [
-                    member.predict_proba(rows[sound, 0])
-                    for member, rows in zip(members, block.rows, strict=True)
-                    if sound
-                ]
-                answers = iter(
-                    self.classifier.best(np.mean(chances, axis=0), top_k) if sound else ()
-                )
+                chances = mean_proba(heads, [rows[sound, 0] for rows in block.rows])
+                answers = iter(self.classifier.best(chances, top_k))
                 for index, image in enumerate(block.images):
                     if index in block.bad:
                         yield Prediction(image.id, problem=block.bad[index].reason)

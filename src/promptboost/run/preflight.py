@@ -80,7 +80,7 @@ def check_inputs(source: DataSource, settings: FitConfig) -> None:
     """Raise if the images or the sentences are not where they are said to be."""
     gone = source.path is not None and not source.path.exists()
     if gone or source.benchmark is not None:
-        source.load(check=False, progress=False)  # has the words for it, and decodes no image
+        source.load(check=False)  # has the words for it, and decodes no image
     if settings.prompts is not None:
         _check_prompts(settings.prompts)
 

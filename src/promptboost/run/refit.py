@@ -19,8 +19,15 @@ from promptboost.model import PromptEnsemble
 from promptboost.model.change import original_names
 from promptboost.pool import PromptPool, build_pool
 from promptboost.pool.sources import pool_for
-from promptboost.progress import ProgressBars
-from promptboost.run.fit import Finish, about, check_apart, open_encoders, timing, write_run
+from promptboost.progress import Progress, no_progress
+from promptboost.run.fit import (
+    Finish,
+    about,
+    check_apart,
+    open_encoders,
+    timing,
+    write_run,
+)
 from promptboost.run.lineage import Lineage
 from promptboost.run.measurement import EmbeddedTask, measure
 from promptboost.run.overlap import inspect, inspect_known
@@ -40,7 +47,7 @@ class RefitRequest:
     output: Path | None = None  # folder to write; the run itself if None
     source: str | None = None  # images to learn from; those of the fit if None
     cache: bool = True
-    progress: bool = True
+    progress: Progress = no_progress
     device: str | None = None
     allow_download: bool = False
     finish: tuple[Finish, ...] = ()  # what writes the report and the card
@@ -72,16 +79,16 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
     inspection = inspect(task.learn, task.held_out, progress=request.progress)
     for line in (*task_remarks(task, None), *inspection.overlap.lines()):
         say(line)
-    with ProgressBars(request.progress) as progress:
-        embedded = EmbeddedTask.embed(
-            task, pool, settings, encoder, executor=request.executor, progress=progress
-        )
-        begin = time.perf_counter()
-        fitted = Trainer(settings, progress=progress).refit(
-            ensemble, embedded.examples(task), embedded.members, embedded.pool_rows
-        )
-        seconds = time.perf_counter() - begin
-        results = measure(task, embedded, fitted, settings, inspection, progress)
+    progress = request.progress
+    embedded = EmbeddedTask.embed(
+        task, pool, settings, encoder, executor=request.executor, progress=progress
+    )
+    begin = time.perf_counter()
+    fitted = Trainer(settings, progress=progress).refit(
+        ensemble, embedded.examples(task), embedded.members, embedded.pool_rows
+    )
+    seconds = time.perf_counter() - begin
+    results = measure(task, embedded, fitted, settings, inspection, progress)
     embedded.pool_rows.release()
     digests = {*(results.task.learn_digests or ()), *(before.task.learn_digests or ())}
     results = msgspec.structs.replace(
@@ -111,7 +118,7 @@ def refit_run(request: RefitRequest, say: Say = lambda _: None) -> Results:
             )
         if lineage != Lineage():
             lineage.write(run.path)
-        write_run(run, task, embedded, fitted, results, request.finish, text)
+        write_run(run, task, embedded, fitted, results, request.finish, text, progress=progress)
     return results
 
 
@@ -157,7 +164,7 @@ def _task(
     source: DataSource,
     ensemble: PromptEnsemble,
     before: Results,
-    progress: bool,
+    progress: Progress,
     say: Say,
 ) -> tuple[Task, bool]:
     """Divide the images as the fit did, without those of classes that the text does not have.

@@ -15,7 +15,7 @@ from promptboost.data import Dataset
 from promptboost.data.shots import Task, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, PromptBoostError, RunError, without_place
-from promptboost.model import LinearHead, PromptEnsemble
+from promptboost.model import Head, PromptEnsemble
 from promptboost.model.head_files import (
     check_head_file,
     embed_ensemble,
@@ -23,6 +23,7 @@ from promptboost.model.head_files import (
 )
 from promptboost.pool import PromptPool
 from promptboost.pool.sources import pool_for
+from promptboost.progress import Progress, no_progress
 from promptboost.run.evaluate import as_called_now, inspect_run, with_classes
 from promptboost.run.results import TransferResult, flat_answer, old_names
 from promptboost.run.run_folder import RunFolder
@@ -48,7 +49,7 @@ def transfer_run(
     *,
     text_only: bool = False,
     cache: bool = True,
-    progress: bool = True,
+    progress: Progress = no_progress,
     device: str | None = None,
     finish: tuple[Callable[[Path], object], ...] = (),
 ) -> dict[str, Any]:
@@ -103,12 +104,12 @@ def transfer_run(
 
 def _with_residual(
     ensemble: PromptEnsemble,
-    head: LinearHead,
+    head: Head,
     pool: PromptPool | None,
     learn: Dataset | None,
     settings: FitConfig,
     embedder: Embedder,
-) -> LinearHead:
+) -> Head:
     """Learn the residual anew from the images of the fit, where they are at hand: it cannot move."""
     if learn is None:
         return head
@@ -143,7 +144,7 @@ def _add_transfer(folder: RunFolder, moved: TransferResult) -> str:
 
 
 def _measure(
-    head: LinearHead, pool: PromptPool | None, held_out: Dataset, embedder: Embedder
+    head: Head, pool: PromptPool | None, held_out: Dataset, embedder: Embedder
 ) -> dict[str, float | None]:
     """Compare a head with what its encoder does without having learnt; None where nothing can be."""
     figures: dict[str, float | None] = dict.fromkeys((*TEXT_BASELINES, OURS))
@@ -151,7 +152,7 @@ def _measure(
         return figures
     rows, names = embedder.originals(held_out), head.class_names
     if pool is None:
-        heads: dict[str, LinearHead] = {"zero-shot": zero_shot_head(names, embedder)}
+        heads: dict[str, Head] = {"zero-shot": zero_shot_head(names, embedder)}
     else:
         heads = {**pool_heads(pool, embedder)}
     if head.residual is not None:
@@ -162,7 +163,7 @@ def _measure(
 
 
 def _held_out(
-    folder: RunFolder, ensemble: PromptEnsemble, source: str | None, progress: bool
+    folder: RunFolder, ensemble: PromptEnsemble, source: str | None, progress: Progress
 ) -> _Measured:
     """Find the images that the run did not learn from, and what is known about them."""
     empty = Dataset((), ensemble.class_names)
@@ -189,7 +190,7 @@ def _held_out(
     return _others(folder, with_classes(_all_or_test(task), ensemble.class_names), progress)
 
 
-def _others(folder: RunFolder, data: Dataset, progress: bool) -> _Measured:
+def _others(folder: RunFolder, data: Dataset, progress: Progress) -> _Measured:
     """Leave out the images that the run learnt from, as far as it says which they are."""
     inspection = inspect_run(folder, data, progress=progress)
     if inspection is None:

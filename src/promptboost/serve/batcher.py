@@ -24,7 +24,7 @@ from promptboost.serve.metrics import ServerMetrics
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from promptboost.model.head import LinearHead
+    from promptboost.model.head import Head
 
 _log = logging.getLogger(__name__)
 #: Bytes of decoded images that may wait for the encoder, beside those being decoded.
@@ -50,7 +50,7 @@ Outcome = ScoredImage | PromptBoostError
 class _Request:
     """Images that came together; whoever asked waits for all of them."""
 
-    head: "LinearHead"
+    head: "Head"
     loop: asyncio.AbstractEventLoop
     done: "asyncio.Future[list[Outcome]]"
     outcomes: list[Any]
@@ -140,7 +140,7 @@ class Batcher:
     # --- in the event loop ---------------------------------------------------------------------
 
     async def answer(
-        self, images: Sequence[tuple[str, Callable[[], bytes]]], head: "LinearHead"
+        self, images: Sequence[tuple[str, Callable[[], bytes]]], head: "Head"
     ) -> list[Outcome]:
         """Return what the head says of each image, or why it cannot be looked at.
 

@@ -26,7 +26,7 @@ from promptboost.model.classifier import (
     load,
 )
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
-from promptboost.model.head import LinearHead
+from promptboost.model.head import Head
 from promptboost.report.page import card_markdown
 from promptboost.report.run import read_run
 from promptboost.run.run_folder import RunFolder
@@ -47,7 +47,7 @@ class RunVersion:
     digest: str
     loaded: str
     classifier: PromptClassifier
-    head: LinearHead
+    head: Head
     batcher: Batcher
     card: str | None
     stamps: tuple[Stamp | None, ...]
@@ -299,7 +299,7 @@ class Service:
         )
 
     def _open(self, name: str) -> Batcher:
-        embedder = Embedder.open(name, cache=self._cache, progress=False, device=self._device)
+        embedder = Embedder.open(name, cache=self._cache, device=self._device)
         return Batcher(embedder, self.limits, self.metrics, name)
 
     def _start(self, batcher: Batcher) -> None:

@@ -14,7 +14,7 @@ from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource, text_source
 from promptboost.encoders.group import EncoderGroup
 from promptboost.errors import DataError, EmbeddingError, LabelError, SettingError, WeightError
-from promptboost.progress import is_interactive
+from promptboost.progress import ProgressBars, is_interactive
 
 Rows = NDArray[np.floating]
 # Where embeddings are kept: the user's store, nowhere, or a folder.
@@ -187,10 +187,10 @@ def embedder_of(
     if not isinstance(source, Encoder) or isinstance(source, Embedder | EncoderGroup):
         return source
     if cache is False:
-        return Embedder(source, None, progress=is_interactive())
+        return Embedder(source, None, ProgressBars(shown=is_interactive()))
     from promptboost.encoders.store import EmbeddingStore
 
-    return Embedder(source, EmbeddingStore(folder), progress=is_interactive())
+    return Embedder(source, EmbeddingStore(folder), ProgressBars(shown=is_interactive()))
 
 
 def image_embedder(encoder: object, cache: Cache = True) -> Embedder | EncoderGroup:

@@ -14,7 +14,6 @@ from promptboost.data.shots import image_ids
 from promptboost.encoders.group import EncoderGroup
 from promptboost.errors import LabelError, count
 from promptboost.model import PromptEnsemble
-from promptboost.model.average import AveragedClassifier
 from promptboost.model.classifier import PromptClassifier
 from promptboost.model.edits import check_known
 from promptboost.pool import PLAIN_TEMPLATE, PromptPool
@@ -83,8 +82,7 @@ def refit(
         check_known(ensemble, name)
     if len(set(names)) < 2:
         raise LabelError("images of two classes or more are needed")
-    members = classifier.members if isinstance(classifier, AveragedClassifier) else (classifier,)
-    embedders = [member.embedder for member in members]
+    embedders = classifier.embedders
     encoder = embedders[0] if len(embedders) == 1 else EncoderGroup(embedders)
     if holds_images(images):
         data = Dataset(as_images(images), ())
@@ -115,9 +113,7 @@ def refit(
         pool_rows = PoolRows.embed(texts_of_pool, encoder, progress=progress)
     trainer = Trainer(config_of(ensemble), progress=progress)
     fitted = trainer.refit(ensemble, examples, embedders, pool_rows, unseen=unseen)
-    if len(embedders) > 1:
-        return AveragedClassifier(ensemble, embedders, fitted.heads)
-    return PromptClassifier(ensemble, embedders[0], fitted.head)
+    return PromptClassifier(ensemble, list(embedders), fitted.heads)
 
 
 def config_of(ensemble: PromptEnsemble) -> BoostConfig:

@@ -23,9 +23,8 @@ from promptboost.config import BoostConfig
 from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import TextSource
 from promptboost.errors import DataError
-from promptboost.model import LearntOn, LinearHead, PromptEnsemble
+from promptboost.model import Head, LearntOn, PromptEnsemble
 from promptboost.model.schema import Scalar
-from promptboost.model.vectors import EmbeddedRounds
 from promptboost.progress import Progress, no_progress
 from promptboost.training.examples import Examples
 from promptboost.training.learner import OnRound, fit_ensemble
@@ -42,18 +41,18 @@ class Fitted:
     ----------
     ensemble : PromptEnsemble
         The text.
-    heads : tuple of LinearHead
+    heads : tuple of Head
         One per encoder, in the order of the encoders.
     residuals : tuple of Residual or None
         How the residual of each head was fitted; None without one.
     """
 
     ensemble: PromptEnsemble
-    heads: tuple[LinearHead, ...]
+    heads: tuple[Head, ...]
     residuals: tuple[Residual | None, ...]
 
     @property
-    def head(self) -> LinearHead:
+    def head(self) -> Head:
         """The head of the first encoder."""
         return self.heads[0]
 
@@ -207,7 +206,7 @@ class _HeadBuilder:
         """Return the text with a head for each encoder."""
         heads, residuals = [], []
         for number, source in enumerate(sources):
-            head = EmbeddedRounds.of(self.ensemble, source).head
+            head = self.ensemble.embed(source)
             residual = None
             if self.trainer.config.residual:
                 residual = self._residual(head, number)
@@ -216,7 +215,7 @@ class _HeadBuilder:
             residuals.append(residual)
         return Fitted(self.ensemble, tuple(heads), tuple(residuals))
 
-    def _residual(self, head: LinearHead, number: int) -> Residual:
+    def _residual(self, head: Head, number: int) -> Residual:
         """Fit the residual of one encoder, for all classes of the text."""
         text, classes = head.weights / np.float32(head.rounds), self._classes
         weights, progress = self.examples.weights, self.trainer.progress
@@ -244,7 +243,7 @@ class _HeadBuilder:
         rows[classes] = residual.weights
         return replace(residual, weights=rows)
 
-    def _balanced(self, head: LinearHead, number: int) -> LinearHead:
+    def _balanced(self, head: Head, number: int) -> Head:
         """Return the head with the balance of classes without images, present or added later."""
         text, both = (h.matrix / np.float32(h.rounds) for h in (head.without_residual(), head))
         images = self._columns(self.examples.rows, number, head.dim)

@@ -16,7 +16,7 @@ from promptboost.model import PromptEnsemble
 from promptboost.model.change import Change, apply_changes
 from promptboost.model.difference import Difference
 from promptboost.model.explanation import SHOWN, explain_rows
-from promptboost.model.head import LinearHead
+from promptboost.model.head import Head
 from promptboost.run.bench import Bench, add_looks
 from promptboost.run.draft import Draft, draft_folder, read_draft
 from promptboost.run.edit import Edited, edit_run, edited_head
@@ -77,7 +77,7 @@ class Workbench:
         self.gallery = Gallery(self.bench)
         self._looks = self.bench.lineage.looks
         self._seen: set[int] = set()
-        self._head: tuple[int, LinearHead, dict[str, NDArray[Any]]] | None = None
+        self._head: tuple[int, Head, dict[str, NDArray[Any]]] | None = None
         kept = read_draft(self.folder)
         if kept is not None:
             for change in kept.changes:
@@ -254,7 +254,7 @@ class Workbench:
             "revision": self.draft.revision,
         }
 
-    def _embedded(self) -> tuple[LinearHead, dict[str, NDArray[Any]]]:
+    def _embedded(self) -> tuple[Head, dict[str, NDArray[Any]]]:
         """Return the text in the space of the images, and the row of each sentence."""
         if self._head is None or self._head[0] != self.draft.revision:
             texts = self.text.texts()
@@ -314,7 +314,6 @@ class Workbench:
             target,
             reason=reason,
             bench=self.bench,
-            progress=False,
             finish=self.finish,
             **self.options,
         )

@@ -338,16 +338,16 @@ def test_sources_that_last(tmp_path, monkeypatch):
 def test_load_data_reads_and_refuses(tmp_path, monkeypatch):
     monkeypatch.setitem(BENCHMARKS, "dtd", tiny("dtd"))
     folder = write_tree(tmp_path, "dtd")
-    data = load_data(f"dtd:{folder}", progress=False)
+    data = load_data(f"dtd:{folder}")
     assert data.class_names == ("banded", "dotted")
     assert data.splits == ("train", "val", "test")
     assert len(data) == 12
     moved = shutil.move(folder / "split_zhou_DescribableTextures.json", tmp_path / "elsewhere.json")
-    assert len(load_data(f"dtd:{folder}@{moved}", progress=False)) == 12
+    assert len(load_data(f"dtd:{folder}@{moved}")) == 12
     damaged = folder / "images" / "banded" / "banded_0002.jpg"
     damaged.write_bytes(damaged.read_bytes()[:-20])
     with pytest.raises(DataError, match=r"1 file cannot be used:\n.*banded_0002\.jpg: cut off"):
-        load_data(f"dtd:{folder}@{moved}", on_bad="skip", progress=False)
+        load_data(f"dtd:{folder}@{moved}", on_bad="skip")
     assert len(load_data(f"dtd:{folder}@{moved}", check=False)) == 12
     damaged.unlink()
     with pytest.raises(
@@ -355,7 +355,7 @@ def test_load_data_reads_and_refuses(tmp_path, monkeypatch):
         match=r"DTD in .* cannot be used:\n  1\. 1 of 12 listed images are missing; for example "
         r"banded/banded_0002\.jpg\nfor more, type: promptboost data check dtd .* --split ",
     ):
-        load_data(f"dtd:{folder}@{moved}", progress=False)
+        load_data(f"dtd:{folder}@{moved}")
 
 
 def test_images_of_a_benchmark_are_not_decoded_to_check_them(tmp_path, monkeypatch):
@@ -363,7 +363,7 @@ def test_images_of_a_benchmark_are_not_decoded_to_check_them(tmp_path, monkeypat
     folder = write_tree(tmp_path, "dtd")
     monkeypatch.setattr("PIL.Image.Image.load", lambda *_: pytest.fail("decoded without need"))
     monkeypatch.setattr("PIL.Image.open", lambda *_, **__: pytest.fail("opened without need"))
-    assert len(load_data(f"dtd:{folder}", progress=False)) == 12
+    assert len(load_data(f"dtd:{folder}")) == 12
 
 
 def test_a_word_that_is_nearly_a_benchmark(tmp_path):
@@ -382,7 +382,7 @@ def test_a_whole_benchmark_of_its_published_size(tmp_path):
         place = tmp_path / "dtd" / "images" / path
         place.parent.mkdir(parents=True, exist_ok=True)
         os.link(image, place)
-    data = load_data(f"dtd:{tmp_path}@{split}", progress=False)
+    data = load_data(f"dtd:{tmp_path}@{split}")
     assert len(data) == 5640
     assert len(data.class_names) == 47
     released = json.loads((RELEASED / "dtd/fewshot_dataset/seed_2_num_shots_4.json").read_text())

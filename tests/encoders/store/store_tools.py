@@ -54,7 +54,7 @@ def count_known(root, keys, dim=8):
 
     with suppress(InterruptedError):
         store = EmbeddingStore(root)
-        store.get_or_compute(FINGERPRINT, keys, stop, dim=dim, progress=seen.append)
+        store.get_or_compute(FINGERPRINT, keys, stop, dim=dim, advance=seen.append)
     return seen[0]
 
 

@@ -109,7 +109,7 @@ def test_progress_adds_up_to_all_keys(tmp_path):
     keys = text_keys(10)
     use(tmp_path, keys[:3])
     seen = []
-    use(tmp_path, [*keys, keys[0]], batch=4, progress=seen.append)
+    use(tmp_path, [*keys, keys[0]], batch=4, advance=seen.append)
     assert seen == [4, 4, 3]
 
 

@@ -110,7 +110,7 @@ assert computed == {expected}, computed
 assert np.array_equal(rows, rows_of(keys[:10], 8))
 asked = []
 try:
-    use(sys.argv[1], keys, progress=asked.append)
+    use(sys.argv[1], keys, advance=asked.append)
 except StoreError as error:
     print(error)
 assert asked == [10]  # nothing was computed in vain

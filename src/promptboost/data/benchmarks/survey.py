@@ -12,6 +12,7 @@ from promptboost.data.benchmarks.splits import Item, Lists, read_lists
 from promptboost.data.dataset import LabelledImage, Listing
 from promptboost.data.decode import cut_off
 from promptboost.errors import DataError, count, few
+from promptboost.progress import Progress, no_progress
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def survey_benchmark(
     split: str | Path | None = None,
     *,
     look: bool = False,
-    progress: bool = False,
+    progress: Progress = no_progress,
 ) -> Survey:
     """Look at a benchmark without decoding its images; what is wrong is in ``problems``.
 

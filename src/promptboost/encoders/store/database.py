@@ -12,7 +12,7 @@ import sqlite3
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -162,11 +162,8 @@ class Database:
                 return about, connection.execute("SELECT count(*) FROM places").fetchone()[0]
             return {}, 0
 
-    def check(self, on_rows: Callable[[int], object] = lambda _: None) -> tuple[bool, int]:
-        """Check every byte: return whether all is as written, and the embeddings lost.
-
-        `on_rows` is called with how many embeddings were checked since it was called last.
-        """
+    def check(self) -> tuple[bool, int]:
+        """Check every byte: return whether all is as written, and the embeddings lost."""
         bad: dict[int, int] = {}
         try:
             with self._transaction() as connection:
@@ -177,7 +174,6 @@ class Database:
                     rows = len(data) // self._row_bytes if isinstance(data, bytes) else 0
                     if self._content(checksum, data) is None:
                         bad[block] = rows
-                    on_rows(rows)
                 sound = connection.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
         except DamagedDatabaseError as damage:
             self.rebuild(str(damage))

@@ -28,7 +28,7 @@ from promptboost.encoders.store.database import (
 from promptboost.encoders.store.report import EncoderShare, StoreReport, Verification
 from promptboost.errors import EmbeddingError, SettingError, StoreError
 from promptboost.folders import cache_folder
-from promptboost.progress import progress_bar
+from promptboost.progress import Advance, Progress, no_progress, stage
 
 _FORMAT = "v2"  # another format is another folder, so that versions can share a root
 _OURS = re.compile(rf"float(16|32)x[1-9]\d*-[0-9a-f]+{re.escape(DATABASE)}")
@@ -123,7 +123,7 @@ class EmbeddingStore:
         batch: int = 1024,
         dtype: Literal["float32", "float16"] = "float32",
         name: str = "",
-        progress: Callable[[int], None] | None = None,
+        advance: Advance | None = None,
     ) -> UnitRows:
         """Return one row for each key, computing only those that no run has computed before.
 
@@ -142,7 +142,7 @@ class EmbeddingStore:
             Number type on disk. ``"float32"`` returns rows exactly as computed. ``"float16"``
             takes half the room; rows are rounded and made unit length again, on the first run as
             on every later one.
-        progress : callable, optional
+        advance : callable, optional
             Called with the number of further keys that are done; the numbers add up to all.
 
         Returns
@@ -158,8 +158,8 @@ class EmbeddingStore:
         for position, key in enumerate(keys):
             first.setdefault(key, position)
         missing = database.fill(keys, list(first.values()), out)
-        if progress:
-            progress(len(keys) - len(missing))
+        if advance:
+            advance(len(keys) - len(missing))
         if missing:
             # What cannot be stored is not computed either.
             database.prepare(settings)
@@ -169,8 +169,8 @@ class EmbeddingStore:
             if todo := database.fill(keys, part, out):
                 raw = _checked(compute(todo), (len(todo), dim), database.dtype)
                 self._add(database, settings, keys, todo, raw, out)
-            if progress:
-                progress(len(part))
+            if advance:
+                advance(len(part))
         return out[[first[key] for key in keys]] if len(first) < len(keys) else out
 
     def find(
@@ -258,11 +258,14 @@ class EmbeddingStore:
         outdated = sum(map(_size, self._outdated()))
         return StoreReport(str(self.root.parent), self.max_bytes, tuple(shares.values()), outdated)
 
-    def verify(self, *, progress: bool = False) -> Verification:
+    def verify(self, *, progress: Progress = no_progress) -> Verification:
         """Check every byte; keep what is sound and drop the rest."""
-        rows = self.report().rows if progress else None
-        with progress_bar(rows, "checking the store", "vectors", shown=progress) as bar:
-            found = {str(path): Database(path).check(bar.update) for path in self._files(DATABASE)}
+        found = {}
+        paths = self._files(DATABASE)
+        with stage(progress, "checking the store", len(paths)) as advance:
+            for path in paths:
+                found[str(path)] = Database(path).check()
+                advance()
         damaged = tuple(path for path, (sound, _) in found.items() if not sound)
         return Verification(len(found), damaged, sum(lost for _, lost in found.values()))
 

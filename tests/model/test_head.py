@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from safetensors.numpy import save_file
 
 from promptboost.errors import EmbeddingError, FileFormatError, LabelError, SettingError
-from promptboost.model import LinearHead
+from promptboost.model import Head
 from tests.model.ensembles import PATIENT, random_ensemble
 
 EPSILON = np.finfo(np.float64).eps
@@ -20,7 +21,7 @@ def unit(rng, n, dim=16):
 
 
 def least_temperature(n_classes):
-    """Give the bound of LinearHead's notes, above which clipping never acts."""
+    """Give the bound of Head's notes, above which clipping never acts."""
     return 2 / (math.log(1 / EPSILON) - math.log(n_classes))
 
 
@@ -53,7 +54,7 @@ def test_head_is_the_vote(seed, n_classes, n_rounds, heat):
     X = unit(rng, 20)
     vote, least = explicit_vote(ensemble, vectors, X)
     assert least > EPSILON
-    head = ensemble.embed_texts(vectors)
+    head = ensemble.embed(vectors)
     # The head's rows and products are float32; each round adds a cosine of at most one.
     tolerance = 1e-5 * (n_classes - 1) * n_rounds / tau
     np.testing.assert_allclose(head.decision_function(X), vote, rtol=0, atol=tolerance)
@@ -98,8 +99,8 @@ X = unit(np.random.default_rng(2), 50)
 @pytest.fixture
 def head():
     rng = np.random.default_rng(1)
-    return LinearHead(
-        ("a", "b", "c"), 4 * unit(rng, 3), 4, 0.5, "fake:16-0", "enc", "ens\N{SNOWMAN}"
+    return Head(
+        ("a", "b", "c"), np.float32(4 * unit(rng, 3)), 4, 0.5, "fake:16-0", "enc", "ens\N{SNOWMAN}"
     )
 
 
@@ -114,7 +115,7 @@ def test_decision_function_is_centred_and_has_a_column_per_class(head):
     np.testing.assert_allclose(decision.sum(axis=1), 0, atol=1e-12)
     z = X @ head.weights.T.astype(np.float64)
     np.testing.assert_allclose(decision[:, 1], 2 / 0.5 * (z[:, 1] - z.mean(axis=1)), atol=1e-5)
-    two = LinearHead(("a", "b"), head.weights[:2])
+    two = Head(("a", "b"), head.weights[:2])
     assert two.decision_function(X).shape == (50, 2)
 
 
@@ -123,10 +124,10 @@ def test_probabilities_are_the_product_of_the_rounds_softmaxes():
     ensemble, vectors = random_ensemble(rng, 4, 3, temperature=0.3)
     X = unit(rng, 10)
     product = np.ones((10, 4))
-    for weak in ensemble.weak_heads(vectors):
-        product *= weak.predict_proba(X)
+    for weak in ensemble.rounds:
+        product *= replace(ensemble, rounds=(weak,)).embed(vectors).predict_proba(X)
     product /= product.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(ensemble.embed_texts(vectors).predict_proba(X), product, atol=1e-5)
+    np.testing.assert_allclose(ensemble.embed(vectors).predict_proba(X), product, atol=1e-5)
 
 
 def test_logit_scale_is_the_encoders_zero_shot_softmax(head):
@@ -138,10 +139,21 @@ def test_logit_scale_is_the_encoders_zero_shot_softmax(head):
             head.predict_proba(X, logit_scale=scale)
 
 
+def test_in_double_precision_a_row_alone_has_the_answer_it_has_among_others():
+    rng = np.random.default_rng(5)
+    text, residual, X = unit(rng, 3), rng.standard_normal((3, 16)), unit(rng, 40)
+    head = Head(tuple("abc"), text, residual=residual, text_scale=7.0)
+    alone = np.concatenate([head.predict_proba(row[None]) for row in X])
+    np.testing.assert_allclose(head.predict_proba(X), alone, rtol=1e-13)
+    single = Head(tuple("abc"), np.float32(text), residual=residual, text_scale=7.0)
+    assert (head.matrix.dtype, single.matrix.dtype) == (np.float64, np.float32)
+    np.testing.assert_allclose(single.predict_proba(X), alone, atol=1e-5)
+
+
 def test_a_residual_is_added_to_the_scaled_text():
     rng = np.random.default_rng(3)
     text, residual, X = unit(rng, 3), rng.standard_normal((3, 16)), unit(rng, 20)
-    head = LinearHead(tuple("abc"), 4 * text, rounds=4, residual=residual, text_scale=7.0)
+    head = Head(tuple("abc"), 4 * text, rounds=4, residual=residual, text_scale=7.0)
     logits = 7.0 * X @ text.T + X @ residual.T
     powers = np.exp(logits)
     expected = powers / powers.sum(axis=1, keepdims=True)
@@ -166,12 +178,12 @@ def test_all_methods_name_the_same_winner(head):
 
 
 def test_probabilities_do_not_overflow():
-    head = LinearHead(("a", "b"), 1000 * np.eye(2), 1000, temperature=1e-3)
+    head = Head(("a", "b"), 1000 * np.eye(2), 1000, temperature=1e-3)
     assert head.predict_proba(np.eye(2)).tolist() == [[1, 0], [0, 1]]
 
 
 def test_ties_go_to_the_first_class():
-    head = LinearHead(("z", "a"), np.ones((2, 16)))
+    head = Head(("z", "a"), np.ones((2, 16)))
     assert set(head.predict(X)) == {"z"}
 
 
@@ -229,14 +241,14 @@ def test_refuses_rows_that_cannot_be(head, method, rows, message):
 )
 def test_refuses_fields_that_cannot_be(fields, error, message):
     with pytest.raises(error, match=message):
-        LinearHead(**({"class_names": ("a", "b"), "weights": np.eye(2)} | fields))
+        Head(**({"class_names": ("a", "b"), "weights": np.eye(2)} | fields))
 
 
 def test_weights_cannot_be_changed_by_accident(head):
     with pytest.raises(ValueError, match="read-only"):
         head.weights[0, 0] = 1
     given = np.eye(2, dtype=np.float32)
-    kept = LinearHead(("a", "b"), given)
+    kept = Head(("a", "b"), given)
     given[0, 0] = 5
     assert kept.weights[0, 0] == 1
 
@@ -244,7 +256,7 @@ def test_weights_cannot_be_changed_by_accident(head):
 def test_files_round_trip(head, tmp_path):
     path = tmp_path / "head.safetensors"
     head.save(path)
-    again = LinearHead.load(path)
+    again = Head.load(path)
     np.testing.assert_array_equal(again.weights, head.weights)
     for name in [
         "class_names",
@@ -262,8 +274,8 @@ def test_files_round_trip(head, tmp_path):
 
 
 def test_unknown_origin_round_trips(tmp_path):
-    LinearHead(("a", "b"), np.eye(2)).save(tmp_path / "h")
-    assert LinearHead.load(tmp_path / "h").encoder_id is None
+    Head(("a", "b"), np.eye(2)).save(tmp_path / "h")
+    assert Head.load(tmp_path / "h").encoder_id is None
 
 
 def test_every_cut_off_file_is_refused(head, tmp_path):
@@ -273,9 +285,9 @@ def test_every_cut_off_file_is_refused(head, tmp_path):
     for end in range(0, len(data), 7):
         path.write_bytes(data[:end])
         with pytest.raises(FileFormatError, match="cut off, damaged or not a safetensors"):
-            LinearHead.load(path)
+            Head.load(path)
     with pytest.raises(FileNotFoundError):
-        LinearHead.load(tmp_path / "missing")
+        Head.load(tmp_path / "missing")
 
 
 def record(**changes):
@@ -304,11 +316,11 @@ def record(**changes):
 def test_refuses_files_with_metadata_that_cannot_be(metadata, message, tmp_path):
     save_file({"weights": np.eye(2, dtype=np.float32)}, tmp_path / "h", metadata=metadata)
     with pytest.raises(FileFormatError, match=message):
-        LinearHead.load(tmp_path / "h")
+        Head.load(tmp_path / "h")
 
 
 @pytest.mark.parametrize("tensors", [{}, {"w": np.eye(2)}, {"weights": np.eye(2), "w": np.eye(2)}])
 def test_refuses_files_with_other_arrays(tensors, tmp_path):
     save_file(tensors, tmp_path / "h", metadata=record())
     with pytest.raises(FileFormatError, match="holds the arrays"):
-        LinearHead.load(tmp_path / "h")
+        Head.load(tmp_path / "h")
