@@ -11,7 +11,7 @@ from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridP
 from promptboost.boosting.calibration import probability_scales, with_relative_scales
 from promptboost.boosting.composition import Composition
 from promptboost.boosting.gradient.scale import FoldTexts, calibrated_scale, choose_scale
-from promptboost.errors import LabelError
+from promptboost.errors import LabelError, SettingError
 from promptboost.model import LearntOn, PromptEnsemble, Round
 from promptboost.model.schema import Scalar
 from promptboost.progress import Progress, no_progress
@@ -185,10 +185,16 @@ def fit_ensemble(
     for done in boost(shots, pool, settings, weights=weights, state=state, progress=progress):
         rounds.append(round_text(done, texts))
         state = done.state
-        if on_round is not None and on_round(record.ensemble(rounds, state.weights), done):
+        if on_round is not None and _stops(on_round(record.ensemble(rounds, state.weights), done)):
             break
     assert state is not None  # settings require at least one round
     return record.ensemble(rounds, np.asarray(state.weights))
+
+
+def _stops(answer: object) -> bool:
+    if answer is None or isinstance(answer, bool | np.bool_):
+        return bool(answer)
+    raise SettingError(f"on_round returns True to stop, else None or False; got {answer!r}")
 
 
 def bank_texts(weak: Composition, texts: PoolTexts) -> dict[str, dict[str, int]]:
