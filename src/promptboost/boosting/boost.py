@@ -11,7 +11,7 @@ will never see rightly fill the rounds of that encoder, which no wording mends; 
 all counts most, that is where the words are at fault. With one encoder it is SAMME.R.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
