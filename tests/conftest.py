@@ -94,7 +94,7 @@ def own_threads(monkeypatch):
     before = threads.thread_count()
     for variable in threads._VARIABLES:
         monkeypatch.setenv(variable, "2")
-    monkeypatch.setattr(threads._Chosen, "count", None)
+    monkeypatch.setattr(threads, "_chosen", None)
     with threadpool_limits(None):
         yield
     if (torch := sys.modules.get("torch")) is not None:  # it may have been loaded meanwhile

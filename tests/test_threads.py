@@ -6,11 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from promptboost import set_threads, threads
+from promptboost import threads
 from promptboost.baselines.logistic import fit_probe
 from promptboost.boosting import compiled
 from promptboost.errors import SettingError
-from promptboost.threads import available_cores, keep_to_limit, single_blas_thread, thread_count
+from promptboost.threads import (
+    available_cores,
+    keep_to_limit,
+    set_threads,
+    single_blas_thread,
+    thread_count,
+)
 from tests.cli.cli_tools import FIT, call
 from tests.run.run_tools import write_images, write_sentences
 
@@ -68,23 +74,24 @@ def test_fits_in_threads_leave_blas_as_it_was(own_threads):
 
 
 @pytest.mark.parametrize(
-    ("files", "limit"),
+    ("files", "cores"),
     [
-        ({}, None),
-        ({"a/b/cpu.max": "max 100000\n"}, None),
-        ({"a/b/cpu.max": "150000 100000\n"}, 1.5),
-        ({"a/b/cpu.max": "max 100000\n", "a/cpu.max": "400000 100000\n"}, 4.0),
-        ({"cpu.max": "100000 100000\n", "a/cpu.max": "400000 100000\n"}, 1.0),
-        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2.0),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({"cpu.max": "nonsense"}, None),
+        ({}, 64),
+        ({"cpu.max": "max 100000\n"}, 64),
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "10000 100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 64),
+        ({"cpu.max": "nonsense"}, 64),
     ],
 )
-def test_the_share_that_a_container_has_of_the_cores(tmp_path, files, limit):
+def test_the_share_that_a_container_has_of_the_cores(tmp_path, monkeypatch, files, cores):
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
-    assert threads._group_limit("/a/b", tmp_path) == limit
+    monkeypatch.setattr(threads, "_GROUP", tmp_path)
+    monkeypatch.setattr(threads, "_cores", lambda: 64)
+    assert available_cores.__wrapped__() == cores
 
 
 def test_libraries_are_told_only_where_they_would_take_too_many(own_threads, monkeypatch):

@@ -9,8 +9,9 @@ Examples
 'PromptEnsemble'
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from promptboost.lazy import on_first_use
 
 if TYPE_CHECKING:
     from promptboost.encoders import Encoder, load_encoder
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
         ReliabilityDisplay,
         StagedAccuracyDisplay,
     )
-    from promptboost.threads import set_threads
     from promptboost.training.refit import refit
 
 __all__ = [
@@ -39,33 +39,21 @@ __all__ = [
     "ConfusionDisplay",
     "ReliabilityDisplay",
     "StagedAccuracyDisplay",
-    "set_threads",
 ]
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "PromptBoostClassifier": "promptboost.estimator",
-    "ImageEmbedder": "promptboost.estimator",
-    "PromptEnsemble": "promptboost.model",
-    "Head": "promptboost.model",
-    "PromptClassifier": "promptboost.model.classifier",
-    "load": "promptboost.model.classifier",
-    "refit": "promptboost.training.refit",
-    "Encoder": "promptboost.encoders",
-    "load_encoder": "promptboost.encoders",
-    "BankDisplay": "promptboost.plot",
-    "ConfusionDisplay": "promptboost.plot",
-    "ReliabilityDisplay": "promptboost.plot",
-    "StagedAccuracyDisplay": "promptboost.plot",
-    "set_threads": "promptboost.threads",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'promptboost' has no attribute {name!r}")
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "estimator": ["PromptBoostClassifier", "ImageEmbedder"],
+        "model": ["PromptEnsemble", "Head"],
+        "model.classifier": ["PromptClassifier", "load"],
+        "encoders": ["Encoder", "load_encoder"],
+        "plot": ["BankDisplay", "ConfusionDisplay", "ReliabilityDisplay", "StagedAccuracyDisplay"],
+        "training.refit": ["refit"],
+    },
+)
 
 
 def __dir__() -> list[str]:

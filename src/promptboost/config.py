@@ -13,7 +13,7 @@ from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from promptboost.errors import FileFormatError, SettingError
-from promptboost.files import LARGEST_INTEGER, LARGEST_NUMBER, load_toml, read_bytes
+from promptboost.io import LARGEST_INTEGER, LARGEST_NUMBER, load_toml, read_bytes
 
 #: Works on a machine that reaches no model hub.
 DEFAULT_ENCODER = "conse:lite0"

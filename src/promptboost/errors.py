@@ -154,6 +154,22 @@ def count(number: int, one: str, more: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
+def human_bytes(number: int) -> str:
+    """Write a number of bytes for people.
+
+    Examples
+    --------
+    >>> human_bytes(812), human_bytes(20_000_000_000)
+    ('812 B', '20.0 GB')
+    """
+    size = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.95:
+            return f"{size:.1f} {unit}" if unit != "B" else f"{number} B"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
 def a_type(value: object) -> str:
     """Return the name of a value's type with its article.
 

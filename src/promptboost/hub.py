@@ -19,8 +19,7 @@ from promptboost.errors import (
     RunError,
     SettingError,
 )
-from promptboost.files import json_text, load_json, read_bytes, write_bytes
-from promptboost.folders import HEADS
+from promptboost.io import HEADS, json_text, load_json, read_bytes, write_bytes
 from promptboost.model import PromptEnsemble
 from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.run_folder import RunFolder, public, write_toml

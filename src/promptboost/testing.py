@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost import methods
+from promptboost.baselines.base import FewShotSet, Fitted, Group, Method, Transfer
+from promptboost.baselines.registry import make_method, spelled
 from promptboost.encoders.base import ENCODER_PARTS, Encoder, UnitRows, unit_rows
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, PromptBoostError, a_type
-from promptboost.methods import FewShotSet, Fitted, Method, Transfer
-from promptboost.methods.eft import emulate
 from promptboost.pool import PromptPool, build_pool
 
 if TYPE_CHECKING:
@@ -225,15 +224,15 @@ class _MethodCheck:
         frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen
         problem = "is not a frozen dataclass: add @dataclass(frozen=True)"
         self.expect(frozen, f"{kind.__name__} {problem}")
-        wanted = {"name": str, "group": methods.Group, "carries_over": Transfer, "learns": bool}
+        wanted = {"name": str, "group": Group, "carries_over": Transfer, "learns": bool}
         for name, of in wanted.items():
             problem = f"{name} is missing: {name}: ClassVar[{of.__name__}] = … in the class"
             self.expect(isinstance(getattr(kind, name, None), of), problem)
 
     def check_spelling(self) -> None:
-        spelling = methods.spelled(self.method)
+        spelling = spelled(self.method)
         what = f"make_method({spelling!r}), which its files name it by,"
-        again = self.attempt(what, lambda: methods.make_method(spelling))
+        again = self.attempt(what, lambda: make_method(spelling))
         self.expect(
             again is None or again == self.method,
             f"{spelling!r} makes another method: settings are texts, numbers, true and false, or None",
@@ -303,10 +302,12 @@ class _MethodCheck:
                 self.expect_same(fewer, fitted, problem)
 
     def check_archive(self, fitted: Fitted) -> None:
+        from promptboost.methods import load_fitted, save_fitted
+
         def saved_and_loaded() -> Fitted:
             with tempfile.TemporaryDirectory() as folder:
-                methods.save_fitted(fitted, folder)
-                return methods.load_fitted(folder, self.encoder)
+                save_fitted(fitted, folder)
+                return load_fitted(folder, self.encoder)
 
         again = self.attempt("saving and loading", saved_and_loaded)
         if again is not None:
@@ -316,6 +317,8 @@ class _MethodCheck:
             self.expect_same(again, fitted, f"{problem}: state() leaves something out")
 
     def check_transfer(self, fitted: Fitted) -> None:
+        from promptboost.methods.eft import emulate
+
         declared = f"carries_over is Transfer.{self.method.carries_over.name}"
         if self.method.carries_over is Transfer.REFIT:
             try:

@@ -1,56 +1,41 @@
-"""How many threads this process computes in: one number for products, networks and decoders.
+"""Number of threads of this process: one number for BLAS, compiled code, networks and decoding.
 
-No result depends on it, so it is no setting of a fit.
+No result depends on it, so it is not a setting of a fit.
 """
 
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, ClassVar
+from typing import Any
 
 from promptboost.errors import SettingError
 
-# What the libraries read that are loaded later.
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_GROUPS = Path("/sys/fs/cgroup")
+_GROUP = Path("/sys/fs/cgroup")
+_chosen: int | None = None
 
-
-class _Chosen:
-    count: int | None = None
-
-
-class _Single:
-    """Who computes with one thread of BLAS at present: the number is one for the whole process."""
-
-    lock = Lock()
-    users = 0
-    before: ClassVar[list[Any]] = []  # what the last of them puts back
+# The number of BLAS threads belongs to the process: its users are counted.
+_lock = Lock()
+_users = 0
+_limits: list[Any] = []
 
 
 def set_threads(count: int) -> None:
-    """Compute in so many threads from now on: BLAS, compiled products, networks, decoding.
-
-    Without it, OMP_NUM_THREADS decides where it is set, else the cores that the process may use. A
-    network that is loaded already keeps its number. No result depends on it.
-
-    Examples
-    --------
-    >>> import promptboost
-    >>> promptboost.set_threads(1)
-    """
+    """Set the number of threads, also for libraries that are loaded later."""
     if count < 1:
         raise SettingError(f"threads must be at least 1, got {count}")
-    _Chosen.count = count
+    global _chosen
+    _chosen = count
     os.environ.update(dict.fromkeys(_VARIABLES, str(count)))
     if "numpy" in sys.modules:
         from threadpoolctl import threadpool_limits
 
-        with _Single.lock:
-            _Single.before.clear()  # it does not come back
+        with _lock:
+            _limits.clear()  # single_blas_thread must not restore an older number
             threadpool_limits(count)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(count)
@@ -58,81 +43,49 @@ def set_threads(count: int) -> None:
 
 @contextmanager
 def single_blas_thread() -> Iterator[None]:
-    """Compute with one thread of BLAS: for products that are over before a second one has begun.
-
-    Several threads of Python may do so at once. The first one in and the last one out change the number.
-    """
+    """Limit BLAS to one thread, for products too small to share; nests across Python threads."""
     from threadpoolctl import ThreadpoolController
 
-    with _Single.lock:
+    global _users
+    with _lock:
         blas = ThreadpoolController().select(user_api="blas")
-        # Another library may have been loaded since the first one came.
+        # Another library may have been loaded since the first user came.
         if any(library.num_threads != 1 for library in blas.lib_controllers):
-            _Single.before.append(blas.limit(limits=1))
-        _Single.users += 1
+            _limits.append(blas.limit(limits=1))
+        _users += 1
     try:
         yield
     finally:
-        with _Single.lock:
-            _Single.users -= 1
-            while not _Single.users and _Single.before:
-                _Single.before.pop().restore_original_limits()
+        with _lock:
+            _users -= 1
+            while not _users and _limits:
+                _limits.pop().restore_original_limits()
 
 
 def thread_count() -> int:
-    """Return how many threads to compute in."""
-    if _Chosen.count is not None:
-        return _Chosen.count
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdecimal() and int(asked) > 0 else available_cores()
+    """Return the number of threads: as set, else OMP_NUM_THREADS, else the available cores."""
+    variable = os.environ.get("OMP_NUM_THREADS", "")
+    return _chosen or (int(variable) if variable.isdecimal() else 0) or available_cores()
 
 
 def keep_to_limit() -> None:
-    """Set the number of threads where libraries would take more cores than the process may use.
-
-    They know which cores there are, not that a container has a share of them only.
-    """
-    if _Chosen.count is None and thread_count() < _cores():
+    """Set the number of threads where a container has fewer cores than libraries would use."""
+    if _chosen is None and thread_count() < _cores():
         set_threads(thread_count())
 
 
 @cache
 def available_cores() -> int:
-    """Return how many cores the process may use, by its affinity and by the limit of its container."""
-    limit = _group_limit(_own_group(), _GROUPS)
-    return max(1, min(_cores(), _cores() if limit is None else round(limit)))
+    """Return the number of cores this process may use, by its affinity and its container's limit."""
+    # joblib.cpu_count() does the same, but loads numpy, whose threads are to be limited before.
+    cores = _cores()
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with suppress(OSError, ValueError, ZeroDivisionError):  # no file, or no limit ("max")
+            quota, period = map(int, " ".join((_GROUP / f).read_text() for f in files).split())
+            cores = min(cores, max(1, round(quota / period))) if quota > 0 else cores
+    return cores
 
 
 def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _own_group() -> str:
-    """Return the control group of this process, of version 2; the root where there is none."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        return "/"
-    return next((line[3:] for line in lines if line.startswith("0::")), "/")
-
-
-def _group_limit(group: str, root: Path) -> float | None:
-    """Return the least number of cores that a control group, or one above it, allows; None for all."""
-    place = root / group.strip("/")
-    limits = [_limit(place / "cpu.max")]
-    while place != root:
-        place = place.parent
-        limits.append(_limit(place / "cpu.max"))
-    first = root / "cpu"  # version 1
-    limits.append(_limit(first / "cpu.cfs_quota_us", first / "cpu.cfs_period_us"))
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _limit(*files: Path) -> float | None:
-    try:
-        quota, period = " ".join(file.read_text(encoding="ascii") for file in files).split()
-        return float(quota) / float(period) if float(quota) > 0 else None
-    except (OSError, ValueError, ZeroDivisionError):  # none, or the word max
-        return None
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

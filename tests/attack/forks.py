@@ -219,7 +219,7 @@ def _die_at(number: int, root: str) -> None:
 
 def _edit(run: str, encoder: str) -> None:
     """Add a sentence to the first class of a run, and save it with its vectors."""
-    from promptboost.folders import writing
+    from promptboost.io import writing
     from promptboost.model.classifier import PromptClassifier, load, write_head
 
     before = load(run, cache=False).ensemble

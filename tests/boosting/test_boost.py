@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptboost.boosting import BoostSettings, GridPool, Shots, boost
-from promptboost.boosting.boost import BoostState, updated_weights
 from promptboost.boosting.composition import GradientTrace, class_rows, scores_of
 from promptboost.boosting.gradient.compose import GradientSettings
 from promptboost.boosting.grid import COSINE_UNIT, from_grid
+from promptboost.boosting.samme import BoostState, updated_weights
 from promptboost.errors import SettingError, WeightError
 from promptboost.testing import clip_like
 
@@ -101,7 +101,7 @@ def test_weights_rise_where_the_weak_classifier_is_wrong(problem):
 
 
 def test_views_are_dealt_without_repetition_until_all_are_seen(problem):
-    from promptboost.boosting.boost import _ViewDraws
+    from promptboost.boosting.samme import _ViewDraws
 
     shots, pool = problem
     draws = _ViewDraws(shots, pool, BoostSettings(views_per_round=4, seed=3))

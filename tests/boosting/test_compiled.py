@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost import set_threads
 from promptboost.boosting import compiled
 from promptboost.boosting.compiled import in_threads, multiply, products
 from promptboost.boosting.grid import to_grid
+from promptboost.threads import set_threads
 
 
 @pytest.fixture

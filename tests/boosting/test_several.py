@@ -15,10 +15,10 @@ from promptboost.boosting import (
     boost,
     compose_greedily,
 )
-from promptboost.boosting.boost import updated_weights
 from promptboost.boosting.composition import scores_of, template_hits
 from promptboost.boosting.gradient.scale import choose_scale
 from promptboost.boosting.grid import ROW_UNIT, stacked, to_grid, weights_to_grid
+from promptboost.boosting.samme import updated_weights
 from promptboost.encoders.group import join
 from promptboost.errors import EmbeddingError
 from promptboost.testing import clip_like
@@ -219,7 +219,7 @@ def test_rounds_see_the_same_views_by_every_encoder(problem, composer, monkeypat
     tasks, shots, pool = problem
     seen = []
     name = {"greedy": "compose_greedily", "gradient": "compose_by_gradient"}[composer]
-    module = sys.modules["promptboost.boosting.boost"]
+    module = sys.modules["promptboost.boosting.samme"]
     real = getattr(module, name)
 
     def noted(X, y, weights, *others, **more):

@@ -20,7 +20,7 @@ from promptboost.config import FitConfig
 from promptboost.distributed.storage import Storage
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import PromptBoostError, RunError, SettingError
-from promptboost.folders import writing
+from promptboost.io import writing
 from promptboost.methods import make_method
 from promptboost.methods.promptboost import Boosting
 from tests.run.run_tools import write_images, write_sentences

@@ -161,7 +161,7 @@ def test_the_bar_counts_every_prompt_once(bars):
 @pytest.mark.parametrize("cache", [True, False])
 def test_a_fit_from_disk_is_the_same_to_the_last_byte(task, on_disk, monkeypatch, composer, cache):
     options = {"composer": composer, "concatenate": "all", "rounds": 3, "cache": cache}
-    there = fit_run(request(task, "there", **options))
+    there = fit_run(request(task, "there", executor=PoolExecutor(), **options))
     assert list(on_disk.iterdir()) == []
     assert not [file for file in (task / "there").iterdir() if file.is_dir()]
     monkeypatch.undo()

@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import HealthCheck, settings
 
-from promptboost.files import LARGEST_NUMBER
+from promptboost.io import LARGEST_NUMBER
 from promptboost.model import PromptEnsemble, Round
 
 # Examples are quick, but a busy machine is no reason to fail.

@@ -14,7 +14,7 @@ from promptboost.errors import (
     PoolError,
     SettingError,
 )
-from promptboost.files import LARGEST_INTEGER
+from promptboost.io import LARGEST_INTEGER
 from promptboost.model import Head, PromptEnsemble, Round
 from promptboost.model.vectors import staged_heads
 from tests.model.ensembles import PATIENT, ensembles, pets, random_ensemble

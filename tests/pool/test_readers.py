@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from promptboost import files
+from promptboost import io
 from promptboost.errors import FileFormatError, PoolError, SettingError
 from promptboost.pool import read_descriptions, readers
 from promptboost.pool.readers import KINDS, Reader, Source, kinds, read_source, read_sources
@@ -238,8 +238,8 @@ def test_other_packages_bring_readers(tmp_path, monkeypatch):
 
 def test_an_unchanged_file_is_read_once(tmp_path, monkeypatch):
     reads = []
-    read = files.read_text
-    monkeypatch.setattr(files, "read_text", lambda path, **more: reads.append(path) or read(path))
+    read = io.read_text
+    monkeypatch.setattr(io, "read_text", lambda path, **more: reads.append(path) or read(path))
     path = write(tmp_path / "mine.json", {"owl": ["round eyes"]})
     assert read_sources(path) == read_sources(path) == read_sources(str(path))
     assert reads == [path]

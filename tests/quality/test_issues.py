@@ -8,7 +8,6 @@ from PIL import Image
 
 from promptboost.errors import FileFormatError, RunError
 from promptboost.quality.issues import (
-    Issues,
     find_issues,
     inspect_issues,
     summary_line,
@@ -16,6 +15,7 @@ from promptboost.quality.issues import (
 )
 from promptboost.report import write_card, write_report
 from promptboost.report.run import read_run
+from promptboost.run.findings import Issues
 from promptboost.run.fit import fit_run
 from tests.report.page_tools import Page
 from tests.run.run_tools import COLOURS, request, write_images, write_sentences

@@ -11,7 +11,6 @@ import numpy as np
 from PIL import Image
 
 from promptboost.config import FitConfig
-from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.model import PromptEnsemble
 from promptboost.report import write_card, write_report
 from promptboost.run.fit import FitRequest
@@ -69,7 +68,6 @@ def request(root: Path, run: str = "run", **options) -> FitRequest:
     )
     source = flags.pop("source", str(root / "images"))
     finish = (write_report, write_card)
-    flags.setdefault("executor", PoolExecutor())
     return FitRequest(source, root / run, settings, finish=finish, **flags)
 
 

@@ -10,7 +10,7 @@ import promptboost.run.fit as fit_module
 from promptboost.data import read_image
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, EncoderError, PoolError, RunError, SettingError
-from promptboost.files import write_text
+from promptboost.io import write_text
 from promptboost.model import Head, PromptEnsemble
 from promptboost.run.fit import fit_run
 from promptboost.run.results import Results

@@ -4,6 +4,7 @@ import pytest
 
 import promptboost.distributed.pool_folder as pool_folder
 import promptboost.run.fit as fit_module
+from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
 from tests.run.run_tools import request
@@ -22,10 +23,10 @@ def test_rows_of_a_big_pool_are_in_the_run_folder_until_it_is_finished(task, mon
 
     monkeypatch.setattr(fit_module, "learn", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        fit_run(request(task, cache=False))
+        fit_run(request(task, cache=False, executor=PoolExecutor()))
     assert len(list((task / "run" / "pool-rows").iterdir())) == 1
     monkeypatch.setattr(fit_module, "learn", learn)
-    fit_run(request(task, cache=False, resume=True))
+    fit_run(request(task, cache=False, resume=True, executor=PoolExecutor()))
     assert not (task / "run" / "pool-rows").exists()
     assert RunFolder(task / "run").state == "finished"
     monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 2**40)

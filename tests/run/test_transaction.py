@@ -6,11 +6,12 @@ import shutil
 import tomllib
 
 import pytest
+from filelock import FileLock
 
 import promptboost.run.fit as fit_module
 from promptboost.cli import main
 from promptboost.errors import RunError
-from promptboost.folders import NEXT, writing
+from promptboost.io import NEXT, writing
 from promptboost.model import PromptEnsemble
 from promptboost.report import write_card, write_report
 from promptboost.run.fit import fit_run
@@ -149,20 +150,13 @@ def test_a_second_fit_is_refused_before_it_reads_anything(task, monkeypatch):
         raise AssertionError("images were read")
 
     monkeypatch.setattr(fit_module, "load_task", read)
-    handle = os.open(task / "lock", os.O_RDWR | os.O_CREAT)
-    from promptboost.files import try_lock
-
-    assert try_lock(handle)
-    os.write(handle, b"fit (process 123 on here)")
     (task / "run").mkdir()
-    os.link(task / "lock", task / "run/.promptboost.lock")
-    try:
+    with FileLock(task / "run/.promptboost.lock"):
+        (task / "run/.promptboost.lock").write_text("fit (process 123 on here)")
         with pytest.raises(
             RunError, match=r"another fit \(process 123 on here\) is writing to .*run"
         ):
             fit_run(request(task))
-    finally:
-        os.close(handle)
 
 
 def test_a_transfer_of_a_text_that_was_changed_meanwhile_writes_nothing(fitted, monkeypatch):
@@ -259,7 +253,7 @@ def test_a_pipe_for_settings_or_sentences(task, capsys):
 
 
 def test_a_report_waits_for_the_writer(fitted, monkeypatch):
-    monkeypatch.setattr("promptboost.folders._PATIENCE", 0.1)
+    monkeypatch.setattr("promptboost.io._PATIENCE", 0.1)
     before = json.loads((fitted / "run/metrics.json").read_text())
     with writing(fitted / "run", "fit"):
         write_report(fitted / "run")  # the same thread is the same writer

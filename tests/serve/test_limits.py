@@ -67,7 +67,7 @@ def test_too_many_bytes(small, announced):
         pieces = (body[start : start + 5000] for start in range(0, len(body), 5000))
         answer = small.ask("POST", "/predict", pieces, kind)
     assert answer.status == 413
-    assert "97.66 KiB" in answer.error
+    assert "100.0 kB" in answer.error
     still_answers(small)
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.boosting.boost import BoostSettings, boost
 from promptboost.boosting.composition import log_losses, parts_of, scores_of
 from promptboost.boosting.gradient.scale import calibrated_scale, dealt, lowest
 from promptboost.boosting.grid import stacked
 from promptboost.boosting.problem import GridPool, Shots
+from promptboost.boosting.samme import BoostSettings, boost
 from promptboost.errors import EncoderError
 
 Scores = NDArray[np.floating]

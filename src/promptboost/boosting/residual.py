@@ -27,13 +27,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.boosting.boost import BoostSettings
 from promptboost.boosting.compiled import in_threads
 from promptboost.boosting.composition import log_losses
 from promptboost.boosting.gradient.scale import FoldTexts, drawn, fold_texts, lowest
 from promptboost.boosting.grid import from_grid
 from promptboost.boosting.penalized_loss import ROWS, Floats, Indices, PenalizedLoss
 from promptboost.boosting.problem import GridPool, Shots
+from promptboost.boosting.samme import BoostSettings
 from promptboost.errors import EmbeddingError, LabelError, SettingError, WeightError
 from promptboost.progress import Progress, no_progress
 from promptboost.threads import single_blas_thread
@@ -236,7 +236,7 @@ def fit_text_residual(
     Parameters
     ----------
     shots, pool
-        As for :func:`~promptboost.boosting.boost`.
+        As for :func:`~promptboost.boosting.samme`.
     text_rows : array of shape (K, D)
         The mean rows of the text's banks.
     weights : array of shape (n,), optional

@@ -123,7 +123,7 @@ def compare(
         compared = compare(request, out.note, place)
     except KeyboardInterrupt:
         raise Interrupted("the same command again; what is done is kept") from None
-    if place.share is not None:
+    if place is not None and place.share is not None:
         _tell_part(out, place.share, request, compared)
         return
     files: list[Path] = []

@@ -152,8 +152,8 @@ def cache(out: Output, action: str, verify: bool, fingerprint: str | None) -> in
 
     It only saves time: whatever is cleared is computed again when it is needed.
     """
-    from promptboost.encoders.store import EmbeddingStore, human_bytes
-    from promptboost.errors import SettingError
+    from promptboost.encoders.store import EmbeddingStore
+    from promptboost.errors import SettingError, human_bytes
 
     store = EmbeddingStore()
     if action == "clear":

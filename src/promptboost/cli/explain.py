@@ -122,7 +122,7 @@ def _images(
 
 
 def _write_page(html: Path, run: Path, found: "ExplainedImages") -> None:
-    from promptboost.files import write_text
+    from promptboost.io import write_text
     from promptboost.report.page import explanations_html
     from promptboost.run.fit import thumbnail
 

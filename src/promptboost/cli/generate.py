@@ -199,7 +199,7 @@ def generate(
     done = ask(out, questions, file, per_class, **asking)
     if done is None:
         return 0
-    from promptboost.files import write_json
+    from promptboost.io import write_json
 
     write_json(file, done.sentences)
     record = words.generated_record(file, replies_of(file, asking), done, done.sentences)

@@ -24,7 +24,7 @@ from promptboost.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from promptboost.quality.issues import Finding, Issues
+    from promptboost.run.findings import Finding, Issues
 
 _EXAMPLES = """
 \b
@@ -105,7 +105,8 @@ def _cell(value: object) -> str:
 
 
 def _text(run: Path, found: "Issues", shown: "tuple[Finding, ...]") -> str:
-    from promptboost.quality.issues import KINDS, summary_line
+    from promptboost.quality.issues import summary_line
+    from promptboost.run.findings import KINDS
 
     parts = [summary_line(found)]
     for kind, title in KINDS.items():

@@ -177,12 +177,17 @@ on_options = with_options(
 )
 
 
-def placement(options: dict[str, Any]) -> "Placement":
-    """Take the options about where work is done out of all options, and return what they mean."""
-    from promptboost.distributed.engine import Placement, Share
+def placement(options: dict[str, Any]) -> "Placement | None":
+    """Remove the options about where work is done from all options, and return what they mean.
 
+    Without any of them, the result is None: the work is done in this process, and not in shards.
+    """
     asked = {name: options.pop(name) for name in SCALE if name in options}
     shard, merge = options.pop("shard", None), options.pop("merge", False)
+    if not merge and {shard, *asked.values()} <= {None, "local"}:
+        return None
+    from promptboost.distributed.engine import Placement, Share
+
     source = click.get_current_context().get_parameter_source
     of_file = {name for name in asked if source(name) is ParameterSource.DEFAULT_MAP}
     # What is typed wins: a file may speak of Ray where somebody types that it is not wanted.
@@ -213,12 +218,12 @@ shard_options = with_options(
 
 
 @contextmanager
-def shards_are_kept(place: "Placement") -> Iterator[None]:
+def shards_are_kept(place: "Placement | None") -> Iterator[None]:
     """Tell whoever interrupts work in shards that it can go on."""
     try:
         yield
     except KeyboardInterrupt:
-        if place.in_shards:
+        if place is not None and place.in_shards:
             raise Interrupted("the same command again; shards that are done are kept") from None
         raise
 

@@ -139,11 +139,11 @@ def run(out: Output, name: str, **options: Any) -> None:
     are done by many processes, on all machines of a cluster, which must share the data and FOLDER.
     """
     from promptboost.errors import RunError, SettingError
-    from promptboost.folders import writing
+    from promptboost.io import writing
     from promptboost.paper.laboratory import Laboratory
     from promptboost.paper.sheet import make_sheet, write_sheet
 
-    place = placement(options)
+    share = None if (place := placement(options)) is None else place.share
     request, plans = _asked(out, name, options)
     for option, folder in (("--data", request.data), ("--pools", request.pools)):
         if folder is not None and not folder.is_dir():
@@ -151,7 +151,7 @@ def run(out: Output, name: str, **options: Any) -> None:
     laboratory = Laboratory(request, out.note, place)
     records, sheet, any_line = [], None, False
     # Several parts write at the same time, each its own cells.
-    alone = place.share is None
+    alone = share is None
     try:
         with writing(request.out, "paper", say=out.note) if alone else nullcontext():
             for plan in plans:
@@ -168,7 +168,7 @@ def run(out: Output, name: str, **options: Any) -> None:
     if out.json:
         out.result({"entries": records}, "")
     elif not alone:
-        echo(_part_text(place.share, records))
+        echo(_part_text(share, records))
     if not any_line and sheet is not None:
         first, *more = sheet.measured.reason_lines() or ["nothing was asked for"]
         also = f"; {len(more)} more reasons are above" if more else ""
@@ -298,7 +298,7 @@ def _sheet_text(sheet: "Sheet", files: list[Path]) -> str:
 
 
 def _needs_text(needs: "Needs", plans: "list[PaperPlan]") -> str:
-    from promptboost.encoders.store.report import human_bytes
+    from promptboost.errors import human_bytes
 
     title = plans[0].entry.title if len(plans) == 1 else f"{len(plans)} tables and figures"
     data = [

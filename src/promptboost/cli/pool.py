@@ -175,7 +175,7 @@ def build(
     in it are those of the classes; blank, damaged and repeated sentences are left out.
     """
     from promptboost.cli import pool_text as words
-    from promptboost.files import write_json
+    from promptboost.io import write_json
     from promptboost.pool import choose_sources, join
 
     as_pool = _is_for_a_pool(file, concatenate, templates)

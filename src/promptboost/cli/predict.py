@@ -88,14 +88,15 @@ def predict(
     With -o, the work is done in shards, one file each: on Ray with --on ray, in parts with --shard. An
     interrupted command continues where it stopped, and FILE is the same wherever the work was done.
     """
-    from promptboost.distributed.answer_shards import Answering
     from promptboost.errors import count
     from promptboost.progress import no_progress
     from promptboost.run.predict import Predictor, answer_record
 
     check_seen_with(encoders, average)
     place = placement(options)
-    if output is not None or place.in_shards:
+    if output is not None or (place is not None and place.in_shards):
+        from promptboost.distributed.answer_shards import Answering
+
         return _in_shards(
             *(out, run, images, output, place),
             Answering(
@@ -154,7 +155,7 @@ def _in_shards(
     run: Path,
     images: tuple[str, ...],
     output: str | None,
-    place: "Placement",
+    place: "Placement | None",
     answering: "Answering",
 ) -> int:
     from promptboost.distributed.answer_shards import predict_in_shards
@@ -166,7 +167,13 @@ def _in_shards(
         raise SettingError("answers of shards go into a file: add -o FILE.jsonl or -o FILE.parquet")
     with shards_are_kept(Placement(storage=output)):
         record = predict_in_shards(
-            run, images, output, answering, place, progress=out.progress, say=out.note
+            run,
+            images,
+            output,
+            answering,
+            place or Placement(),
+            progress=out.progress,
+            say=out.note,
         )
     if record["share"]:
         text = part_done(record)

@@ -15,7 +15,8 @@ from promptboost.config import DEFAULT_ENCODER, FitConfig
 from promptboost.distributed.storage import Storage
 from promptboost.distributed.unit import unit_name
 from promptboost.errors import FileFormatError, RunError, SettingError
-from promptboost.files import (
+from promptboost.io import (
+    is_ours,
     json_text,
     load_json,
     read_bytes,
@@ -23,7 +24,6 @@ from promptboost.files import (
     write_json,
     write_text,
 )
-from promptboost.folders import is_ours
 from promptboost.progress import Progress, no_progress, stage
 
 Key = Mapping[str, str | int | float]

@@ -32,8 +32,7 @@ from promptboost.compare.world import World
 from promptboost.distributed.engine import Engine, Placement, Say, run_units
 from promptboost.distributed.unit import Job, Receipt, WorkUnit
 from promptboost.errors import PromptBoostError, RunError, count
-from promptboost.files import write_text
-from promptboost.folders import writing
+from promptboost.io import write_text, writing
 from promptboost.methods import METHODS, Transfer, make_method
 from promptboost.progress import stage
 from promptboost.report.phrases import as_text

@@ -21,7 +21,7 @@ from promptboost.data.decode import (
     read_thumbnail,
 )
 from promptboost.errors import DataError
-from promptboost.files import Stamp, file_stamp
+from promptboost.io import Stamp, file_stamp
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.errors import DataError
-from promptboost.files import NotAFileError, Stamp, open_regular, stamp_of
+from promptboost.io import NotAFileError, Stamp, open_regular, stamp_of
 from promptboost.progress import Progress, no_progress, stage
 from promptboost.threads import thread_count
 

@@ -10,7 +10,7 @@ from typing import Any
 from promptboost.data.dataset import LabelledImage, Listing, split_name
 from promptboost.data.decode import BadImage
 from promptboost.errors import DataError
-from promptboost.files import check_values, parse_json, read_text
+from promptboost.io import check_values, parse_json, read_text
 
 MANIFEST_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 

@@ -5,10 +5,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from promptboost.data.benchmarks.registry import Benchmark, benchmark_named, find_benchmark
-from promptboost.data.benchmarks.survey import read_benchmark
 from promptboost.data.dataset import Dataset, LabelledImage, Listing
 from promptboost.data.decode import BadImage, cut_off
 from promptboost.data.folder import read_folder
@@ -16,6 +14,9 @@ from promptboost.data.manifest import MANIFEST_ENDINGS, read_manifest
 from promptboost.errors import DataError, SettingError, a_type, count
 from promptboost.progress import Progress, no_progress, stage
 from promptboost.threads import thread_count
+
+if TYPE_CHECKING:
+    from promptboost.data.benchmarks.registry import Benchmark
 
 OnBad = Literal["skip", "stop"]
 
@@ -37,7 +38,7 @@ class DataSource:
 
     text: str  # the words that were typed, with a benchmark's usual name
     path: Path | None  # the folder or manifest, or the folder of the benchmark; None for the emoji
-    benchmark: Benchmark | None = None
+    benchmark: "Benchmark | None" = None
     split: Path | None = None  # the split file of a benchmark, where it was named
 
     @classmethod
@@ -50,7 +51,11 @@ class DataSource:
         if text == "emoji":
             return cls(text, None)
         name, _, rest = text.partition(":")
-        benchmark = find_benchmark(name) if rest else None
+        if not rest:
+            return cls(text, Path(text))
+        from promptboost.data.benchmarks.registry import find_benchmark
+
+        benchmark = find_benchmark(name)
         if benchmark is None:
             return cls(text, Path(text))
         folder, split = Path(rest).expanduser(), None  # a shell does not do so inside a word
@@ -60,7 +65,9 @@ class DataSource:
         return cls._of_benchmark(benchmark, folder, split)
 
     @classmethod
-    def _of_benchmark(cls, benchmark: Benchmark, folder: Path, split: Path | None) -> "DataSource":
+    def _of_benchmark(
+        cls, benchmark: "Benchmark", folder: Path, split: Path | None
+    ) -> "DataSource":
         at = "" if split is None else f"@{split}"
         return cls(f"{benchmark.name}:{folder}{at}", folder, benchmark, split)
 
@@ -104,6 +111,8 @@ class DataSource:
         if self.benchmark is None:
             listing = _read_path(self.path)
             return _usable(listing, on_bad, check=check, workers=workers, progress=progress)
+        from promptboost.data.benchmarks.survey import read_benchmark
+
         listing = read_benchmark(self.benchmark, self.path, self.split)
         bad: list[BadImage] = []
         if check:
@@ -260,4 +269,6 @@ def _check_no_benchmark(text: str) -> None:
     name, colon, rest = text.partition(":")
     folder = Path(rest.partition("@")[0]).expanduser()
     if colon and "/" not in name and "\\" not in name and len(name) > 1 and folder.is_dir():
+        from promptboost.data.benchmarks.registry import benchmark_named
+
         benchmark_named(name)

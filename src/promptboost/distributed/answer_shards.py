@@ -30,7 +30,7 @@ from promptboost.distributed.shards import (
 from promptboost.distributed.storage import Storage, open_url, reaching
 from promptboost.distributed.unit import Job, Result, unit_name
 from promptboost.errors import DataError, MissingExtraError, SettingError
-from promptboost.files import json_text, read_bytes, replacing
+from promptboost.io import json_text, read_bytes, replacing
 from promptboost.progress import Progress, no_progress
 from promptboost.run.predict import Prediction, Predictor, answer_record
 from promptboost.run.run_folder import RunFolder

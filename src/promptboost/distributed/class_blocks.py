@@ -39,7 +39,7 @@ from promptboost.distributed.residents import ResidentLostError, Residents
 from promptboost.distributed.unit import Job, Result, WorkUnit, unit_name
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import RunError, count
-from promptboost.files import write_bytes
+from promptboost.io import write_bytes
 from promptboost.progress import Advance
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from promptboost.data.decode import BadImage
 from promptboost.data.manifest import cell_text, split_of
 from promptboost.distributed.storage import FileRefusedError, open_url, reaching
 from promptboost.errors import DataError, MissingExtraError
-from promptboost.files import open_regular
+from promptboost.io import open_regular
 
 #: Where the pixels of a row are, the first there is; as bytes, or as a record of bytes and path.
 IMAGE_COLUMNS = ("image", "jpg", "jpeg", "png", "webp", "bytes", "content")

@@ -8,7 +8,7 @@ from promptboost.data import load_data
 from promptboost.distributed.engine import Placement, Say
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, SettingError, count
-from promptboost.files import read_text
+from promptboost.io import read_text
 from promptboost.pool import PromptPool, is_saved_pool, load_pool, read_sources
 from promptboost.pool.sources import pool_for
 from promptboost.pool.text import clean

@@ -25,7 +25,7 @@ from promptboost.distributed.unit import Job
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.store import EmbeddingStore
 from promptboost.errors import DataError
-from promptboost.folders import cache_folder
+from promptboost.io import cache_folder
 from promptboost.pool.sources import pool_for
 from promptboost.pool.text import clean
 from promptboost.progress import Progress

@@ -26,7 +26,7 @@ from promptboost.encoders.base import Encoder
 from promptboost.encoders.embedder import Embedder, TextSource
 from promptboost.encoders.group import join, members_of
 from promptboost.errors import EmbeddingError, PoolError
-from promptboost.files import append_bytes, read_bytes
+from promptboost.io import append_bytes, read_bytes
 from promptboost.progress import Progress, no_progress, stage
 from promptboost.training.pool_rows import Encode, PoolRows, PoolTexts, encode_by
 

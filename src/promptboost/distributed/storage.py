@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.errors import InputError, MissingExtraError
-from promptboost.files import is_part, read_bytes, write_bytes
+from promptboost.io import is_temporary, read_bytes, write_bytes
 
 # There a file appears when all of it has been sent, or not at all.
 _WHOLE_BY_NATURE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "memory"}
@@ -107,7 +107,7 @@ class Storage:
         """Return the names of the files in a folder, in no order; what is half written is not there."""
         if (path := self._local(folder)) is not None:
             with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
-                yield from (e.name for e in entries if not is_part(e.name) and e.is_file())
+                yield from (e.name for e in entries if not is_temporary(e.name) and e.is_file())
             return
         system, root = self._remote
         place = f"{root}/{folder}".rstrip("/")

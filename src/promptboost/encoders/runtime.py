@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from promptboost.encoders.base import UnitRows
 from promptboost.errors import EncoderError, MissingExtraError
-from promptboost.files import open_regular, read_bytes, write_bytes, write_text
+from promptboost.io import open_regular, read_bytes, write_bytes, write_text
 from promptboost.threads import thread_count
 
 if TYPE_CHECKING:

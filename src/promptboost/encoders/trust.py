@@ -5,8 +5,6 @@ What a user types is their own decision. What stands in a file is not: its name 
 
 import re
 
-from promptboost.encoders.default import AUTO
-from promptboost.encoders.openclip.weights import is_here
 from promptboost.encoders.registry import is_registered
 from promptboost.errors import EncoderError, PromptBoostError
 
@@ -43,6 +41,9 @@ code that would be imported and run; if you know it and want that, name it yours
     kind, _, rest = name.partition(":")
     if kind in _OWN or name in _known_here():
         return
+    from promptboost.encoders.default import AUTO
+    from promptboost.encoders.openclip.weights import is_here
+
     if kind != "hf-hub" and rest and re.fullmatch(r"[\w.-]+", kind):
         if is_registered(kind):
             return

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from promptboost.errors import RunError
-from promptboost.files import write_json
+from promptboost.io import write_json
 from promptboost.llm.client import ModelSettings
 from promptboost.llm.generation import generate_pool
 from promptboost.llm.questions import Pair, confused_pairs, contrast_questions, grow_pool

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError, PoolError
-from promptboost.files import load_json, open_regular, read_bytes
+from promptboost.io import load_json, open_regular, read_bytes
 from promptboost.llm.client import MOST_TOKENS, ModelSettings, Reply
 from promptboost.pool.text import control_character, distinct
 

@@ -16,7 +16,7 @@ from promptboost.baselines.base import Arrays, Fitted, Origin
 from promptboost.baselines.registry import METHODS
 from promptboost.encoders.base import Encoder
 from promptboost.errors import FileFormatError, SettingError, a_type
-from promptboost.files import load_json, open_regular, read_text, write_text
+from promptboost.io import load_json, open_regular, read_text, write_text
 from promptboost.model.head import read_tensors, write_tensors
 from promptboost.plugins import import_object
 

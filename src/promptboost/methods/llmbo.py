@@ -19,7 +19,7 @@ from promptboost.baselines.base import FewShotSet, Group, Method, Transfer, chec
 from promptboost.baselines.fitted import TextClassifier, filled
 from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError, PoolError, SettingError
-from promptboost.folders import cache_folder
+from promptboost.io import cache_folder
 from promptboost.llm import (
     Budget,
     LanguageModel,

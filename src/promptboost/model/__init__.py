@@ -1,7 +1,8 @@
 """Result: the fitted thing as text, its vectors, and the classifier that answers for images."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from promptboost.lazy import on_first_use
 from promptboost.model.ensemble import LearntOn, PromptEnsemble, Round
 from promptboost.model.head import Head
 from promptboost.model.schema import json_schema
@@ -20,9 +21,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("PromptClassifier", "load"):  # to read a text, no encoder is imported
-        from promptboost.model import classifier
-
-        return getattr(classifier, name)
-    raise AttributeError(f"module 'promptboost.model' has no attribute {name!r}")
+# No encoder is imported to read a text.
+__getattr__ = on_first_use(__name__, {"classifier": ["PromptClassifier", "load"]})

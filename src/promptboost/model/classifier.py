@@ -23,8 +23,7 @@ from promptboost.errors import (
     command_name,
     count,
 )
-from promptboost.files import write_text
-from promptboost.folders import FIRST, writing
+from promptboost.io import FIRST, write_text, writing
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import Head, mean_decision, mean_index, mean_proba
 from promptboost.model.head_files import (

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from promptboost.errors import LabelError, PoolError, SettingError, few
+from promptboost.errors import LabelError, PoolError, SettingError, count, few
 from promptboost.model import schema
 from promptboost.pool.names import check_class_names
 from promptboost.pool.text import name_key
@@ -159,9 +159,7 @@ def add(
     """
     check_known(ensemble, class_name)
     bank = schema.as_bank({sentence: copies}, "sentences")
-    where = (
-        f"{class_name} ({_plural(copies, 'copy', 'copies')} in {_plural(len(ensemble), 'round')})"
-    )
+    where = f"{class_name} ({count(copies, 'copy', 'copies')} in {count(len(ensemble), 'round')})"
 
     def with_it(old: Bank) -> Bank:
         return {**old, sentence: old.get(sentence, 0) + bank[sentence]}
@@ -200,7 +198,7 @@ def weigh(
 
     line = f"gave {sentence!r} a share of {float(share):.3g} in {class_name}"
     if shared < len(having):
-        line += f" ({shared} of {_plural(len(having), 'round')}: else it is the only one)"
+        line += f" ({shared} of {count(len(having), 'round')}: else it is the only one)"
     return _rewritten(ensemble, [class_name], weighed, [line])
 
 
@@ -219,7 +217,7 @@ def add_class(
     bank = schema.as_bank(Counter(sentences), "sentences")
     return _edited(
         ensemble,
-        [f"added the class {name} with {_plural(len(bank), 'sentence')}"],
+        [f"added the class {name} with {count(len(bank), 'sentence')}"],
         class_names=(*ensemble.class_names, name),
         rounds=tuple(
             dataclasses.replace(item, banks={**item.banks, name: bank}) for item in ensemble.rounds
@@ -306,11 +304,7 @@ def _classes_with(ensemble: "PromptEnsemble", prompt: str, class_name: str | Non
 
 def _count(ensemble: "PromptEnsemble", prompt: str, name: str) -> str:
     copies = [item.banks[name][prompt] for item in ensemble.rounds if prompt in item.banks[name]]
-    return f"{name} ({_plural(sum(copies), 'copy', 'copies')} in {_plural(len(copies), 'round')})"
-
-
-def _plural(number: int, one: str, many: str | None = None) -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
+    return f"{name} ({count(sum(copies), 'copy', 'copies')} in {count(len(copies), 'round')})"
 
 
 def _listed(names: Iterable[str]) -> str:

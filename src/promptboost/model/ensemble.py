@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from promptboost.errors import FileFormatError, InputError, SettingError
-from promptboost.files import read_bytes, write_text
-from promptboost.folders import steady
+from promptboost.io import read_bytes, steady, write_text
 from promptboost.model import edits, schema
 from promptboost.model.notebook import card, sizes
 from promptboost.model.schema import Scalar, read_record, write_record

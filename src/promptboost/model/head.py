@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from promptboost.errors import EmbeddingError, FileFormatError, InputError, LabelError, SettingError
-from promptboost.files import load_json, open_regular, write_bytes
+from promptboost.io import load_json, open_regular, write_bytes
 
 if TYPE_CHECKING:
     from promptboost.boosting.balance import Balance

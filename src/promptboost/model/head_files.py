@@ -27,8 +27,7 @@ from promptboost.errors import (
     StoreError,
     command_name,
 )
-from promptboost.files import load_json, read_text, write_json
-from promptboost.folders import FIRST
+from promptboost.io import FIRST, load_json, read_text, write_json
 from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.head import Head
 from promptboost.model.vectors import head_of

@@ -20,7 +20,7 @@ from importlib import resources
 from typing import Any, TypeVar
 
 from promptboost.errors import FileFormatError, InputError, LabelError, PoolError, SettingError
-from promptboost.files import (
+from promptboost.io import (
     LARGEST_INTEGER,
     LARGEST_NUMBER,
     check_values,
@@ -231,12 +231,10 @@ def read_record(text: str) -> dict[str, Any]:
 def parse(text: str) -> Any:
     """Read JSON in which no key occurs twice, or raise with the place where it stops being JSON."""
     try:
-        record = parse_json(text, _unique_keys)
-    except FileFormatError:
-        raise
+        record = parse_json(text)
     except json.JSONDecodeError as error:
         raise FileFormatError(_explain(text.rstrip(), error)) from None
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # a duplicate key, or a number of thousands of digits
         raise FileFormatError(f"not JSON that can be read: {error}.") from None
     check_values(record)
     return record
@@ -251,16 +249,6 @@ def _explain(text: str, error: json.JSONDecodeError) -> str:
     if error.pos >= len(text) or not text.endswith("}") or "Unterminated" in error.msg:
         return f"cut off: the JSON ends in the middle ({place}). Copy the file again."
     return f"not valid JSON ({place}). If it was edited by hand, look for a comma or a quote there."
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Check that no key occurs twice: one of the values would be lost in silence."""
-    unique = dict(pairs)
-    if len(unique) < len(pairs):
-        seen: set[str] = set()
-        key = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise FileFormatError(f"the key {json.dumps(key)} occurs twice in one object.")
-    return unique
 
 
 def _read_v2(record: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from promptboost.baselines.measures import Count, Positive, Share
 from promptboost.compare.cells import Result
 from promptboost.data.benchmarks.registry import BENCHMARKS, find_benchmark
 from promptboost.errors import DataError, PoolError, RunError
-from promptboost.folders import is_ours
+from promptboost.io import is_ours
 from promptboost.methods import make_method
 from promptboost.paper.choice import PaperChoice
 from promptboost.progress import Progress, no_progress

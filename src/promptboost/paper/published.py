@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from promptboost.errors import SettingError
-from promptboost.files import load_toml
+from promptboost.io import load_toml
 
 #: What a number is of where it is the mean over all data sets of its entry.
 AVERAGE = "average"

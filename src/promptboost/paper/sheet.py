@@ -13,7 +13,7 @@ import numpy as np
 from promptboost.compare.cells import Result
 from promptboost.compare.chart import accuracy_figure
 from promptboost.compare.summary import Curve, mean_and_spread
-from promptboost.files import write_text
+from promptboost.io import write_text
 from promptboost.paper.experiment import KEY, PaperRequest, PlanResults
 from promptboost.paper.plans import PaperPlan, Slot
 from promptboost.paper.published import PublishedNumber, published

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from promptboost.errors import FileFormatError, PoolError
-from promptboost.files import load_json, open_regular, replacing, unique
+from promptboost.io import load_json, open_regular, replacing, unique
 from promptboost.pool.build import read_descriptions
 from promptboost.pool.names import check_class_names
 from promptboost.pool.pool import PromptPool

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError, MissingExtraError, PoolError
-from promptboost.files import read_json, read_text
+from promptboost.io import read_json, read_text
 from promptboost.pool.templates import open_clip_words
 from promptboost.pool.text import LOOSE, STRICT, Key, Spelling, clean, control_character, name_key
 

@@ -8,19 +8,18 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from promptboost.baselines.baselines import pool_heads, zero_shot_head
-from promptboost.baselines.measures import Count, Share
 from promptboost.data import Dataset
 from promptboost.data.copies import LEAST_COSINE
 from promptboost.data.shots import Task, image_ids, load_task
-from promptboost.errors import DataError, FileFormatError, RunError, command_name, count, place
-from promptboost.files import load_json, read_text, write_json
+from promptboost.errors import DataError, RunError, command_name, count, place
+from promptboost.io import write_json
 from promptboost.progress import Progress, no_progress, stage
 from promptboost.quality.suspects import (
     MOST_FOLDS,
@@ -31,74 +30,12 @@ from promptboost.quality.suspects import (
     set_aside_probabilities,
 )
 from promptboost.run.evaluate import as_called_now, with_classes
+from promptboost.run.findings import KINDS, SHOWN, Finding, Issues, Kind
 from promptboost.run.fit import images_shown, write_thumbnails
 from promptboost.run.overlap import Copy, CopyCount, inspect
 from promptboost.run.predict import Predictor
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import run_pool
-
-SCHEMA_VERSION = 1
-#: How many the report shows.
-SHOWN = 20
-
-Kind = Literal["label", "two-labels", "leak", "repeat", "outlier"]
-#: What is suspected, by kind, the gravest first.
-KINDS: dict[str, str] = {
-    "label": "labels that are probably wrong",
-    "two-labels": "the same image under two labels",
-    "leak": "held-out images that were learnt from",
-    "outlier": "images that are like no class",
-    "repeat": "the same image twice in a class",
-}
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One image, and what may be wrong with it."""
-
-    kind: Kind
-    image: str
-    split: Literal["learnt", "held-out"]
-    label: str
-    suggested: str | None = None  # the class it is more probably of, or nearest to
-    probability: Share | None = None  # of that class
-    score: float  # the larger, the more suspicious, among findings of one kind
-    other: str | None = None  # the image that it is a copy of
-    why: str = ""  # in words
-
-
-class Issues(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings of a run: kind by kind, in each the most suspicious first."""
-
-    schema_version: int = SCHEMA_VERSION
-    learnt_images: Count
-    held_out_images: Count
-    only_words: Count  # images that are the only one of their class: words alone judge those
-    to_look_at: dict[str, Count]  # by kind
-    findings: tuple[Finding, ...]
-
-    def first(self, limit: int | None) -> tuple[Finding, ...]:
-        """Return the first findings of each kind; without a limit those that should be looked at."""
-        return tuple(
-            item
-            for kind in KINDS
-            for item in self.of_kind(kind)[: self.to_look_at.get(kind) if limit is None else limit]
-        )
-
-    def of_kind(self, kind: str) -> tuple[Finding, ...]:
-        """Return the findings of one kind."""
-        return tuple(item for item in self.findings if item.kind == kind)
-
-    @classmethod
-    def read(cls, path: Path) -> "Issues":
-        """Read ``issues.json``."""
-        record = load_json(read_text(path, error=FileFormatError), str(path))
-        version = record.get("schema_version") if isinstance(record, dict) else None
-        if version != SCHEMA_VERSION or isinstance(version, bool):
-            raise FileFormatError(f"{path}: schema_version: must be 1, not {version!r:.60}")
-        try:
-            return msgspec.convert(record, cls)
-        except msgspec.ValidationError as error:
-            raise FileFormatError(f"{path}: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@
 only the files of the run folder, so they can be made again at any time, on any machine.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from promptboost.lazy import on_first_use
 
 if TYPE_CHECKING:
     from promptboost.report.page import write_card, write_report
@@ -12,9 +14,4 @@ if TYPE_CHECKING:
 __all__ = ["write_card", "write_report"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from promptboost.report import page
-
-        return getattr(page, name)
-    raise AttributeError(f"module 'promptboost.report' has no attribute {name!r}")
+__getattr__ = on_first_use(__name__, {"page": __all__})

@@ -11,10 +11,10 @@ import promptboost
 from promptboost.baselines.measures import OURS
 from promptboost.model.explanation import Explanation
 from promptboost.model.provenance import Composed
-from promptboost.quality.issues import SHOWN
 from promptboost.report import drawings, figures, phrases
 from promptboost.report.checks import run_checks
 from promptboost.report.run import Run, check_run, read_run
+from promptboost.run.findings import SHOWN
 from promptboost.run.run_folder import RunFolder
 
 if TYPE_CHECKING:

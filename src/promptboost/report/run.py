@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from promptboost.errors import FileFormatError, RunError, SettingError
-from promptboost.files import load_json, read_text
+from promptboost.io import load_json, read_text
 from promptboost.model import PromptEnsemble
 from promptboost.model.explanation import Explanation
-from promptboost.quality.issues import Issues
+from promptboost.run.findings import Issues
 from promptboost.run.lineage import Lineage
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder, public

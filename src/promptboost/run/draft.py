@@ -10,8 +10,7 @@ import msgspec
 
 from promptboost.baselines.measures import Count
 from promptboost.errors import FileFormatError, PromptBoostError, place
-from promptboost.files import read_bytes, write_bytes
-from promptboost.folders import writing
+from promptboost.io import read_bytes, write_bytes, writing
 from promptboost.model.change import Change
 
 DRAFT_FILE = "draft.json"

@@ -13,7 +13,7 @@ import numpy as np
 
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import RunError, command_name
-from promptboost.files import read_bytes, write_bytes
+from promptboost.io import read_bytes, write_bytes
 from promptboost.model import Head, PromptEnsemble
 from promptboost.model.change import Change, apply_changes, original_names
 from promptboost.model.head_files import embed_ensemble, keep_residual, write_head

@@ -12,7 +12,7 @@ from promptboost.data import ImageError, LabelledImage, find_images
 from promptboost.data.decode import BadImage
 from promptboost.data.shots import Task, image_ids
 from promptboost.errors import DataError
-from promptboost.files import json_text
+from promptboost.io import json_text
 from promptboost.model import Head, PromptEnsemble
 from promptboost.model.explanation import SHOWN, Explanation, explain_rows
 from promptboost.run.bench import Bench, add_looks

@@ -15,8 +15,7 @@ import promptboost
 from promptboost.data.shots import load_task
 from promptboost.encoders.graph import GraphEncoder, classifier_graph, graph_encoder
 from promptboost.errors import EncoderError, PromptBoostError, RunError
-from promptboost.files import json_text, write_bytes
-from promptboost.folders import writing
+from promptboost.io import json_text, write_bytes, writing
 from promptboost.model import PromptClassifier
 from promptboost.model.head import Head
 from promptboost.progress import Advance, Progress, no_progress, stage

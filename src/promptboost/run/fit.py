@@ -21,8 +21,7 @@ from promptboost.data.shots import Task, image_ids, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.group import EncoderGroup, members_of, open_embedder
 from promptboost.errors import InputError, RunError
-from promptboost.files import json_text, write_bytes
-from promptboost.folders import POOL_ROWS, tidy
+from promptboost.io import POOL_ROWS, json_text, tidy, write_bytes
 from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
 from promptboost.pool.sources import pool_for
@@ -44,7 +43,7 @@ from promptboost.run.preflight import (
 )
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
-from promptboost.trackers import Tracker, Tracking
+from promptboost.run.tracker import Tracker, Tracking
 from promptboost.training import Executor, Fitted, Trainer
 
 _THUMBNAIL_SIDE = 96

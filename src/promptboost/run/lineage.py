@@ -6,7 +6,7 @@ import msgspec
 
 from promptboost.baselines.measures import Count, Share
 from promptboost.errors import FileFormatError
-from promptboost.files import read_bytes, write_bytes
+from promptboost.io import read_bytes, write_bytes
 from promptboost.model.change import Change
 
 #: Where it is written, in a run folder.

@@ -15,7 +15,7 @@ from promptboost.data.shots import Task
 from promptboost.encoders.default import named_encoder
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, RunError, StoreError
-from promptboost.files import sweep
+from promptboost.io import sweep
 from promptboost.pool import PromptPool, Source, is_saved_pool, read_sources
 from promptboost.pool.io import saved_templates
 from promptboost.pool.names import is_wnid

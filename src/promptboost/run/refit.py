@@ -14,7 +14,7 @@ from promptboost.data import Dataset, DataSource
 from promptboost.data.shots import Task, load_task
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import DataError, PoolError, RunError, command_name, count, few
-from promptboost.files import read_bytes
+from promptboost.io import read_bytes
 from promptboost.model import PromptEnsemble
 from promptboost.model.change import original_names
 from promptboost.pool import PromptPool, build_pool

@@ -21,7 +21,7 @@ from promptboost.baselines.measures import (
     Share,
 )
 from promptboost.errors import FileFormatError, RunError, without_place
-from promptboost.files import load_json, read_text, write_json
+from promptboost.io import load_json, read_text, write_json
 from promptboost.model.provenance import Composed
 from promptboost.run.overlap import Overlap
 

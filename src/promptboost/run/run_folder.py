@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from promptboost.config import FitConfig
 from promptboost.data import DataSource
@@ -19,24 +19,30 @@ from promptboost.errors import (
     place,
     without_place,
 )
-from promptboost.files import json_text, load_toml, read_text, sweep, write_text
-from promptboost.folders import (
+from promptboost.io import (
     HEADS,
     NEXT,
     SET,
     is_ours,
+    json_text,
+    load_toml,
+    read_text,
     settle,
     stage,
     staged,
     steady,
     swap,
+    sweep,
     unstage,
+    write_text,
     writing,
 )
 from promptboost.model import PromptEnsemble
 from promptboost.model.ensemble import ENSEMBLE_FILE, WEIGHTS_FILE
 from promptboost.model.head_files import head_file
-from promptboost.run.results import Results
+
+if TYPE_CHECKING:
+    from promptboost.run.results import Results
 
 T = TypeVar("T")
 TomlValue = str | int | float | bool | list[str] | list[float]
@@ -134,7 +140,7 @@ class RunFolder:
         """The folder as its user knows it, also where this run is to replace another."""
         return self.path.parent if self.path.name == NEXT else self.path
 
-    # --- one writer, many readers: see promptboost.folders ------------------------------------
+    # --- one writer, many readers: see promptboost.io ------------------------------------
 
     @contextlib.contextmanager
     def writing(
@@ -320,8 +326,10 @@ class RunFolder:
         return tables
 
     @cached_property
-    def results(self) -> Results:
+    def results(self) -> "Results":
         """Everything that was measured, read once."""
+        from promptboost.run.results import Results
+
         return Results.read(self.metrics_path)
 
     @property

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from promptboost.serve.limits import Limits, RequestError, size
+from promptboost.errors import human_bytes
+from promptboost.serve.limits import Limits, RequestError
 from promptboost.serve.messages import ErrorAnswer
 from promptboost.serve.metrics import ServerMetrics
 
@@ -250,7 +251,7 @@ class _Exchange:
 
 
 def _too_many_bytes(limits: Limits) -> RequestError:
-    most = size(limits.max_bytes)
+    most = human_bytes(limits.max_bytes)
     return RequestError(413, "bytes", f"the request is too large; send no more than {most}")
 
 

@@ -84,17 +84,3 @@ class RequestError(PromptBoostError):
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return headers
-
-
-def size(number: int) -> str:
-    """Write a number of bytes for people.
-
-    Examples
-    --------
-    >>> size(33554432), size(700)
-    ('32 MiB', '700 bytes')
-    """
-    for unit, name in ((MIB, "MiB"), (2**10, "KiB")):
-        if number >= unit:
-            return f"{number / unit:.4g} {name}"
-    return f"{number} bytes"

@@ -17,7 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from promptboost.errors import SettingError, place
-from promptboost.files import read_text
+from promptboost.io import read_text
 from promptboost.serve.app import create_app
 from promptboost.serve.connection import Connection
 from promptboost.serve.gate import LOOPBACK_NAMES, Guarded

@@ -17,8 +17,7 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.runtime import hash_bytes
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import PromptBoostError, RunError, SettingError, few, without_place
-from promptboost.files import Stamp, file_stamp, read_bytes
-from promptboost.folders import steady
+from promptboost.io import Stamp, file_stamp, read_bytes, steady
 from promptboost.model.classifier import (
     RESIDUAL_FILE,
     PromptClassifier,

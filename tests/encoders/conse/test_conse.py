@@ -348,7 +348,7 @@ def test_a_changed_file_is_hashed_again(tmp_path):
 
 
 def test_no_embedding_depends_on_the_number_of_threads(own_threads):
-    from promptboost import set_threads
+    from promptboost.threads import set_threads
 
     images = [waves().resize((90 + 7 * number, 80)) for number in range(9)]
     texts = [" ".join(["a small red bird near the water"] * n) for n in (1, 2, 5, 1, 3)]

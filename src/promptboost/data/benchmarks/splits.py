@@ -12,7 +12,7 @@ from promptboost.data.benchmarks.layout import ImageIndex, Place
 from promptboost.data.benchmarks.registry import Benchmark
 from promptboost.data.dataset import split_name
 from promptboost.errors import DataError
-from promptboost.files import check_values, parse_json, read_text
+from promptboost.io import check_values, parse_json, read_text
 
 
 class Item(NamedTuple):

@@ -39,7 +39,7 @@ from promptboost.encoders.runtime import (
     require_modules,
 )
 from promptboost.errors import EncoderError, SettingError
-from promptboost.folders import cache_folder
+from promptboost.io import cache_folder
 from promptboost.pool.names import imagenet_class_names
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from promptboost.encoders.openclip.openclip import OpenClipEncoder
 from promptboost.encoders.openclip.weights import from_cache_alone, is_here, status_of_hub
 from promptboost.encoders.runtime import fingerprint, hash_tensors, pick_device, require_modules
 from promptboost.errors import EncoderError, MissingExtraError
-from promptboost.files import parse_json
+from promptboost.io import parse_json
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,6 @@
 """The embedding store: every embedding is computed once, kept on disk, and found by content."""
 
-from promptboost.encoders.store.report import EncoderShare, StoreReport, Verification, human_bytes
+from promptboost.encoders.store.report import EncoderShare, StoreReport, Verification
 from promptboost.encoders.store.store import (
     EmbeddingStore,
     default_root,
@@ -16,7 +16,6 @@ __all__ = [
     "Verification",
     "default_root",
     "head_key",
-    "human_bytes",
     "image_key",
     "text_key",
 ]

@@ -3,21 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-
-def human_bytes(count: int) -> str:
-    """Write a number of bytes for people.
-
-    Examples
-    --------
-    >>> human_bytes(812), human_bytes(20_000_000_000)
-    ('812 B', '20.0 GB')
-    """
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 999.95:
-            return f"{size:.1f} {unit}" if unit != "B" else f"{count} B"
-        size /= 1000
-    return f"{size:.1f} TB"
+from promptboost.errors import human_bytes
 
 
 @dataclass(frozen=True)

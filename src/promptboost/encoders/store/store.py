@@ -27,7 +27,7 @@ from promptboost.encoders.store.database import (
 )
 from promptboost.encoders.store.report import EncoderShare, StoreReport, Verification
 from promptboost.errors import EmbeddingError, SettingError, StoreError
-from promptboost.folders import cache_folder
+from promptboost.io import cache_folder
 from promptboost.progress import Advance, Progress, no_progress, stage
 
 _FORMAT = "v2"  # another format is another folder, so that versions can share a root

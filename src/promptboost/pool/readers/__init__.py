@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from promptboost.errors import FileFormatError, InputError, PoolError, SettingError
-from promptboost.files import Stamp, file_stamp
+from promptboost.io import Stamp, file_stamp
 from promptboost.plugins import PluginWarning, load_plugins
 from promptboost.pool.readers.fragments import ADAPTCLIP, DCLIP, PROAPO
 from promptboost.pool.readers.plain import PLAIN, SAVED

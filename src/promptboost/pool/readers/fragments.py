@@ -18,7 +18,7 @@ import re
 from pathlib import Path
 
 from promptboost.errors import FileFormatError, PoolError
-from promptboost.files import read_text
+from promptboost.io import read_text
 from promptboost.pool.readers.sentences import read_mapping
 from promptboost.pool.readers.source import Gathering, Phrase, Reader, Source
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from promptboost.errors import FileFormatError
-from promptboost.files import load_json, read_text
+from promptboost.io import load_json, read_text
 from promptboost.pool.io import is_saved_pool, load_pool
 from promptboost.pool.readers.sentences import read_mapping
 from promptboost.pool.readers.source import Gathering, Reader, Source

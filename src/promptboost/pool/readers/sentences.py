@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from promptboost.errors import FileFormatError, SettingError, a_type
-from promptboost.files import Stamp, file_stamp, read_json
+from promptboost.io import Stamp, file_stamp, read_json
 from promptboost.pool.readers.source import Gathering, Phrase, Reader, Source
 from promptboost.pool.templates import check_templates
 

@@ -7,7 +7,8 @@ import pytest
 from promptboost import trackers
 from promptboost.errors import MissingExtraError, SettingError
 from promptboost.run.fit import fit_run
-from promptboost.trackers import MLflowTracker, Tracker, make_trackers, result_figures
+from promptboost.run.tracker import Tracker, result_figures
+from promptboost.trackers import MLflowTracker, make_trackers
 from tests.run.run_tools import request
 
 

@@ -1,0 +1,88 @@
+"""Experiment trackers, as a fit sees them; :mod:`promptboost.trackers` has some."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from promptboost.run.results import Results
+
+#: Files of a run that are logged.
+FILES = ("ensemble.json", "run.toml", "metrics.json", "report.html", "README.md")
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """A logger of fits.
+
+    An error in a tracker never ends a fit: it is reported, and the tracker is not called again.
+
+    Examples
+    --------
+    >>> class Printer:
+    ...     def begin(self, name, settings):
+    ...         print("began", name)
+    ...
+    ...     def round(self, number, figures):
+    ...         print("round", number, figures)
+    ...
+    ...     def end(self, figures, files):
+    ...         print("ended", figures)
+    >>> isinstance(Printer(), Tracker)
+    True
+    """
+
+    def begin(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Start logging a fit: the name of its folder, and its settings."""
+
+    def round(self, number: int, figures: Mapping[str, float]) -> None:
+        """Log the figures of a round; the first has number 1."""
+
+    def end(self, figures: Mapping[str, float], files: Sequence[Path]) -> None:
+        """Log final metrics and files; without files, mark the fit as failed."""
+
+
+class Tracking:
+    """Log one fit with several trackers; one that fails is not called again."""
+
+    def __init__(self, trackers: Sequence[Tracker], say: Callable[[str], None]) -> None:
+        self._trackers, self._say = list(trackers), say
+
+    def begin(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Start logging."""
+        self._call(lambda tracker: tracker.begin(name, settings))
+
+    def round(self, number: int, error: float) -> None:
+        """Log a round."""
+        self._call(lambda tracker: tracker.round(number, {"round_error": error}))
+
+    def end(self, results: Results, folder: Path) -> None:
+        """Log the results of a finished fit."""
+        files = [folder / name for name in FILES if (folder / name).is_file()]
+        figures = result_figures(results)
+        self._call(lambda tracker: tracker.end(figures, files))
+
+    def fail(self) -> None:
+        """Mark the fit as failed."""
+        self._call(lambda tracker: tracker.end({}, ()))
+
+    def _call(self, log: Callable[[Tracker], None]) -> None:
+        for tracker in list(self._trackers):
+            try:
+                log(tracker)
+            except Exception as error:  # never worth losing a fit
+                self._trackers.remove(tracker)
+                reason = " ".join(str(error).split())[:200]
+                self._say(f"{type(tracker).__name__} does not work, and is left out: {reason}")
+
+
+def result_figures(results: Results) -> dict[str, float]:
+    """Return the known figures of a fit by name."""
+    figures: dict[str, float | None] = {}
+    for method in results.methods:
+        name = method.name.replace("-", "_")
+        figures[f"accuracy_{name}"] = method.accuracy
+        figures[f"class_accuracy_{name}"] = method.class_accuracy
+        figures[f"log_loss_{name}"] = method.log_loss
+    if results.residual is not None:
+        figures["words"] = results.residual.words
+    return {name: float(value) for name, value in figures.items() if value is not None}
