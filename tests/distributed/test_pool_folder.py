@@ -3,7 +3,6 @@
 import gc
 import tempfile
 from contextlib import suppress
-from dataclasses import replace
 
 import msgspec
 import numba
@@ -16,13 +15,15 @@ from promptboost.data.shots import load_task
 from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
+from promptboost.encoders.group import EncoderGroup
 from promptboost.errors import PoolError
 from promptboost.model import PromptEnsemble
 from promptboost.pool import build_pool
 from promptboost.pool.sources import pool_for
 from promptboost.run.fit import fit_run
-from promptboost.run.learned import embed_task, learn
-from promptboost.training import PoolTexts
+from promptboost.run.measurement import EmbeddedTask
+from promptboost.training import PoolTexts, Trainer
+from tests.progress_tools import Recorder
 from tests.run.run_tools import ENCODER, request
 from tests.training.test_learner import OPEN, Problem
 
@@ -42,11 +43,12 @@ def texts(names=("owl", "bat", "eel")):
 
 
 def embedder():
-    return Embedder.open(ENCODER, cache=False, progress=False)
+    return Embedder.open(ENCODER, cache=False)
 
 
 def embed(texts, *embedders, folder=None):
-    return PoolExecutor().embed_pool(texts, embedders, folder)
+    source = embedders[0] if len(embedders) == 1 else EncoderGroup(embedders)
+    return PoolExecutor().embed_pool(texts, source, folder)
 
 
 def same(one, other):
@@ -58,7 +60,7 @@ def same(one, other):
 def test_the_threshold_counts_the_bytes_of_the_rows(monkeypatch, tmp_path):
     words = texts()
     grid = words.embed(FakeEncoder().encode_texts)
-    size = pool_folder.n_bytes(words, [embedder()])
+    size = pool_folder.n_bytes(words, embedder())
     assert size == grid.templates.nbytes + sum(block.nbytes for block in grid.prompts)
     monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", size)
     assert embed(words, embedder(), folder=tmp_path / "rows").cleanup is None
@@ -84,7 +86,7 @@ def test_rows_on_disk_are_those_in_memory_and_go_when_released(monkeypatch, tmp_
 
 
 def test_rows_of_several_encoders_are_side_by_side_in_memory_and_on_disk(monkeypatch, tmp_path):
-    other = Embedder.open("fake:16-1", cache=False, progress=False)
+    other = Embedder.open("fake:16-1", cache=False)
     here = embed(texts(), embedder(), other)
     assert here.grid.encoders == 2
     for number, one in enumerate((embedder(), other)):
@@ -94,7 +96,7 @@ def test_rows_of_several_encoders_are_side_by_side_in_memory_and_on_disk(monkeyp
     assert same(here.grid, there.grid)
     assert there.grid.scales == here.grid.scales
     # Another second encoder has other rows, and those are not gone on with.
-    third = Embedder.open("fake:16-2", cache=False, progress=False)
+    third = Embedder.open("fake:16-2", cache=False)
     after = embed(texts(), embedder(), third, folder=tmp_path / "rows")
     assert not same(after.grid, here.grid)
     assert len(list((tmp_path / "rows").iterdir())) == 1
@@ -107,7 +109,7 @@ def test_without_a_folder_rows_do_not_outlive_their_owner(on_disk):
     gc.collect()
     assert list(on_disk.iterdir()) == []
     with pytest.raises(KeyboardInterrupt):
-        embed(texts(), Embedder(Stopped(2), progress=False))
+        embed(texts(), Embedder(Stopped(2)))
     assert list(on_disk.iterdir()) == []
 
 
@@ -128,9 +130,9 @@ class Stopped(FakeEncoder):
 def test_interrupted_embedding_goes_on_with_the_class_it_was_in(on_disk, tmp_path):
     whole = texts().embed(FakeEncoder().encode_texts)
     with pytest.raises(KeyboardInterrupt):
-        embed(texts(), Embedder(Stopped(2), progress=False), folder=tmp_path / "rows")
+        embed(texts(), Embedder(Stopped(2)), folder=tmp_path / "rows")
     rest = Stopped()
-    rows = embed(texts(), Embedder(rest, progress=False), folder=tmp_path / "rows")
+    rows = embed(texts(), Embedder(rest), folder=tmp_path / "rows")
     assert rest.asked == 1  # a call a class
     assert same(rows.grid, whole)
 
@@ -148,13 +150,14 @@ def test_rows_of_another_pool_or_encoder_are_deleted(on_disk, tmp_path, monkeypa
     assert not (tmp_path / "rows").exists()
 
 
-def test_the_bar_counts_every_prompt_once(bars):
-    words = texts()
-    embed(words, replace(embedder(), progress=True))
+@pytest.mark.parametrize("limit", [0, 2**40])
+def test_progress_reaches_the_number_of_prompts(monkeypatch, limit):
+    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", limit)
+    words, progress = texts(), Recorder()
+    PoolExecutor().embed_pool(words, embedder(), progress=progress)
+    progress.check("embedding prompts")
     total = sum(map(len, words.prompt_texts))
-    # A line that says the encoder is loaded counts nothing.
-    counted = [(bar.what, bar.done, bar.total) for bar in bars if bar.total is not None]
-    assert counted == [("texts", total, total)]
+    assert progress.calls[-1] == ("embedding prompts", total, total)
 
 
 @pytest.mark.parametrize("composer", ["gradient", "greedy"])
@@ -173,29 +176,35 @@ def test_a_fit_from_disk_is_the_same_to_the_last_byte(task, on_disk, monkeypatch
 
 def test_an_interrupted_fit_keeps_its_rows_and_a_finished_one_does_not(task, on_disk):
     asked = request(task).settings.merged({"concatenate": "all"})
-    work = load_task(str(task / "images"), asked, progress=False)
+    work = load_task(str(task / "images"), asked)
     pool = pool_for(asked, "images", work.class_names)
     so_far = []
 
-    def stop(ensemble):
+    def stop(ensemble, _):
         so_far.append(ensemble)
         if len(ensemble) == 2:
             raise KeyboardInterrupt
 
-    def rows(encoder):
-        embedder = Embedder(encoder, progress=False)
-        return embed_task(work, pool, asked, embedder, task / "rows", executor=PoolExecutor())
+    def embed_with(encoder):
+        return EmbeddedTask.embed(
+            work, pool, asked, Embedder(encoder), executor=PoolExecutor(), folder=task / "rows"
+        )
+
+    def fit(embedded, **options):
+        notes = {"view_scale": asked.view_scale, "shots": asked.shots}
+        examples, rows = embedded.examples(work), embedded.pool_rows
+        return Trainer(asked).fit(examples, rows, embedded.members, notes=notes, **options)
 
     with pytest.raises(KeyboardInterrupt):
-        learn(work, rows(FakeEncoder()), asked, embedder(), on_round=stop)
-    # Found again: only the plain template is embedded.
+        fit(embed_with(FakeEncoder()), on_round=stop)
     again = Stopped()
-    kept = rows(again)
-    assert again.asked == 1
-    learned = learn(work, kept, asked, embedder(), resume=so_far[-1])
+    embedded = embed_with(again)
+    assert again.asked == 0, "the rows were found again"
+    fitted = fit(embedded, resume=so_far[-1])
+    embedded.pool_rows.release()
     assert not (task / "rows").exists()
     fit_run(request(task, concatenate="all"))
-    assert learned.ensemble == PromptEnsemble.load(task / "run" / "ensemble.json")
+    assert fitted.ensemble == PromptEnsemble.load(task / "run" / "ensemble.json")
 
 
 def test_what_texts_alone_say_is_the_same_streamed_and_from_rows():
