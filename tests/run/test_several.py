@@ -299,7 +299,7 @@ def test_what_an_estimator_refuses():
     y = ["fire", "fire", "ice", "ice"]
     with pytest.raises(DataError, match="of one encoder: give images"):
         PromptBoostClassifier([A, B], cache=False).fit(np.eye(4), y)
-    with pytest.raises(SettingError, match="names one encoder twice"):
+    with pytest.raises(SettingError, match="lists the same encoder twice"):
         PromptBoostClassifier([A, A], cache=False).fit(images, y)
     with pytest.raises(SettingError, match="empty list"):
         PromptBoostClassifier([], cache=False).fit(images, y)

@@ -162,7 +162,7 @@ def _read(path: Path) -> Head | None:
 def refit_hint(folder: Path) -> str:
     """Return what to type for a residual that suits the text in a folder."""
     if not (folder / FIRST).exists():  # the run that it was saved from has the images
-        return "classifier.refit(images, labels)"
+        return "promptboost.refit(classifier, images, labels, pool)"
     return f"{command_name()} refit {shlex.quote(str(folder))}"
 
 

@@ -23,7 +23,7 @@ from promptboost.encoders.group import EncoderGroup, members_of, open_embedder
 from promptboost.errors import InputError, RunError
 from promptboost.io import POOL_ROWS, json_text, tidy, write_bytes
 from promptboost.model import PromptEnsemble
-from promptboost.model.head_files import check_head_file, write_head
+from promptboost.model.head_files import check_head_file, keep_residual, write_head
 from promptboost.pool.sources import pool_for
 from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.explain import shown_explanations, write_explanations
@@ -311,7 +311,8 @@ def write_run(
         run.write_ensemble(fitted.ensemble)
         if text is not None:
             write_bytes(run.ensemble_path, text, follow=False)
-        for head in fitted.heads:
+        for head, embedder in zip(fitted.heads, embedded.members, strict=True):
+            keep_residual(head, embedder)  # fitted here, so it is not new to this machine
             write_head(run.path, head)
         advance()
         run.write(run.predictions_path, _predictions(task, embedded, fitted))

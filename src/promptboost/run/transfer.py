@@ -19,6 +19,7 @@ from promptboost.model import Head, PromptEnsemble
 from promptboost.model.head_files import (
     check_head_file,
     embed_ensemble,
+    keep_residual,
     write_head,
 )
 from promptboost.pool import PromptPool
@@ -87,6 +88,7 @@ def transfer_run(
         # Others may have written since: what is added to is what is there now.
         if _read(folder).fingerprint != ensemble.fingerprint:
             raise RunError(f"the text in {run} was changed meanwhile; run the same command again")
+        keep_residual(head, embedder)
         write_head(folder.path, head)
         note += _add_transfer(folder, moved)
         for write in finish:

@@ -143,7 +143,7 @@ def fit_ensemble(
     texts.check_against(pool)
     if len(image_ids) != len(shots.labels):
         raise LabelError(f"{len(image_ids)} image ids for {len(shots.labels)} images")
-    own_scales = [item.encoder_logit_scale for item in encoders] or [None]
+    own_scales = [item.encoder_logit_scale for item in encoders] or [None] * pool.encoders
     pool = with_relative_scales(shots, pool, own_scales)
     settings, why, held_out, folds = settle_scale(
         shots, pool, settings, own_scales[0], resume, progress

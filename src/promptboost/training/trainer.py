@@ -140,9 +140,16 @@ class Trainer:
             progress=self.progress,
         )
         heads = _HeadBuilder(
-            self, ensemble, examples, shots, pool.grid, settings, folds[0] if folds else None
+            self,
+            ensemble,
+            examples,
+            shots,
+            sources,
+            pool.grid,
+            settings,
+            folds=folds[0] if folds else None,
         )
-        return heads.build(sources[:n_heads])
+        return heads.build(n_heads)
 
     def refit(
         self,
@@ -177,9 +184,9 @@ class Trainer:
         settings = self._settings(shots)
         grid = None if pool is None else pool.grid
         heads = _HeadBuilder(
-            self, ensemble, examples, shots, grid, settings, classes=classes, unseen=unseen
+            self, ensemble, examples, shots, sources, grid, settings, classes=classes, unseen=unseen
         )
-        return heads.build(sources)
+        return heads.build()
 
     def _settings(self, shots: Shots) -> BoostSettings:
         """Return the settings of boosting, for the views that the images have."""
@@ -196,16 +203,17 @@ class _HeadBuilder:
     ensemble: PromptEnsemble
     examples: Examples
     shots: Shots
+    sources: Sequence[TextSource]
     grid: GridPool | None
     settings: BoostSettings
     folds: FoldTexts | None = None
     classes: NDArray[np.int64] | None = None  # those with images, where not all have some
     unseen: Sequence[Floats] | None = None
 
-    def build(self, sources: Sequence[TextSource]) -> Fitted:
-        """Return the text with a head for each encoder."""
+    def build(self, n_heads: int | None = None) -> Fitted:
+        """Return the text with a head for each encoder, or for the first few."""
         heads, residuals = [], []
-        for number, source in enumerate(sources):
+        for number, source in enumerate(self.sources[:n_heads]):
             head = self.ensemble.embed(source)
             residual = None
             if self.trainer.config.residual:
@@ -280,7 +288,11 @@ class _HeadBuilder:
             grid = replace(grid, templates=grid.templates[classes], prompts=prompts, keeper=None)
         if self.examples.encoders == 1:
             return grid
-        scales = [item.encoder_logit_scale for item in self.ensemble.encoders]
+        known = {item.id: item.encoder_logit_scale for item in self.ensemble.encoders}
+        scales = [
+            known.get(source.id, source.logit_scale) if isinstance(source, Encoder) else None
+            for source in self.sources
+        ]
         return with_relative_scales(self.shots, grid, scales)
 
     @cached_property
