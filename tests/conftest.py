@@ -70,9 +70,10 @@ def bars(monkeypatch):
 
     def note_begin(bar, *arguments, file=terminal, **options):
         begin(bar, *arguments, file=terminal, **options)
-        others = [other.stage for other in open_now.values()]
-        open_now[id(bar)] = Bar(bar.desc.removesuffix(": "), total=bar.total, others=others)
-        shown.append(open_now[id(bar)])
+        if not bar.disable:
+            others = [other.stage for other in open_now.values()]
+            open_now[id(bar)] = Bar(bar.desc.removesuffix(": "), total=bar.total, others=others)
+            shown.append(open_now[id(bar)])
 
     def note_close(bar):
         if (noted := open_now.pop(id(bar), None)) is not None:
@@ -99,3 +100,23 @@ def own_threads(monkeypatch):
         yield
     if (torch := sys.modules.get("torch")) is not None:  # it may have been loaded meanwhile
         torch.set_num_threads(before)
+
+
+@pytest.fixture
+def task(tmp_path):
+    """A folder with images and sentences."""
+    from tests.run.run_tools import write_images, write_sentences
+
+    write_images(tmp_path / "images")
+    write_sentences(tmp_path / "sentences.json")
+    return tmp_path
+
+
+@pytest.fixture
+def fitted(task):
+    """The same folder with a finished run."""
+    from promptboost.run.fit import fit_run
+    from tests.run.run_tools import request
+
+    fit_run(request(task))
+    return task

@@ -45,10 +45,12 @@ from promptboost.training import PoolTexts
 @parametrize_with_checks(
     [
         PromptBoostClassifier(),
-        PromptBoostClassifier(n_rounds=4, logit_scale=20, patience=1),
+        PromptBoostClassifier(n_rounds=4, settings={"logit_scale": 20, "patience": 1}),
         PromptBoostClassifier(composer="greedy", n_rounds=50),
         PromptBoostClassifier(
-            composer="greedy", n_rounds=5, max_copies=1, penalty=False, patience=1
+            composer="greedy",
+            n_rounds=5,
+            settings={"max_copies": 1, "penalty": False, "patience": 1},
         ),
     ]
 )
@@ -65,17 +67,29 @@ both_composers = pytest.mark.parametrize("composer", ["gradient", "greedy"])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_copies": 2}, "max_copies is 2, but only the greedy composer has it.*='greedy'"),
-        ({"penalty": False}, "penalty is False, but only the greedy composer has it"),
         (
-            {"composer": "greedy", "logit_scale": 20.0},
+            {"settings": {"max_copies": 2}},
+            "max_copies is 2, but only the greedy composer.*='greedy'",
+        ),
+        ({"settings": {"penalty": False}}, "penalty is False, but only the greedy composer has it"),
+        (
+            {"composer": "greedy", "settings": {"logit_scale": 20.0}},
             "logit_scale is 20.0, but only the gradient composer has it.*='gradient'",
         ),
-        ({"composer": "greedy", "spread": 1}, "spread is 1.0, but only the gradient composer"),
+        (
+            {"composer": "greedy", "settings": {"spread": 1}},
+            "spread is 1.0, but only the",
+        ),
+        ({"settings": {"rounds": 3}}, "which is the parameter n_rounds"),
+        ({"settings": {"copy": 3}}, "there is no setting 'copy'; settings may have"),
+        ({"settings": ["copies"]}, "settings is a list: give a mapping"),
         ({"composer": "random"}, "composer is 'random', but must be 'gradient' or 'greedy'"),
-        ({"logit_scale": "high"}, "logit_scale is 'high', but must be a number above 0"),
-        ({"logit_scale": True}, "logit_scale is True"),
-        ({"logit_scale": 0.0}, "logit_scale is 0.0, but must be a number above 0"),
+        (
+            {"settings": {"logit_scale": "high"}},
+            "logit_scale is 'high', but must be a number above 0",
+        ),
+        ({"settings": {"logit_scale": True}}, "logit_scale is True"),
+        ({"settings": {"logit_scale": 0.0}}, "logit_scale is 0.0, but must be a number above 0"),
     ],
 )
 def test_parameters_that_a_composer_does_not_have(options, message):
@@ -205,7 +219,7 @@ def test_equal_rows_are_told_apart_by_label_and_views():
     assert plain.sample_weight_[1] == pytest.approx(3 * plain.sample_weight_[0])
     assert plain.sample_weight_.sum() == pytest.approx(1)
     views = X[:, None].repeat(2, axis=1)
-    seen = clone(plain).set_params(views_per_round=2)
+    seen = clone(plain).set_params(settings={"views_per_round": 2})
     assert set(seen.fit(X, y, views=views).ensemble_.sample_weights) == {"0", "2", "3"}
     views[1, 1] = [0.8, 0.6]
     assert set(seen.fit(X, y, views=views).ensemble_.sample_weights) == set("0123")
@@ -238,7 +252,7 @@ def test_sample_weights_start_boosting_and_zero_leaves_out(iris, composer):
 
 def test_hard_rows_gain_weight(iris):
     X, y = iris
-    classifier = PromptBoostClassifier(n_rounds=10, temperature=0.1).fit(X, y)
+    classifier = PromptBoostClassifier(n_rounds=10, settings={"temperature": 0.1}).fit(X, y)
     assert classifier.sample_weight_[y == "setosa"].mean() < classifier.sample_weight_.mean()
 
 
@@ -253,7 +267,7 @@ def test_grid_search_and_clone(iris):
     X, y = iris
     search = GridSearchCV(
         PromptBoostClassifier(n_rounds=3, random_state=0),
-        {"composer": ["gradient", "greedy"], "patience": [None, 1]},
+        {"composer": ["gradient", "greedy"], "settings": [None, {"patience": 1}]},
         cv=2,
     )
     search.fit(X, y)
@@ -308,7 +322,7 @@ def task():
     return Task()
 
 
-PAPER = {"composer": "greedy", "n_rounds": 20, "views_per_round": 4}
+PAPER = {"composer": "greedy", "n_rounds": 20, "settings": {"views_per_round": 4}}
 
 
 @pytest.mark.parametrize("options", [{}, PAPER])
@@ -343,7 +357,8 @@ def test_head_is_the_embedded_ensemble(task):
 @both_composers
 def test_the_seed_decides(task, composer):
     def fit(state):
-        return task.fit(composer=composer, n_rounds=3, views_per_round=4, random_state=state)
+        settings = {"views_per_round": 4}
+        return task.fit(composer=composer, n_rounds=3, settings=settings, random_state=state)
 
     fits = [fit(state).ensemble_ for state in (7, 7, 8)]
     assert fits[0].to_json() == fits[1].to_json()
@@ -386,7 +401,9 @@ def test_attributes_say_what_happened(task):
 
 
 def test_patience_stops(task):
-    patient = task.fit(composer="greedy", n_rounds=20, patience=1, views_per_round=1)
+    patient = task.fit(
+        composer="greedy", n_rounds=20, settings={"patience": 1, "views_per_round": 1}
+    )
     quiet = patient.round_errors_ == 0
     assert not quiet[:-1].any()
     assert quiet[-1] or patient.n_iter_ == 20
@@ -473,8 +490,8 @@ def fitted(images):
         SENTENCES,
         templates=TEMPLATES,
         n_rounds=4,
-        views_per_round=4,
         n_views=6,
+        settings={"views_per_round": 4},
         random_state=0,
     )
     return model.fit(*images)
@@ -507,7 +524,7 @@ def test_fit_on_images_records_the_encoder_and_the_views(fitted, images):
     assert ensemble.encoder_fingerprint == FakeEncoder(48).fingerprint
     assert (ensemble.settings["views"], ensemble.settings["views_per_round"]) == (6, 4)
     assert fitted.n_features_in_ == 48
-    still = clone(fitted).set_params(views_per_round=0).fit(*images)
+    still = clone(fitted).set_params(settings={"views_per_round": 0}).fit(*images)
     assert (still.ensemble_.settings["views"], still.n_iter_) == (0, 4)
     rows = FakeEncoder(48).encode_images(images[0])
     assert clone(still).fit(rows, images[1]).ensemble_.rounds == still.ensemble_.rounds
@@ -529,7 +546,7 @@ def test_the_logit_scale_is_chosen_around_the_encoders_own(fitted, images):
 
 
 def test_a_logit_scale_that_is_given_is_used(fitted, images):
-    given = clone(fitted).set_params(logit_scale=7).fit(*images)
+    given = clone(fitted).set_params(settings={"logit_scale": 7}).fit(*images)
     assert (given.logit_scale_, given.scale_choice_) == (7.0, None)
     assert given.ensemble_.settings["logit_scale"] == 7.0
     assert given.ensemble_.rounds != fitted.ensemble_.rounds
@@ -569,7 +586,9 @@ def test_images_in_cross_validation_and_search(images):
         "fake:48-0", SENTENCES, templates=TEMPLATES, n_rounds=2, random_state=0
     )
     assert cross_val_score(model, X, y, cv=2).mean() > 0.8
-    search = GridSearchCV(model, {"views_per_round": [0, 2, 8]}, cv=2).fit(X, y)
+    search = GridSearchCV(
+        model, {"settings": [{"views_per_round": n} for n in (0, 2, 8)]}, cv=2
+    ).fit(X, y)
     assert search.best_estimator_.predict(X).shape == y.shape
 
 
@@ -646,8 +665,12 @@ def test_the_command_line_learns_the_same_text(folder, settings, from_file):
     fit_run(FitRequest(str(root / "images"), root / "run", config))
     typed = PromptEnsemble.load(root / "run" / "ensemble.json")
     names = {"rounds": "n_rounds", "views": "n_views", "seed": "random_state"}
-    options = {names.get(name, name): value for name, value in {"seed": 0, **settings}.items()}
-    model = PromptBoostClassifier("fake:48-0", prompts if from_file else SENTENCES, **options)
+    parameters = {*names, "composer", "residual"}
+    options = {names.get(k, k): v for k, v in {"seed": 0, **settings}.items() if k in parameters}
+    others = {name: value for name, value in settings.items() if name not in parameters}
+    model = PromptBoostClassifier(
+        "fake:48-0", prompts if from_file else SENTENCES, settings=others, **options
+    )
     learnt = model.fit(paths, y).ensemble_
     assert learnt.rounds == typed.rounds
     assert learnt.class_names == typed.class_names
@@ -658,8 +681,8 @@ def test_the_command_line_learns_the_same_text(folder, settings, from_file):
 
 
 def test_settings_of_the_composer_reach_it(images):
-    def banks(**options):
-        model = PromptBoostClassifier("fake:48-0", SENTENCES, random_state=0, **options)
+    def banks(**settings):
+        model = PromptBoostClassifier("fake:48-0", SENTENCES, settings=settings, random_state=0)
         (only,) = model.fit(*images).ensemble_.rounds
         return [list(bank.values()) for bank in only.banks.values()]
 
@@ -783,7 +806,7 @@ def test_an_ensemble_becomes_a_classifier(fitted, images, tmp_path):
     fitted.ensemble_.save(tmp_path / "ensemble.json")
     text = fitted.transfer("fake:48-0")  # an ensemble is words: it has no residual
     for given in (fitted.ensemble_, tmp_path, str(tmp_path / "ensemble.json")):
-        again = PromptBoostClassifier.from_ensemble(given)
+        again = PromptBoostClassifier.load(given)
         assert again.encoder == "fake:48-0"
         assert (again.predict_proba(X) == text.predict_proba(X)).all()
         assert (again.n_iter_, again.n_features_in_) == (4, 48)
@@ -795,7 +818,7 @@ def test_an_ensemble_becomes_a_classifier(fitted, images, tmp_path):
     assert other.n_rounds == 2
     lost = PromptEnsemble(fitted.ensemble_.class_names, fitted.ensemble_.rounds)
     with pytest.raises(SettingError, match="names no encoder: give one"):
-        PromptBoostClassifier.from_ensemble(lost)
+        PromptBoostClassifier.load(lost)
 
 
 def test_pickle_of_a_named_encoder_is_small(fitted, images):
@@ -828,14 +851,17 @@ ROWS, LABELS = np.eye(4), np.array(["a", "a", "b", "b"])
         ({"n_rounds": 2.5}, "n_rounds is 2.5, but must be a whole number"),
         ({"n_rounds": True}, "n_rounds is True"),
         ({"n_views": -1}, "n_views is -1, but must be 0 or more"),
-        ({"views_per_round": -1}, "views_per_round is -1, but must be 0 or more"),
-        ({"temperature": 0.0}, "temperature is 0.0, but must be a number above 0"),
-        ({"temperature": "hot"}, "temperature is 'hot'"),
+        ({"settings": {"views_per_round": -1}}, "views_per_round is -1, but must be 0 or more"),
+        ({"settings": {"temperature": 0.0}}, "temperature is 0.0, but must be a number above 0"),
+        ({"settings": {"temperature": "hot"}}, "temperature is 'hot'"),
         ({"composer": "real"}, "composer is 'real', but must be 'gradient' or 'greedy'"),
-        ({"composer": "greedy", "max_copies": 0}, "max_copies is 0, but must be 1 or more"),
-        ({"patience": 0}, "patience is 0, but must be 1 or more"),
-        ({"copies": 2**16}, "copies is 65536, but must be at most 32768"),
-        ({"caution": -0.5}, "caution is -0.5, but must be a number, 0 or more"),
+        (
+            {"composer": "greedy", "settings": {"max_copies": 0}},
+            "max_copies is 0, but must be 1 or more",
+        ),
+        ({"settings": {"patience": 0}}, "patience is 0, but must be 1 or more"),
+        ({"settings": {"copies": 2**16}}, "copies is 65536, but must be at most 32768"),
+        ({"settings": {"caution": -0.5}}, "caution is -0.5, but must be a number, 0 or more"),
         ({"encoder": 3}, "encoder is 3"),
         ({"random_state": -1}, "random_state is -1, but must be 0 or more"),
         ({"cache": 3}, "cache is 3: give True, False, or the path of a folder"),
@@ -890,24 +916,26 @@ def test_a_table_with_gaps_is_told_from_images_and_labels():
 def test_images_without_an_encoder_are_told_what_the_command_line_takes():
     images = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
     with pytest.raises(DataError, match="'auto' for the one that the command line takes"):
-        PromptBoostClassifier().fit(images, ["fire", "ice"])
+        PromptBoostClassifier(None).fit(images, ["fire", "ice"])
 
 
 def test_bad_views():
-    classifier = PromptBoostClassifier(n_rounds=2, views_per_round=1)
+    classifier = PromptBoostClassifier(n_rounds=2, settings={"views_per_round": 1})
     with pytest.raises(EmbeddingError, match=r"expected shape \(4, V, 4\)"):
         classifier.fit(ROWS, LABELS, views=np.ones((4, 2, 3)))
     with pytest.raises(EmbeddingError, match="not finite"):
         classifier.fit(ROWS, LABELS, views=np.full((4, 2, 4), np.nan))
     with pytest.raises(SettingError, match="only 2 views"):
-        PromptBoostClassifier(views_per_round=3).fit(ROWS, LABELS, views=np.ones((4, 2, 4)))
+        PromptBoostClassifier(settings={"views_per_round": 3}).fit(
+            ROWS, LABELS, views=np.ones((4, 2, 4))
+        )
     assert classifier.fit(ROWS, LABELS, views=np.ones((4, 2, 4))).n_iter_ == 2
 
 
 def test_bad_images(images, tmp_path):
     X, y = images
     with pytest.raises(DataError, match="no encoder"):
-        PromptBoostClassifier().fit(X, y)
+        PromptBoostClassifier(None).fit(X, y)
     with pytest.raises(DataError, match="no encoder"):
         PromptBoostClassifier({"a": [1.0]}).fit(X, y)
     model = PromptBoostClassifier("fake:48-0")
@@ -918,7 +946,7 @@ def test_bad_images(images, tmp_path):
     with pytest.raises(SettingError, match="views go with embeddings"):
         model.fit(X, y, views=np.ones((12, 4, 48)))
     with pytest.raises(SettingError, match=r"is 8, .* set n_views to 8 or .* views_per_round to 3"):
-        clone(model).set_params(n_views=3, views_per_round=8).fit(X, y)
+        clone(model).set_params(n_views=3, settings={"views_per_round": 8}).fit(X, y)
     with pytest.raises(EncoderError, match="There is no encoder"):
         PromptBoostClassifier("no such").fit(X, y)
 

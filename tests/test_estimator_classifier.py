@@ -15,7 +15,7 @@ from promptboost.errors import DataError, EncoderError, SettingError
 from promptboost.estimator import PromptBoostClassifier
 from promptboost.model import LearntOn
 from promptboost.model.classifier import PromptClassifier, load
-from promptboost.training.refit import NoPoolWarning, refit
+from promptboost.training.residual_refit import NoPoolWarning, refit
 
 SENTENCES = {"fire": ["it is very red"], "ice": ["it is very blue"], "moss": ["it is very green"]}
 TONES = {"fire": (200, 20, 20), "ice": (20, 20, 200), "moss": (20, 200, 20)}
@@ -54,8 +54,8 @@ def test_it_is_saved_and_read_again(fitted, tmp_path, monkeypatch, caplog):
     fitted.save(tmp_path / "kept")
     assert fitted.head_.residual is not None
     load(tmp_path / "kept").predict(X)
-    assert not caplog.text  # the residual was learnt here, and is not new to this machine
-    again = PromptBoostClassifier.from_ensemble(tmp_path / "kept")
+    assert not caplog.text
+    again = PromptBoostClassifier.load(tmp_path / "kept")
     assert (again.predict(X) == fitted.predict(X)).all()
     np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), rtol=1e-6)
 
@@ -120,7 +120,7 @@ def test_a_file_imports_no_code(fitted, tmp_path, monkeypatch, average):
     for given in (tmp_path, text):
         with pytest.raises(EncoderError, match="code that would be imported"):
             PromptBoostClassifier.from_ensemble(given, average=average)
-    assert PromptBoostClassifier.from_ensemble(tmp_path, "fake:48-0").encoder == "fake:48-0"
+    assert PromptBoostClassifier.load(tmp_path, "fake:48-0").encoder == "fake:48-0"
 
 
 def test_a_file_contacts_no_hub_unasked(fitted, monkeypatch):
@@ -165,7 +165,7 @@ def test_a_class_added_by_words_is_in_balance_for_every_face(fitted, tmp_path, r
     kept = load(tmp_path / "kept", "fake:48-0", text_only=not residual)
     assert kept.head.balance is not None
     expected = kept.predict_proba(X)
-    again = PromptBoostClassifier.from_ensemble(tmp_path / "kept", residual=residual)
+    again = PromptBoostClassifier.load(tmp_path / "kept", residual=residual)
     np.testing.assert_allclose(again.predict_proba(X), expected, rtol=1e-4)
     kept.save(tmp_path / "again")  # of the words alone, too
     saved = load(tmp_path / "again", "fake:48-0", text_only=not residual)

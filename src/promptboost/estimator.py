@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from textwrap import indent
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,6 @@ from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
 )
-from sklearn.metrics import accuracy_score
 from sklearn.utils import Tags, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -36,13 +35,12 @@ from promptboost.encoders.default import AUTO
 from promptboost.encoders.embedder import Embedder, TextSource
 from promptboost.encoders.group import EncoderGroup, members_of
 from promptboost.encoders.trust import check_trusted
-from promptboost.errors import DataError, EncoderError, LabelError, SettingError
+from promptboost.errors import DataError, EncoderError, LabelError, SettingError, a_type
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier, load
 from promptboost.model.head import Head, mean_decision, mean_index, mean_proba
 from promptboost.model.vectors import staged_heads
 from promptboost.progress import ProgressBars, is_interactive
-from promptboost.training import Trainer
 from promptboost.training.examples import (
     Cache,
     Examples,
@@ -60,13 +58,27 @@ from promptboost.training.prompts import (
     prototypes,
 )
 
+if TYPE_CHECKING:
+    from promptboost.model.explanation import Explanation
+
 Floats = NDArray[np.float64]
 Labels = NDArray[Any]
 
-# The settings of a fit that are parameters here, and what scikit-learn calls some of them.
-_SETTINGS = ("concatenate", *settings_of(BoostConfig), "views", "view_scale")
-_CALLED = {"rounds": "n_rounds", "views": "n_views", "seed": "random_state"}
-# How a label that is missing is written, which is not equal to itself.
+# The settings of a fit that are parameters of the constructor, by the names of scikit-learn.
+_PARAMETERS = {
+    "composer": "composer",
+    "rounds": "n_rounds",
+    "views": "n_views",
+    "residual": "residual",
+    "seed": "random_state",
+}
+#: The settings that the parameter `settings` may hold.
+_SETTINGS = tuple(
+    name
+    for name in ("concatenate", "view_scale", *settings_of(BoostConfig))
+    if name not in _PARAMETERS
+)
+# Spellings of a missing label.
 _GAPS = ("nan", "<NA>", "NaT")
 
 
@@ -79,52 +91,56 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     Each round composes a bank of prompts for every class, whose score is the mean cosine with the image.
     The rounds together are a :class:`~promptboost.PromptEnsemble`: plain text, which :meth:`transfer`
-    moves to another encoder. What the words cannot say is added as a residual, a matrix that stays with its
-    encoder; ``residual=False`` answers by the words alone.
+    moves to another encoder. A residual, a matrix that stays with its encoder, adds what the sentences do
+    not express; ``residual=False`` predicts by the text alone.
 
-    **With an encoder**, X holds images, or embeddings that this encoder made of images. The
-    prompts come from the class names, which are the labels or `class_names`, and from `pool`.
+    **Images.** X holds images, or embeddings of images by the `encoder`. The prompts come from the class
+    names, which are the labels or `class_names`, and from `pool`.
 
-    **Without an encoder**, X is any matrix of numbers, and *prototypes* stand in for sentences: the
-    training rows of a class are its prompts, called "example 17" after their position in X, and their
-    average is its template. The result can be read and checked, but not moved elsewhere.
+    **Any other numbers.** Without an encoder, or with the default one, X can be any numeric matrix.
+    *Prototypes* then replace sentences: the training rows of a class are its prompts, named "example 17"
+    after their position in X, and their average is its template. The result can be read and checked, but
+    not moved to an encoder.
 
     Parameters
     ----------
-    encoder : Encoder, str, list, mapping, callable or None, default=None
-        An encoder or its name (see :func:`promptboost.load_encoder`), ``"auto"`` for the one that the
-        command line takes; or what embeds texts alone: a mapping from text to row, a function of a list
-        of texts. For a search or a cross-validation a
-        name is better than an encoder, which scikit-learn copies with its weights. On a list of
-        encoders the text is learnt on all at once, from images, so that it keeps more of its gain on
-        others; the first one predicts, or all of them where `average` is set, and :meth:`transfer`
-        moves to another of them.
+    encoder : Encoder, str, list, mapping, callable or None, default="auto"
+        An encoder or its name (see :func:`promptboost.load_encoder`). ``"auto"`` is the one that the
+        command line uses; no encoder is loaded where X is a numeric matrix. A mapping from text to
+        embedding, or a function of a list of texts, is enough for embeddings. On a list of encoders, the
+        text is learned on all at once, from images, so that it keeps more of its gain on others; the
+        first one predicts, or all of them with `average`. For a grid search, a name is better than an
+        encoder, which scikit-learn would copy with its weights.
     pool : PromptPool, mapping, path-like or None, default=None
-        The prompts to choose from. A mapping, or a file that ``promptboost fit --prompts`` reads, has
-        sentences by class, which join the filled templates; without it, there are the templates alone.
-        A warning names the classes without sentences. A PromptPool may have more classes than y.
+        The prompts to choose from. A mapping, or a file that ``promptboost fit --prompts`` reads, holds
+        sentences by class, which join the filled templates; by default there are the templates alone. A
+        warning names the classes without sentences. A PromptPool may have more classes than y.
     templates : sequence of str, "own", "clip" or None, default=None
-        Sentences with ``{}`` for the class name, where `pool` is not a PromptPool; ours by default.
+        Sentences with ``{}`` for the class name, where `pool` is not a PromptPool; by default those of
+        promptboost.
     class_names : sequence or mapping, optional
-        What the classes are called in prompts, by label; a sequence names the labels 0, 1, and so on.
-        By default labels are names themselves, and must be texts where there is an encoder.
-    {settings}
+        The names of the classes in prompts, by label; a sequence names the labels 0, 1, and so on. By
+        default the labels are the names, and must be strings where there is an encoder.
+    {parameters}
     average : bool, default=False
-        On a list of encoders, answer with the mean of their probabilities. That is a little more
-        accurate, and each image is embedded by all of them.
+        With a list of encoders, average their probabilities. That is a little more accurate, and each
+        image is embedded by all of them.
+    settings : mapping of str to value, optional
+        Further settings of the fit, by the names that the command line and TOML files use:
+        {settings}. See :doc:`/reference/settings`.
     cache : bool or path-like, default=True
-        Where embeddings are kept: the store that the command line uses, none, or a folder.
+        Where embeddings are stored: in the user's cache, nowhere, or in a folder.
     random_state : int, RandomState or None, default=None
         Decides which crops a round sees, and ties. An int is the seed of the command line.
 
     Attributes
     ----------
     classes_ : ndarray of shape (K,)
-        The labels; in ``ensemble_`` they are called by their names.
+        The labels; ``ensemble_`` has their names.
     ensemble_ : PromptEnsemble
-        The fitted thing.
+        The fitted text.
     classifier_ : PromptClassifier
-        The same with its encoder: answers for images in any form, is saved, moves.
+        The text with its encoder.
     head_ : Head
         The embedded text in single precision, to save or serve; on the first of several encoders.
     n_iter_, round_errors_ : int and ndarray of shape (n_iter_,)
@@ -145,13 +161,13 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     example given twice.
 
     The defaults are those of ``promptboost fit``. The paper's setting is ``composer="greedy",
-    n_rounds=50, views_per_round=4, n_views=20``.
+    n_rounds=50, n_views=20, residual=False, settings={"views_per_round": 4}``.
 
     Examples
     --------
     >>> from PIL import Image
     >>> from promptboost.encoders.fake import FakeEncoder
-    >>> X = [Image.new("RGB", (8, 8), colour) for colour in ("red", "tomato", "blue", "navy")]
+    >>> X = [Image.new("RGB", (8, 8), color) for color in ("red", "tomato", "blue", "navy")]
     >>> y = ["fire", "fire", "ice", "ice"]
     >>> sentences = {"fire": ["it is red", "flames"], "ice": ["it is blue", "a glacier"]}
     >>> classifier = PromptBoostClassifier(FakeEncoder(64), sentences, random_state=0)
@@ -163,29 +179,17 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def __init__(
         self,
-        encoder: TextSource | str | Sequence[str | Encoder] | None = None,
+        encoder: TextSource | str | Sequence[str | Encoder] | None = AUTO,
         pool: PoolLike | None = None,
         *,
         templates: Sequence[str] | None = None,
         class_names: Sequence[str] | Mapping[Any, str] | None = None,
-        concatenate: Literal["none", "one", "all"] = "none",
         composer: Literal["gradient", "greedy"] = "gradient",
         n_rounds: int = 1,
-        views_per_round: int | None = None,
-        max_copies: int | None = None,
-        logit_scale: float | None = None,
-        temperature: float = 1.0,
-        penalty: bool = True,
-        patience: int | None = None,
-        copies: int = 32,
-        sweeps: int = 30,
-        spread: float = 2.0,
-        caution: float = 0.3,
-        tolerance: float = 0.01,
-        residual: bool = True,
         n_views: int = 8,
-        view_scale: float = 0.5,
+        residual: bool = True,
         average: bool = False,
+        settings: Mapping[str, Any] | None = None,
         cache: Cache = True,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -193,24 +197,12 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.pool = pool
         self.templates = templates
         self.class_names = class_names
-        self.concatenate = concatenate
         self.composer = composer
         self.n_rounds = n_rounds
-        self.views_per_round = views_per_round
-        self.max_copies = max_copies
-        self.logit_scale = logit_scale
-        self.temperature = temperature
-        self.penalty = penalty
-        self.patience = patience
-        self.copies = copies
-        self.sweeps = sweeps
-        self.spread = spread
-        self.caution = caution
-        self.tolerance = tolerance
-        self.residual = residual
         self.n_views = n_views
-        self.view_scale = view_scale
+        self.residual = residual
         self.average = average
+        self.settings = settings
         self.cache = cache
         self.random_state = random_state
 
@@ -243,7 +235,11 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         views : array-like of shape (n_samples, n_views, n_features), optional
             Where X has embeddings, those of views of the same images.
         """
-        source = embedder_of(self.encoder, self.cache)
+        from promptboost.training import Trainer  # numba takes half a second
+
+        # Without images or sentences there is nothing for the default encoder to embed.
+        numeric = _is_auto(self.encoder) and not holds_images(X)
+        source = None if numeric else embedder_of(self.encoder, self.cache)
         config = self._config(images=holds_images(X))
         examples = self._examples(X, y, sample_weight, views, source, config)
         prompted = source is not None
@@ -284,8 +280,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return bool(self.average) and isinstance(source, EncoderGroup)
 
     def _config(self, *, images: bool) -> FitConfig:
-        """Check the parameters; whether there are enough views is asked of images only."""
-        values = {name: getattr(self, _CALLED.get(name, name)) for name in _SETTINGS}
+        """Check the parameters; the number of views matters for images only."""
+        values = {name: getattr(self, parameter) for name, parameter in _PARAMETERS.items()}
+        values |= self._further_settings()
         # A search over an array sets numpy's booleans, which are no bool.
         values = {k: bool(v) if isinstance(v, np.bool_) else v for k, v in values.items()}
         # A number is the seed itself, so that the command line and this give the same text.
@@ -293,10 +290,27 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             values["seed"] = check_random_state(self.random_state).randint(2**31 - 1)
         settings = settings_of(FitConfig)
         if images:
-            return FitConfig(**checked(values, settings, _CALLED))
+            return FitConfig(**checked(values, settings, _PARAMETERS))
         views = settings["views"].checked(values.pop("views"), "n_views")
-        plain = checked(values, settings, _CALLED)
-        return FitConfig(**plain, views=max(views, plain["views_per_round"] or 0))
+        plain = checked(values, settings, _PARAMETERS)
+        return FitConfig(**plain, views=max(views, plain.get("views_per_round") or 0))
+
+    def _further_settings(self) -> dict[str, Any]:
+        """Return the parameter `settings`, if all its names are known."""
+        if self.settings is None:
+            return {}
+        if not isinstance(self.settings, Mapping):
+            raise SettingError(f"settings is {a_type(self.settings)}: give a mapping by name")
+        for name in self.settings:
+            if name in _PARAMETERS:
+                raise SettingError(
+                    f"settings has {name!r}, which is the parameter {_PARAMETERS[name]}"
+                )
+            if name not in _SETTINGS:
+                raise SettingError(
+                    f"there is no setting {name!r}; settings may have {', '.join(_SETTINGS)}"
+                )
+        return dict(self.settings)
 
     def _examples(
         self,
@@ -313,7 +327,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
                 "X holds embeddings, which are of one encoder: give images to learn on several"
             )
         if not holds_images(X):
-            check_embeddings(X, source)
+            check_embeddings(X, self.encoder)
             given, y = validate_data(self, X, y, dtype="numeric")
             numbers = np.asarray(given, dtype=np.float64)
             labels, weights = self._checked_targets(y, sample_weight, numbers)
@@ -383,43 +397,70 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return other
 
     @classmethod
-    def from_ensemble(
+    def load(
         cls,
-        ensemble: PromptEnsemble | str | os.PathLike[str],
+        path: str | os.PathLike[str],
         encoder: TextSource | str | Sequence[str | Encoder] | None = None,
         *,
         allow_download: bool = False,
         **parameters: Any,
     ) -> "PromptBoostClassifier":
-        """Make a fitted classifier of an ensemble, its file, or the folder of a run or of :meth:`save`.
+        """Load a fitted classifier from a run, the folder of :meth:`save`, or an ``ensemble.json``.
 
-        The class names are the labels. The encoder is that of the fit unless another is given, with
-        ``average=True`` all of the fit; further parameters of the constructor are for a later :meth:`fit`.
-        What only the file names is never imported as code, and got from a model hub with `allow_download`
-        only; see :func:`promptboost.load`.
+        The class names are the labels.
+
+        Parameters
+        ----------
+        path : str or path
+            The folder or file.
+        encoder : encoder, str, list, mapping or callable, optional
+            By default the encoder of the fit; with ``average=True`` all of them.
+        allow_download : bool, default=False
+            Download an encoder that only the file names; see :func:`promptboost.load`.
+        **parameters
+            Parameters of the constructor, for a later :meth:`fit`.
         """
-        folder = None if isinstance(ensemble, PromptEnsemble) else ensemble
-        if not isinstance(ensemble, PromptEnsemble):
-            ensemble = load(ensemble).ensemble
+        ensemble = load(path).ensemble
         if encoder is None:
-            every = [item.id for item in ensemble.encoders]
-            named = every if parameters.get("average") else every[:1]
-            for name in named:
+            names = [item.id for item in ensemble.encoders]
+            names = names if parameters.get("average") else names[:1]
+            for name in names:
                 check_trusted(name, allow_download=allow_download)
-            encoder = named if len(named) > 1 else ensemble.encoder_id
+            encoder = names if len(names) > 1 else ensemble.encoder_id
         self = cls(encoder, **parameters)
+        sources = self._sources()
+        heads = load(path, sources, text_only=not self.residual).heads
+        return self._restored(ensemble, sources, heads)
+
+    @classmethod
+    def from_ensemble(
+        cls,
+        ensemble: PromptEnsemble,
+        encoder: TextSource | str | Sequence[str | Encoder] | None = None,
+        **parameters: Any,
+    ) -> "PromptBoostClassifier":
+        """Return a fitted classifier with a given text, without a residual.
+
+        The class names are the labels, and the encoder is by default that of the fit.
+        """
+        self = cls(ensemble.encoder_id if encoder is None else encoder, **parameters)
+        sources = self._sources()
+        return self._restored(ensemble, sources, [ensemble.embed(source) for source in sources])
+
+    def _sources(self) -> list[Any]:
+        """Return the encoders that predict."""
         source = embedder_of(self.encoder, self.cache)
         if source is None:
             raise SettingError("the ensemble names no encoder: give one as encoder")
-        sources: Sequence[Any] = [_first(source)]
         if isinstance(source, EncoderGroup) and self._averages(source):
-            sources = source.members
+            return list(source.members)
+        return [_first(source)]
+
+    def _restored(
+        self, ensemble: PromptEnsemble, sources: Sequence[TextSource], heads: Sequence[Head]
+    ) -> "PromptBoostClassifier":
         self.classes_ = np.array(ensemble.class_names)
         self._space = RowSpace()
-        if folder is None:
-            heads = tuple(map(ensemble.embed, sources))
-        else:
-            heads = load(folder, sources, text_only=not self.residual).heads
         self._set_fitted(ensemble, sources, heads)
         self.n_features_in_ = self.head_.dim
         return self
@@ -435,9 +476,9 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return PromptClassifier(self.ensemble_, _first(source), self.head_)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the text and its vectors into a folder, which :meth:`from_ensemble` reads.
+        """Write the text and its heads into a folder, which :meth:`load` reads.
 
-        After :meth:`transfer`, name the encoder there again: the text says which one it was learnt on.
+        After :meth:`transfer`, pass the encoder to :meth:`load`: the text names the one of its fit.
         """
         self.classifier_.save(folder)
 
@@ -457,8 +498,32 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         rows = self._rows(X)
         return mean_proba(self._stages[-1], rows)
 
+    def predict_log_proba(self, X: Any) -> Floats:
+        """Return the logarithms of :meth:`predict_proba`."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.predict_proba(X)))
+
+    def top_k(self, X: Any, k: int = 3) -> list[list[tuple[Any, float]]]:
+        """Return the `k` most probable labels of each sample with their probabilities, best first."""
+        if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+            raise SettingError(f"k is {k!r}: give a whole number from 1 up")
+        return [
+            [(self.classes_[c], float(row[c])) for c in np.argsort(-row, kind="stable")[:k]]
+            for row in self.predict_proba(X)
+        ]
+
+    def explain(
+        self, X: Any, *, answer: str | None = None, against: str | None = None
+    ) -> "list[Explanation]":
+        """Explain predictions by the contribution of each sentence; see :meth:`PromptClassifier.explain`.
+
+        Classes are named as in ``ensemble_``. It needs sentences, and one encoder.
+        """
+        self._rows(X)
+        return self.classifier_.explain(X, answer=answer, against=against)
+
     def decision_function(self, X: Any) -> Floats:
-        """Return the boosting vote centred over the classes, shape (n_samples, K).
+        """Return the boosting vote centered over the classes, shape (n_samples, K).
 
         For two classes, the vote for the second minus that for the first, shape (n_samples,).
         """
@@ -479,6 +544,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Iterator[float]:
         """Return the accuracy after each round."""
+        from sklearn.metrics import accuracy_score
+
         for labels in self.staged_predict(X):
             yield float(accuracy_score(y, labels, sample_weight=sample_weight))
 
@@ -496,6 +563,7 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             check_embeddings(X, self.encoder)
             rows = validate_data(self, X, reset=False, dtype="numeric")
             return [np.asarray(self._space.unit(np.asarray(rows, dtype=np.float64)))]
+        self._check_sentences()
         embedders = self._embedders()
         data = Dataset(as_images(X), ())
         return [
@@ -515,10 +583,10 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
 
 if PromptBoostClassifier.__doc__:  # python -OO has none
+    _names = [name for name in _PARAMETERS if name != "seed"]
     PromptBoostClassifier.__doc__ = PromptBoostClassifier.__doc__.replace(
-        "    {settings}\n",
-        indent(documented([name for name in _SETTINGS if name != "seed"], _CALLED), "    ") + "\n",
-    )
+        "    {parameters}\n", indent(documented(_names, _PARAMETERS), "    ") + "\n"
+    ).replace("{settings}", ", ".join(_SETTINGS))
 
 
 class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -572,6 +640,10 @@ class ImageEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     @property
     def _n_features_out(self) -> int:
         return int(self.n_features_out_)
+
+
+def _is_auto(encoder: object) -> bool:
+    return isinstance(encoder, str) and encoder == AUTO
 
 
 def _first(source: Source | None) -> TextSource | None:

@@ -220,7 +220,8 @@ def _die_at(number: int, root: str) -> None:
 def _edit(run: str, encoder: str) -> None:
     """Add a sentence to the first class of a run, and save it with its vectors."""
     from promptboost.io import writing
-    from promptboost.model.classifier import PromptClassifier, load, write_head
+    from promptboost.model.classifier import PromptClassifier, load
+    from promptboost.model.head_files import write_head
 
     before = load(run, cache=False).ensemble
     edited = before.add(before.class_names[0], "something new")

@@ -15,8 +15,8 @@ from promptboost.methods import make_method
         ("methods/eft.py", {"coop", "promptsrc"}),
         ("training/learner.py", {"tpb"}),
         ("boosting/greedy/insertion.py", {"tpb"}),
-        ("model/residual.py", {"tpb"}),
-        ("model/penalised_loss.py", {"tpb"}),
+        ("boosting/residual.py", {"tpb"}),
+        ("boosting/penalized_loss.py", {"tpb"}),
         ("model/notebook.py", set()),
         ("methods/base.py", set()),  # shared by all: it is the version's
     ],

@@ -1,7 +1,6 @@
 import pytest
 
 from tests.distributed.cluster_tools import ray_cluster
-from tests.run.conftest import fitted, task  # noqa: F401
 from tests.run.run_tools import write_images, write_sentences
 
 

@@ -12,6 +12,7 @@ import pytest
 from promptboost.distributed.answer_shards import Answering, predict_in_shards
 from promptboost.distributed.engine import Placement, Share
 from promptboost.errors import RunError
+from promptboost.model.prediction import FIELDS
 from promptboost.run.evaluate import evaluate_run
 from tests.cli.cli_tools import call
 
@@ -55,7 +56,7 @@ def test_one_process_parts_and_ray_write_the_same_answers(fitted, cluster, capsy
     (fitted / "images" / "sea" / "0.png").write_bytes(b"poison")
     images = [fitted / "images"]
     record = predict(fitted, images, fitted / "here.jsonl")
-    assert (record["images"], record["problems"]) == (32, 1)
+    assert (record["images"], record["errors"]) == (32, 1)
     for number in range(2):
         predict(fitted, images, fitted / "parts.jsonl", Placement(share=Share(number, 2)))
         assert not (fitted / "parts.jsonl").exists()
@@ -68,8 +69,8 @@ def test_one_process_parts_and_ray_write_the_same_answers(fitted, cluster, capsy
         *("--top-k", 2, "--no-cache"),
     )
     assert lines(fitted / "here.jsonl") == list(map(json.loads, one_by_one.out.splitlines()))
-    [bad] = [line for line in lines(fitted / "here.jsonl") if line["problem"]]
-    assert bad["picture"].endswith("sea/0.png")
+    [bad] = [line for line in lines(fitted / "here.jsonl") if line["error"]]
+    assert bad["image"].endswith("sea/0.png")
     assert not list(fitted.glob("*.shards"))  # all of it is in the file
 
 
@@ -90,9 +91,7 @@ def test_tables_tars_manifests_and_folders_have_the_same_answers(fitted):
     table = pq.read_table(fitted / "out.parquet").to_pylist()
     assert [row["top"] for row in table] == [top for _, top in answers["images"]]
     assert {row["predicted"] is None for row in table if row["unsure"]} <= {True}
-    assert table[0].keys() == {
-        *("picture", "predicted", "probability", "top", "problem", "unsure", "best")
-    }
+    assert tuple(table[0]) == FIELDS
 
 
 def test_figures_are_the_same_from_a_folder_a_table_parts_and_ray(fitted, cluster):

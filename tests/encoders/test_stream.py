@@ -136,20 +136,10 @@ def test_who_stops_listening_stops_the_threads(data, reads):
     assert len(reads) < 20
 
 
-def test_a_bar_gets_to_its_end_where_images_repeat_or_are_stored(data, tmp_path):
-    class Bar:
-        disable, initial, last_print_n, n = False, 0, 0, 0
-
-        def update(self, count):
-            self.n += count
-
-        def refresh(self):
-            pass
-
+def test_all_views_are_counted_where_images_repeat_or_are_stored(data, tmp_path):
     store = EmbeddingStore(tmp_path / "store")
     list(ImageStream(data.images[:2], [embedder(store=store)]))
-    bar = Bar()
+    counts = []
     images = [*data.images[:5], data.images[4], data.images[0]]
-    list(ImageStream(images, [embedder(store=store)], bar=bar))
-    assert bar.n == len(images)
-    assert bar.initial == 4  # two stored, two repeated: nothing was done for them
+    list(ImageStream(images, [embedder(store=store)], advance=counts.append))
+    assert counts == [4, 3]  # two stored and two repeated, then the others

@@ -19,7 +19,7 @@ from promptboost.errors import (
     SettingError,
 )
 from promptboost.model import Head, PromptEnsemble, Round
-from promptboost.training.refit import NoPoolWarning, refit
+from promptboost.training.residual_refit import NoPoolWarning, refit
 
 BANKS = {
     "fire": {"something red": 2, "a red light": 1},

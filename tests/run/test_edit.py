@@ -256,13 +256,6 @@ def test_a_look_that_the_parent_cannot_count_is_counted_by_the_child(fitted, mon
     assert [line.split("'")[0] for line in edited.told] == ["added ", "gave "]
 
 
-def test_the_residual_of_an_edited_run_is_not_new_to_the_machine(fitted, caplog):
-    change = Change(kind="drop-class", class_name="night")
-    edit_run(fitted / "run", [change], fitted / "edited", **quiet())
-    assert promptboost.load(fitted / "edited").head.residual is not None
-    assert "new to this machine" not in caplog.text
-
-
 def test_images_that_are_gone_can_be_named_as_the_error_says(fitted):
     shutil.move(fitted / "images", fitted / "moved")
     with pytest.raises(RunError, match=r"evaluate .*run DATA --held-out"):

@@ -16,7 +16,7 @@ from promptboost.run.fit import fit_run
 from promptboost.run.lineage import Lineage
 from promptboost.run.refit import RefitRequest, refit_run
 from promptboost.run.run_folder import RunFolder
-from promptboost.training.refit import NoPoolWarning
+from promptboost.training.residual_refit import NoPoolWarning
 from tests.cli.cli_tools import call
 from tests.run.run_tools import COLOURS, ENCODER, SENTENCES, request, write_images
 
@@ -66,7 +66,7 @@ def test_a_class_that_was_renamed_keeps_its_sentences_and_what_they_are_worth(ta
     assert "without the sentences" not in said
     assert results.pool.missing == ()
     assert results.pool.prompts == before.pool.prompts
-    assert results.residual.words == pytest.approx(before.residual.words)
+    assert results.residual.text_share == pytest.approx(before.residual.text_share)
     assert results.residual.penalty == before.residual.penalty
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from promptboost.config import FitConfig
 from promptboost.errors import RunError
-from promptboost.model.classifier import encoder_slug
+from promptboost.model.head_files import encoder_slug
 from promptboost.run.run_folder import RunFolder
 
 

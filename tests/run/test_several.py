@@ -282,9 +282,9 @@ def test_an_estimator_may_answer_with_the_average(both, tmp_path):
     np.testing.assert_allclose(list(averaged.staged_decision_function(files))[-1], votes)
     assert [one.store for one in averaged.classifier_.embedders] == [None, None]
     np.testing.assert_allclose(averaged.classifier_.predict_proba(files), mean, atol=1e-6)
-    again = PromptBoostClassifier.from_ensemble(tmp_path / "kept", average=True, cache=False)
+    again = PromptBoostClassifier.load(tmp_path / "kept", average=True, cache=False)
     np.testing.assert_allclose(again.predict_proba(files), chances, atol=1e-6)
-    first = PromptBoostClassifier.from_ensemble(tmp_path / "kept", cache=False)
+    first = PromptBoostClassifier.load(tmp_path / "kept", cache=False)
     np.testing.assert_allclose(first.predict_proba(files), one.predict_proba(files), atol=1e-6)
     moved = averaged.transfer("fake:8-3")
     assert len(moved.classifier_.heads) == 1

@@ -11,7 +11,8 @@ import promptboost
 from promptboost.baselines.measures import word_shares
 from promptboost.errors import RunError
 from promptboost.model import Head
-from promptboost.model.classifier import RESIDUAL_FILE, PromptClassifier, head_file, write_head
+from promptboost.model.classifier import PromptClassifier
+from promptboost.model.head_files import RESIDUAL_FILE, head_file, write_head
 from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run
@@ -62,8 +63,8 @@ def test_both_are_measured_and_the_classifier_answers_as_measured(task, run):
         classifier = promptboost.load(run, text_only=text_only)
         answers = classifier.predict([images[i] for i in kept])
         assert np.mean(answers == labels[kept]) == pytest.approx(method.accuracy)
-    assert 0 <= results.residual.words <= 1
-    assert set(results.residual.class_words) <= set(promptboost.load(run).class_names)
+    assert 0 <= results.residual.text_share <= 1
+    assert set(results.residual.class_text_shares) <= set(promptboost.load(run).class_names)
 
 
 def test_logits_are_text_and_residual_added(run):
@@ -144,7 +145,7 @@ def test_a_head_without_a_residual_takes_the_record_away(run):
 
 def test_transfer_learns_the_residual_anew_where_the_images_are(task, run):
     moved = transfer_run(run, OTHER)
-    assert {"text", "boosted"} <= set(moved)
+    assert {"text", "promptboost"} <= set(moved["accuracy"])
     assert promptboost.load(run, OTHER).head.residual.shape == (4, 16)
     assert promptboost.load(run).head.residual is not None  # that of the fit stays
     for image in (task / "images/sea").iterdir():
@@ -185,34 +186,21 @@ def test_a_classifier_of_a_head_can_leave_its_residual_out(run):
 
 
 @pytest.mark.parametrize("damage", ["gone", "damaged"])
-def test_a_lost_head_gets_its_residual_back_from_the_store(run, damage):
+def test_a_lost_head_leaves_the_text_and_names_the_command(run, damage, caplog):
     path, rows = run / head_file(ENCODER), np.eye(32, dtype=np.float32)
-    before = promptboost.load(run)
-    answers = before.predict_proba(rows)
+    before = promptboost.load(run, text_only=True).predict_proba(rows)
     path.unlink() if damage == "gone" else path.write_bytes(b"broken")
     again = promptboost.load(run)
-    np.testing.assert_array_equal(again.head.residual, before.head.residual)
-    np.testing.assert_allclose(again.predict_proba(rows), answers, rtol=1e-5)
-    assert promptboost.load(run, cache=False).head.residual is None
-    assert promptboost.load(run, text_only=True).head.residual is None
-    record = json.loads((run / RESIDUAL_FILE).read_text())
-    record["heads"][path.name]["text_scale"] *= 2  # not what the digest is of
-    (run / RESIDUAL_FILE).write_text(json.dumps(record))
-    assert promptboost.load(run).head.residual is None
-
-
-def test_a_residual_from_elsewhere_is_told_of_once(run, caplog, tmp_path_factory, monkeypatch):
-    assert promptboost.load(run).head.residual is not None
-    assert not caplog.text  # it was learnt here
-    monkeypatch.setenv("PROMPTBOOST_CACHE", str(tmp_path_factory.mktemp("elsewhere")))
-    assert promptboost.load(run, text_only=True).head.residual is None
-    assert promptboost.load(run, cache=False).head.residual is not None
-    assert not caplog.text
-    assert promptboost.load(run).head.residual is not None
-    assert "new to this machine, and no words; --text-only answers without it" in caplog.text
+    np.testing.assert_allclose(again.predict_proba(rows), before, rtol=1e-5)
+    assert again.head.residual is None
+    assert again.head.balance is not None
+    (warning,) = caplog.messages
+    assert f"{head_file(ENCODER)}' is lost" in warning
+    assert f"to learn it again, type: promptboost refit {run}" in warning
+    assert ("missing" if damage == "gone" else "damaged or not a safetensors") in warning
     caplog.clear()
-    assert promptboost.load(run).head.residual is not None
-    assert not caplog.text
+    assert promptboost.load(run, text_only=True).head.residual is None
+    assert ("made again from the text" in caplog.text) == (damage == "damaged")
 
 
 def test_a_record_of_before_is_enough_for_the_residual(run):
@@ -244,16 +232,16 @@ def test_each_image_says_how_much_of_its_answer_is_words(run):
         promptboost.load(run).head,
         [*csv.DictReader((run / "predictions.csv").read_text().splitlines())],
     )
-    images = [run.parent / "images" / row["picture"] for row in rows]
+    images = [run.parent / "images" / row["image"] for row in rows]
     shares = word_shares(head, promptboost.load(run).embedder.originals(images))
-    np.testing.assert_allclose([float(row["words"]) for row in rows], shares, atol=1e-3)
-    assert results.residual.words == pytest.approx(shares.mean())
-    by_image = {row["picture"]: float(row["words"]) for row in rows}
+    np.testing.assert_allclose([float(row["text_share"]) for row in rows], shares, atol=1e-3)
+    assert results.residual.text_share == pytest.approx(shares.mean())
+    by_image = {row["image"]: float(row["text_share"]) for row in rows}
     assert results.confusions
     for pair in results.confusions:
-        assert len(pair.words) == len(pair.images)
-        for image, share in zip(pair.images, pair.words, strict=True):
+        assert len(pair.text_shares) == len(pair.images)
+        for image, share in zip(pair.images, pair.text_shares, strict=True):
             assert share == pytest.approx(by_image[image], abs=1e-3)
-    assert all(0 <= item.words <= 1 for item in results.hardest)
+    assert all(0 <= item.text_share <= 1 for item in results.hardest)
     page = (run / "report.html").read_text()
     assert page.count("% words") >= len(results.confusions)

@@ -19,7 +19,7 @@ from promptboost.pool.sources import pool_for
 from promptboost.run.run_folder import RunFolder
 from promptboost.training import PoolRows, PoolTexts, Trainer
 from promptboost.training.examples import Examples
-from promptboost.training.refit import NoPoolWarning
+from promptboost.training.residual_refit import NoPoolWarning
 from tests.cli.cli_tools import call
 from tests.progress_tools import Recorder
 from tests.run.run_tools import SENTENCES, write_images, write_sentences

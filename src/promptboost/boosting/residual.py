@@ -21,7 +21,6 @@ Four things make one setting do for all data and any number of images:
   that is the text alone, and V surely does harm, it is zero.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,6 +59,7 @@ _LOUDNESS = np.geomspace(0.1, 10.0, 41)
 # image: a mixture can be judged as well, and the penalty knows how crops differ.
 _MOST_ROWS = 1024
 _STAGE = "fitting the residual"
+_SET_ASIDE = "judging each image by the others"
 # Passes over the images that a fold is expected to take.
 _PASSES = 6
 # Factor on all logits where no image can be set aside. Where some can, 1.5 to 2.4 suits few images best: a
@@ -292,7 +292,7 @@ def set_aside_logits(
     folds: ArrayLike,
     *,
     weights: ArrayLike | None = None,
-    on_fold: Callable[[], object] = lambda: None,
+    progress: Progress = no_progress,
 ) -> Floats:
     """Return each image's logits by words and by the images of other folds: its label excuses nothing.
 
@@ -302,8 +302,8 @@ def set_aside_logits(
         As for :func:`fit_residual`. An image that weighs nothing has logits, and teaches nothing.
     folds : array of shape (n,)
         The fold of each image. One whose class has no image in another fold is judged by words alone.
-    on_fold : callable, optional
-        Called when a fold is done.
+    progress : callable, optional
+        Called before each fold and at the end.
 
     Returns
     -------
@@ -330,7 +330,9 @@ def set_aside_logits(
     text, by_words = words * X.dtype.type(scale), scores * X.dtype.type(scale)
     metric = spread_metric(X[counted > 0], y[counted > 0])
     logits, lonely = by_words.copy(), np.ones(len(y), dtype=bool)
-    for part in np.unique(fold):
+    parts = np.unique(fold)
+    for number, part in enumerate(parts):
+        progress(_SET_ASIDE, number, len(parts))
         out, kept = fold == part, (fold != part) & (counted > 0)
         if not kept.any():
             continue
@@ -338,7 +340,7 @@ def set_aside_logits(
         rest = fewer.solve(CAUTIOUS_PENALTY * len(words) / len(y), tolerance=0.05)
         logits[out] = X[out, 0] @ (text + rest).T
         lonely[out] = ~np.isin(y[out], y[kept])
-        on_fold()
+    progress(_SET_ASIDE, len(parts), len(parts))
     loud = _suited(logits, y, counted, _LOUDNESS)
     return np.where(lonely[:, None], by_words, logits * X.dtype.type(loud))
 

@@ -63,7 +63,7 @@ class PoolExecutor:
     >>> from promptboost.pool import build_pool
     >>> texts = PoolTexts.of(build_pool(["owl", "bat"], templates=["a photo of a {}."]))
     >>> with PoolExecutor() as executor:
-    ...     rows = executor.embed_pool(texts, Embedder(FakeEncoder(dim=16), progress=False))
+    ...     rows = executor.embed_pool(texts, Embedder(FakeEncoder(dim=16)))
     >>> rows.grid.templates.shape
     (2, 1, 16)
     """
@@ -136,7 +136,7 @@ class PoolExecutor:
         engine, members = self._engine, members_of(source)
         if engine is None:
             total = sum(map(len, texts.prompt_texts))
-            with stage(progress, "embedding prompts", total) as advance:
+            with stage(progress, "encoding texts", total) as advance:
                 grid = embed_to(
                     rows_folder,
                     texts,
@@ -169,19 +169,17 @@ def embed_to(
     *,
     encoder_fingerprint: str,
     encoders: int = 1,
-    progress: Callable[[int], None] | None = None,
 ) -> GridPool:
     """Embed texts into a folder, and return prompts that are read from there when needed.
 
     Only one class is in memory at a time. Interrupted work continues with the class it was in. The folder
-    is of one pool and encoder; `progress` is called with the number of further prompts that are done.
+    is of one pool and encoder.
     """
     return write_pool(
         folder,
         texts,
         lambda start: texts.blocks(encode, start, encoders=encoders),
         encoder_fingerprint=encoder_fingerprint,
-        progress=progress,
     )
 
 
@@ -191,16 +189,12 @@ def write_pool(
     blocks_from: Callable[[int], Iterator[tuple[GridRows, GridRows]]],
     *,
     encoder_fingerprint: str,
-    progress: Callable[[int], None] | None = None,
 ) -> GridPool:
     """Write rows that come class by class, from a number of class on, as :func:`embed_to` does."""
     sizes = [len(texts.templates) + len(prompts) for prompts in texts.prompt_texts]
     rows = RowsFolder(Path(folder), texts.fingerprint, encoder_fingerprint, sizes)
-    advance = progress or (lambda done: None)
-    advance(sum(map(len, texts.prompt_texts[: rows.done])))
     for filled, prompts in blocks_from(rows.done):
         rows.add(np.concatenate([filled, prompts]))
-        advance(len(prompts))
     both = rows.blocks()
     count = len(texts.templates)
     templates = np.stack([block[:count] for block in both])

@@ -299,7 +299,7 @@ def _look_up(texts: Sequence[str], vectors: Mapping[str, ArrayLike]) -> NDArray[
             f"The mapping has no row for {len(missing)} of {len(texts)} prompts, the first is "
             f"{missing[0]!r}."
         )
-    rows = [np.asarray(vectors[text]) for text in texts]
+    rows = [np.asarray(vectors[text], dtype=np.float64) for text in texts]
     if len({row.shape for row in rows}) > 1:
         raise EmbeddingError("The mapping's rows are not all of one length.")
     return np.stack(rows)

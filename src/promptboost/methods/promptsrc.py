@@ -21,14 +21,13 @@ from promptboost.baselines.base import (
 )
 from promptboost.baselines.fitted import class_rows, filled
 from promptboost.data.views import draw_view
-from promptboost.encoders.base import Encoder, UnitRows, unit_rows
+from promptboost.encoders.base import Encoder, UnitRows, batches, unit_rows
 from promptboost.encoders.openclip.deep_prompts import (
     ClassTokens,
     DeepPrompts,
     PromptedTowers,
     vit_clip,
 )
-from promptboost.encoders.runtime import batches
 from promptboost.errors import DataError, EncoderError, FileFormatError, SettingError
 from promptboost.methods.eft import EmulatedClassifier, emulate
 from promptboost.methods.learnt_tokens import cosine_rate

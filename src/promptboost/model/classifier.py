@@ -1,4 +1,4 @@
-"""PromptClassifier: the object at the end of the walk, which answers for images."""
+"""PromptClassifier: an ensemble with its encoders, which classifies images."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,14 +27,9 @@ from promptboost.io import FIRST, write_text, writing
 from promptboost.model.ensemble import ENSEMBLE_FILE, PromptEnsemble
 from promptboost.model.head import Head, mean_decision, mean_index, mean_proba
 from promptboost.model.head_files import (
-    RESIDUAL_FILE,
-    check_head_file,
     embed_ensemble,
-    encoder_slug,
-    head_file,
-    keep_residual,
-    settled_head,
-    unknown_head,
+    head_without_encoder,
+    stored_head,
     write_head,
 )
 from promptboost.model.notebook import card, sizes
@@ -42,19 +37,6 @@ from promptboost.progress import Progress, ProgressBars, is_interactive
 
 if TYPE_CHECKING:
     from promptboost.model.explanation import Explanation
-
-__all__ = [
-    "RESIDUAL_FILE",
-    "PromptClassifier",
-    "check_head_file",
-    "check_share",
-    "embed_ensemble",
-    "encoder_slug",
-    "head_file",
-    "load",
-    "sure_ones",
-    "write_head",
-]
 
 
 def load(
@@ -68,7 +50,7 @@ def load(
     progress: Progress | None = None,
     allow_download: bool = False,
 ) -> "PromptClassifier":
-    """Load a classifier that answers for images.
+    """Load a classifier from a run folder.
 
     Parameters
     ----------
@@ -137,7 +119,7 @@ def check_share(name: str, value: object) -> None:
         raise SettingError(f"{name} is {value}: give a number from 0 to 1")
 
 
-def sure_ones(
+def _confident(
     names: NDArray[np.str_], probabilities: NDArray[np.float64], abstain: float
 ) -> NDArray[np.object_]:
     """Return the names, with None where the largest probability is below `abstain`."""
@@ -302,7 +284,7 @@ class PromptClassifier:
 
     @cached_property
     def heads(self) -> tuple[Head, ...]:
-        """The text embedded by each encoder; see :func:`settled_head`."""
+        """The text embedded by each encoder; see :func:`stored_head`."""
         if self._given_heads:
             heads = self._given_heads
             return tuple(head.without_residual() for head in heads) if self._text_only else heads
@@ -311,16 +293,14 @@ class PromptClassifier:
     def _head(self, embedder: Embedder | None) -> Head:
         folder = self._folder
         if embedder is not None:
-            made = embed_ensemble(self.ensemble, embedder)
+            head = embed_ensemble(self.ensemble, embedder)
             if folder is None:
-                return made
-            return settled_head(
-                folder, self.ensemble, made, text_only=self._text_only, embedder=embedder
-            )
+                return head
+            return stored_head(folder, self.ensemble, head, text_only=self._text_only)
         if self._sources[0] is None and folder is not None:
-            unknown = unknown_head(folder, self.ensemble)
-            if unknown is not None:
-                return unknown
+            stored = head_without_encoder(folder, self.ensemble)
+            if stored is not None:
+                return stored
         source: Any = self.encoder  # a mapping or a function; raises if there is none
         return self.ensemble.embed(source)
 
@@ -339,23 +319,24 @@ class PromptClassifier:
         ----------
         images : image, sequence of images, or embeddings
             An image is a path, a PIL image, bytes of a file, an H × W × 3 array of uint8, or a torch
-            tensor (C × H × W, uint8 or floats from 0 to 1). Many are a list of them, or an array or
+            tensor (C × H × W, uint8 or floats from 0 to 1). Several are a list of them, or an array or
             tensor with one more dimension. Embeddings of the encoder are an array of floats of shape
-            (n, D), or (D,) for one.
+            (n, D), or (D,) for a single one.
         abstain : float, optional
-            From 0 to 1: an image whose best class is less probable than this is not answered.
+            The least probability, from 0 to 1: where no class reaches it, None is returned.
 
         Returns
         -------
         ndarray of str, shape (n,)
-            Of length one for one image. With `abstain`, an array of objects: a str, or None for an image
-            that is not answered.
+            Of length one for a single image. With `abstain`, an array of objects: str or None.
         """
         if abstain is not None:
             check_share("abstain", abstain)
         rows = self._rows(images)
         names = np.asarray(self.class_names, dtype=np.str_)[mean_index(self.heads, rows)]
-        return names if abstain is None else sure_ones(names, mean_proba(self.heads, rows), abstain)
+        return (
+            names if abstain is None else _confident(names, mean_proba(self.heads, rows), abstain)
+        )
 
     def predict_proba(self, images: Any) -> NDArray[np.float64]:
         """Return the probability of each class for each image, shape (n, K); the mean over encoders.
@@ -480,9 +461,7 @@ class PromptClassifier:
                     f"{path} holds a run of {command_name()} fit, whose figures and held-out images "
                     "are not of this classifier: save it into another folder"
                 )
-            for source, head in zip(self._sources, heads, strict=True):
-                if isinstance(source, Embedder):
-                    keep_residual(head, source)
+            for head in heads:
                 write_head(path, head)
             write_text(path / ENSEMBLE_FILE, self.ensemble.to_json(), follow=False)
 

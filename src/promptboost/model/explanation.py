@@ -1,4 +1,4 @@
-"""Explanation: why an image was answered as it was, sentence by sentence."""
+"""Explanation: the contribution of each sentence to a prediction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.errors import LabelError, SettingError
+from promptboost.errors import LabelError, SettingError, percent
 from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.head import Head
 
-#: Removals that are tried until an answer changes.
+#: Sentences that are removed at most until a prediction changes.
 _REMOVALS = 5
 #: Sentences that a figure shows.
 SHOWN = 12
@@ -20,7 +20,7 @@ SHOWN = 12
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one sentence adds to the lead of one class over another.
+    """The contribution of a sentence to the margin of one class over another.
 
     Attributes
     ----------
@@ -29,9 +29,9 @@ class Contribution:
     prompt : str
         The sentence.
     value : float
-        Its part in the margin: positive speaks for the answer, negative for the other class.
+        Its contribution to the margin: positive for the answer, negative for the other class.
     cosine : float
-        How near the image is to the sentence.
+        Cosine of image and sentence.
     weight : float
         The sentence's share in the score of its class.
     """
@@ -45,10 +45,10 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why one class is ahead of another for an image; the parts add up to the margin.
+    """Why one class is ahead of another for an image; the contributions add up to the margin.
 
-    Each sentence counts by how much nearer the image is to it than half-way between the scores of both
-    classes, times its share in its class: so what all sentences have in common is no part of it.
+    A sentence contributes its cosine less the mean score of both classes, times its weight in its class:
+    what all sentences have in common does not count.
 
     Attributes
     ----------
@@ -59,14 +59,13 @@ class Explanation:
     margin : float
         The logit of `answer` less that of `against`.
     contributions : tuple of Contribution
-        The sentences of both classes, those that decide most first.
+        The sentences of both classes, largest absolute value first.
     residual : float
         What the residual adds to the margin.
     probability, against_probability : float
-        What the classifier gives both classes.
+        The probabilities of both classes.
     removals : tuple of str
-        Sentences of `answer` that, taken out one after the other, put `against` ahead; empty if no few
-        of them do.
+        A few sentences of `answer` whose removal puts `against` ahead; empty if there are none.
 
     Examples
     --------
@@ -93,9 +92,9 @@ class Explanation:
     removals: tuple[str, ...] = ()
 
     def record(self, most: int | None = None) -> dict[str, Any]:
-        """Return it as plain data; the values and the residual add up to the margin.
+        """Return a JSON-serializable record; the values and the residual add up to the margin.
 
-        With `most`, of more sentences than that only the sum is told, as ``others``.
+        Sentences beyond the first `most` are summed up as ``others``.
         """
         left = () if most is None else self.contributions[most:]
         others = {"others": sum(item.value for item in left), "left_out": len(left)} if left else {}
@@ -126,7 +125,7 @@ class Explanation:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Explanation":
-        """Read what :meth:`record` wrote; raise a SettingError if it is something else."""
+        """Read what :meth:`record` wrote; raise a SettingError for anything else."""
         try:
             parts = [
                 Contribution(
@@ -156,7 +155,7 @@ class Explanation:
             raise SettingError(f"this is no explanation: {error!r}") from error
 
     def changes(self) -> list[str]:
-        """Return what would change the answer, in words."""
+        """Describe the changes that would change the prediction."""
         lines = []
         if self.margin > 0 >= self.margin - self.residual:
             lines.append(f"by the words alone it would be {self.against}")
@@ -168,29 +167,29 @@ class Explanation:
         return lines
 
     def __str__(self) -> str:
-        chances = f"{self.probability:.0%} against {self.against_probability:.0%}".replace(
-            "%", " %"
-        )
-        lines = [
-            f"{self.image}: {self.answer} rather than {self.against}, {chances}, "
-            f"ahead by {self.margin:.2f}"
-        ]
+        lines = [f"{self.image}: {self.answer} rather than {self.against}, {self._lead()}"]
         width = max(map(len, (self.answer, self.against)))
         lines += [f"  {value:+.2f}  {name:<{width}}  {text}" for value, name, text in self._parts()]
         return "\n".join(lines)
 
+    def _lead(self) -> str:
+        probabilities = (self.probability, self.against_probability)
+        return (
+            f"{' against '.join(percent(p, 0) for p in probabilities)}, ahead by {self.margin:.2f}"
+        )
+
     def _parts(self) -> list[tuple[float, str, str]]:
-        """Return what a figure shows: value, class and sentence; of many, the last sums up the rest."""
+        """Return value, class and sentence of each bar of a figure; the last sums up all further ones."""
         parts = [(item.value, item.class_name, item.prompt) for item in self.contributions]
         if len(parts) > SHOWN + 1:
-            rest = sum(value for value, _, _ in parts[SHOWN:])
-            parts[SHOWN:] = [(rest, "", f"{len(parts) - SHOWN} other sentences together")]
+            others = sum(value for value, _, _ in parts[SHOWN:])
+            parts[SHOWN:] = [(others, "", f"{len(parts) - SHOWN} other sentences together")]
         if self.residual:
             parts.append((self.residual, "", "the residual: what words did not say"))
         return parts
 
     def _repr_html_(self) -> str:
-        """Return a figure: a bar for each sentence, to the right if it speaks for the answer."""
+        """Return a figure: a bar for each sentence, to the right if it is positive."""
         bars = self._parts()
         widest = max((abs(value) for value, _, _ in bars), default=1.0) or 1.0
         rows = "".join(_bar(value, name, text, widest) for value, name, text in bars)
@@ -198,7 +197,7 @@ class Explanation:
         return (
             f'<figure class="pb-explanation" style="{_FIGURE}">'
             f"<figcaption><b>{escape(self.answer)}</b> rather than <b>{escape(self.against)}</b>, "
-            f"{self.probability:.0%} against {self.against_probability:.0%}, ahead by {self.margin:.2f}"
+            f"{self._lead()}"
             f'</figcaption><table style="{_TABLE}"><thead><tr>'
             f'<th style="{_CELL};text-align:right">part</th><th style="{_CELL}">against · for</th>'
             f'<th style="{_CELL}">of</th><th style="{_CELL}">sentence</th></tr></thead>'
@@ -210,7 +209,7 @@ class Explanation:
 _FIGURE = "margin:0;max-width:52rem;overflow-x:auto;font:14px/1.4 system-ui,sans-serif"
 _TABLE = "border-collapse:collapse;margin:.5em 0"
 _CELL = "padding:2px 8px;text-align:left;border:0;vertical-align:top"
-_FOR, _AGAINST = "#2b7bba", "#d1662c"  # told apart by colour-blind people too, on light and on dark
+_FOR, _AGAINST = "#2b7bba", "#d1662c"  # distinct for color-blind people too, on light and on dark
 
 
 def _bar(value: float, name: str, text: str, widest: float) -> str:
@@ -238,22 +237,22 @@ def explain_rows(
     answer: str | None = None,
     against: str | None = None,
 ) -> list[Explanation]:
-    """Explain the answers for embeddings (n, D), in double precision.
+    """Explain the predictions for embeddings (n, D), in double precision.
 
     Parameters
     ----------
     ensemble : PromptEnsemble
         The text.
     head : Head
-        What answers: the text in the space of the embeddings, and its residual.
+        The text in the space of the embeddings, and its residual.
     vectors : mapping of str to array
-        The row of each sentence.
+        The embedding of each sentence.
     embeddings : array of shape (n, D)
         One row for each image.
     images : sequence of str
         Their names.
     answer, against : str, optional
-        The classes to compare; by default the answer, and the one that comes next.
+        The classes to compare; by default the predicted class and the next most probable one.
     """
     names = ensemble.class_names
     if answer is not None and answer == against:
@@ -269,11 +268,11 @@ def explain_rows(
     )
     factor = head.factor
     beyond_text = head.matrix.astype(np.float64) - head.weights.astype(np.float64)
-    rest = beyond_text * (factor / head.rounds)
-    logits = rows @ (factor * text_rows + rest).T
+    residual_rows = beyond_text * (factor / head.rounds)
+    logits = rows @ (factor * text_rows + residual_rows).T
     chances = np.exp(logits - logits.max(axis=1, keepdims=True))
     chances /= chances.sum(axis=1, keepdims=True)
-    found = []
+    explanations = []
     for row, image, logit, chance in zip(rows, images, logits, chances, strict=True):
         first, second = _pair(logit, names, answer, against)
         scores = text_rows[[first, second]] @ row
@@ -288,10 +287,10 @@ def explain_rows(
             )
         ]
         parts.sort(key=lambda part: -abs(part.value))
-        residual = float((rest[first] - rest[second]) @ row)
+        residual = float((residual_rows[first] - residual_rows[second]) @ row)
         cosines = dict(zip(shares[names[first]], sentences[names[first]] @ row, strict=True))
         margin = float(logit[first] - logit[second])
-        found.append(
+        explanations.append(
             Explanation(
                 image=image,
                 answer=names[first],
@@ -304,13 +303,13 @@ def explain_rows(
                 removals=_removals(ensemble, names[first], cosines, margin / factor),
             )
         )
-    return found
+    return explanations
 
 
 def _pair(
     logits: NDArray[np.float64], names: Sequence[str], answer: str | None, against: str | None
 ) -> tuple[int, int]:
-    """Choose the classes to compare: those asked for, else the most probable."""
+    """Choose the classes to compare: the given ones, else the most probable."""
     order = np.argsort(-logits, kind="stable").tolist()
     wanted = None if against is None else _position(names, against)
     first = next(k for k in order if k != wanted) if answer is None else _position(names, answer)
@@ -332,7 +331,7 @@ def _removals(
 ) -> tuple[str, ...]:
     """Find a few sentences of a class without which it is no longer ahead by `lead` in mean cosine.
 
-    One after the other, that which costs most; a sentence that is all there is in a round stays.
+    Greedily, the one with the largest effect first. No bank is emptied.
     """
     if lead <= 0:
         return ()

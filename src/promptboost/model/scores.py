@@ -1,4 +1,4 @@
-"""SentenceScores: what images score on sentences, kept so that an edit of the text is measured at once."""
+"""SentenceScores: cosines of images and sentences, cached to measure edits of the text at once."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,20 +12,20 @@ from promptboost.encoders.embedder import TextSource, embed_texts
 from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.head import Head
 
-#: Class scores that are kept, beyond one for each class; of many images fewer, within so many bytes.
-_KEPT, _KEPT_BYTES = 256, 2**27
-#: Texts whose answers are kept: an edit is compared with what it came from.
+#: Cached class scores beyond one for each class, within so many bytes.
+_CACHED, _CACHED_BYTES = 256, 2**27
+#: Texts whose predictions are cached: an edit is compared with its original.
 _TEXTS = 8
 #: Sentences that are scored one by one.
 _FEW = 4
-#: Images whose residual is worked out at once, in double precision.
+#: Images whose residual is computed at once, in double precision.
 _BLOCK = 4096
 
 _Asked = tuple[int, tuple[tuple[str, str], ...] | None]
 
 
 class ClassKey(NamedTuple):
-    """What the logit of a class depends on."""
+    """All that the logit of a class depends on."""
 
     weights: tuple[tuple[str, float], ...]  # of its sentences
     original: str | None  # its name in the residual
@@ -34,8 +34,8 @@ class ClassKey(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class _Standing:
-    """The best class of each image by one text, and its logit."""
+class _Ranking:
+    """The best class of each image by a text, and its logit."""
 
     keys: tuple[ClassKey, ...]
     best: NDArray[np.float64]
@@ -44,19 +44,19 @@ class _Standing:
 
 @dataclass(eq=False)
 class SentenceScores:
-    """The cosine of each image with each sentence that was asked about.
+    """The cosines of images with sentences.
 
     The score of a class is an average of such columns. So an edit costs the columns of the classes it
-    changes, and only a sentence that is new is embedded.
+    changes, and only new sentences are embedded.
 
     Parameters
     ----------
     embeddings : array of shape (n, D)
         One row of length one for each image.
     source : Encoder, Embedder, mapping or callable
-        What embeds sentences, in the same space.
+        Embeds sentences in the same space.
     head : Head
-        What answers before any edit: its residual and its factors are kept by edits.
+        The head before any edit: edits keep its residual and its factors.
 
     Examples
     --------
@@ -81,10 +81,10 @@ class SentenceScores:
     _classes: "OrderedDict[tuple[tuple[str, float], ...], NDArray[np.float64]]" = field(
         default_factory=OrderedDict, init=False, repr=False
     )
-    _rest: NDArray[np.float64] | None = field(default=None, init=False, repr=False)
+    _residual_logits: NDArray[np.float64] | None = field(default=None, init=False, repr=False)
     _central: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _towards: NDArray[np.float64] | None = field(default=None, init=False, repr=False)
-    _standings: "OrderedDict[tuple[ClassKey, ...], _Standing]" = field(
+    _rankings: "OrderedDict[tuple[ClassKey, ...], _Ranking]" = field(
         default_factory=OrderedDict, init=False, repr=False
     )
     _known: "OrderedDict[_Asked, tuple[PromptEnsemble, tuple[ClassKey, ...]]]" = field(
@@ -96,11 +96,11 @@ class SentenceScores:
 
     @property
     def factor(self) -> float:
-        """What mean cosines are multiplied by to become logits."""
+        """The factor that turns mean cosines into logits."""
         return self.head.factor
 
     def read(self, texts: Sequence[str]) -> None:
-        """Score the images on sentences, those that are new in one go."""
+        """Compute the columns of all new sentences at once."""
         new = [text for text in dict.fromkeys(texts) if text not in self._columns]
         if not new:
             return
@@ -123,7 +123,7 @@ class SentenceScores:
     ) -> NDArray[np.float64]:
         """Return each image's mean cosine with the sentences of a class, by their weights.
 
-        Of some images alone it is the same numbers, and only those are worked out.
+        For a part of the images, the same numbers are computed for those only.
         """
         key = tuple(weights.items())
         if key in self._classes:
@@ -132,15 +132,15 @@ class SentenceScores:
         total = self.mean_score(weights, images)
         if images is None:
             self._classes[key] = total
-            room = max(16, _KEPT_BYTES // (8 * max(1, len(total))))
-            while len(self._classes) > min(len(self.head.class_names) + _KEPT, room):
+            room = max(16, _CACHED_BYTES // (8 * max(1, len(total))))
+            while len(self._classes) > min(len(self.head.class_names) + _CACHED, room):
                 self._classes.popitem(last=False)
         return total
 
     def mean_score(
         self, weights: Mapping[str, float], images: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """Return the same as :meth:`class_score`, and keep nothing but the columns."""
+        """Return the same as :meth:`class_score`, and cache only the columns."""
         self.read(list(weights))
         total = np.zeros(len(self.embeddings) if images is None else len(images))
         for text, weight in weights.items():
@@ -148,29 +148,27 @@ class SentenceScores:
             total += weight * (column if images is None else column[images])
         return total
 
-    def rest(self, class_name: str) -> NDArray[np.float64]:
-        """Return what the residual adds to the logit of a class; zero for a class that is new to it."""
+    def residual_logits(self, class_name: str) -> NDArray[np.float64]:
+        """Return the contribution of the residual to the logit of a class; zero for a class without one."""
         names = self.head.class_names
-        if self._rest is None:
-            self._rest = self._all_rest()
-        place = (
-            names.index(class_name)
-            if class_name in names and self.head.residual is not None
-            else -1
-        )
-        found: NDArray[np.float64] = self._rest[place]
-        return found
+        if self._residual_logits is None:
+            self._residual_logits = self._all_residual_logits()
+        has_residual = class_name in names and self.head.residual is not None
+        row: NDArray[np.float64] = self._residual_logits[
+            names.index(class_name) if has_residual else -1
+        ]
+        return row
 
-    def _all_rest(self) -> NDArray[np.float64]:
-        """Work out what the residual adds, for each class; the last row is that of a class without one."""
+    def _all_residual_logits(self) -> NDArray[np.float64]:
+        """Return the contribution of the residual for each class; the last row is of no class, and zero."""
         number = 0 if self.head.residual is None else len(self.head.class_names)
-        rest = np.zeros((number + 1, len(self.embeddings)))
+        logits = np.zeros((number + 1, len(self.embeddings)))
         if number:
-            rows = np.asarray(self.head.residual, dtype=np.float64)
+            residual = np.asarray(self.head.residual, dtype=np.float64)
             for start in range(0, len(self.embeddings), _BLOCK):
-                part = slice(start, start + _BLOCK)
-                rest[:-1, part] = rows @ self.embeddings[part].astype(np.float64).T
-        return rest
+                block = slice(start, start + _BLOCK)
+                logits[:-1, block] = residual @ self.embeddings[block].astype(np.float64).T
+        return logits
 
     def _residual(self, class_name: str) -> NDArray[np.float32] | None:
         names, residual = self.head.class_names, self.head.residual
@@ -183,8 +181,8 @@ class SentenceScores:
     ) -> NDArray[np.float64]:
         """Return the logits of a text on the images, (n, K): that of the fit, or an edited one.
 
-        `originals` are the names that classes had in the fit, where they were renamed since: the residual
-        is known by those.
+        `originals` maps the names of classes to those in the fit, where they were renamed: the residual
+        has those.
         """
         keys = self.class_keys(ensemble, originals)
         logits = np.empty((len(keys), len(self.embeddings)))
@@ -197,24 +195,24 @@ class SentenceScores:
     ) -> NDArray[np.intp]:
         """Return the number of each image's best class: exactly the argmax of :meth:`logits`.
 
-        Only classes that differ from those of a text asked about before are compared anew.
+        Only classes that differ from those of the most similar cached text are compared.
         """
         keys = self.class_keys(ensemble, originals)
-        standing = self._standings.get(keys)
-        if standing is None:
-            known = set(keys)
+        ranking = self._rankings.get(keys)
+        if ranking is None:
+            unchanged = set(keys)
             nearest = max(
-                self._standings.values(),
-                key=lambda one: sum(key in known for key in one.keys),
+                self._rankings.values(),
+                key=lambda ranking: sum(key in unchanged for key in ranking.keys),
                 default=None,
             )
-            standing = None if nearest is None else self._after(nearest, keys)
-            standing = standing or _Standing(keys, *self._best(keys, range(len(keys))))
-            self._standings[keys] = standing
-        self._standings.move_to_end(keys)
-        while len(self._standings) > _TEXTS:
-            self._standings.popitem(last=False)
-        return standing.chosen
+            ranking = None if nearest is None else self._updated(nearest, keys)
+            ranking = ranking or _Ranking(keys, *self._best(keys, range(len(keys))))
+            self._rankings[keys] = ranking
+        self._rankings.move_to_end(keys)
+        while len(self._rankings) > _TEXTS:
+            self._rankings.popitem(last=False)
+        return ranking.chosen
 
     def two_best(
         self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None
@@ -239,8 +237,8 @@ class SentenceScores:
     def class_keys(
         self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None
     ) -> tuple[ClassKey, ...]:
-        """Return what the score of each class depends on; texts with the same keys answer the same."""
-        # The text is kept along with its number, so that no other can have it.
+        """Return what the score of each class depends on; texts with equal keys predict the same."""
+        # The ensemble is cached along with its id, so that no other object can have that id.
         asked = id(ensemble), None if originals is None else tuple(originals.items())
         if asked not in self._known:
             self.read(ensemble.texts())
@@ -267,10 +265,10 @@ class SentenceScores:
         """Return the logit of a class, of all images or of some."""
         logit = self.class_score(dict(key.weights), images) * self.factor
         if key.original is not None and self.head.residual is not None:
-            rest = self.rest(key.original)
-            logit += rest if images is None else rest[images]
+            residual = self.residual_logits(key.original)
+            logit += residual if images is None else residual[images]
         if key.lead is not None:
-            towards = self._towards_centre()
+            towards = self._towards_center()
             logit += (self.factor * key.lead) * (towards if images is None else towards[images])
         return logit
 
@@ -280,7 +278,7 @@ class SentenceScores:
         places: Iterable[int],
         images: NDArray[np.intp] | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-        """Return the best logit of some classes, and whose it is; of equals the first class wins."""
+        """Return the best logit of some classes, and its class; of equals the first class wins."""
         number = len(self.embeddings) if images is None else len(images)
         best, chosen = np.full(number, -np.inf), np.zeros(number, dtype=np.intp)
         for place in places:
@@ -290,30 +288,30 @@ class SentenceScores:
             np.copyto(chosen, place, where=ahead)
         return best, chosen
 
-    def _after(self, before: _Standing, keys: tuple[ClassKey, ...]) -> _Standing | None:
-        """Return the standing by another text; None where too little stays the same."""
+    def _updated(self, ranking: _Ranking, keys: tuple[ClassKey, ...]) -> _Ranking | None:
+        """Update a ranking to another text; None if too few classes are the same."""
         places = {key: place for place, key in enumerate(keys)}
-        moved = np.array([places.get(key, -1) for key in before.keys], dtype=np.intp)
+        moved = np.array([places.get(key, -1) for key in ranking.keys], dtype=np.intp)
         stay = moved[moved >= 0]
         if 2 * len(stay) < len(keys) or (np.diff(stay) < 0).any():
             return None
-        best, chosen = before.best.copy(), moved[before.chosen]
-        lost = np.flatnonzero(chosen < 0)  # their class is gone, or has another score
+        best, chosen = ranking.best.copy(), moved[ranking.chosen]
+        lost = np.flatnonzero(chosen < 0)  # their class was removed, or has another score
         best[lost], chosen[lost] = self._best(keys, stay.tolist(), lost)
         for place in sorted(set(range(len(keys))) - set(stay.tolist())):
             row = self._logit(keys[place])
             ahead = (row > best) | ((row == best) & (place < chosen))
             np.copyto(best, row, where=ahead)
             np.copyto(chosen, place, where=ahead)
-        return _Standing(keys, best, chosen)
+        return _Ranking(keys, best, chosen)
 
     def _missing(self, ensemble: PromptEnsemble, known: Mapping[str, str]) -> dict[int, float]:
-        """Return how far classes that were added by words alone are moved: see the balance of a head."""
+        """Return the bias corrections of classes without training images: see the balance of a head."""
         balance, names = self.head.balance, ensemble.class_names
         if balance is None:
             return {}
-        learnt = [known.get(name) in balance.class_names for name in names]
-        if all(learnt) or not any(learnt):
+        learned = np.array([known.get(name) in balance.class_names for name in names])
+        if learned.all() or not learned.any():
             return {}
         scores = []
         for name in names:
@@ -322,11 +320,11 @@ class SentenceScores:
             if row is not None:
                 score += float(row.astype(np.float64) @ balance.centre) / self.factor
             scores.append(score)
-        others = float(np.mean([score for score, one in zip(scores, learnt, strict=True) if one]))
+        others = float(np.mean(np.array(scores)[learned]))
         lift = balance.text_lift if self.head.residual is None else balance.lift
-        return {k: others + lift - scores[k] for k, one in enumerate(learnt) if not one}
+        return {k: others + lift - scores[k] for k in np.flatnonzero(~learned).tolist()}
 
-    def _towards_centre(self) -> NDArray[np.float64]:
+    def _towards_center(self) -> NDArray[np.float64]:
         balance = self.head.balance
         assert balance is not None
         if self._towards is None:

@@ -35,8 +35,10 @@ def head_of(ensemble: PromptEnsemble, weights: ArrayLike, encoder: Encoder | Non
 def staged_heads(ensemble: PromptEnsemble, source: TextSource, last: Head) -> Iterator[Head]:
     """Return the head after each round, in float64; the last one has residual and balance of `last`."""
     rows = _class_rows(ensemble, source, [[item] for item in ensemble.rounds])
+    # Rounded, so that the order in which the prompts were added up makes no difference.
+    sums = np.cumsum(rows.astype(np.float32), axis=0, dtype=np.float64)
     text = replace(last, residual=None, text_scale=None, balance=None)
-    for number, weights in enumerate(np.cumsum(rows, axis=0), start=1):
+    for number, weights in enumerate(sums, start=1):
         head = last if number == len(ensemble) else text
         yield replace(head, weights=weights, rounds=number)
 

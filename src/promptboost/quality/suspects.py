@@ -8,7 +8,6 @@ themselves (:func:`label_errors`), and so is how many are wrong. On labels that 
 (Northcutt et al., 2021), above all where few or none are wrong.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,12 +17,11 @@ from promptboost.baselines.measures import Indices
 from promptboost.boosting.gradient.scale import dealt
 from promptboost.boosting.residual import set_aside_logits, spread_metric
 from promptboost.errors import EmbeddingError, LabelError
+from promptboost.progress import Progress, no_progress
 
 Floats = NDArray[np.float64]
 
 _FOLDS = 5
-#: Folds that :func:`set_aside_probabilities` judges at most.
-MOST_FOLDS = 2 * _FOLDS
 # How far out an image is, in deviations of all: the cube root makes squared distances nearly normal.
 _FAR = 3.5
 _NORMAL = 1.4826  # the deviation of normal numbers, in medians of what they are off theirs
@@ -118,7 +116,7 @@ def set_aside_probabilities(
     embeddings: ArrayLike,
     labels: ArrayLike,
     unseen_rows: ArrayLike,
-    on_fold: Callable[[], object] = lambda: None,
+    progress: Progress = no_progress,
 ) -> Floats:
     """Return each image's probabilities by words, and by what other images teach beside them.
 
@@ -134,8 +132,8 @@ def set_aside_probabilities(
         Class numbers.
     unseen_rows : array of shape (K, D)
         Class rows of words that have seen no image, such as the mean of a pool.
-    on_fold : callable, optional
-        Called when a fold is judged.
+    progress : callable, optional
+        Called before each fold, and at the end of either time.
 
     Examples
     --------
@@ -147,13 +145,13 @@ def set_aside_probabilities(
     """
     X, y = np.asarray(embeddings, dtype=np.float32)[:, None], np.asarray(labels, dtype=np.int64)
     fold = dealt(y, _FOLDS)
-    first = _softmax(set_aside_logits(X, y, unseen_rows, fold, on_fold=on_fold))
+    first = _softmax(set_aside_logits(X, y, unseen_rows, fold, progress=progress))
     doubted = confident_errors(first, y)
     if not 0 < len(doubted) < len(y):
         return first
     trusted = np.ones(len(y))
     trusted[doubted] = 0
-    second = set_aside_logits(X, y, unseen_rows, fold, weights=trusted, on_fold=on_fold)
+    second = set_aside_logits(X, y, unseen_rows, fold, weights=trusted, progress=progress)
     return _sharpened(second, y)
 
 

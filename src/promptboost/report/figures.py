@@ -278,7 +278,7 @@ def said_of(one: Answered) -> str:
 
 def class_rows(results: Results) -> list[ClassRow]:
     """Return the classes, those recognised least first: they are what one looks for."""
-    words = {} if results.residual is None else results.residual.class_words
+    words = {} if results.residual is None else results.residual.class_text_shares
     rows = [
         ClassRow(
             item.class_name,

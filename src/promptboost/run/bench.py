@@ -19,7 +19,7 @@ from promptboost.model.change import Change, apply_changes, original_names
 from promptboost.model.scores import SentenceScores
 from promptboost.progress import Progress, no_progress
 from promptboost.run.lineage import Lineage
-from promptboost.run.predict import Predictor
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 
 #: One held-out image in so many is kept back until the final figure is asked for.
@@ -217,11 +217,11 @@ def open_bench(
     folder.check_finished()
 
     def read() -> tuple[PromptClassifier, Lineage]:
-        opened = Predictor.open(
+        classifier = open_classifier(
             run, cache=cache, progress=progress, device=device, allow_download=allow_download
         )
         _ = folder.settings, folder.source
-        return opened.classifier, Lineage.read(run)
+        return classifier, Lineage.read(run)
 
     classifier, lineage = folder.steady(read)
     head = classifier.head

@@ -14,13 +14,13 @@ import numpy as np
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import RunError, command_name
 from promptboost.io import read_bytes, write_bytes
-from promptboost.model import Head, PromptEnsemble
+from promptboost.model import Head, PromptClassifier, PromptEnsemble
 from promptboost.model.change import Change, apply_changes, original_names
-from promptboost.model.head_files import embed_ensemble, keep_residual, write_head
+from promptboost.model.head_files import embed_ensemble, write_head
 from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.bench import Bench, Effect, add_looks, open_bench
 from promptboost.run.lineage import Edit, Lineage
-from promptboost.run.predict import Predictor
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 
 
@@ -76,10 +76,9 @@ def edit_run(
         opened = {**options, "allow_download": allow_download}
         effect, notes, uncounted = _measured(run, changes, data, opened)
     heads = []
-    for one in _open_all(run, ensemble, allow_download=allow_download, **options):  # type: ignore[arg-type]
-        embedder = one.classifier.embedder
-        heads.append(edited_head(one.classifier.head, embedder, edited, changes))
-        keep_residual(heads[-1], embedder)  # made here, so it is not new to this machine
+    for classifier in _open_all(run, ensemble, allow_download=allow_download, **options):  # type: ignore[arg-type]
+        embedder = classifier.embedder
+        heads.append(edited_head(classifier.head, embedder, edited, changes))
     if any(head.residual is not None for head in heads):
         notes.append(
             "the residual was fitted beside the text as it was before; to learn it again, type: "
@@ -124,10 +123,10 @@ def _open_all(
     progress: Progress,
     device: str | None,
     allow_download: bool,
-) -> list[Predictor]:
+) -> list[PromptClassifier]:
     """Open a run with each of the encoders it was learnt on."""
     return [
-        Predictor.open(
+        open_classifier(
             run,
             encoder=None if number == 0 else item.id,
             cache=cache,

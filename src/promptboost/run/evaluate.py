@@ -13,7 +13,7 @@ from promptboost.baselines.baselines import zero_shot_head
 from promptboost.baselines.measures import OURS, Guesses, confusions, coverage, per_class
 from promptboost.data import Dataset, load_data
 from promptboost.data.shots import divide, image_ids
-from promptboost.distributed.answer_shards import check_output, write_records
+from promptboost.distributed.answer_shards import check_output, write_predictions
 from promptboost.distributed.engine import Placement, Say
 from promptboost.distributed.labelled_shards import SeenImages, see_in_shards
 from promptboost.encoders.base import UnitRows
@@ -22,16 +22,13 @@ from promptboost.model import PromptClassifier
 from promptboost.model.change import original_names
 from promptboost.model.classifier import check_share
 from promptboost.model.head import mean_index, mean_proba
+from promptboost.model.prediction import FIELDS, Prediction
 from promptboost.progress import Progress, no_progress
 from promptboost.run.bench import add_looks, held_out_images, shown_part
 from promptboost.run.lineage import Lineage
 from promptboost.run.overlap import Inspection, inspect, inspect_known
-from promptboost.run.predict import Predictor
-from promptboost.run.results import flat_answer, method_answer, old_names
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
-
-# Of a file with the answer of each image; other programs read it.
-_COLUMNS = ("picture", "label", "predicted", "probability", "zero_shot", "problem")
 
 
 def evaluate_run(
@@ -58,9 +55,8 @@ def evaluate_run(
     or, with `final`, the one kept back until the end. `source` may say where they are now. Each look is
     counted.
 
-    It sees with the encoders that :meth:`Predictor.open` is told; the probabilities of several are
-    averaged, those of zero-shot too. With `min_probability`, measure also what is left if less probable
-    answers are not given.
+    The encoders are those of :func:`~promptboost.run.predict.open_classifier`; the probabilities of several
+    are averaged, those of zero-shot too. With `min_probability`, measure selective prediction as well.
 
     With a `place` for shards, images are read and embedded there, without the store. `output` is a file
     for the answer of each image, ``.jsonl`` or ``.parquet``. `say` is called with a line for people now and
@@ -111,15 +107,16 @@ def evaluate_run(
         counts = {"looks": lineage.looks, "final_looks": lineage.final_looks}
         record["held_out"] = {"part": "final" if final else "shown", **counts}
     if output is not None:
-        write_records(output, _COLUMNS, [_lines(data, guesses, chances)])
+        predictions = _predictions(data, guesses, chances, min_probability or 0.0)
+        write_predictions(output, (*FIELDS, "label", "zero_shot"), [predictions])
     if min_probability is not None:
         record["sure"] = msgspec.to_builtins(coverage(chances, data.labels, min_probability))
-    return old_names(record)
+    return record
 
 
 def _opened(folder: RunFolder, **options: Any) -> PromptClassifier:
     """Open a run, and read its figures with it: both are of the same run then."""
-    classifier = Predictor.open(folder.path, **options).classifier
+    classifier = open_classifier(folder.path, **options)
     _ = folder.metrics_path.exists() and folder.results
     return classifier
 
@@ -127,7 +124,7 @@ def _opened(folder: RunFolder, **options: Any) -> PromptClassifier:
 def _guesses(
     classifier: PromptClassifier, rows: Sequence[UnitRows]
 ) -> tuple[list[Guesses], NDArray[np.float64]]:
-    """Return what zero-shot and the run take images for, and the probabilities of the run.
+    """Predict with zero-shot and with the run; return the probabilities of the run, too.
 
     Several encoders are averaged.
     """
@@ -155,32 +152,37 @@ def _figures(
         "overlap": None if inspection is None else msgspec.to_builtins(inspection.overlap),
         "remarks": [] if inspection is None else inspection.overlap.lines(run=True),
         "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
-        "methods": [method_answer(guess.result(labels, leaked=leaked)) for guess in guesses],
-        "per_class": [flat_answer(item) for item in by_class],
-        "confusions": [old_names(pair) for pair in msgspec.to_builtins(mixed)],
+        "methods": [msgspec.to_builtins(guess.result(labels, leaked=leaked)) for guess in guesses],
+        "per_class": msgspec.to_builtins(by_class),
+        "confusions": msgspec.to_builtins(mixed),
     }
 
 
-def _lines(
-    data: Dataset, guesses: Sequence[Guesses], chances: NDArray[np.floating[Any]]
-) -> list[dict[str, Any]]:
-    """Return a record for each image, those that could not be read last."""
-    zero_shot, ours = (guess.held_out for guess in guesses)
+def _predictions(
+    data: Dataset,
+    guesses: Sequence[Guesses],
+    chances: NDArray[np.floating[Any]],
+    min_probability: float,
+) -> list[Prediction]:
+    """Return the prediction of each image, unreadable images last."""
     names = data.class_names
-    answered = [
-        {
-            "picture": name,
-            "label": image.label,
-            "predicted": names[ours[i]],
-            "probability": float(chances[i, ours[i]]),
-            "zero_shot": names[zero_shot[i]],
-            "problem": None,
-        }
-        for i, (name, image) in enumerate(zip(image_ids(data), data.images, strict=True))
+    zero_shot, ours = (guess.held_out.tolist() for guess in guesses)
+    read = [
+        Prediction.of(
+            *(name, names, row),
+            min_probability=min_probability,
+            best=best,
+            label=image.label,
+            zero_shot=names[guess],
+        )
+        for name, image, row, best, guess in zip(
+            image_ids(data), data.images, chances, ours, zero_shot, strict=True
+        )
     ]
-    nothing = dict.fromkeys(_COLUMNS[1:-1])
-    bad = [{"picture": bad.path, **nothing, "problem": bad.reason} for bad in data.bad]
-    return [*answered, *bad]
+    bad = [
+        Prediction(image=bad.path, error=bad.reason, label=None, zero_shot=None) for bad in data.bad
+    ]
+    return [*read, *bad]
 
 
 def _measured_on(

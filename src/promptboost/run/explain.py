@@ -13,7 +13,7 @@ from promptboost.data.decode import BadImage
 from promptboost.data.shots import Task, image_ids
 from promptboost.errors import DataError
 from promptboost.io import json_text
-from promptboost.model import Head, PromptEnsemble
+from promptboost.model import Head, PromptClassifier, PromptEnsemble
 from promptboost.model.explanation import SHOWN, Explanation, explain_rows
 from promptboost.run.bench import Bench, add_looks
 from promptboost.run.influence import (
@@ -23,7 +23,6 @@ from promptboost.run.influence import (
     sentence_influences,
 )
 from promptboost.run.measurement import EmbeddedTask
-from promptboost.run.predict import Predictor
 from promptboost.run.run_folder import RunFolder
 from promptboost.training import Fitted
 
@@ -38,7 +37,7 @@ class ExplainedImages:
 
 
 def explain_images(
-    predictor: Predictor,
+    classifier: PromptClassifier,
     paths: Sequence[str | Path],
     *,
     answer: str | None = None,
@@ -49,7 +48,7 @@ def explain_images(
     images, bad = list(listing.images), list(listing.bad)
     while images:
         try:
-            found = predictor.classifier.explain(images, answer=answer, against=against)
+            found = classifier.explain(images, answer=answer, against=against)
             return ExplainedImages(tuple(found), tuple(images), tuple(bad))
         except ImageError as error:
             bad.append(error.bad)

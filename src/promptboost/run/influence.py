@@ -117,7 +117,7 @@ def each_influence(
         known = name if originals is None else originals.get(name)
         logit = scores.class_score(ensemble.prompts(name)) * scores.factor
         if known is not None:
-            logit += scores.rest(known)
+            logit += scores.residual_logits(known)
         found = []
         for prompt, weight, change in _without_each(scores, ensemble, name):
             if change is None:
@@ -237,7 +237,7 @@ def _blame(
     ]
     parts.sort(key=lambda part: -part[2])
     rest = [
-        scores.rest(known[name])[each] if name in known else np.zeros(len(each))
+        scores.residual_logits(known[name])[each] if name in known else np.zeros(len(each))
         for name in (answered, true)
     ]
     residual = float((rest[0] - rest[1]).mean())

@@ -205,7 +205,7 @@ def image_embedder(encoder: object, cache: Cache = True) -> Embedder | EncoderGr
 
 
 def check_embeddings(X: Any, encoder: object) -> None:
-    """Raise if X is no list of images, an image without colours, or a table of paths, not embeddings."""
+    """Raise if X is an empty list, a gray image or a table of paths, not embeddings."""
     if encoder is None:
         return
     if getattr(X, "ndim", 1) == 1 and hasattr(X, "__len__") and len(X) == 0:
@@ -219,8 +219,8 @@ def check_embeddings(X: Any, encoder: object) -> None:
         first = np.asarray(X[:1]).ravel()[:1].tolist()
         if first and isinstance(first[0], str | os.PathLike):
             raise DataError("X is a table of texts: give its column of paths, X['path'] or X[:, 0]")
-    if isinstance(X, np.ndarray) and X.dtype == np.uint8:
+    if isinstance(X, np.ndarray) and X.dtype == np.uint8 and encoder != "auto":
         raise DataError(
-            f"X is a matrix of bytes of shape {X.shape}: one image without colours is written [X]; "
+            f"X is a matrix of bytes of shape {X.shape}: one image without colors is written [X]; "
             "embeddings are floats, X.astype(float)"
         )

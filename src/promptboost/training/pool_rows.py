@@ -188,7 +188,7 @@ class PoolRows:
         if executor is not None:
             return executor.embed_pool(texts, source, folder, progress)
         total = sum(map(len, texts.prompt_texts))
-        with stage(progress, "embedding prompts", total) as advance:
+        with stage(progress, "encoding texts", total) as advance:
             return cls(texts, texts.embed(encode_by(source, advance), count_encoders(source)))
 
     def of(self, number: int, dim: int) -> GridPool:

@@ -1,1 +1,0 @@
-from tests.run.conftest import fitted, task  # noqa: F401
