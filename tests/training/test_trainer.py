@@ -68,7 +68,7 @@ def check_text(ensemble, expected):
     assert ensemble.rounds == expected.rounds
     assert ensemble.encoders == expected.encoders
     assert ensemble.pool_fingerprint == expected.pool_fingerprint
-    assert list(ensemble.sample_weights.values()) == list(expected.sample_weights.values())
+    assert sorted(ensemble.sample_weights.values()) == sorted(expected.sample_weights.values())
 
 
 def check_head(head, expected):
@@ -98,9 +98,15 @@ def test_all_paths_are_equal(root, tmp_path, capsys, options, settings):
     probabilities = fitted.predict_proba(images)
     ensemble = PromptEnsemble.load(tmp_path / "run/ensemble.json")
 
-    parameters = {"n_rounds" if name == "rounds" else name: v for name, v in settings.items()}
+    names = {"composer": "composer", "rounds": "n_rounds"}
+    parameters = {names[name]: settings[name] for name in settings if name in names}
     estimator = PromptBoostClassifier(
-        FIRST, SENTENCES, n_views=VIEWS, random_state=0, **parameters
+        FIRST,
+        SENTENCES,
+        n_views=VIEWS,
+        random_state=0,
+        settings={name: settings[name] for name in settings if name not in names},
+        **parameters,
     ).fit(run.paths, run.labels)
     check_text(estimator.ensemble_, ensemble)
     check_head(estimator.head_, fitted.head)
