@@ -1,6 +1,5 @@
 """All ways to fit and refit give the same text, residual, balance and probabilities."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +10,13 @@ from promptboost import refit as refit_classifier
 from promptboost.baselines.base import FewShotSet, RowImages
 from promptboost.config import BoostConfig
 from promptboost.data.shots import image_ids, load_task
-from promptboost.encoders.group import members_of, open_embedder
+from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.fake import FakeEncoder
+from promptboost.encoders.group import EncoderGroup, members_of, open_embedder
 from promptboost.errors import DataError, LabelError
 from promptboost.methods.promptboost import Boosting, ResidualClassifier
 from promptboost.model import PromptEnsemble
+from promptboost.pool import build_pool
 from promptboost.pool.sources import pool_for
 from promptboost.run.run_folder import RunFolder
 from promptboost.training import PoolRows, PoolTexts, Trainer
@@ -229,24 +231,21 @@ def test_a_refit_of_some_classes_balances_the_others(root, tmp_path, capsys):
 # --- Trainer ---------------------------------------------------------------------------------------
 
 
+def embedded(root, encoder):
+    """Examples, an embedded pool and encoders, as :meth:`Trainer.fit` takes them."""
+    paths, names = sorted((root / "images").rglob("*.png")), sorted(SENTENCES)
+    rows, members = encoder.images(paths, views=VIEWS), members_of(encoder)
+    labels = np.array([names.index(path.parent.name) for path in paths])
+    ids = tuple(str(path.relative_to(root)) for path in paths)
+    examples = Examples(rows[:, 0], labels, ids, views=rows[:, 1:], encoders=len(members))
+    pool = build_pool(names, templates=["a {}.", "the {}."], descriptions=SENTENCES)
+    return examples, PoolRows.embed(PoolTexts.of(pool), encoder), members
+
+
 @pytest.fixture(scope="module", params=[(FIRST,), (FIRST, SECOND)], ids=["one", "two"])
 def parts(request, root):
-    """Examples, an embedded pool and encoders."""
-    encoder = open_embedder(request.param, cache=False)
-    from promptboost.data.dataset import Dataset
-    from promptboost.data.memory import as_images
-    from promptboost.pool import build_pool
-
-    paths = sorted((root / "images").rglob("*.png"))
-    names = sorted(SENTENCES)
-    rows = encoder.images(Dataset(as_images(paths), ()), views=VIEWS)
-    labels = np.array([names.index(path.parent.name) for path in paths])
-    pool = build_pool(names, templates=["a {}.", "the {}."], descriptions=SENTENCES)
-    members = members_of(encoder)
-    examples = Examples(
-        rows[:, 0], labels, tuple(map(str, paths)), views=rows[:, 1:], encoders=len(members)
-    )
-    return examples, PoolRows.embed(PoolTexts.of(pool), encoder), members
+    """The arguments of a fit on one encoder, and on two."""
+    return embedded(root, open_embedder(request.param, cache=False))
 
 
 @pytest.mark.parametrize("composer", ["gradient", "greedy"])
@@ -273,6 +272,26 @@ def test_a_refit_of_a_fit_changes_nothing(parts):
         assert np.array_equal(head.matrix, expected.matrix)
         assert head.text_scale == expected.text_scale
     assert [item.losses for item in again.residuals] == [item.losses for item in fitted.residuals]
+
+
+class Quiet(FakeEncoder):
+    """An encoder with a logit scale of its own."""
+
+    logit_scale = 25.0
+
+
+def test_a_refit_needs_neither_the_order_nor_all_of_the_encoders(root):
+    encoders = [Embedder(Quiet(32, 0)), Embedder(FakeEncoder(16, 1)), Embedder(FakeEncoder(8, 2))]
+    trainer = Trainer()
+    fitted = trainer.fit(*embedded(root, EncoderGroup(encoders)))
+    examples, pool, members = embedded(root, EncoderGroup(encoders[::-1]))
+    turned = trainer.refit(fitted.ensemble, examples, members, pool)
+    for head, expected in zip(turned.heads[::-1], fitted.heads, strict=True):
+        np.testing.assert_allclose(head.residual, expected.residual, atol=1e-4)
+        assert head.text_scale == pytest.approx(expected.text_scale)
+    examples, pool, members = embedded(root, EncoderGroup(encoders[1:]))
+    some = trainer.refit(fitted.ensemble, examples, members, pool)
+    assert [head.encoder_id for head in some.heads] == ["fake:16-1", "fake:8-2"]
 
 
 def test_fewer_heads_are_the_first_ones(parts):
@@ -309,11 +328,10 @@ def test_a_refit_needs_two_classes(parts):
         Trainer().refit(ensemble, one_class, members, pool)
 
 
-def test_texts_embedded_by_a_function_or_a_mapping_give_the_same_text(parts):
+def test_encoders_can_be_functions_of_texts(parts):
     examples, pool, members = parts
-    expected = Trainer().fit(*parts).ensemble
-    plain = Trainer(BoostConfig(logit_scale=expected.settings["logit_scale"]))
-    functions = [member.encode_texts for member in members]
-    fitted = plain.fit(examples, pool, functions)
-    assert json.loads(fitted.ensemble.to_json())["encoder_id"] is None
-    assert len(fitted.heads) == len(members)
+    fitted = Trainer().fit(examples, pool, [member.encode_texts for member in members])
+    assert fitted.ensemble.encoders == ()
+    assert [head.dim for head in fitted.heads] == [member.dim for member in members]
+    predicted = fitted.head.predict_index(examples.rows[:, : members[0].dim])
+    assert np.mean(predicted == examples.labels) > 0.8

@@ -288,12 +288,16 @@ class _HeadBuilder:
             grid = replace(grid, templates=grid.templates[classes], prompts=prompts, keeper=None)
         if self.examples.encoders == 1:
             return grid
+        return with_relative_scales(self.shots, grid, self._own_scales)
+
+    @property
+    def _own_scales(self) -> list[float | None]:
+        """The logit scale of each encoder itself; None if unknown."""
         known = {item.id: item.encoder_logit_scale for item in self.ensemble.encoders}
-        scales = [
+        return [
             known.get(source.id, source.logit_scale) if isinstance(source, Encoder) else None
             for source in self.sources
         ]
-        return with_relative_scales(self.shots, grid, scales)
 
     @cached_property
     def _fold_texts(self) -> FoldTexts | None:
@@ -302,7 +306,11 @@ class _HeadBuilder:
             return self.folds
         settings, scale = self.settings, self.ensemble.settings.get("logit_scale")
         if settings.gradient is not None and isinstance(scale, int | float):
-            gradient = replace(settings.gradient, logit_scale=float(scale))
+            # It is a multiple of the own scale of the first encoder of the fit, which may be another.
+            first = next((item.encoder_logit_scale for item in self.ensemble.encoders), None)
+            own = self._own_scales[0]
+            factor = own / first if own and first else 1.0
+            gradient = replace(settings.gradient, logit_scale=scale * factor)
             settings = replace(settings, gradient=gradient)
         return texts_of_folds(self.shots, self._scaled_grid, settings, self.trainer.progress)
 
