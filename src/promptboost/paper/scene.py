@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from promptboost.compare.world import Draw
 from promptboost.encoders import Encoder
-from promptboost.methods import Fitted
+from promptboost.methods import FittedMethod
 from promptboost.model import PromptEnsemble
 from promptboost.model.vectors import staged_heads
 from promptboost.pool import fill
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SIDE = 96  # pixels of an image in the picture
 
 
-def rounds_of(fitted: Fitted) -> PromptEnsemble | None:
+def rounds_of(fitted: FittedMethod) -> PromptEnsemble | None:
     """Return the rounds of a classifier of boosting; None of any other."""
     text = getattr(fitted, "details", {}).get("ensemble")
     return PromptEnsemble.from_json(text) if isinstance(text, str) else None
