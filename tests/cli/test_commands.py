@@ -38,7 +38,7 @@ def test_evaluate(capsys, fitted):
     write_images(fitted / "new", count=2, seed=3)
     answer = call(capsys, "evaluate", fitted / "run", fitted / "new")
     assert answer.out.startswith("8 images, encoder fake:32-0")
-    assert call(capsys, "evaluate", fitted / "run", fitted / "new", "--json").json["pictures"] == 8
+    assert call(capsys, "evaluate", fitted / "run", fitted / "new", "--json").json["images"] == 8
     flattered = call(capsys, "evaluate", fitted / "run", fitted / "images")
     assert "the run learnt from 16 of these images" in flattered.err
     (fitted / "run/metrics.json").unlink()

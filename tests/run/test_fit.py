@@ -72,7 +72,7 @@ def test_what_is_measured_is_what_is_shipped(fitted):
     np.testing.assert_allclose(head.weights, ensemble.embed(embedder.encoder).weights, atol=1e-5)
     with run.predictions_path.open() as file:
         for row in csv.DictReader(file):
-            image = read_image(fitted / "images" / row["picture"])
+            image = read_image(fitted / "images" / row["image"])
             rows = embedder.encoder.encode_images([image])
             assert head.predict(rows)[0] == row["predicted"]
             chances = head.predict_proba(rows)

@@ -64,7 +64,7 @@ def test_a_class_that_was_renamed_keeps_its_sentences_and_what_they_are_worth(ta
     assert "without the sentences" not in said
     assert results.pool.missing == ()
     assert results.pool.prompts == before.pool.prompts
-    assert results.residual.words == pytest.approx(before.residual.words)
+    assert results.residual.text_share == pytest.approx(before.residual.text_share)
     assert results.residual.penalty == before.residual.penalty
 
 

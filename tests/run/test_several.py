@@ -13,7 +13,7 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, RunError, SettingError
 from promptboost.model import Head, PromptEnsemble
 from promptboost.run.fit import fit_run
-from promptboost.run.learned import AVERAGED
+from promptboost.run.measurement import AVERAGED
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run
 from tests.cli.cli_tools import FIT, call

@@ -15,7 +15,7 @@ from promptboost.io import NEXT, writing
 from promptboost.model import PromptEnsemble
 from promptboost.report import write_card, write_report
 from promptboost.run.fit import fit_run
-from promptboost.run.predict import Predictor
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run
 from tests.run.run_tools import request
@@ -52,7 +52,7 @@ def test_the_old_run_is_whole_until_the_new_one_is_finished(fitted, request_seed
     run = RunFolder(begun / "run")
     assert run.state == "finished"
     assert run.settings.seed == run.results.task.seed == 0
-    Predictor.open(run.path)
+    open_classifier(run.path)
     write_report(run.path)
     assert run.unfinished.settings.seed == 1
     said = []
@@ -238,8 +238,8 @@ def test_a_pipe_in_the_place_of_a_head_is_passed_by(fitted):
     head = fitted / "run/head-fake-32-0.safetensors"
     head.unlink()
     os.mkfifo(head)
-    predictor = Predictor.open(fitted / "run")
-    assert predictor.classifier.head.dim == 32
+    classifier = open_classifier(fitted / "run")
+    assert classifier.head.dim == 32
 
 
 def test_a_pipe_for_settings_or_sentences(task, capsys):

@@ -180,6 +180,7 @@ def _compose(
     number = state.rounds_done
     rng = np.random.default_rng([settings.seed, number])
     if settings.gradient is None:
+        progress("composing", number, settings.rounds)
         X, y, owners, hits = views.draw(number)
         weak = compose_greedily(
             X,

@@ -104,10 +104,10 @@ def _images(
     opened: dict[str, Any],
 ) -> int:
     from promptboost.run.explain import explain_images
-    from promptboost.run.predict import Predictor
+    from promptboost.run.predict import open_classifier
 
-    predictor = Predictor.open(run, **opened)
-    found = explain_images(predictor, images, answer=answer, against=against)
+    classifier = open_classifier(run, **opened)
+    found = explain_images(classifier, images, answer=answer, against=against)
     for bad in found.bad:
         out.note(f"{bad.path}: {bad.reason}")
     if html is not None:
@@ -115,7 +115,7 @@ def _images(
     record = {
         "run": str(run),
         "images": [why.record() for why in found.explanations],
-        "problems": [{"image": bad.path, "problem": bad.reason} for bad in found.bad],
+        "errors": [{"image": bad.path, "error": bad.reason} for bad in found.bad],
     }
     out.result(record, lambda: _summary(found, html))
     return 0 if found.explanations else UNUSABLE

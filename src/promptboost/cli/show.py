@@ -43,7 +43,6 @@ def show(
     """
     import msgspec
 
-    from promptboost.run.results import old_names
     from promptboost.run.run_folder import RunFolder
 
     folder = RunFolder(run)
@@ -54,8 +53,7 @@ def show(
     ensemble, results = folder.steady(read)
     names = list(ensemble.class_names) if class_name is None else [class_name]
     classes = {name: ensemble.prompts(name) for name in names}
-    hardest = [] if results is None else msgspec.to_builtins(results.hardest)
-    hard = [old_names(item) for item in hardest]
+    hard = [] if results is None else msgspec.to_builtins(results.hardest)
     measured = None if results is None else results.ensemble_fingerprint
     edited = measured is not None and not ensemble.has_fingerprint(measured)
     limit = None if everything else top

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from promptboost.compare.world import Draw
 from promptboost.encoders import Encoder
-from promptboost.methods import Fitted
+from promptboost.methods import FittedMethod
 from promptboost.model import PromptEnsemble
 from promptboost.model.vectors import staged_heads
 from promptboost.pool import fill
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SIDE = 96  # pixels of an image in the drawing
 
 
-def rounds_of(fitted: Fitted) -> PromptEnsemble | None:
+def rounds_of(fitted: FittedMethod) -> PromptEnsemble | None:
     """Return the ensemble of a boosted classifier; None for any other."""
     content = getattr(fitted, "details", {}).get("ensemble")
     return PromptEnsemble.from_json(content) if isinstance(content, str) else None

@@ -245,7 +245,7 @@ class ClassRow:
 
 def class_rows(results: Results) -> list[ClassRow]:
     """Return the classes, the least accurate first."""
-    words = {} if results.residual is None else results.residual.class_words
+    words = {} if results.residual is None else results.residual.class_text_shares
     rows = [
         ClassRow(
             each.class_name,

@@ -19,7 +19,7 @@ from promptboost.model.edits import Change, apply_changes, original_names
 from promptboost.model.head_files import embed_ensemble, write_head
 from promptboost.progress import Progress, no_progress, stage
 from promptboost.run.holdout import Effect, HeldOutSet, add_looks, open_held_out
-from promptboost.run.predict import Predictor
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.versions import Edit, Lineage
 
@@ -80,7 +80,7 @@ def edit_run(
     heads = []
     for number, encoder in enumerate(ensemble.encoders):
         name = encoder.id if number else None
-        classifier = Predictor.open(run, encoder=name, **options).classifier
+        classifier = open_classifier(run, encoder=name, **options)
         heads.append(edited_head(classifier.head, classifier.embedder, edited, changes))
     if any(head.residual is not None for head in heads):
         notes.append(

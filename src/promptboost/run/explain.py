@@ -12,6 +12,7 @@ from promptboost.data.decode import BadImage
 from promptboost.data.shots import Task, image_ids
 from promptboost.errors import DataError
 from promptboost.io import json_text
+from promptboost.model import PromptClassifier
 from promptboost.model.explanation import SHOWN, Explanation, explain_rows
 from promptboost.run.holdout import HeldOutSet, add_looks
 from promptboost.run.influence import (
@@ -21,7 +22,6 @@ from promptboost.run.influence import (
     sentence_influences,
 )
 from promptboost.run.measurement import EmbeddedTask
-from promptboost.run.predict import Predictor
 from promptboost.run.run_folder import RunFolder
 from promptboost.training import Fitted
 
@@ -35,7 +35,7 @@ class ExplainedImages(NamedTuple):
 
 
 def explain_images(
-    predictor: Predictor,
+    classifier: PromptClassifier,
     paths: Sequence[str | Path],
     *,
     answer: str | None = None,
@@ -46,7 +46,7 @@ def explain_images(
     images, bad = list(listing.images), list(listing.bad)
     while images:
         try:
-            explanations = predictor.classifier.explain(images, answer=answer, against=against)
+            explanations = classifier.explain(images, answer=answer, against=against)
             return ExplainedImages(explanations, images, bad)
         except ImageError as error:
             bad.append(error.bad)

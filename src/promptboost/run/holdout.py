@@ -18,7 +18,7 @@ from promptboost.model import PromptClassifier, PromptEnsemble
 from promptboost.model.edits import Change, apply_changes, original_names
 from promptboost.model.scores import ClassKey, SentenceScores
 from promptboost.progress import Progress, no_progress
-from promptboost.run.predict import Predictor
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.versions import Lineage
 
@@ -229,11 +229,11 @@ def open_held_out(
     folder.check_finished()
 
     def read() -> tuple[PromptClassifier, Lineage]:
-        opened = Predictor.open(
+        classifier = open_classifier(
             run, cache=cache, progress=progress, device=device, allow_download=allow_download
         )
         _ = folder.settings, folder.source
-        return opened.classifier, Lineage.read(run)
+        return classifier, Lineage.read(run)
 
     classifier, lineage = folder.steady(read)
     held_out = shown_part(held_out_images(folder, data, progress), final=final)
