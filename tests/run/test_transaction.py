@@ -30,19 +30,19 @@ def content(folder):
 @pytest.fixture
 def begun(fitted, monkeypatch):
     """A finished run with a file of the user's, and a fit that was interrupted while replacing it."""
-    learn = fit_module.learn
+    fit = fit_module.Trainer.fit
     (fitted / "run/notes.txt").write_text("mine")
 
     def interrupted(*args, on_round, **options):
-        def keep(so_far):
-            on_round(so_far)
+        def keep(so_far, *done):
+            on_round(so_far, *done)
             if len(so_far) == 2:
                 raise KeyboardInterrupt
 
-        return learn(*args, on_round=keep, **options)
+        return fit(*args, on_round=keep, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fit_module, "learn", interrupted)
+        patch.setattr(fit_module.Trainer, "fit", interrupted)
         with pytest.raises(KeyboardInterrupt):
             fit_run(request(fitted, overwrite=True, seed=1))
     return fitted
