@@ -57,7 +57,7 @@ def test_the_old_run_is_whole_until_the_new_one_is_finished(fitted, request_seed
     assert run.unfinished.settings.seed == 1
     said = []
     fit_run(request(begun, resume=True, seed=1), said.append)
-    assert "going on after round 2" in said
+    assert "resuming after round 2" in said
     assert (run.path / "ensemble.json").read_bytes() == request_seed_1
     fresh = RunFolder(run.path)
     assert fresh.settings.seed == fresh.results.task.seed == 1
