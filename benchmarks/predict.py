@@ -31,7 +31,7 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.store import EmbeddingStore
 from promptboost.model import PromptEnsemble, Round
 from promptboost.model.classifier import PromptClassifier
-from promptboost.run.predict import Predictor
+from promptboost.run.predict import open_classifier, predict_paths
 from promptboost.threads import set_threads, thread_count
 
 SIZE = (500, 375)
@@ -107,8 +107,8 @@ def measure(encoder: str, count: int, repeat: int) -> dict[str, Any]:
         tower, decoding, predict = Measured(), Measured(), Measured()
         network = Embedder.open(encoder, cache=False).encoder
         network.encode_images([Image.new("RGB", SIZE)] * 8)
-        predictor = Predictor.open(Path(place) / "run", encoder=encoder)
-        list(predictor.predict(files[:8]))
+        classifier = open_classifier(Path(place) / "run", encoder=encoder)
+        list(predict_paths(classifier, files[:8]))
         peak = 0
 
         def encode_again(decoded: list[Image.Image], passes: int) -> None:
@@ -123,7 +123,7 @@ def measure(encoder: str, count: int, repeat: int) -> dict[str, Any]:
         for _ in range(repeat):
             EmbeddingStore().clear()
             with peak_memory() as grown:
-                predict.add(lambda: list(predictor.predict(files)), count)
+                predict.add(lambda: list(predict_paths(classifier, files)), count)
             peak = max(peak, grown[0])
             decoding.add(decode_all, count)
             decoded = [read_image(file) for file in files[:DECODED]]

@@ -70,13 +70,14 @@ def bars(monkeypatch):
 
     def note_begin(bar, *arguments, file=terminal, **options):
         begin(bar, *arguments, file=terminal, **options)
-        others = [other.stage for other in open_now.values()]
-        open_now[id(bar)] = Bar(bar.desc.removesuffix(": "), total=bar.total, others=others)
-        shown.append(open_now[id(bar)])
+        if not bar.disable:
+            others = [other.stage for other in open_now.values()]
+            open_now[id(bar)] = Bar(bar.desc.removesuffix(": "), total=bar.total, others=others)
+            shown.append(open_now[id(bar)])
 
     def note_close(bar):
         if (noted := open_now.pop(id(bar), None)) is not None:
-            noted.done = bar.n
+            noted.done, noted.total = bar.n, bar.total
         close(bar)
 
     monkeypatch.setattr(tqdm, "__init__", note_begin)

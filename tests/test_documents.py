@@ -45,7 +45,7 @@ def test_targets_in_readme_and_contributing_are_in_the_makefile():
 
 def test_files_in_contributing_are_there():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    walk = text[text.index("## The walk") : text.index("## House rules")]
+    walk = text[text.index("## Read the core") : text.index("## Rules")]
     files = re.findall(r"`([\w/]+\.py)`", walk)
     assert len(files) > 20
     assert [name for name in files if not (ROOT / "src" / "promptboost" / name).is_file()] == []

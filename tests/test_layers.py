@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import promptboost
-from tests.run.conftest import fitted, task  # noqa: F401
 from tests.run.run_tools import write_images, write_sentences
 
 PACKAGE = Path(promptboost.__file__).parent
@@ -28,7 +27,7 @@ CORE_TESTS = (
     "tests/boosting/test_boost.py",
     "tests/boosting/test_grid.py",
     "tests/model/test_ensemble.py",
-    "tests/model/test_linear.py",
+    "tests/model/test_head.py",
     "tests/training",
 )
 
@@ -112,7 +111,7 @@ def test_the_tests_of_the_core_pass_without_wings(core):
     assert " passed" in done
 
 
-def test_predict_imports_little_and_nothing_compiled(fitted):  # noqa: F811
+def test_predict_imports_little_and_nothing_compiled(fitted):
     image = next((fitted / "images").rglob("*.png"))
     printed = run(PACKAGE, "-c", IMPORTED, "predict", fitted / "run", image, "-q")
     modules = json.loads(printed.splitlines()[-1])

@@ -13,7 +13,7 @@ from promptboost.boosting.composition import Composition
 from promptboost.compare.cell_worker import Cell, figures
 from promptboost.compare.cells import Key, Result
 from promptboost.compare.world import Draw
-from promptboost.methods import Fitted, Method, make_method
+from promptboost.methods import FittedMethod, Method, make_method
 from promptboost.methods.promptboost import Boosting
 from promptboost.model import PromptEnsemble
 from promptboost.training import boost_settings
@@ -83,7 +83,9 @@ def after_rounds(
     ]
 
 
-def measured(images: ImageSet, draw: Draw, fitted: Fitted, moved: Fitted | None = None) -> Result:
+def measured(
+    images: ImageSet, draw: Draw, fitted: FittedMethod, moved: FittedMethod | None = None
+) -> Result:
     """Measure a classifier, and the same on the target encoder where it can move there."""
     result = figures(fitted, draw)
     if moved is None and fitted.words() is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from promptboost.lazy import on_first_use
 
 if TYPE_CHECKING:
+    from promptboost.api import fit
     from promptboost.encoders import Encoder, load_encoder
     from promptboost.estimator import ImageEmbedder, PromptBoostClassifier
     from promptboost.model import Head, PromptClassifier, PromptEnsemble, load
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from promptboost.training.residual_refit import refit
 
 __all__ = [
+    "fit",
     "PromptBoostClassifier",
     "ImageEmbedder",
     "PromptClassifier",
@@ -46,6 +48,7 @@ __version__ = "0.1.0"
 __getattr__ = on_first_use(
     __name__,
     {
+        "api": ["fit"],
         "estimator": ["PromptBoostClassifier", "ImageEmbedder"],
         "model": ["PromptEnsemble", "Head"],
         "model.classifier": ["PromptClassifier", "load"],

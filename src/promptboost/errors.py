@@ -154,6 +154,17 @@ def count(number: int, one: str, more: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
+def percent(share: float | None, digits: int = 1) -> str:
+    """Write a share as a percentage.
+
+    Examples
+    --------
+    >>> percent(0.988), percent(0.988, 0), percent(None)
+    ('98.8 %', '99 %', '–')
+    """
+    return "–" if share is None else f"{100 * share:.{digits}f} %"
+
+
 def human_bytes(number: int) -> str:
     """Write a number of bytes for people.
 

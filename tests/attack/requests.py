@@ -250,7 +250,7 @@ _NAMES = (
     "%00",
     'q"',
 )
-_PATHS = ("/predict", "/runs/run/predict", "/v2/models/run/infer")
+_PATHS = ("/predict", "/runs/run/predict")
 _VALUES: tuple[object, ...] = (
     *(None, True, 0, -1, 10**30, 1e308, -0.5, "", "\ud800", "\0", "a" * 100, [], {}, [[]], [None]),
     *({"data": 1}, {"data": "", "name": None}, {"": ""}, [[[[1]]]], "data:;base64,", "====", "%%%"),
@@ -277,36 +277,28 @@ def _bad_json(rng: random.Random) -> bytes:
         "explain": False,
     }
     for _ in range(rng.randint(1, 3)):
-        record[rng.choice([*record, "id", "inputs", "\0"])] = rng.choice(_VALUES)
+        record[rng.choice([*record, "id", "embeddings", "\0"])] = rng.choice(_VALUES)
     if kind == 4:
         record["images"] = [rng.choice([image, *_VALUES]) for _ in range(rng.choice([2, 70, 3000]))]
     return json.dumps(record).encode()
 
 
-def _bad_tensor(rng: random.Random) -> bytes:
-    shape: list[object] = [rng.choice([1, 2, 0, -1, 2**31, 10**18]), 32]
-    data: list[object] = [rng.choice([0.5, 0.1, 1e300, None, "a", [1.0], True]) for _ in range(32)]
-    tensor: dict[str, object] = {
-        "name": rng.choice(["embedding", "image", "\0"]),
-        "datatype": rng.choice(["FP32", "BYTES", "FP64", "INT8"]),
-        "shape": rng.choice([shape, shape[:1], [], [1, 1, 32], "no"]),
-        "data": rng.choice([data, [data, data], [_text(_bad_file(rng))], [0.5] * 32, {}, "no"]),
-    }
+def _bad_embeddings(rng: random.Random) -> bytes:
+    row: list[object] = [
+        rng.choice([0.5, 0.1, 1e300, None, "a", [1.0], True])
+        for _ in range(rng.choice([0, 31, 32]))
+    ]
+    good = [0.5] * rng.choice([1, 32, 32, 100_000])
+    rows = rng.choice([row, [row], [good], [good, row], [good] * 70, [[]] * 99_999, {}, "no"])
+    record: dict[str, object] = {"embeddings": rows}
     if rng.random() < 0.3:
-        tensor[rng.choice([*tensor, "parameters"])] = rng.choice(_VALUES)
-    record: dict[str, object] = {"inputs": [tensor] * rng.choice([1, 1, 1, 2, 0])}
-    if rng.random() < 0.3:
-        record[rng.choice(["outputs", "id", "parameters", "inputs"])] = rng.choice(_VALUES)
+        record[rng.choice(["images", "top_k", "explain", "inputs"])] = rng.choice(_VALUES)
     return json.dumps(record).encode()
 
 
 def _images(rng: random.Random) -> Attempt:
     path, files = rng.choice(_PATHS), [_bad_file(rng) for _ in range(rng.choice([1, 1, 1, 3]))]
-    if path.startswith("/v2"):
-        data = [_text(file) for file in files]
-        tensor = {"name": "image", "datatype": "BYTES", "shape": [len(data)], "data": data}
-        body, kind = json.dumps({"inputs": [tensor]}).encode(), "application/json"
-    elif rng.random() < 0.3:
+    if rng.random() < 0.3:
         body, kind = (
             json.dumps({"images": [_text(file) for file in files]}).encode(),
             "application/json",
@@ -319,9 +311,8 @@ def _images(rng: random.Random) -> Attempt:
 
 
 def _types(rng: random.Random) -> Attempt:
-    tensor = rng.random() < 0.4
-    body = _bad_tensor(rng) if tensor else _bad_json(rng)
-    path = _PATHS[2] if tensor else rng.choice(_PATHS)
+    body = _bad_embeddings(rng) if rng.random() < 0.4 else _bad_json(rng)
+    path = rng.choice(_PATHS)
     kind = rng.choice(
         ["application/json"] * 4 + ["text/plain", "image/png", "multipart/form-data", "é", ""]
     )
@@ -417,8 +408,8 @@ def _addresses(rng: random.Random) -> Attempt:
             "/openapi.json",
         ),
         *(
-            "/v2/models/run/versions/9",
-            "/v2/models/%0d%0aX: y",
+            "/runs/run/versions/9",
+            "/runs/%0d%0aX: y",
             "/runs/" + "a" * 3000,
             "*",
             "http://a/runs",

@@ -132,7 +132,7 @@ def test_json_is_one_object_with_the_figures(capsys, task):
     answer = fit(capsys, task, "--json")
     assert answer.json["run"] == str(task / "run")
     assert Results.from_record(answer.json) == Results.read(task / "run/metrics.json")
-    assert answer.json["methods"][-1]["name"] == "boosted"
+    assert answer.json["methods"][-1]["name"] == "promptboost"
 
 
 def test_the_default_encoder_is_told(capsys, task, monkeypatch):
@@ -206,7 +206,7 @@ def test_bad_options(capsys, task, options, part):
 
 def test_shots_may_be_all(capsys, task):
     answer = fit(capsys, task, "--shots", "all", "--json")
-    assert answer.json["task"]["learn_pictures"] == 32
+    assert answer.json["task"]["learn_images"] == 32
     assert "no image is held out" in answer.err
 
 

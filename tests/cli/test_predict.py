@@ -36,8 +36,8 @@ def test_the_formats_agree(capsys, fitted):
     assert len(rows) == len(one) == 33
     for row, record in zip(rows, one, strict=True):
         assert row["predicted"] == (record["predicted"] or "")
-        assert row["problem"] == (record["problem"] or "")
-        if not record["problem"]:
+        assert row["error"] == (record["error"] or "")
+        if not record["error"]:
             assert float(row["probability_3"]) == round(record["top"][2]["probability"], 6)
 
 
@@ -57,13 +57,13 @@ def test_a_spreadsheet_works_out_no_name(capsys, fitted, monkeypatch):
     os.renames("images/sea/0.png", "=1+1/0.png")
     table = call(capsys, "predict", "edited", "=1+1", "--format", "csv", "--top-k", 4).out
     (row,) = csv.DictReader(io.StringIO(table))
-    assert row["picture"] == "'=1+1/0.png"
-    guesses = {row["predicted"], *(row[f"predicted_{k}"] for k in (2, 3, 4))}
+    assert row["image"] == "'=1+1/0.png"
+    guesses = {row["predicted"], *(row[f"class_{k}"] for k in (1, 2, 3, 4))}
     assert "'@SUM(A1)" in guesses
     exact = json.loads(
         call(capsys, "predict", "edited", "=1+1", "--format", "jsonl", "--top-k", 4).out
     )
-    assert exact["picture"] == "=1+1/0.png"
+    assert exact["image"] == "=1+1/0.png"
     assert "@SUM(A1)" in {one["class"] for one in exact["top"]}
 
 
@@ -102,7 +102,7 @@ def test_every_face_says_the_same_probability(capsys, fitted):
     np.testing.assert_allclose(last.predict_proba(rows), answered, atol=1e-5)
     with (fitted / "run/predictions.csv").open() as file:
         for row in csv.DictReader(file):
-            at = paths.index(fitted / "images" / row["picture"])
+            at = paths.index(fitted / "images" / row["image"])
             assert abs(float(row["probability"]) - answered[at].max()) < 1e-5
 
 
@@ -122,14 +122,9 @@ def test_below_the_least_probability_nothing_is_predicted(capsys, fitted):
     assert answer.json["unsure"] == sum(record["unsure"] for record in after) > 0
     assert answer.json["min_probability"] == least
     for old, new in zip(before, after, strict=True):
-        assert "unsure" not in old
-        assert new["best"] == old["predicted"]
+        assert not old["unsure"]
         assert new["predicted"] == (None if new["unsure"] else old["predicted"])
-        assert {**new, "predicted": old["predicted"]} == {
-            **old,
-            "unsure": new["unsure"],
-            "best": old["predicted"],
-        }
+        assert {**new, "predicted": old["predicted"]} == {**old, "unsure": new["unsure"]}
 
 
 def test_unsure_is_said_by_every_format(capsys, fitted):
@@ -143,16 +138,16 @@ def test_unsure_is_said_by_every_format(capsys, fitted):
     rows = list(csv.DictReader(io.StringIO(made.out)))
     for row, record in zip(rows, one["predictions"], strict=True):
         assert row["predicted"] == (record["predicted"] or "")
-        assert row["best"] == (record["best"] or "")
+        assert row["class_1"] == (record["top"][0]["class"] if record["top"] else "")
         assert row["unsure"] == str(record["unsure"]).lower()
     shown = predict(capsys, fitted, *asked)
     for line, record in zip(shown.out.splitlines()[1:], one["predictions"], strict=True):
-        rest = line.removeprefix(record["picture"]).split()
-        if record["problem"]:
+        rest = line.removeprefix(record["image"]).split()
+        if record["error"]:
             assert rest[0] == "!"
         else:
             assert (rest[0] == "unsure") == record["unsure"]
-            assert record["best"] in rest
+            assert record["top"][0]["class"] in rest
             assert rest[-1] == "%"
     for answer in (shown, made, lines):
         assert answer.err.splitlines()[-1] == f"{one['unsure']} of {len(records) - 1} images unsure"
@@ -170,7 +165,8 @@ def test_a_class_called_unsure_is_told_from_being_so(capsys, fitted):
     (sure,) = said("--json", "--min-probability", 0).json["predictions"]
     (unsure,) = said("--json", "--min-probability", 1).json["predictions"]
     assert (sure["predicted"], sure["unsure"]) == ("unsure", False)
-    assert (unsure["predicted"], unsure["unsure"], unsure["best"]) == (None, True, "unsure")
+    assert (unsure["predicted"], unsure["unsure"]) == (None, True)
+    assert unsure["top"][0]["class"] == "unsure"
     for least, words in ((0, ["unsure"]), (1, ["unsure", "unsure"])):
         header, line = said("--min-probability", least).out.splitlines()
         assert line.split()[1:-2] == words
@@ -196,7 +192,7 @@ def test_evaluate_says_how_many_are_answered_and_how_many_of_them_rightly(capsys
     assert "sure" not in call(capsys, *where, "--json").json
     found = call(capsys, *where, "--min-probability", least, "--json").json["sure"]
     kept = [r for r in records if r["probability"] >= least]
-    right = sum(f"/{r['predicted']}/" in r["picture"] for r in kept)
+    right = sum(f"/{r['predicted']}/" in r["image"] for r in kept)
     assert found == {
         "min_probability": least,
         "answered": len(kept),

@@ -4,14 +4,21 @@ import io
 import json
 import tarfile
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from promptboost.distributed.answer_shards import Answering, predict_in_shards
+from promptboost.distributed.answer_shards import (
+    Answering,
+    predict_in_shards,
+    write_predictions,
+)
 from promptboost.distributed.engine import Placement, Share
+from promptboost.distributed.evaluate_shards import evaluate_in_shards
 from promptboost.errors import RunError
+from promptboost.model.prediction import FIELDS
 from promptboost.run.evaluate import evaluate_run
 from tests.cli.cli_tools import call
 
@@ -55,7 +62,7 @@ def test_one_process_parts_and_ray_write_the_same_answers(fitted, cluster, capsy
     (fitted / "images" / "sea" / "0.png").write_bytes(b"poison")
     images = [fitted / "images"]
     record = predict(fitted, images, fitted / "here.jsonl")
-    assert (record["images"], record["problems"]) == (32, 1)
+    assert (record["images"], record["errors"]) == (32, 1)
     for number in range(2):
         predict(fitted, images, fitted / "parts.jsonl", Placement(share=Share(number, 2)))
         assert not (fitted / "parts.jsonl").exists()
@@ -68,8 +75,8 @@ def test_one_process_parts_and_ray_write_the_same_answers(fitted, cluster, capsy
         *("--top-k", 2, "--no-cache"),
     )
     assert lines(fitted / "here.jsonl") == list(map(json.loads, one_by_one.out.splitlines()))
-    [bad] = [line for line in lines(fitted / "here.jsonl") if line["problem"]]
-    assert bad["picture"].endswith("sea/0.png")
+    [bad] = [line for line in lines(fitted / "here.jsonl") if line["error"]]
+    assert bad["image"].endswith("sea/0.png")
     assert not list(fitted.glob("*.shards"))  # all of it is in the file
 
 
@@ -90,9 +97,7 @@ def test_tables_tars_manifests_and_folders_have_the_same_answers(fitted):
     table = pq.read_table(fitted / "out.parquet").to_pylist()
     assert [row["top"] for row in table] == [top for _, top in answers["images"]]
     assert {row["predicted"] is None for row in table if row["unsure"]} <= {True}
-    assert table[0].keys() == {
-        *("picture", "predicted", "probability", "top", "problem", "unsure", "best")
-    }
+    assert tuple(table[0]) == FIELDS
 
 
 def test_figures_are_the_same_from_a_folder_a_table_parts_and_ray(fitted, cluster):
@@ -100,11 +105,12 @@ def test_figures_are_the_same_from_a_folder_a_table_parts_and_ray(fitted, cluste
 
     def figures(source, placement=None, out="here"):
         place = replace(placement or Placement(), storage=str(fitted / out), per_shard=6)
-        options = {"place": place, "output": str(fitted / f"{out}.jsonl")}
-        return evaluate_run(fitted / "run", str(source), **options)
+        write = partial(write_predictions, str(fitted / f"{out}.jsonl"))
+        return evaluate_in_shards(fitted / "run", str(source), place, write=write)
 
     images = fitted / "images"
-    plain = evaluate_run(fitted / "run", str(images), output=str(fitted / "plain.jsonl"))
+    write = partial(write_predictions, str(fitted / "plain.jsonl"))
+    plain = evaluate_run(fitted / "run", str(images), write=write)
     assert plain["images"] == 31
     assert figures(images) == plain
     figures(images, Placement(share=Share(0, 2)), "parts")

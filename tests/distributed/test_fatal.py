@@ -92,10 +92,10 @@ def test_a_row_that_hangs_its_worker_is_a_line_and_the_others_are_answered(
         *(Answering(encoders=[FATAL]), Placement("ray", workers=1)),
     )
     lines = [json.loads(line) for line in output.read_text().splitlines()]
-    problems = [line["problem"] for line in lines]
+    problems = [line["error"] for line in lines]
     assert problems == [None] * 3 + ["it gave no answer in 0.5 s"] + [None] * 3
-    assert lines[3]["picture"].endswith("rows.parquet#3")
-    assert all(line["predicted"] for line in lines if line["problem"] is None)
+    assert lines[3]["image"].endswith("rows.parquet#3")
+    assert all(line["predicted"] for line in lines if line["error"] is None)
 
 
 def test_a_cell_that_hangs_is_left_out_with_the_reason(noisy_task, cluster, impatient):

@@ -9,8 +9,8 @@ from PIL import Image
 from promptboost.distributed.answer_shards import Answering, predict_in_shards
 from promptboost.distributed.embed import embed_data
 from promptboost.distributed.engine import Placement
+from promptboost.distributed.evaluate_shards import evaluate_in_shards
 from promptboost.errors import DataError
-from promptboost.run.evaluate import evaluate_run
 from tests.distributed.shard_tools import (
     FRAGILE,
     FragileEncoder,
@@ -44,13 +44,13 @@ def test_poisoned_images_are_lines_of_the_same_bytes_here_and_on_three_nodes(fit
     assert (records["there"]["images"], len(stores["there"])) == (32, 32)
     lines = [json.loads(line) for line in answered.splitlines()]
     assert len(lines) == 32 + len(wrong)
-    problems = {one["picture"]: one["problem"] for one in lines if one["problem"] is not None}
+    problems = {one["image"]: one["error"] for one in lines if one["error"] is not None}
     listed = {bad["path"]: bad["reason"] for bad in records["there"]["bad_images"]}
     for found in (problems, listed):
         assert found.keys() == {f"{folder}/{name}" for name in wrong}
         for name, word in wrong.items():
             assert word in found[f"{folder}/{name}"]
-    assert all(one["predicted"] for one in lines if one["problem"] is None)
+    assert all(one["predicted"] for one in lines if one["error"] is None)
 
 
 def test_a_shard_of_nothing_but_poison_is_lines_too(fitted):
@@ -63,7 +63,7 @@ def test_a_shard_of_nothing_but_poison_is_lines_too(fitted):
     place = Placement(per_shard=1)
     output = str(fitted / "out.jsonl")
     record = predict_in_shards(fitted / "run", [str(folder)], output, Answering(), place)
-    assert (record["images"], record["problems"]) == (6, 5)
+    assert (record["images"], record["errors"]) == (6, 5)
 
 
 def test_an_image_that_one_of_two_encoders_fails_on_is_not_measured(fitted):
@@ -73,8 +73,8 @@ def test_an_image_that_one_of_two_encoders_fails_on_is_not_measured(fitted):
 
     def figures(at):
         place = Placement(storage=str(fitted / at), per_shard=6)
-        both = {"encoder": ["fake:16-0", FRAGILE], "place": place}
-        return evaluate_run(fitted / "run", str(fitted / "images"), **both)
+        images, both = str(fitted / "images"), ["fake:16-0", FRAGILE]
+        return evaluate_in_shards(fitted / "run", images, place, encoder=both)
 
     found = figures("one")
     assert found["bad_images"] == [

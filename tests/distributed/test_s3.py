@@ -58,7 +58,7 @@ def test_images_are_read_and_results_written_at_urls(fitted, bucket):
     assert [line["predicted"] for line in lines] == [
         json.loads(line)["predicted"] for line in here.read_text().splitlines()
     ]
-    assert lines[0]["picture"] == f"{bucket}/images/ember/0.png"
+    assert lines[0]["image"] == f"{bucket}/images/ember/0.png"
     assert not list(Storage(bucket).names("answers.jsonl.shards/units"))
 
 
@@ -69,7 +69,7 @@ def test_workers_on_ray_read_and_write_at_urls(fitted, bucket):
     with ray_cluster():
         there = f"{bucket}/there.jsonl"
         record = predict(fitted, images, there, Placement("ray", workers=2), f"{bucket}/there")
-    assert (record["images"], record["problems"]) == (32, 1)
+    assert (record["images"], record["errors"]) == (32, 1)
     storage = Storage(bucket)
     assert storage.read("there.jsonl") == storage.read("here.jsonl")
     units = sorted(storage.names("here/units"))
@@ -87,9 +87,9 @@ def test_an_image_that_is_not_there_any_more_is_a_line(fitted, bucket):
     manifest.write_text("path\n" + "".join(f"{place}\n" for place in listed))
     predict(fitted, str(manifest), str(fitted / "out.jsonl"))
     answers = [json.loads(line) for line in (fitted / "out.jsonl").read_text().splitlines()]
-    assert [answer["picture"] for answer in answers] == listed
-    assert [answer["problem"] is None for answer in answers] == [True, False, False, True, True]
-    assert answers[1]["problem"] == "there is no bucket 'nowhere'"
+    assert [answer["image"] for answer in answers] == listed
+    assert [answer["error"] is None for answer in answers] == [True, False, False, True, True]
+    assert answers[1]["error"] == "there is no bucket 'nowhere'"
 
 
 def ask(capsys, fitted, images, storage=None):

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.encoders.runtime import batches, encode_by_length, length_batches
+from promptboost.encoders.base import batches
+from promptboost.encoders.runtime import encode_by_length, length_batches
 
 lengths_of_texts = st.lists(st.integers(1, 300), max_size=60)
 

@@ -128,7 +128,13 @@ def test_light_images_are_hard_only_if_not_recognised(fit, tmp_path):
 
 
 def test_words_do_not_run_into_each_other(fit, tmp_path):
-    hard = {"image": "a.png", "label": "bird", "predicted": "bird", "weight": 0.5, "words": 0.25}
+    hard = {
+        "image": "a.png",
+        "label": "bird",
+        "predicted": "bird",
+        "weight": 0.5,
+        "text_share": 0.25,
+    }
     run = write_run(tmp_path / "run", fit[0], copy.deepcopy(fit[1]) | {"hardest": [hard]})
     html = write_report(run).read_text(encoding="utf-8")
     assert '<span class="soft">recognised</span> <span class="soft">· 25' in html

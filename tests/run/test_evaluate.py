@@ -15,10 +15,10 @@ def test_other_images(fitted):
     write_images(fitted / "new", count=3, seed=9)
     found = evaluate_run(fitted / "run", str(fitted / "new"))
     assert found["images"] == 12
-    assert set(figures(found)) == {"zero_shot", "boosted"}
+    assert set(figures(found)) == {"zero-shot", "promptboost"}
     assert [row["count"] for row in found["per_class"]] == [3, 3, 3, 3]
     wrong = sum(row["count"] for row in found["confusions"])
-    assert figures(found)["boosted"] == pytest.approx(1 - wrong / 12)
+    assert figures(found)["promptboost"] == pytest.approx(1 - wrong / 12)
 
 
 def test_some_classes_are_enough_and_images_learnt_from_are_counted(fitted):

@@ -9,12 +9,12 @@ from promptboost.encoders.store import EmbeddingStore
 from promptboost.errors import DataError, RunError
 from promptboost.model import PromptEnsemble
 from promptboost.progress import ProgressBars
-from promptboost.run.predict import Predictor
+from promptboost.run.predict import open_classifier, predict_paths
 
 
 def answers(task, *paths, text_only=False, cache=True, **options):
-    predictor = Predictor.open(task / "run", text_only=text_only, cache=cache)
-    return list(predictor.predict([task / path for path in paths], **options))
+    classifier = open_classifier(task / "run", text_only=text_only, cache=cache)
+    return list(predict_paths(classifier, [task / path for path in paths], **options))
 
 
 def test_a_run_folder_and_an_encoder_are_enough(fitted):
@@ -22,7 +22,7 @@ def test_a_run_folder_and_an_encoder_are_enough(fitted):
     shutil.rmtree(fitted / "images")
     (fitted / "sentences.json").unlink()
     (answer,) = answers(fitted, "new.png", top_k=9)
-    chances = [chance for _, chance in answer.best]
+    chances = [choice.probability for choice in answer.top]
     assert len(chances) == 4
     assert np.isclose(sum(chances), 1)
     assert chances == sorted(chances, reverse=True)
@@ -33,10 +33,10 @@ def test_unreadable_images_have_a_line_and_the_others_their_own(fitted):
     folder = fitted / "images/sea"
     (folder / "1.png").write_bytes(b"not an image")
     found = answers(fitted, "images/sea/0.png", "images/sea/1.png", "gone.png", "images/ember")
-    problems = {answer.image: answer.problem for answer in found if answer.problem}
-    assert set(problems) == {str(folder / "1.png"), str(fitted / "gone.png")}
-    assert all(problems.values())
-    assert sum(bool(answer.best) for answer in found) == 9
+    errors = {answer.image: answer.error for answer in found if answer.error}
+    assert set(errors) == {str(folder / "1.png"), str(fitted / "gone.png")}
+    assert all(errors.values())
+    assert sum(bool(answer.top) for answer in found) == 9
 
 
 def test_many_images_keep_their_order(fitted):
@@ -47,7 +47,7 @@ def test_many_images_keep_their_order(fitted):
     assert [answer.image for answer in found] == [
         str(fitted / f"{number:03}.png") for number in range(270)
     ]
-    assert found[0].best == found[len(paths)].best
+    assert found[0].top == found[len(paths)].top
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
@@ -56,24 +56,26 @@ def test_without_the_head_the_text_is_embedded_again(fitted, damage):
     head = fitted / "run/head-fake-32-0.safetensors"
     head.unlink() if damage == "missing" else head.write_bytes(b"broken")
     after = answers(fitted, "images")
-    assert [a.best[0][0] for a in before] == [a.best[0][0] for a in after]
+    assert [a.predicted for a in before] == [a.predicted for a in after]
     # All but the residual, which is in no other file; only the store has it too.
     bare = answers(fitted, "images", cache=False)
-    assert [a.best[0][0] for a in text] == [a.best[0][0] for a in bare]
+    assert [a.predicted for a in text] == [a.predicted for a in bare]
 
 
 def test_edited_text_wins_over_the_head(fitted):
     path = fitted / "run/ensemble.json"
     ensemble = PromptEnsemble.load(path)
     ensemble.rename_class("sea", "ocean").save(path)
-    names = {name for answer in answers(fitted, "images", top_k=4) for name, _ in answer.best}
+    names = {
+        choice.class_name for answer in answers(fitted, "images", top_k=4) for choice in answer.top
+    }
     assert names == {"ember", "leaf", "ocean", "night"}
 
 
 def test_another_encoder_can_look(fitted):
-    predictor = Predictor.open(fitted / "run", encoder="fake:16-1")
-    assert predictor.classifier.head.dim == 16
-    assert list(predictor.predict([fitted / "images/sea"]))
+    classifier = open_classifier(fitted / "run", encoder="fake:16-1")
+    assert classifier.head.dim == 16
+    assert list(predict_paths(classifier, [fitted / "images/sea"]))
 
 
 def test_the_text_alone_is_enough(fitted):
@@ -98,7 +100,7 @@ def test_nothing_to_look_at(fitted):
 
 def test_no_run(tmp_path):
     with pytest.raises(RunError, match="does not exist"):
-        Predictor.open(tmp_path / "run")
+        open_classifier(tmp_path / "run")
 
 
 def test_each_image_is_decoded_once(fitted, monkeypatch):
@@ -122,8 +124,8 @@ def test_one_bar_for_all_images(fitted, monkeypatch, capsys):
     monkeypatch.setattr(stream_module, "STORED_AT_ONCE", 8)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     capsys.readouterr()
-    predictor = Predictor.open(fitted / "run", progress=ProgressBars())
-    assert len(list(predictor.predict([fitted / "images"]))) == 32
+    classifier = open_classifier(fitted / "run", progress=ProgressBars())
+    assert len(list(predict_paths(classifier, [fitted / "images"]))) == 32
     shown = capsys.readouterr().err
     assert "predicting" in shown
     assert "/32 " in shown

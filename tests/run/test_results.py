@@ -1,5 +1,4 @@
 import json
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -7,10 +6,7 @@ import pytest
 
 from promptboost.baselines.measures import MethodResult
 from promptboost.errors import FileFormatError, RunError
-from promptboost.report import write_report
 from promptboost.run.results import Results
-
-OLD = Path(__file__).parent / "files" / "metrics-v1.json"
 
 
 def test_what_is_written_is_read(fitted):
@@ -33,7 +29,12 @@ def test_not_a_number_is_refused_before_the_file_is_touched(fitted):
 
 @pytest.mark.parametrize(
     ("text", "part"),
-    [("{", "not JSON"), ("[]", "schema_version"), ('{"schema_version": 3}', "pip install -U")],
+    [
+        ("{", "not JSON"),
+        ("[]", "schema_version"),
+        ('{"schema_version": 1}', "fit the run again"),
+        ('{"schema_version": 3}', "pip install -U"),
+    ],
 )
 def test_files_that_are_something_else(tmp_path, text, part):
     path = tmp_path / "metrics.json"
@@ -54,47 +55,12 @@ def test_missing_files_and_parts(fitted):
         Results.read(path)
 
 
-def test_a_file_of_version_1_is_read_under_todays_names():
-    record, results = json.loads(OLD.read_text()), Results.read(OLD)
-    names = ["zero-shot", "zero-shot-80", "pool-mean", "logistic", "promptboost"]
-    assert [method.name for method in results.methods] == names
-    assert results.task.learn_images == record["task"]["learn_pictures"]
-    assert results.confusions[0].images == tuple(record["confusions"][0]["pictures"])
-    assert results.hardest[0].image == record["hardest"][0]["picture"]
-    assert results.transfers[0].of("promptboost") == record["transfers"][0]["boosted"]
-    assert results.per_class[0].accuracy["zero-shot"] == record["per_class"][0]["zero_shot"]
-    assert results.methods[-1].log_loss is None
-
-
-def test_an_old_file_is_written_anew_without_loss(tmp_path):
-    results = Results.read(OLD)
-    results.write(tmp_path / "metrics.json")
-    assert json.loads((tmp_path / "metrics.json").read_text())["schema_version"] == 2
-    assert Results.read(tmp_path / "metrics.json") == results
-
-
-def test_commands_still_print_the_names_of_version_1():
-    record, answer = json.loads(OLD.read_text()), Results.read(OLD).answer()
-
-    def there(old, new):
-        if isinstance(old, dict):
-            return all(name in new and there(value, new[name]) for name, value in old.items())
-        if isinstance(old, list):
-            return len(old) == len(new) and all(map(there, old, new))
-        return old == new
-
-    assert there(record, answer)
-    assert answer["task"]["learn_images"] == answer["task"]["learn_pictures"]
-
-
 def test_probabilities_are_measured_and_shown(fitted):
     ours = Results.read(fitted / "run/metrics.json").method("promptboost")
     assert ours.log_loss > 0
     assert 0 <= ours.expected_calibration_error <= 1
     page = (fitted / "run/report.html").read_text()
     assert "calibration error" in page
-    shutil.copy(OLD, fitted / "run/metrics.json")  # one that does not know them
-    assert "calibration error" not in write_report(fitted / "run").read_text()
 
 
 def test_every_figure_of_a_method_is_on_the_page_by_its_field():

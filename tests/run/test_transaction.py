@@ -15,10 +15,10 @@ from promptboost.io import NEXT, writing
 from promptboost.model import PromptEnsemble
 from promptboost.report import write_card, write_report
 from promptboost.run.fit import fit_run
-from promptboost.run.predict import Predictor
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run
-from tests.run.run_tools import request
+from tests.run.run_tools import interrupted, request
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes are those of POSIX")
 
@@ -28,23 +28,12 @@ def content(folder):
 
 
 @pytest.fixture
-def begun(fitted, monkeypatch):
+def begun(fitted):
     """A finished run with a file of the user's, and a fit that was interrupted while replacing it."""
-    learn = fit_module.learn
     (fitted / "run/notes.txt").write_text("mine")
 
-    def interrupted(*args, on_round, **options):
-        def keep(so_far):
-            on_round(so_far)
-            if len(so_far) == 2:
-                raise KeyboardInterrupt
-
-        return learn(*args, on_round=keep, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fit_module, "learn", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            fit_run(request(fitted, overwrite=True, seed=1))
+    with interrupted(2):
+        fit_run(request(fitted, overwrite=True, seed=1))
     return fitted
 
 
@@ -52,12 +41,12 @@ def test_the_old_run_is_whole_until_the_new_one_is_finished(fitted, request_seed
     run = RunFolder(begun / "run")
     assert run.state == "finished"
     assert run.settings.seed == run.results.task.seed == 0
-    Predictor.open(run.path)
+    open_classifier(run.path)
     write_report(run.path)
     assert run.unfinished.settings.seed == 1
     said = []
     fit_run(request(begun, resume=True, seed=1), said.append)
-    assert "going on after round 2" in said
+    assert "resuming after round 2" in said
     assert (run.path / "ensemble.json").read_bytes() == request_seed_1
     fresh = RunFolder(run.path)
     assert fresh.settings.seed == fresh.results.task.seed == 1
@@ -238,8 +227,8 @@ def test_a_pipe_in_the_place_of_a_head_is_passed_by(fitted):
     head = fitted / "run/head-fake-32-0.safetensors"
     head.unlink()
     os.mkfifo(head)
-    predictor = Predictor.open(fitted / "run")
-    assert predictor.classifier.head.dim == 32
+    classifier = open_classifier(fitted / "run")
+    assert classifier.head.dim == 32
 
 
 def test_a_pipe_for_settings_or_sentences(task, capsys):

@@ -8,7 +8,6 @@ from promptboost.errors import DataError
 from promptboost.model import Head
 from promptboost.pool import build_pool, from_sources, load_pool, save_pool
 from promptboost.run.fit import fit_run
-from promptboost.run.results import flat_answer, method_answer
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run
 from tests.run.run_tools import SENTENCES, request, write_images
@@ -24,18 +23,19 @@ def test_the_text_moves(fitted):
     found = transfer_run(fitted / "run", OTHER)
     head = Head.load(found["head"])
     assert (head.dim, head.encoder_id) == (48, OTHER)
-    assert found["pictures"] == 16
-    names = ("zero_shot", "template_mean", "pool_mean", "text", "boosted")
-    assert all(0 <= found[name] <= 1 for name in names)
+    assert found["images"] == 16
+    names = {"zero-shot", "zero-shot-80", "pool-mean", "text", "promptboost"}
+    assert found["accuracy"].keys() == names
+    assert all(0 <= accuracy <= 1 for accuracy in found["accuracy"].values())
     [kept] = RunFolder(fitted / "run").results.transfers
-    assert flat_answer(kept) == {name: found[name] for name in ("encoder", *names)}
+    assert (kept.encoder, kept.accuracy) == (OTHER, found["accuracy"])
 
 
 def test_transfer_to_itself_gives_the_figures_of_the_fit(fitted):
     found = transfer_run(fitted / "run", "fake:32-0")
     for method in RunFolder(fitted / "run").results.methods:
         if method.name != "logistic":
-            assert found[method_answer(method)["name"]] == method.accuracy
+            assert found["accuracy"][method.name] == method.accuracy
 
 
 def test_a_second_transfer_to_the_same_encoder_replaces_the_first(fitted):
@@ -47,7 +47,7 @@ def test_a_second_transfer_to_the_same_encoder_replaces_the_first(fitted):
 def test_without_the_images_only_the_head_is_made(fitted):
     shutil.rmtree(fitted / "images")
     found = transfer_run(fitted / "run", OTHER)
-    assert found["boosted"] is None
+    assert found["accuracy"]["promptboost"] is None
     assert "does not exist" in found["note"]
     assert (fitted / "run/head-fake-48-3.safetensors").exists()
 
@@ -56,14 +56,14 @@ def test_moved_images_can_be_pointed_at(fitted):
     before = transfer_run(fitted / "run", OTHER)
     (fitted / "images").rename(fitted / "moved")
     found = transfer_run(fitted / "run", OTHER, str(fitted / "moved"))
-    assert found["boosted"] == before["boosted"]
+    assert found["accuracy"]["promptboost"] == before["accuracy"]["promptboost"]
     assert found["note"] == ""
 
 
 def test_other_images_are_all_held_out(fitted):
     write_images(fitted / "new", count=3, seed=9)
     found = transfer_run(fitted / "run", OTHER, str(fitted / "new"))
-    assert found["pictures"] == 12
+    assert found["images"] == 12
     assert found["note"].startswith("measured on other images; without a residual")
     assert found["left_out"] == 0
 
@@ -75,7 +75,7 @@ def test_images_learnt_from_are_left_out_whatever_their_names(fitted):
         source = fitted / "images" / item["image"]
         shutil.copy(source, fitted / "new" / item["label"] / f"renamed-{number}.png")
     found = transfer_run(fitted / "run", OTHER, str(fitted / "new"))
-    assert (found["pictures"], found["left_out"]) == (12, 2)
+    assert (found["images"], found["left_out"]) == (12, 2)
     assert "left out, as the run learnt from them: 2" in found["note"]
     assert transfers(fitted)[0]["note"] == found["note"]
 
@@ -86,7 +86,7 @@ def test_an_older_run_does_not_say_what_it_learnt_from(fitted):
     (fitted / "run/metrics.json").write_text(json.dumps(metrics))
     write_images(fitted / "new", count=3, seed=9)
     found = transfer_run(fitted / "run", OTHER, str(fitted / "new"))
-    assert found["pictures_are"] == "perhaps learnt from"
+    assert found["images_are"] == "perhaps learnt from"
 
 
 def test_figures_are_kept_when_nothing_can_be_measured(fitted):
@@ -94,7 +94,7 @@ def test_figures_are_kept_when_nothing_can_be_measured(fitted):
     before = transfers(fitted)
     shutil.rmtree(fitted / "images")
     found = transfer_run(fitted / "run", OTHER)
-    assert found["boosted"] is None
+    assert found["accuracy"]["promptboost"] is None
     assert found["note"].endswith("the figures measured before are kept")
     assert transfers(fitted) == before
 
@@ -103,7 +103,7 @@ def test_changed_images_are_not_measured_on(fitted):
     victim = json.loads((fitted / "run/metrics.json").read_text())["hardest"][0]["image"]
     (fitted / "images" / victim).unlink()
     found = transfer_run(fitted / "run", OTHER)
-    assert found["boosted"] is None
+    assert found["accuracy"]["promptboost"] is None
     assert "have changed" in found["note"]
 
 
@@ -115,9 +115,9 @@ def test_wrong_images_are_an_error_when_asked_for(fitted):
 def test_without_the_sentences_the_pool_is_not_measured(fitted):
     (fitted / "sentences.json").unlink()
     found = transfer_run(fitted / "run", OTHER)
-    assert found["pool_mean"] is None
-    assert found["template_mean"] is None
-    assert found["boosted"] is not None
+    assert found["accuracy"]["pool-mean"] is None
+    assert found["accuracy"]["zero-shot-80"] is None
+    assert found["accuracy"]["promptboost"] is not None
 
 
 def test_a_text_moves_without_looking_at_the_images_of_the_fit(fitted, monkeypatch):
@@ -132,7 +132,7 @@ def test_a_text_moves_without_looking_at_the_images_of_the_fit(fitted, monkeypat
     monkeypatch.setattr(Embedder, "images", counting)
     alone = transfer_run(fitted / "run", OTHER, text_only=True)
     assert seen == [(alone["images"], {})]  # those held out, no crops
-    assert alone["boosted"] == whole["text"]
+    assert alone["accuracy"]["promptboost"] == whole["accuracy"]["text"]
     assert "text" not in alone
     assert alone["note"] == ""
 
@@ -148,6 +148,6 @@ def test_a_run_on_a_saved_pool_moves_with_it(task):
         **transfer_run(task / "plain", OTHER),
         "head": 0,
     }
-    assert found["pool_mean"] is not None
+    assert found["accuracy"]["pool-mean"] is not None
     save_pool(from_sources(load_pool(file), ["template"]), file)
-    assert transfer_run(task / "run", OTHER)["pool_mean"] is None
+    assert transfer_run(task / "run", OTHER)["accuracy"]["pool-mean"] is None

@@ -63,8 +63,8 @@ def test_both_are_measured_and_the_classifier_answers_as_measured(task, run):
         classifier = promptboost.load(run, text_only=text_only)
         answers = classifier.predict([images[i] for i in kept])
         assert np.mean(answers == labels[kept]) == pytest.approx(method.accuracy)
-    assert 0 <= results.residual.words <= 1
-    assert set(results.residual.class_words) <= set(promptboost.load(run).class_names)
+    assert 0 <= results.residual.text_share <= 1
+    assert set(results.residual.class_text_shares) <= set(promptboost.load(run).class_names)
 
 
 def test_logits_are_text_and_residual_added(run):
@@ -145,7 +145,7 @@ def test_a_head_without_a_residual_takes_the_record_away(run):
 
 def test_transfer_learns_the_residual_anew_where_the_images_are(task, run):
     moved = transfer_run(run, OTHER)
-    assert {"text", "boosted"} <= set(moved)
+    assert {"text", "promptboost"} <= set(moved["accuracy"])
     assert promptboost.load(run, OTHER).head.residual.shape == (4, 16)
     assert promptboost.load(run).head.residual is not None  # that of the fit stays
     for image in (task / "images/sea").iterdir():
@@ -232,16 +232,16 @@ def test_each_image_says_how_much_of_its_answer_is_words(run):
         promptboost.load(run).head,
         [*csv.DictReader((run / "predictions.csv").read_text().splitlines())],
     )
-    images = [run.parent / "images" / row["picture"] for row in rows]
+    images = [run.parent / "images" / row["image"] for row in rows]
     shares = word_shares(head, promptboost.load(run).embedder.originals(images))
-    np.testing.assert_allclose([float(row["words"]) for row in rows], shares, atol=1e-3)
-    assert results.residual.words == pytest.approx(shares.mean())
-    by_image = {row["picture"]: float(row["words"]) for row in rows}
+    np.testing.assert_allclose([float(row["text_share"]) for row in rows], shares, atol=1e-3)
+    assert results.residual.text_share == pytest.approx(shares.mean())
+    by_image = {row["image"]: float(row["text_share"]) for row in rows}
     assert results.confusions
     for pair in results.confusions:
-        assert len(pair.words) == len(pair.images)
-        for image, share in zip(pair.images, pair.words, strict=True):
+        assert len(pair.text_shares) == len(pair.images)
+        for image, share in zip(pair.images, pair.text_shares, strict=True):
             assert share == pytest.approx(by_image[image], abs=1e-3)
-    assert all(0 <= item.words <= 1 for item in results.hardest)
+    assert all(0 <= item.text_share <= 1 for item in results.hardest)
     page = (run / "report.html").read_text()
     assert page.count("% words") >= len(results.confusions)

@@ -6,7 +6,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from promptboost import PromptClassifier, load
+from promptboost import load
 from promptboost.errors import SettingError
 from promptboost.model import PromptEnsemble
 from promptboost.serve.service import named_runs
@@ -51,6 +51,51 @@ def test_every_way_to_send_an_image_has_the_answer_of_the_classifier(server, wor
     assert answers[0].json["predictions"][0]["image"] == "0.png"
     assert answers[-1].json["predictions"][0]["image"] == "a"
     assert answers[0].json["run"] == "colours"
+
+
+def test_embeddings_have_the_predictions_of_their_images(server, world):
+    classifier = load(world / "colours", cache=False)
+    paths = sorted((world / "images").rglob("*.png"))[::7]
+    expected = classifier.predict_proba(paths)
+    rows = classifier.embedder.originals(paths).astype(np.float64)
+    for scale in (1, 8):
+        message = {"embeddings": (scale * rows).tolist(), "top_k": 4}
+        answer = server.post_json("/predict", message).json
+        assert (answer["run"], answer["version"]) == ("colours", 1)
+        predictions = answer["predictions"]
+        given = [[classes(one)[name] for name in classifier.class_names] for one in predictions]
+        np.testing.assert_allclose(given, expected, atol=1e-6)
+        assert [one["predicted"] for one in predictions] == classifier.predict(paths).tolist()
+        assert predictions[1]["image"] == "embedding 2"
+    message = {"embeddings": rows[:1].tolist(), "min_probability": 1, "explain": True}
+    (unsure,) = server.post_json("/runs/colours/predict", message).json["predictions"]
+    assert (unsure["predicted"], unsure["unsure"]) == (None, True)
+    assert unsure["explanation"]["image"] == "embedding 1"
+
+
+def test_embeddings_that_cannot_be_used(server):
+    row = [1.0] * 32
+    assert server.post_json("/predict", {"embeddings": [row]}).status == 200
+    for embeddings in (
+        [],
+        [[]],
+        row,
+        [row[:-1]],
+        [row, row[:-1]],
+        [[row]],
+        [[*row, 1.0], row[:-1]],
+        [row] * 65,
+        [[0.0] * 32],
+        *([[*row[:-1], wrong]] for wrong in ("a", None, True, [], 1e300, float("nan"))),
+        {},
+        "no",
+        None,
+    ):
+        answer = server.post_json("/predict", {"embeddings": embeddings})
+        assert answer.status in (400, 422), embeddings
+        assert answer.error
+    for record in ({"embeddings": [row], "images": [text_of(png())]}, {"top_k": 1}):
+        assert server.post_json("/predict", record).error == "send either images or embeddings"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +255,7 @@ def test_openapi_describes_what_is_there(server):
         jsonschema.Draft202012Validator.check_schema(schema)
     references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(description)))
     assert references <= set(schemas)
-    assert {"PredictMessage", "PredictAnswer", "InferMessage"} <= references
+    assert {"PredictMessage", "PredictAnswer", "Prediction"} <= references
     told = {"components": {"schemas": schemas}}
 
     def check(name, value):
@@ -221,23 +266,20 @@ def test_openapi_describes_what_is_there(server):
     check("RunAnswer", server.get("/runs/saved").json)
     check("SentencesAnswer", server.get("/runs/saved/sentences").json)
     check("ErrorAnswer", server.post_form("/predict", b"").json)
+    check("PredictMessage", {"embeddings": [[0.5, 1]]})
     check("PredictMessage", {"images": [text_of(png()), {"data": "", "name": "a"}], "top_k": 2})
     for address, operations in description["paths"].items():
         if "{" not in address and "get" in operations:
             assert server.get(address).status == 200, address
 
 
-def test_explain_answers_or_says_that_it_cannot(server):
+def test_explain_adds_what_each_sentence_contributes(server):
     answer = server.post_form("/predict", ("mine.png", png()), explain="true")
-    if not hasattr(PromptClassifier, "explain"):
-        assert answer.status == 501
-        assert "cannot explain" in answer.error
-        return
     explanation = answer.json["predictions"][0]["explanation"]
     assert explanation["image"] == "mine.png"
     parts = [part["value"] for part in explanation["contributions"]]
     assert sum(parts) + explanation["residual"] == pytest.approx(explanation["margin"], abs=1e-5)
-    assert server.post_form("/predict", png()).json["predictions"][0]["explanation"] is None
+    assert "explanation" not in server.post_form("/predict", png()).json["predictions"][0]
 
 
 def test_names_of_runs(tmp_path):

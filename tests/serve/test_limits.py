@@ -113,13 +113,8 @@ def test_an_image_that_takes_too_much_memory(world):
         answer = client.post_form("/predict", file.getvalue())
         assert answer.status == 413
         assert "too large: 5000 × 5000" in answer.error
-        infer = {
-            "name": "image",
-            "datatype": "BYTES",
-            "shape": [1],
-            "data": [text_of(bomb(20_000))],
-        }
-        assert client.post_json("/v2/models/saved/infer", {"inputs": [infer]}).status in (413, 422)
+        images = {"images": [text_of(bomb(20_000))]}
+        assert client.post_json("/predict", images).status in (413, 422)
         still_answers(client)
 
 
@@ -132,6 +127,13 @@ def test_too_many_images(small):
     ):
         assert answer.status == 422
         assert "no more than 4" in answer.error
+
+
+def test_embeddings_that_are_too_large_are_not_decoded(small):
+    for record in ({"embeddings": [[0.5] * 3000]}, {"embeddings": [[]] * 5000}):
+        answer = small.post_json("/predict", record)
+        assert (answer.status, answer.error[:29]) == (413, "the embeddings are too large;")
+    still_answers(small)
 
 
 def test_a_full_queue(world, monkeypatch):
@@ -258,14 +260,14 @@ def test_the_token(world):
             "Bearer é",
         ):
             headers = {} if shown is None else {"Authorization": shown.encode("latin-1")}
-            for path in ("/runs", "/metrics", "/openapi.json", "/v2/models/saved"):
+            for path in ("/runs", "/metrics", "/openapi.json"):
                 answer = stranger.get(path, headers=headers)
                 assert answer.status == 401
                 assert answer.headers["www-authenticate"] == "Bearer"
                 assert TOKEN not in answer.error
             assert stranger.post_form("/predict", png(), headers=headers).status == 401
             assert stranger.ask("POST", "/reload", headers=headers).status == 401
-        for path in ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"):
+        for path in ("/healthz", "/readyz"):
             assert stranger.get(path).status == 200
 
 
@@ -310,7 +312,6 @@ def test_not_ready_before_the_encoder_has_seen_an_image(world, monkeypatch):
         assert client.get("/healthz").status == 200
         assert client.get("/readyz").status == 503
         assert client.get("/readyz").json == {"state": "loading"}
-        assert client.get("/v2/health/ready").status == 503
         answer = client.post_form("/predict", png())
         assert answer.status == 503
         assert answer.headers["retry-after"] == "1"

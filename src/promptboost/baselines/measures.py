@@ -81,7 +81,7 @@ class Confusion(msgspec.Struct, frozen=True):
     predicted: str
     count: Count
     images: tuple[str, ...] = ()
-    words: tuple[Share, ...] = ()  # how much of each of these answers is words, where not all is
+    text_shares: tuple[Share, ...] = ()  # of these predictions, where there is a residual
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def _record(survey: "Survey") -> dict[str, Any]:
         "title": survey.benchmark.title,
         "template": survey.benchmark.template,
         "folder": str(survey.folder),
-        "pictures": str(survey.place.images),
+        "images": str(survey.place.images),
         "split_file": None if file is None else str(file),
         "complete": survey.complete,
         "counts": survey.counts(),
@@ -73,7 +73,7 @@ def _text(survey: "Survey", split: str | None) -> str:
     known = "the images' own lists" if survey.lists else "not known"
     lines = [
         f"{record['title']} in {record['folder']}",
-        f"images  {record['pictures']}",
+        f"images  {record['images']}",
         f"split     {record['split_file'] or known}",
     ]
     wrong = [f"{number}. {text}" for number, text in enumerate(record["problems"], start=1)]

@@ -65,7 +65,7 @@ def _summary(figures: dict[str, Any]) -> str:
     for encoder, labels in ((source, _ON_SOURCE), (target, _ON_TARGET)):
         lines.append([f"on {encoder}", *("" for _ in rows)])
         lines += [
-            [f"  {label.format(source=source)}", *(_cell(row[column]) for row in rows)]
+            [f"  {label.format(source=source)}", *(percent(row[column]) for row in rows)]
             for column, label in labels.items()
         ]
     shots = [f"{row['shots']} shot{'s' * (row['shots'] > 1)}" for row in rows]
@@ -85,7 +85,3 @@ def _summary(figures: dict[str, Any]) -> str:
             f"yours    {name} fit FOLDER -o run    (one folder of images for each class)",
         ]
     )
-
-
-def _cell(share: float | None) -> str:
-    return "–" if share is None else percent(share)

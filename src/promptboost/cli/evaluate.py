@@ -1,5 +1,6 @@
 """``promptboost evaluate``, ``transfer`` and ``refit``: a run on other images, encoders, or other words."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,13 @@ from promptboost.cli.options import (
     shard_options,
     shards_are_kept,
 )
-from promptboost.cli.output import Output, percent, plain, speaks, table, typed
-
-_LABELS = {"zero_shot": "zero-shot", "boosted": "boosted"}
-_MOVED = {
-    "zero_shot": "zero-shot, one template",
-    "template_mean": "mean of the templates",
-    "pool_mean": "mean of the whole pool",
-    "boosted": "boosted text of this run",
-}
+from promptboost.cli.output import (
+    Output,
+    evaluation_summary,
+    plain,
+    speaks,
+    transfer_summary,
+)
 
 
 @click.command(name="evaluate")
@@ -45,7 +44,7 @@ _MOVED = {
     "-o",
     "output",
     metavar="FILE|URL",
-    help="Write the answer of each image into a .jsonl or .parquet file.",
+    help="Write the prediction for each image into a .jsonl or .parquet file.",
 )
 @shard_options
 @seen_with_options
@@ -69,7 +68,7 @@ def evaluate(
     output: str | None,
     **options: Any,
 ) -> None:
-    """Measure a run on other labelled images.
+    """Measure a run on other labeled images.
 
     DATA is as for fit. If it has a split called test, that is used, else all of it: on images that
     the run learnt from, figures are too good. With --held-out, DATA need only be given if the images of the
@@ -79,9 +78,7 @@ def evaluate(
     With --on ray, --shard or --storage, images are read and embedded in shards, and DATA may also be a
     Parquet file, a tar, a folder of those, or a URL.
     """
-    from promptboost.distributed.embed import part_done
     from promptboost.errors import SettingError
-    from promptboost.run.evaluate import evaluate_run
 
     if data is None and not held_out:
         raise SettingError("give images to measure on, or --held-out for those of the fit")
@@ -89,25 +86,39 @@ def evaluate(
         raise SettingError("--final goes with --held-out")
     check_seen_with(encoders, average)
     place = placement(options)
-    with shards_are_kept(place):
-        figures = evaluate_run(
-            run,
-            data,
-            held_out=held_out,
-            final=final,
-            encoder=encoders or None,
-            average=average,
-            text_only=text_only,
-            min_probability=min_probability,
-            cache=not no_cache,
-            progress=out.progress,
-            device=device,
-            allow_download=allow_download,
-            place=place,
-            output=output,
-            say=out.note,
-        )
+    write = None
+    if output is not None:
+        from promptboost.distributed.answer_shards import check_output, write_predictions
+
+        check_output(output)
+        write = partial(write_predictions, output)
+    common: dict[str, Any] = {
+        "encoder": encoders or None,
+        "average": average,
+        "text_only": text_only,
+        "min_probability": min_probability,
+        "cache": not no_cache,
+        "progress": out.progress,
+        "device": device,
+        "allow_download": allow_download,
+        "write": write,
+    }
+    if place is not None and place.in_shards:
+        from promptboost.distributed.evaluate_shards import evaluate_in_shards
+
+        if held_out or data is None:
+            raise SettingError(
+                "images held out are few: measure on them without --on and --storage"
+            )
+        with shards_are_kept(place):
+            figures = evaluate_in_shards(run, data, place, say=out.note, **common)
+    else:
+        from promptboost.run.evaluate import evaluate_run
+
+        figures = evaluate_run(run, data, held_out=held_out, final=final, **common)
     if "share" in figures:
+        from promptboost.distributed.embed import part_done
+
         out.result(figures, lambda: plain(part_done(figures)))
         return
     for bad in figures["bad_images"]:
@@ -119,47 +130,7 @@ def evaluate(
         )
     for line in figures["remarks"]:
         out.note(line)
-    out.result(figures, lambda: _summary(figures))
-
-
-def _summary(figures: dict[str, Any]) -> str:
-    methods = table(
-        ["", "accuracy", "mean of classes"],
-        [
-            [_LABELS[m["name"]], percent(m["accuracy"]), percent(m["class_accuracy"])]
-            for m in figures["methods"]
-        ],
-    )
-    classes = table(
-        ["class", "images", "zero-shot", "boosted"],
-        [
-            [row["class"], str(row["count"]), percent(row["zero_shot"]), percent(row["boosted"])]
-            for row in figures["per_class"]
-        ],
-    )
-    unseen = [m for m in figures["methods"] if m["unseen_accuracy"] is not None]
-    if unseen:
-        images = "image that was" if figures["learnt_from"] == 1 else "images that were"
-        ending = f"without the {figures['learnt_from']} held-out {images} learnt from"
-        said = [f"{_LABELS[m['name']]} {percent(m['unseen_accuracy'])} {ending}" for m in unseen]
-        methods = "\n".join([methods, *said])
-    if sure := figures.get("sure"):
-        part = f"{percent(sure['accuracy'])} right on {percent(sure['coverage'])} of images"
-        counts = f"answered {sure['answered']}, unsure {figures['images'] - sure['answered']}"
-        methods += f"\n\nboosted at {sure['min_probability']:g}: {part} ({counts})"
-    heading = f"{figures['images']} images, encoder {plain(figures['encoder'])}"
-    if held_out := figures.get("held_out"):
-        which = (
-            "held out and kept back"
-            if held_out["part"] == "final"
-            else "held out, one part of them"
-        )
-        times = held_out["final_looks" if held_out["part"] == "final" else "looks"]
-        looked = f"looked at {times} {'time' if times == 1 else 'times'}"
-        heading = (
-            f"{figures['images']} images, {which}, {looked}, encoder {plain(figures['encoder'])}"
-        )
-    return f"{heading}\n\n{methods}\n\n{classes}"
+    out.result(figures, lambda: evaluation_summary(figures))
 
 
 @click.command(name="transfer")
@@ -197,23 +168,7 @@ def transfer(
         device=device,
         finish=(write_report, write_card),
     )
-    out.result(moved, lambda: _moved_summary(run, moved))
-
-
-def _moved_summary(run: Path, moved: dict[str, Any]) -> str:
-    heading = f"encoder {plain(moved['encoder'])}"
-    if moved["images"]:
-        heading += f", {moved['images']} images, {moved['images_are']}"
-    labels = _MOVED
-    if "text" in moved:
-        others = {name: label for name, label in _MOVED.items() if name != "boosted"}
-        labels = {**others, "text": _MOVED["boosted"], "boosted": "the same with a residual"}
-    rows = [[label, percent(moved[name])] for name, label in labels.items()]
-    figures = table(["", "accuracy"], rows)
-    if moved["note"]:
-        heading = f"{heading}\n{plain(moved['note'])}"
-    ending = typed("predict", str(run), "IMAGES", "--encoder", moved["encoder"])
-    return f"{heading}\n\n{figures}\n\npredict  {ending}"
+    out.result(moved, lambda: transfer_summary(run, moved))
 
 
 @click.command(name="refit")
@@ -260,4 +215,4 @@ def refit(
         executor=PoolExecutor(),
     )
     results, place = refit_run(request, out.note), output or run
-    out.result({"run": str(place), **results.answer()}, lambda: summary(place, results))
+    out.result({"run": str(place), **results.record()}, lambda: summary(place, results))

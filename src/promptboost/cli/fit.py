@@ -86,11 +86,9 @@ def fit(
     (see 'promptboost data check --help'), or the word emoji. RUN is
     the folder to write: the classifier as text (ensemble.json), its vectors, the figures, a report.
     """
+    import promptboost
     from promptboost.data import DataSource
-    from promptboost.distributed.pool_folder import PoolExecutor
     from promptboost.errors import RunError, SettingError
-    from promptboost.report import write_card, write_report
-    from promptboost.run.fit import FitRequest, fit_run
     from promptboost.run.preflight import check_inputs
     from promptboost.run.run_folder import RunFolder
     from promptboost.trackers import make_trackers
@@ -117,24 +115,20 @@ def fit(
         folder.check_free(overwrite=overwrite, resume=resume)
         check_inputs(DataSource.parse(data), settings)
         settings = settings.merged({"encoder": default_encoder(out)})
-    finish = (write_report, write_card)
-    executor = PoolExecutor(place, out.note)
-    request = FitRequest(
-        data,
-        run,
-        settings,
-        overwrite,
-        resume,
-        not no_cache,
-        out.progress,
-        device,
-        finish=finish,
-        trackers=make_trackers(track),
-        executor=executor,
-    )
     try:
-        with executor:
-            results = fit_run(request, out.note)
+        results = promptboost.fit(
+            data,
+            run,
+            settings,
+            overwrite=overwrite,
+            resume=resume,
+            cache=not no_cache,
+            device=device,
+            progress=out.progress,
+            trackers=make_trackers(track) if track else (),
+            placement=place,
+            say=out.note,
+        ).results
     except KeyboardInterrupt:
         if begun := folder.unfinished:
             raise Interrupted(begun.resume_hint) from None
@@ -146,7 +140,7 @@ def fit(
                 f"{where}{error.strerror}; put that right, then type: {begun.resume_hint}"
             ) from error
         raise
-    out.result({"run": str(run), **results.answer()}, lambda: summary(run, results))
+    out.result({"run": str(run), **results.record()}, lambda: summary(run, results))
 
 
 def _before(folder: "RunFolder") -> "RunFolder | None":
@@ -221,7 +215,7 @@ def _facts(results: "Results") -> list[str]:
     if residual is not None:
         line = "all of an answer: images set aside were answered worse with a residual"
         if residual.penalty is not None:
-            line = f"{percent(residual.words)} of what decides an answer; the rest is the residual"
+            line = f"{percent(residual.text_share)} of what decides an answer; the rest is the residual"
         rows.append(("words", line))
     if composed is None:  # the figures of an earlier promptboost
         return [facts(rows)] if rows else []

@@ -8,18 +8,23 @@ import shlex
 import sys
 import unicodedata
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
 from types import TracebackType
-from typing import Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
 from promptboost.errors import PromptBoostError, command_name
+from promptboost.errors import percent as percent
 from promptboost.progress import Progress, ProgressBars, bars_aside, no_progress
+
+if TYPE_CHECKING:
+    from promptboost.model.prediction import Prediction
 
 INTERNAL, UNUSABLE, INTERRUPTED = 1, 2, 130
 
@@ -150,11 +155,6 @@ def facts(rows: Sequence[tuple[str, str]]) -> str:
     return table(["", ""], [[f"{title:<11}", said] for title, said in rows], left=(0, 1))[1:]
 
 
-def percent(share: float | None) -> str:
-    """Write a share for a terminal, which has no thin space."""
-    return "–" if share is None else f"{100 * share:.1f} %"
-
-
 def table(
     headers: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)
 ) -> str:
@@ -180,6 +180,80 @@ def table(
         cells.append(_padded(parts[0], widths[-1], left=last in left))
         lines += ["  ".join(cells).rstrip(), *(" " * indent + part for part in parts[1:])]
     return "\n".join(lines)
+
+
+def prediction_table(predictions: "Iterable[Prediction]", *, abstain: bool) -> str:
+    """Lay out predictions; with `abstain`, a column marks the unsure ones."""
+    rows = []
+    for prediction in predictions:
+        top = ", ".join(
+            f"{choice.class_name} {percent(choice.probability)}" for choice in prediction.top
+        )
+        answer = top if prediction.error is None else f"! {prediction.error}"
+        # A column of its own, so that a class may be called "unsure".
+        mark = ["unsure" if prediction.unsure else ""] if abstain else []
+        rows.append([prediction.image, *mark, answer])
+    headers = ["image", "", "best guess"] if abstain else ["image", "answer"]
+    return table(headers, rows, left=range(len(headers)))
+
+
+def evaluation_summary(figures: Mapping[str, Any]) -> str:
+    """Lay out what :func:`~promptboost.run.evaluate.evaluate_run` returns."""
+    methods: Sequence[Mapping[str, Any]] = figures["methods"]
+    accuracies = [
+        [m["label"], percent(m["accuracy"]), percent(m["class_accuracy"])] for m in methods
+    ]
+    parts = [table(["", "accuracy", "mean of classes"], accuracies)]
+    learned = figures["learnt_from"]
+    for method in methods:
+        if method["unseen_accuracy"] is not None:
+            images = "image that was" if learned == 1 else "images that were"
+            unseen = percent(method["unseen_accuracy"])
+            parts[0] += (
+                f"\n{method['label']} {unseen} without the {learned} held-out {images} learned from"
+            )
+    if sure := figures.get("sure"):
+        unsure = figures["images"] - sure["answered"]
+        parts.append(
+            f"boosted at {sure['min_probability']:g}: {percent(sure['accuracy'])} right on "
+            f"{percent(sure['coverage'])} of images (answered {sure['answered']}, unsure {unsure})"
+        )
+    per_class = [
+        [
+            row["class"],
+            str(row["count"]),
+            *(percent(row["accuracy"][method["name"]]) for method in methods),
+        ]
+        for row in figures["per_class"]
+    ]
+    parts.append(table(["class", "images", *(method["label"] for method in methods)], per_class))
+    heading = f"{figures['images']} images, "
+    if held_out := figures.get("held_out"):
+        final = held_out["part"] == "final"
+        looks = held_out["final_looks" if final else "looks"]
+        heading += "held out and kept back, " if final else "held out, one part of them, "
+        heading += f"looked at {looks} {'time' if looks == 1 else 'times'}, "
+    return "\n\n".join([f"{heading}encoder {plain(figures['encoder'])}", *parts])
+
+
+def transfer_summary(run: Path, moved: Mapping[str, Any]) -> str:
+    """Lay out what :func:`~promptboost.run.transfer.transfer_run` returns."""
+    heading = f"encoder {plain(moved['encoder'])}"
+    if moved["images"]:
+        heading += f", {moved['images']} images, {moved['images_are']}"
+    if moved["note"]:
+        heading += f"\n{plain(moved['note'])}"
+    accuracy, text = moved["accuracy"], "boosted text of this run"
+    labels = {
+        "zero-shot": "zero-shot, one template",
+        "zero-shot-80": "mean of the templates",
+        "pool-mean": "mean of the whole pool",
+        "text": text,
+        "promptboost": "the same with a residual" if "text" in accuracy else text,
+    }
+    rows = [[label, percent(accuracy[name])] for name, label in labels.items() if name in accuracy]
+    command = typed("predict", str(run), "IMAGES", "--encoder", moved["encoder"])
+    return f"{heading}\n\n{table(['', 'accuracy'], rows)}\n\npredict  {command}"
 
 
 def sparkline(values: Sequence[float]) -> str:

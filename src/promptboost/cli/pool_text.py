@@ -276,7 +276,7 @@ def generated_record(
 def growth_record(pairs: Sequence[Pair], done: Generated) -> dict[str, Any]:
     """Add what is asked about, and what is new."""
     return {
-        "pairs": [{"classes": [pair.one, pair.other], "pictures": pair.count} for pair in pairs],
+        "pairs": [{"classes": [pair.one, pair.other], "images": pair.count} for pair in pairs],
         "new_sentences": sum(map(len, done.sentences.values())),
     }
 
@@ -292,7 +292,7 @@ def before_and_after(run: Path, new_run: Path) -> dict[str, Any]:
 def generated_text(record: Mapping[str, Any]) -> str:
     """Lay out what was written and what it took."""
     lines = [
-        f"{' and '.join(pair['classes'])}: {pair['pictures']} images mixed up"
+        f"{' and '.join(pair['classes'])}: {pair['images']} images mixed up"
         for pair in record.get("pairs", [])[:_ASKED_SHOWN]
     ]
     new = f", {record['new_sentences']} of them from replies" if "new_sentences" in record else ""

@@ -23,39 +23,37 @@ from promptboost.cli.output import (
     Output,
     csv_line,
     echo,
-    json_line,
     on_terminal,
-    percent,
     plain,
+    prediction_table,
     speaks,
-    table,
 )
 
 if TYPE_CHECKING:
     from promptboost.distributed.answer_shards import Answering
     from promptboost.distributed.engine import Placement
-    from promptboost.run.predict import Prediction
+    from promptboost.model.prediction import Prediction
 
 _EXAMPLES = """
 \b
 promptboost predict run holiday/*.jpg --top-k 3
-promptboost predict run holiday/ --format csv > answers.csv
+promptboost predict run holiday/ --format csv > predictions.csv
 promptboost predict run holiday/ --min-probability 0.6
-promptboost predict run s3://bucket/photos -o answers.parquet --on ray --storage s3://bucket/work
+promptboost predict run s3://bucket/photos -o predictions.parquet --on ray --storage s3://bucket/work
 """
 
 
 @click.command(name="predict", epilog=_EXAMPLES)
 @run_argument
 @click.argument("images", nargs=-1, required=True)
-@click.option("--top-k", type=click.IntRange(min=1), default=1, help="Answers for each image.")
+@click.option("--top-k", type=click.IntRange(min=1), default=1, help="Classes to list per image.")
 @min_probability_option
 @layout_option
 @click.option(
     "-o",
     "output",
     metavar="FILE|URL",
-    help="Write answers into a .jsonl or .parquet file, in shards: for many images.",
+    help="Write predictions into a .jsonl or .parquet file, in shards: for many images.",
 )
 @shard_options
 @seen_with_options
@@ -81,16 +79,17 @@ def predict(
     """Predict the class of images.
 
     IMAGES are files and folders; with -o also manifests, Parquet files, tars and URLs. An image that
-    cannot be read has a line that says why; the exit code is 2 only if none can be read. The scale of
-    probabilities was chosen by the fit, on images set aside. With --min-probability, images below it are
-    "unsure": `predicted` is null (empty in CSV), and `best` is the most probable class.
+    cannot be read has an `error`; the exit code is 2 only if none can be read. The scale of
+    probabilities was chosen on images not used for training. With --min-probability, predictions below
+    it are "unsure": `predicted` is null (empty in CSV); `top` still lists the most probable classes.
 
     With -o, the work is done in shards, one file each: on Ray with --on ray, in parts with --shard. An
     interrupted command continues where it stopped, and FILE is the same wherever the work was done.
     """
     from promptboost.errors import count
+    from promptboost.model.prediction import csv_columns
     from promptboost.progress import no_progress
-    from promptboost.run.predict import Predictor, answer_record
+    from promptboost.run.predict import open_classifier, predict_paths
 
     check_seen_with(encoders, average)
     place = placement(options)
@@ -111,7 +110,7 @@ def predict(
         )
     # A bar would stand among lines that are shown as they come.
     progress = out.progress if layout == "table" or not on_terminal() else no_progress
-    predictor = Predictor.open(
+    classifier = open_classifier(
         run,
         encoder=encoders or None,
         average=average,
@@ -122,29 +121,32 @@ def predict(
         allow_download=allow_download,
     )
     read, unsure = 0, 0
-    asked = min_probability is not None
+    abstain = min_probability is not None
 
-    def seen() -> "Iterator[Prediction]":
+    def counted() -> "Iterator[Prediction]":
         nonlocal read, unsure
-        for answer in predictor.predict(images, top_k, min_probability or 0.0):
-            read += answer.problem is None
-            unsure += answer.unsure
-            yield answer
+        for prediction in predict_paths(classifier, images, top_k, min_probability or 0.0):
+            read += prediction.error is None
+            unsure += prediction.unsure
+            yield prediction
 
     if out.json:
-        records = [answer_record(answer, asked) for answer in seen()]
+        records = [prediction.record() for prediction in counted()]
         record: dict[str, Any] = {"run": str(run), "predictions": records}
-        if asked:
+        if abstain:
             record |= {"min_probability": min_probability, "unsure": unsure}
         out.result(record, "")
     elif layout == "jsonl":
-        for answer in seen():
-            echo(json_line(answer_record(answer, asked)))
+        for prediction in counted():
+            echo(prediction.to_json())
     elif layout == "csv":
-        _write_csv(seen(), min(top_k, len(predictor.classifier.class_names)), asked)
+        columns = csv_columns(min(top_k, len(classifier.class_names)), abstain=abstain)
+        csv_line(columns)
+        for prediction in counted():
+            csv_line(prediction.cells(columns))
     else:
-        echo(_table(seen(), asked))
-    if asked and not out.json:
+        echo(prediction_table(counted(), abstain=abstain))
+    if abstain and not out.json:
         # Not among the results, which other programs read line by line.
         out.note(f"{unsure} of {count(read, 'image')} unsure")
     return 0 if read else UNUSABLE
@@ -164,7 +166,9 @@ def _in_shards(
     from promptboost.errors import SettingError, count
 
     if output is None:
-        raise SettingError("answers of shards go into a file: add -o FILE.jsonl or -o FILE.parquet")
+        raise SettingError(
+            "predictions in shards go into a file: add -o FILE.jsonl or -o FILE.parquet"
+        )
     with shards_are_kept(Placement(storage=output)):
         record = predict_in_shards(
             run,
@@ -178,35 +182,9 @@ def _in_shards(
     if record["share"]:
         text = part_done(record)
     else:
-        answered = record["images"] - record["problems"]
-        text = f"{answered:,} of {count(record['images'], 'image')} answered: {output}"
-        if record["problems"]:
-            text += f"; {record['problems']:,} could not be read, their lines say why"
+        predicted = record["images"] - record["errors"]
+        text = f"{predicted:,} of {count(record['images'], 'image')} predicted: {output}"
+        if record["errors"]:
+            text += f"; {record['errors']:,} could not be read, see their `error`"
     out.result(record, plain(text))
-    return 0 if record["share"] or record["images"] > record["problems"] else UNUSABLE
-
-
-def _write_csv(answers: "Iterator[Prediction]", top_k: int, asked: bool) -> None:
-    numbers = ["" if k == 0 else f"_{k + 1}" for k in range(top_k)]
-    names = [f"{what}{n}" for n in numbers for what in ("predicted", "probability")]
-    csv_line(["picture", *names, "problem", *(("unsure", "best") if asked else ())])
-    for answer in answers:
-        cells = [cell for name, chance in answer.best for cell in (name, f"{chance:.6f}")]
-        cells += [""] * (2 * top_k - len(cells))
-        best = cells[0]
-        if answer.unsure:
-            cells[0] = ""
-        more = (str(answer.unsure).lower(), best) if asked else ()
-        csv_line([answer.image, *cells, answer.problem or "", *more])
-
-
-def _table(answers: "Iterator[Prediction]", asked: bool) -> str:
-    rows = []
-    for answer in answers:
-        best = ", ".join(f"{name} {percent(chance)}" for name, chance in answer.best)
-        said = best if answer.problem is None else f"! {answer.problem}"
-        # A column of its own: no name of a class can stand there.
-        mark = ["unsure" if answer.unsure else ""] if asked else []
-        rows.append([answer.image, *mark, said])
-    headers = ["image", "", "best guess"] if asked else ["image", "answer"]
-    return table(headers, rows, left=range(len(headers)))
+    return 0 if record["share"] or record["images"] > record["errors"] else UNUSABLE

@@ -1,5 +1,7 @@
 """``promptboost serve``."""
 
+import os
+import re
 from pathlib import Path
 
 import click
@@ -7,6 +9,8 @@ import click
 from promptboost.cli.options import allow_download_option, embeds
 from promptboost.cli.output import Output, speaks
 
+_TOKEN_VARIABLE = "PROMPTBOOST_TOKEN"
+_SHORTEST_TOKEN = 16
 _EXAMPLES = """
 \b
 promptboost serve run
@@ -93,7 +97,6 @@ def serve(
     needed = ("fastapi", "uvicorn", "httptools", "python_multipart", "prometheus_client")
     require_modules(needed, "serve", "Servers")
     from promptboost.serve.limits import Limits
-    from promptboost.serve.server import greeting, read_token
     from promptboost.serve.server import serve as run_server
     from promptboost.serve.service import Service, named_runs
 
@@ -104,7 +107,7 @@ def serve(
         max_bytes=max_bytes,
         max_held=max(Limits.max_held, 2 * max_bytes),
     )
-    token = read_token(token_file)
+    token = _read_token(token_file)
     service = Service(
         named_runs(runs),
         limits=limits,
@@ -116,8 +119,39 @@ def serve(
     )
 
     def started(address: str) -> None:
-        text = greeting(service, address, token is not None)
+        text = _greeting(list(service.runs), address, token is not None)
         out.result({"address": address, "runs": list(service.runs)}, text)
 
     run_server(service, host=host, port=port, token=token, watch=reload, started=started)
     out.note("stopped")
+
+
+def _read_token(file: Path | None) -> str | None:
+    """Return the token from a file, else from the environment; None without one."""
+    from promptboost.errors import SettingError, place
+    from promptboost.io import read_text
+
+    if file is not None:
+        source, token = place(file), read_text(file, error=SettingError).strip()
+    elif _TOKEN_VARIABLE in os.environ:
+        source, token = _TOKEN_VARIABLE, os.environ[_TOKEN_VARIABLE].strip()
+    else:
+        return None
+    if not re.fullmatch(rf"[!-~]{{{_SHORTEST_TOKEN},}}", token):
+        raise SettingError(
+            f"{source} holds no token: it must be {_SHORTEST_TOKEN} letters and digits or more. To make "
+            "one, type: python -c 'import secrets; print(secrets.token_urlsafe())'"
+        )
+    return token
+
+
+def _greeting(runs: list[str], address: str, has_token: bool) -> str:
+    """Return the address of a server, and commands to paste."""
+    header = f' -H "Authorization: Bearer ${_TOKEN_VARIABLE}"' if has_token else ""
+    lines = [f"serving {', '.join(runs)} on {address}", "", "Ask it:"]
+    lines.append(f"  curl{header} -F image=@photo.jpg {address}/predict")
+    lines += [
+        f"  curl{header} -F image=@photo.jpg {address}/runs/{run}/predict" for run in runs[1:4]
+    ]
+    lines.append(f"  curl{header} {address}/runs/{runs[0]}/sentences")
+    return "\n".join([*lines, "", "Ctrl-C stops it, after the requests in hand."])

@@ -1,6 +1,5 @@
-"""Answers by shard: what very many images show, by many processes, in one file of lines or one table."""
+"""Predict many images in shards, with many processes, into one JSON lines or Parquet file."""
 
-import json
 import os
 import shutil
 import tempfile
@@ -31,8 +30,10 @@ from promptboost.distributed.storage import Storage, open_url, reaching
 from promptboost.distributed.unit import Job, Result, unit_name
 from promptboost.errors import DataError, MissingExtraError, SettingError
 from promptboost.io import json_text, read_bytes, replacing
+from promptboost.model.classifier import PromptClassifier
+from promptboost.model.prediction import FIELDS, Prediction
 from promptboost.progress import Progress, no_progress
-from promptboost.run.predict import Prediction, Predictor, answer_record
+from promptboost.run.predict import open_classifier, predictions
 from promptboost.run.run_folder import RunFolder
 
 _LINES, _TABLE = (".jsonl", ".ndjson"), ".parquet"
@@ -41,7 +42,7 @@ _TEXTS = ("ensemble.json", "residual.json", "run.toml")
 
 
 class Answering(msgspec.Struct, frozen=True, kw_only=True):
-    """How images are to be answered; see :meth:`~promptboost.run.predict.Predictor.open`."""
+    """How to predict; see :func:`~promptboost.run.predict.open_classifier`."""
 
     encoders: list[str] = []
     average: bool = False
@@ -51,9 +52,9 @@ class Answering(msgspec.Struct, frozen=True, kw_only=True):
     top_k: int = 1
     min_probability: float | None = None
 
-    def open(self, run: Path) -> Predictor:
-        """Load a run, without the store: what is in it would change which images are encoded together."""
-        return Predictor.open(
+    def open(self, run: Path) -> PromptClassifier:
+        """Load a run without the store, whose content would change which images are encoded together."""
+        return open_classifier(
             run,
             encoder=self.encoders or None,
             average=self.average,
@@ -65,37 +66,35 @@ class Answering(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerShardWorker:
-    """Answers for the images of shards, with a run and its encoders that are loaded once."""
+    """Predicts the images of shards; the run and its encoders are loaded once."""
 
     def __init__(self, out: str, run: str, how: dict[str, Any]) -> None:
         self._storage, self._how = Storage(out), msgspec.convert(how, Answering)
         with tempfile.TemporaryDirectory(prefix="promptboost-") as folder:
             for name in self._storage.names(run):
                 (Path(folder) / name).write_bytes(self._storage.read(f"{run}/{name}"))
-            self._predictor = self._how.open(Path(folder))
-            _ = self._predictor.classifier.heads  # read while their files exist
+            self._classifier = self._how.open(Path(folder))
+            _ = self._classifier.heads  # read while their files exist
 
     def do(self, order: dict[str, Any]) -> Result:
-        """Answer for one shard, a line of JSON for each image."""
+        """Predict one shard: one line of JSON per image."""
         items, lost = read_list(self._storage, order), order.get("lost", {})
         try:
-            answers = list(self._answers(open_images(items, lost=lost)))
+            answers = list(self._predictions(open_images(items, lost=lost)))
         except MemoryError:
             raise
         except Exception as error:
             answers = self._one_by_one(items, lost, error)
-        asked = self._how.min_probability is not None
-        lines = [_line(answer_record(answer, asked)) for answer in answers]
-        return Result(b"".join(lines), len(answers))
+        return Result(b"".join(map(_line, answers)), len(answers))
 
     def items(self, order: dict[str, Any]) -> Iterator[str]:
-        """Answer for the images of a shard one by one, for nothing."""
+        """Predict the images of a shard one by one and discard the results."""
         items, lost = read_list(self._storage, order), order.get("lost", {})
-        return tried_one_by_one(items, lost, lambda image: list(self._answers([image])))
+        return tried_one_by_one(items, lost, lambda image: list(self._predictions([image])))
 
-    def _answers(self, images: Any) -> Iterator[Prediction]:
+    def _predictions(self, images: Any) -> Iterator[Prediction]:
         how = self._how
-        return self._predictor.answers(images, how.top_k, how.min_probability or 0.0)
+        return predictions(self._classifier, images, how.top_k, how.min_probability or 0.0)
 
     def _one_by_one(
         self, items: Sequence[ImageItem], lost: Mapping[str, str], error: Exception
@@ -104,19 +103,19 @@ class AnswerShardWorker:
         answers: list[Prediction] = []
         for image in open_images(items, lost=lost):
             try:
-                answers += self._answers([image])
+                answers += self._predictions([image])
             except Exception as fault:
                 name = image.path if isinstance(image, BadImage) else image.id
-                answers.append(Prediction(name, problem=str(fault) or type(fault).__name__))
-        if all(answer.problem is not None for answer in answers):
+                error_text = str(fault) or type(fault).__name__
+                answers.append(Prediction(image=name, error=error_text))
+        if all(answer.error is not None for answer in answers):
             with raising(error):
-                list(self._answers([plain_image()]))
+                list(self._predictions([plain_image()]))
         return answers
 
 
-def _line(record: dict[str, Any]) -> bytes:
-    """Return a line of JSON in ASCII, controls escaped, as ``predict --format jsonl`` prints it."""
-    return json.dumps(record, allow_nan=False).replace("\x7f", "\\u007f").encode() + b"\n"
+def _line(prediction: Prediction) -> bytes:
+    return prediction.to_json().encode() + b"\n"
 
 
 def predict_in_shards(
@@ -129,7 +128,7 @@ def predict_in_shards(
     progress: Progress = no_progress,
     say: Say = lambda _: None,
 ) -> dict[str, Any]:
-    """Answer for images in shards, and put all answers into one file.
+    """Predict images in shards, and write all predictions into one file.
 
     Parameters
     ----------
@@ -183,18 +182,17 @@ def predict_in_shards(
     }
     if share is not None:
         return record
-    counts = {"images": 0, "problems": 0}
+    counts = {"images": 0, "errors": 0}
 
-    def records() -> Iterator[list[dict[str, Any]]]:
+    def shards() -> Iterator[list[Prediction]]:
+        decoder = msgspec.json.Decoder(Prediction)
         for content in plan.results():
-            answers = [msgspec.json.decode(line) for line in content.splitlines()]
-            counts["images"] += len(answers)
-            counts["problems"] += sum(answer["problem"] is not None for answer in answers)
-            yield answers
+            shard = decoder.decode_lines(content)
+            counts["images"] += len(shard)
+            counts["errors"] += sum(prediction.error is not None for prediction in shard)
+            yield shard
 
-    columns = ("picture", "predicted", "probability", "top", "problem")
-    asked = how.min_probability is not None
-    write_records(output, (*columns, "unsure", "best") if asked else columns, records())
+    write_predictions(output, FIELDS, shards())
     if place.storage is None:
         _remove(out)
     return {**record, **counts}
@@ -230,29 +228,32 @@ def check_output(output: str) -> None:
         _parquet()
 
 
-def write_records(
-    output: str, columns: Sequence[str], parts: Iterable[list[dict[str, Any]]]
+def write_predictions(
+    output: str, columns: Sequence[str], batches: Iterable[Sequence[Prediction]]
 ) -> None:
-    """Write records into a file of lines or a table, whole or not at all, a part at a time."""
+    """Write a JSON lines or Parquet file atomically, batch by batch; `columns` are those of Parquet."""
     with _whole(output) as file:
         if Path(output).suffix.lower() != _TABLE:
             with file.open("wb") as stream:
-                for records in parts:
-                    stream.writelines(_line(record) for record in records)
+                for batch in batches:
+                    stream.writelines(map(_line, batch))
             return
         arrow, parquet = _parquet()
         schema = arrow.schema([(name, _kind(arrow, name)) for name in columns])
         with parquet.ParquetWriter(file, schema) as writer:
-            for records in parts:
+            for batch in batches:
+                records = [prediction.record() for prediction in batch]
                 writer.write_table(arrow.Table.from_pylist(records, schema=schema))
 
 
 def _kind(arrow: Any, column: str) -> Any:
-    one = {"probability": arrow.float64(), "unsure": arrow.bool_()}
-    if column == "top":
-        answer = [("class", arrow.string()), ("probability", arrow.float64())]
-        return arrow.list_(arrow.struct(answer))
-    return one.get(column, arrow.string())
+    choice = [("class", arrow.string()), ("probability", arrow.float64())]
+    kinds = {
+        "probability": arrow.float64(),
+        "unsure": arrow.bool_(),
+        "top": arrow.list_(arrow.struct(choice)),
+    }
+    return kinds.get(column, arrow.string())
 
 
 def _parquet() -> tuple[Any, Any]:

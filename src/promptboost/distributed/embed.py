@@ -14,7 +14,6 @@ from promptboost.pool.sources import pool_for
 from promptboost.pool.text import clean
 from promptboost.progress import Progress, no_progress
 from promptboost.run.preflight import check_store
-from promptboost.run.results import old_names
 
 if TYPE_CHECKING:
     from promptboost.training.pool_rows import PoolTexts
@@ -73,20 +72,18 @@ def embed_data(
         config = (settings or FitConfig()).merged({"prompts": texts})
         names = class_names or (own_names if data is None else data.class_names)
         text_count = _embed_pool(pool_for(config, source or "", names), embedder)
-    return old_names(
-        {
-            "encoder": embedder.id,
-            "images": 0 if data is None else len(data),
-            "rows": rows,
-            "new_rows": embedder.computed["images"],
-            "texts": text_count,
-            "new_texts": embedder.computed["texts"],
-            "seconds": round(sum(embedder.seconds.values()), 3),
-            "bad_images": [
-                {"path": bad.path, "reason": bad.reason} for bad in (data.bad if data else ())
-            ],
-        }
-    )
+    return {
+        "encoder": embedder.id,
+        "images": 0 if data is None else len(data),
+        "rows": rows,
+        "new_rows": embedder.computed["images"],
+        "texts": text_count,
+        "new_texts": embedder.computed["texts"],
+        "seconds": round(sum(embedder.seconds.values()), 3),
+        "bad_images": [
+            {"path": bad.path, "reason": bad.reason} for bad in (data.bad if data else ())
+        ],
+    }
 
 
 def read_lines(file: Path) -> list[str] | None:

@@ -29,7 +29,6 @@ from promptboost.io import cache_folder
 from promptboost.pool.sources import pool_for
 from promptboost.pool.text import clean
 from promptboost.progress import Progress
-from promptboost.run.results import old_names
 
 if TYPE_CHECKING:
     from promptboost.training.pool_rows import PoolTexts
@@ -92,20 +91,16 @@ def embed_in_shards(
         from promptboost.baselines.baselines import zero_shot_head
 
         zero_shot_head(names, embedder)  # one more text a class, which a fit compares with
-    return old_names(
-        {
-            **record,
-            "images": counts["images"].items,
-            "rows": counts["images"].rows,
-            "new_rows": counts["images"].new,
-            "texts": counts["texts"].items,
-            "new_texts": counts["texts"].new,
-            "bad_images": [
-                {"path": bad.path, "reason": bad.reason} for bad in counts["images"].bad
-            ],
-            "bad_texts": [{"text": bad.path, "reason": bad.reason} for bad in counts["texts"].bad],
-        }
-    )
+    return {
+        **record,
+        "images": counts["images"].items,
+        "rows": counts["images"].rows,
+        "new_rows": counts["images"].new,
+        "texts": counts["texts"].items,
+        "new_texts": counts["texts"].new,
+        "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in counts["images"].bad],
+        "bad_texts": [{"text": bad.path, "reason": bad.reason} for bad in counts["texts"].bad],
+    }
 
 
 def shard_storage(place: Placement) -> str:

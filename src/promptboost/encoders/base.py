@@ -1,8 +1,9 @@
 """The contract between promptboost and a vision-language model."""
 
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 UnitRows = NDArray[np.float32]
+Item = TypeVar("Item")
 
 _SAMPLES = ("a photo of a cat.", "an old lighthouse by the sea")
 
@@ -60,6 +62,13 @@ class Encoder(Protocol):
 
 #: What an encoder has, in the order in which an author writes it.
 ENCODER_PARTS = (*Encoder.__annotations__, "encode_texts", "encode_images", "count_tokens")
+
+
+def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Take items `size` at a time, reading no further than needed."""
+    source = iter(items)
+    while batch := list(islice(source, size)):
+        yield batch
 
 
 def unit_rows(rows: NDArray[np.floating]) -> UnitRows:

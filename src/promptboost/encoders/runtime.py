@@ -4,12 +4,11 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -81,13 +80,6 @@ def pick_device(device: str | None) -> "torch.device":
             "without a device the first of them is used"
         )
     return torch.device(device)
-
-
-def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Take items `size` at a time, reading no further than needed."""
-    source = iter(items)
-    while batch := list(islice(source, size)):
-        yield batch
 
 
 def length_batches(lengths: Sequence[int] | NDArray[np.int64], size: int) -> list[NDArray[np.intp]]:

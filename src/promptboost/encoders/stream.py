@@ -17,8 +17,7 @@ import numpy as np
 from promptboost.data.dataset import LabelledImage
 from promptboost.data.decode import BadImage, ImageError, file_bytes, read_image
 from promptboost.data.views import draw_view, view_name
-from promptboost.encoders.base import UnitRows
-from promptboost.encoders.runtime import batches
+from promptboost.encoders.base import UnitRows, batches
 from promptboost.errors import StoreError
 from promptboost.progress import Advance
 from promptboost.threads import thread_count

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from promptboost.baselines.base import (
     Arrays,
     FewShotSet,
-    Fitted,
+    FittedMethod,
     Group,
     Images,
     Logits,
@@ -21,14 +21,13 @@ from promptboost.baselines.base import (
 )
 from promptboost.baselines.fitted import class_rows, filled
 from promptboost.data.views import draw_view
-from promptboost.encoders.base import Encoder, UnitRows, unit_rows
+from promptboost.encoders.base import Encoder, UnitRows, batches, unit_rows
 from promptboost.encoders.openclip.deep_prompts import (
     ClassTokens,
     DeepPrompts,
     PromptedTowers,
     vit_clip,
 )
-from promptboost.encoders.runtime import batches
 from promptboost.errors import DataError, EncoderError, FileFormatError, SettingError
 from promptboost.methods.eft import EmulatedClassifier, emulate
 from promptboost.methods.learnt_tokens import cosine_rate
@@ -47,7 +46,7 @@ _WEIGHT_DECAY = 5e-4
 
 
 @dataclass(frozen=True)
-class PromptedClassifier(Fitted):
+class PromptedClassifier(FittedMethod):
     """Prompts of both towers of one encoder, (layers, tokens, width), and the class rows they make.
 
     It looks at the images themselves: rows that were embedded without the prompts are of no use. The

@@ -401,7 +401,7 @@ class PromptEnsemble:
     add_class = edits.add_class
     remove = edits.remove
     replace = edits.replace
-    weigh = edits.weigh
+    weight = edits.weight
     rename_class = edits.rename_class
     drop_class = edits.drop_class
     merge = edits.merge

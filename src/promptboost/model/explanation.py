@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.errors import LabelError, SettingError
+from promptboost.errors import LabelError, SettingError, percent
 from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.head import Head
 
@@ -168,16 +168,16 @@ class Explanation:
         return lines
 
     def __str__(self) -> str:
-        chances = f"{self.probability:.0%} against {self.against_probability:.0%}".replace(
-            "%", " %"
-        )
-        lines = [
-            f"{self.image}: {self.answer} rather than {self.against}, {chances}, "
-            f"ahead by {self.margin:.2f}"
-        ]
+        lines = [f"{self.image}: {self.answer} rather than {self.against}, {self._lead()}"]
         width = max(map(len, (self.answer, self.against)))
         lines += [f"  {value:+.2f}  {name:<{width}}  {text}" for value, name, text in self._parts()]
         return "\n".join(lines)
+
+    def _lead(self) -> str:
+        probabilities = (self.probability, self.against_probability)
+        return (
+            f"{' against '.join(percent(p, 0) for p in probabilities)}, ahead by {self.margin:.2f}"
+        )
 
     def _parts(self) -> list[tuple[float, str, str]]:
         """Return value, class and sentence of each bar of a figure; the last sums up all further ones."""
@@ -201,7 +201,7 @@ class Explanation:
         return (
             f'<figure class="pb-explanation" style="{_FIGURE}">'
             f"<figcaption><b>{escape(self.answer)}</b> rather than <b>{escape(self.against)}</b>, "
-            f"{self.probability:.0%} against {self.against_probability:.0%}, ahead by {self.margin:.2f}"
+            f"{self._lead()}"
             f'</figcaption><table style="{_TABLE}"><thead><tr>'
             f'<th style="{_CELL};text-align:right">part</th><th style="{_CELL}">against · for</th>'
             f'<th style="{_CELL}">of</th><th style="{_CELL}">sentence</th></tr></thead>'

@@ -18,7 +18,7 @@ from promptboost.baselines.baselines import pool_heads, zero_shot_head
 from promptboost.data import Dataset
 from promptboost.data.copies import LEAST_COSINE
 from promptboost.data.shots import Task, image_ids, load_task
-from promptboost.errors import DataError, RunError, command_name, count, place
+from promptboost.errors import DataError, RunError, command_name, count, percent, place
 from promptboost.io import write_json
 from promptboost.progress import Progress, no_progress
 from promptboost.quality.suspects import (
@@ -32,7 +32,7 @@ from promptboost.run.evaluate import as_called_now, with_classes
 from promptboost.run.findings import KINDS, SHOWN, Finding, Issues, Kind
 from promptboost.run.fit import images_shown, write_thumbnails
 from promptboost.run.overlap import Copy, CopyCount, inspect
-from promptboost.run.predict import Predictor
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import run_pool
 
@@ -102,9 +102,7 @@ def inspect_issues(
     """Find them as :func:`find_issues` does, and return the images too."""
     folder = RunFolder(Path(run))
     folder.check_finished()
-    classifier = folder.steady(
-        lambda: Predictor.open(folder.path, progress=progress, **options)
-    ).classifier
+    classifier = folder.steady(lambda: open_classifier(folder.path, progress=progress, **options))
     task = _images(folder, source, progress)
     learn, held_out = (
         with_classes(as_called_now(part, folder), classifier.class_names)
@@ -204,8 +202,8 @@ class _Images:
                 suggested=self._names[better],
                 probability=chance,
                 score=float(found.scores[i]),
-                why=f"looks like {self._names[better]} ({chance:.0%}) rather than "
-                f"{self._names[label]} ({self._chances[i, label]:.0%})",
+                why=f"looks like {self._names[better]} ({percent(chance, 0)}) rather than "
+                f"{self._names[label]} ({percent(self._chances[i, label], 0)})",
             )
 
     def outliers(self, found: Outliers, least: int) -> Iterator[Finding]:

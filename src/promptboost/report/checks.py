@@ -14,7 +14,7 @@ from typing import Literal
 from promptboost.baselines.measures import OURS, TEXT
 from promptboost.model import PromptEnsemble
 from promptboost.pool.text import NameFinder
-from promptboost.report.drawings import wilson
+from promptboost.report.figures import wilson
 from promptboost.report.phrases import count, number, percent, points
 from promptboost.report.run import Run
 from promptboost.run.results import Results
@@ -273,10 +273,10 @@ def _words_carry_little(run: Run) -> Answer:
     residual = run.results.residual
     if residual is None or residual.penalty is None:
         return _skipped("There is no residual: the words carry everything.")
-    text = f"{percent(residual.words)} of what decides an answer is words."
-    if residual.words >= _LEAST_WORDS:
+    text = f"{percent(residual.text_share)} of what decides an answer is words."
+    if residual.text_share >= _LEAST_WORDS:
         return _fine(text)
-    least = sorted(residual.class_words.items(), key=lambda pair: pair[1])
+    least = sorted(residual.class_text_shares.items(), key=lambda pair: pair[1])
     return _found(
         text,
         details=[f"{name}: {percent(share)}" for name, share in least],

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from promptboost import errors
+
 NONE = "–"
 _THIN = "\u202f"
 _MARKS = re.compile(r"([\\`*_\[\]<>|~&$#])")
@@ -10,8 +12,8 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def percent(share: float | None) -> str:
-    """Write a share as a percentage with one decimal."""
-    return NONE if share is None else f"{100 * share:.1f}{_THIN}%"
+    """Write a share as a percentage with one decimal and a thin space."""
+    return errors.percent(share).replace(" ", _THIN)
 
 
 def points(before: float | None, after: float | None) -> str:

@@ -1,6 +1,6 @@
-"""How good a run is on other labelled images, or on those it held out."""
+"""Evaluate a run on other labeled images, or on its held-out images."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,25 +13,21 @@ from promptboost.baselines.baselines import zero_shot_head
 from promptboost.baselines.measures import OURS, Guesses, confusions, coverage, per_class
 from promptboost.data import Dataset, load_data
 from promptboost.data.shots import divide, image_ids
-from promptboost.distributed.answer_shards import check_output, write_records
-from promptboost.distributed.engine import Placement, Say
-from promptboost.distributed.labelled_shards import SeenImages, see_in_shards
 from promptboost.encoders.base import UnitRows
-from promptboost.errors import DataError, PromptBoostError, SettingError
+from promptboost.errors import DataError, PromptBoostError
 from promptboost.model import PromptClassifier
-from promptboost.model.change import original_names
 from promptboost.model.classifier import check_share
+from promptboost.model.edits import original_names
 from promptboost.model.head import mean_index, mean_proba
+from promptboost.model.prediction import FIELDS, Prediction
 from promptboost.progress import Progress, no_progress
-from promptboost.run.bench import add_looks, held_out_images, shown_part
-from promptboost.run.lineage import Lineage
+from promptboost.run.holdout import add_looks, held_out_images, shown_part
 from promptboost.run.overlap import Inspection, inspect, inspect_known
-from promptboost.run.predict import Predictor
-from promptboost.run.results import flat_answer, method_answer, old_names
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
+from promptboost.run.versions import Lineage
 
-# Of a file with the answer of each image; other programs read it.
-_COLUMNS = ("picture", "label", "predicted", "probability", "zero_shot", "problem")
+Write = Callable[[Sequence[str], Iterable[Sequence[Prediction]]], None]
 
 
 def evaluate_run(
@@ -48,86 +44,87 @@ def evaluate_run(
     progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
-    place: Placement | None = None,
-    output: str | None = None,
-    say: Say = lambda _: None,
+    write: Write | None = None,
 ) -> dict[str, Any]:
-    """Measure a run on labelled images: the split ``test`` if there is one, else all.
+    """Evaluate a run on labeled images: the split ``test`` if there is one, else all.
 
-    With `held_out`, those that the run held out are measured on: the part that edits are measured on too
-    or, with `final`, the one kept back until the end. `source` may say where they are now. Each look is
-    counted.
+    With `held_out`, the run is evaluated on its held-out images: on the part that edits are measured on
+    or, with `final`, on the part that is reserved until the end. `source` is where they are now. Each look
+    is counted.
 
-    It sees with the encoders that :meth:`Predictor.open` is told; the probabilities of several are
-    averaged, those of zero-shot too. With `min_probability`, measure also what is left if less probable
-    answers are not given.
-
-    With a `place` for shards, images are read and embedded there, without the store. `output` is a file
-    for the answer of each image, ``.jsonl`` or ``.parquet``. `say` is called with a line for people now and
-    then.
+    The encoders are those of :func:`~promptboost.run.predict.open_classifier`; the probabilities of several
+    are averaged, those of zero-shot too. With `min_probability`, measure selective prediction as well.
+    `write` is called with columns and batches of predictions for all images.
     """
-    if min_probability is not None:
-        check_share("min_probability", min_probability)
-    if output is not None:
-        check_output(output)
-    folder = RunFolder(run)
-    classifier = folder.steady(
-        lambda: _opened(
-            folder,
-            encoder=encoder,
-            average=average,
-            text_only=text_only,
-            cache=cache,
-            progress=progress,
-            device=device,
-            allow_download=allow_download,
-        )
+    folder, classifier = open_run(
+        run,
+        min_probability,
+        encoder=encoder,
+        average=average,
+        text_only=text_only,
+        cache=cache,
+        progress=progress,
+        device=device,
+        allow_download=allow_download,
     )
-    embedders = classifier.embedders
-    in_shards: SeenImages | None = None
-    if place is not None and place.in_shards:
-        if held_out or source is None:
-            raise SettingError(
-                "images held out are few: measure on them without --on and --storage"
-            )
-        seen = see_in_shards(source, embedders, place, progress=progress, device=device, say=say)
-        if isinstance(seen, dict):
-            return seen  # this was a part of the work: there is nothing to measure yet
-        in_shards, data = seen, seen.measured
-    else:
-        data = _measured_on(folder, source, held_out=held_out, final=final, progress=progress)
+    data = _measured_on(folder, source, held_out=held_out, final=final, progress=progress)
     data = with_classes(data, classifier.class_names)
     lineage = add_looks(run, **{"final_looks" if final else "looks": 1}) if held_out else None
-    rows = (
-        in_shards.rows(data) if in_shards else [embedder.originals(data) for embedder in embedders]
+    rows = [embedder.originals(data) for embedder in classifier.embedders]
+    record = evaluate_images(
+        folder, classifier, data, rows, min_probability, write=write, progress=progress
     )
-    guesses, chances = _guesses(classifier, rows)
-    inspection = inspect_run(folder, data, progress=progress)
-    record = {
-        "encoder": " + ".join(embedder.id for embedder in embedders),
-        **_figures(data, guesses, inspection),
-    }
     if lineage is not None:
         counts = {"looks": lineage.looks, "final_looks": lineage.final_looks}
         record["held_out"] = {"part": "final" if final else "shown", **counts}
-    if output is not None:
-        write_records(output, _COLUMNS, [_lines(data, guesses, chances)])
+    return record
+
+
+def open_run(
+    run: Path, min_probability: float | None, **options: Any
+) -> tuple[RunFolder, PromptClassifier]:
+    """Open a run to evaluate it; its figures are read, too, so that both are of the same run."""
+    if min_probability is not None:
+        check_share("min_probability", min_probability)
+    folder = RunFolder(run)
+
+    def opened() -> PromptClassifier:
+        classifier = open_classifier(folder.path, **options)
+        _ = folder.metrics_path.exists() and folder.results
+        return classifier
+
+    return folder, folder.steady(opened)
+
+
+def evaluate_images(
+    folder: RunFolder,
+    classifier: PromptClassifier,
+    data: Dataset,
+    rows: Sequence[UnitRows],
+    min_probability: float | None,
+    *,
+    write: Write | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Evaluate a run on images embedded by each of its encoders; see :func:`evaluate_run`."""
+    guesses, chances = _guesses(classifier, rows)
+    inspection = inspect_run(folder, data, progress=progress)
+    record = {
+        "encoder": " + ".join(embedder.id for embedder in classifier.embedders),
+        **_figures(data, guesses, inspection),
+    }
+    if write is not None:
+        predictions = _predictions(data, guesses, chances, min_probability or 0.0)
+        write((*FIELDS, "label", "zero_shot"), [predictions])
     if min_probability is not None:
         record["sure"] = msgspec.to_builtins(coverage(chances, data.labels, min_probability))
-    return old_names(record)
-
-
-def _opened(folder: RunFolder, **options: Any) -> PromptClassifier:
-    """Open a run, and read its figures with it: both are of the same run then."""
-    classifier = Predictor.open(folder.path, **options).classifier
-    _ = folder.metrics_path.exists() and folder.results
-    return classifier
+    return record
 
 
 def _guesses(
     classifier: PromptClassifier, rows: Sequence[UnitRows]
 ) -> tuple[list[Guesses], NDArray[np.float64]]:
-    """Return what zero-shot and the run take images for, and the probabilities of the run.
+    """Predict with zero-shot and with the run; return the probabilities of the run, too.
 
     Several encoders are averaged.
     """
@@ -155,32 +152,37 @@ def _figures(
         "overlap": None if inspection is None else msgspec.to_builtins(inspection.overlap),
         "remarks": [] if inspection is None else inspection.overlap.lines(run=True),
         "bad_images": [{"path": bad.path, "reason": bad.reason} for bad in data.bad],
-        "methods": [method_answer(guess.result(labels, leaked=leaked)) for guess in guesses],
-        "per_class": [flat_answer(item) for item in by_class],
-        "confusions": [old_names(pair) for pair in msgspec.to_builtins(mixed)],
+        "methods": [msgspec.to_builtins(guess.result(labels, leaked=leaked)) for guess in guesses],
+        "per_class": msgspec.to_builtins(by_class),
+        "confusions": msgspec.to_builtins(mixed),
     }
 
 
-def _lines(
-    data: Dataset, guesses: Sequence[Guesses], chances: NDArray[np.floating[Any]]
-) -> list[dict[str, Any]]:
-    """Return a record for each image, those that could not be read last."""
-    zero_shot, ours = (guess.held_out for guess in guesses)
+def _predictions(
+    data: Dataset,
+    guesses: Sequence[Guesses],
+    chances: NDArray[np.floating[Any]],
+    min_probability: float,
+) -> list[Prediction]:
+    """Return the prediction of each image, unreadable images last."""
     names = data.class_names
-    answered = [
-        {
-            "picture": name,
-            "label": image.label,
-            "predicted": names[ours[i]],
-            "probability": float(chances[i, ours[i]]),
-            "zero_shot": names[zero_shot[i]],
-            "problem": None,
-        }
-        for i, (name, image) in enumerate(zip(image_ids(data), data.images, strict=True))
+    zero_shot, ours = (guess.held_out.tolist() for guess in guesses)
+    read = [
+        Prediction.of(
+            *(name, names, row),
+            min_probability=min_probability,
+            best=best,
+            label=image.label,
+            zero_shot=names[guess],
+        )
+        for name, image, row, best, guess in zip(
+            image_ids(data), data.images, chances, ours, zero_shot, strict=True
+        )
     ]
-    nothing = dict.fromkeys(_COLUMNS[1:-1])
-    bad = [{"picture": bad.path, **nothing, "problem": bad.reason} for bad in data.bad]
-    return [*answered, *bad]
+    bad = [
+        Prediction(image=bad.path, error=bad.reason, label=None, zero_shot=None) for bad in data.bad
+    ]
+    return [*read, *bad]
 
 
 def _measured_on(

@@ -19,7 +19,7 @@ from promptboost.io import json_text, write_bytes, writing
 from promptboost.model import PromptClassifier
 from promptboost.model.head import Head
 from promptboost.progress import Advance, Progress, no_progress, stage
-from promptboost.run.predict import Predictor
+from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def export_run(
         raise RunError(
             f"{folder} is there already; add --overwrite to write into it, or choose another name"
         )
-    classifier = Predictor.open(
+    classifier = open_classifier(
         run,
         encoder=encoder,
         text_only=text_only,
@@ -74,7 +74,7 @@ def export_run(
         progress=progress,
         device=device,
         allow_download=allow_download,
-    ).classifier
+    )
     head, names = classifier.head, classifier.class_names
     matrix = np.float32(head.factor / head.rounds) * head.matrix
     one: Any = classifier.encoder

@@ -1,7 +1,6 @@
 """The whole way from images to a run folder, and the files of a finished fit."""
 
 import base64
-import csv
 import io
 import platform
 import time
@@ -12,6 +11,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 import promptboost
 from promptboost.boosting import BoostRound
@@ -24,9 +24,10 @@ from promptboost.errors import InputError, RunError
 from promptboost.io import POOL_ROWS, json_text, tidy, write_bytes
 from promptboost.model import PromptEnsemble
 from promptboost.model.head_files import check_head_file, write_head
+from promptboost.model.prediction import Prediction, csv_text
 from promptboost.pool.sources import pool_for
 from promptboost.progress import Progress, no_progress, stage
-from promptboost.run.explain import shown_explanations, write_explanations
+from promptboost.run.explain import write_explanations
 from promptboost.run.measurement import EmbeddedTask, measure, shares_of_words
 from promptboost.run.overlap import inspect
 from promptboost.run.preflight import (
@@ -318,7 +319,7 @@ def write_run(
         advance()
         write_thumbnails(run, shown, (task.measured, task.learn))
         advance()
-        write_explanations(run, shown_explanations(task, embedded, fitted, shown))
+        write_explanations(run, task, embedded, fitted, shown)
         advance()
         results.write(run.metrics_path)
         advance()
@@ -332,17 +333,18 @@ def _predictions(task: Task, embedded: EmbeddedTask, fitted: Fitted) -> str:
     """Return the table of ``predictions.csv``."""
     rows = embedded.measured(task)
     chances = fitted.head.predict_proba(rows)
-    best = fitted.head.predict_index(rows)
-    words = shares_of_words(fitted.head, rows)
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    # Read by other programs, so a column more is the last.
-    table.writerow(
-        ["picture", "label", "predicted", "probability", *(["words"] if words is not None else [])]
-    )
-    labels = [image.label for image in task.measured.images]
-    for i, (name, label) in enumerate(zip(image_ids(task.measured), labels, strict=True)):
-        guess = int(best[i])
-        share = [] if words is None else [f"{words[i]:.3f}"]
-        table.writerow([name, label, task.class_names[guess], f"{chances[i, guess]:.6f}", *share])
-    return text.getvalue()
+    best = fitted.head.predict_index(rows).tolist()
+    shares = shares_of_words(fitted.head, rows)
+    predictions = [
+        Prediction.of(
+            *(name, task.class_names, chances[i]),
+            best=best[i],
+            label=image.label,
+            text_share=UNSET if shares is None else float(shares[i]),
+        )
+        for i, (name, image) in enumerate(
+            zip(image_ids(task.measured), task.measured.images, strict=True)
+        )
+    ]
+    columns = ["image", "label", "predicted", "probability", "text_share"]
+    return csv_text(predictions, columns[: 4 if shares is None else 5])

@@ -275,8 +275,8 @@ def _residual_result(
         text_scale=residual.text_scale,
         text_loss=text_loss,
         loss=loss,
-        words=float(shares.mean()) if len(shares) else 1.0,
-        class_words={
+        text_share=float(shares.mean()) if len(shares) else 1.0,
+        class_text_shares={
             name: float(shares[labels == k].mean())
             for k, name in enumerate(task.class_names)
             if (labels == k).any()
@@ -294,6 +294,7 @@ def _stages(
 ) -> Iterator[StageResult]:
     """Evaluate the classifier after each round."""
     heads = staged_heads(ensemble, encoder, ensemble.embed(encoder))
+    progress("evaluating rounds", 0, len(ensemble))
     for number, (head, item) in enumerate(zip(heads, ensemble.rounds, strict=True), start=1):
         yield StageResult(
             number,

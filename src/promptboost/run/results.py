@@ -1,11 +1,7 @@
-"""``metrics.json``: everything that was measured of a run, as typed records.
-
-One module writes and reads it, for runs, commands, report and card. A file of version 1 is read too;
-its names are mapped to today's by one table each.
-"""
+"""``metrics.json``: the measurements of a run, as typed records."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,18 +88,18 @@ class HardImage(msgspec.Struct, frozen=True):
     label: str
     predicted: str
     weight: Positive
-    words: Share | None = None  # how much of the answer is words, where there is a residual
+    text_share: Share | None = None  # of the prediction, where there is a residual
 
 
 class ResidualResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the images taught beside the words, and how much of the answers is words."""
+    """The residual, and the text's share of the predictions: see `Prediction.text_share`."""
 
     penalty: Positive | None  # None if the images said that it does harm: there is none then
     text_scale: Positive  # the factor on the text beside it
     text_loss: Positive | None = None  # log loss on images set aside of the fit, by the text alone,
     loss: Positive | None = None  # and with the residual
-    words: Share = 1.0  # share of the answers that is words, on the images measured, and
-    class_words: dict[str, Share] = {}  # by class
+    text_share: Share = 1.0  # mean over the measured images
+    class_text_shares: dict[str, Share] = {}  # by class
 
 
 class TransferResult(msgspec.Struct, frozen=True):
@@ -154,17 +150,19 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_record(cls, record: object) -> "Results":
-        """Check a record that was read from JSON, of this version or an earlier one."""
+        """Check a record that was read from JSON."""
         version = record.get("schema_version") if isinstance(record, Mapping) else None
         if isinstance(version, int) and version > SCHEMA_VERSION:
             raise FileFormatError(
                 f"schema_version: is {version}, and this promptboost reads {SCHEMA_VERSION}: upgrade "
                 "with pip install -U promptboost"
             )
-        if version not in (1, 2) or isinstance(version, bool) or not isinstance(record, Mapping):
-            raise FileFormatError(f"schema_version: must be 1 or 2, not {version!r:.60}")
+        if version != SCHEMA_VERSION:
+            raise FileFormatError(
+                f"schema_version: must be {SCHEMA_VERSION}, not {version!r:.60}; fit the run again"
+            )
         try:
-            return msgspec.convert(_from_version_1(record) if version == 1 else record, cls)
+            return msgspec.convert(record, cls)
         except msgspec.ValidationError as error:
             raise FileFormatError(_worded(str(error))) from None
         except UnicodeEncodeError as error:  # half of a character, as a name
@@ -174,7 +172,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all."""
-        write_json(path, msgspec.to_builtins(self), follow=False)
+        write_json(path, self.record(), follow=False)
 
     @property
     def held_out(self) -> bool:
@@ -192,92 +190,10 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return method.accuracy if self.held_out else method.learn_accuracy
 
-    def answer(self) -> dict[str, Any]:
-        """Return what commands print as JSON: the names of version 1, and today's beside them."""
+    def record(self) -> dict[str, Any]:
+        """Return a JSON-serializable dict."""
         record: dict[str, Any] = msgspec.to_builtins(self)
-        return {
-            **record,
-            **{section: _each(record[section], old_names) for section in _RENAMED},
-            "methods": [method_answer(method) for method in self.methods],
-            "per_class": [flat_answer(item) for item in self.per_class],
-            "transfers": [flat_answer(item) for item in self.transfers],
-            "schema_version": 1,
-        }
-
-
-# Names of version 1 by today's. Commands still print them.
-_METHODS = {
-    "zero-shot": "zero_shot",
-    "zero-shot-80": "template_mean",
-    "pool-mean": "pool_mean",
-    "logistic": "probe",
-    OURS: "boosted",
-}
-_FIELDS = {
-    "image": "picture",
-    "images": "pictures",
-    "learn_images": "learn_pictures",
-    "held_out_images": "held_out_pictures",
-    "bad_images": "bad_pictures",
-    "images_s": "pictures_s",
-    "images_are": "pictures_are",
-}
-_RENAMED = ("task", "confusions", "hardest", "timing")  # where these fields are
-
-
-def _from_version_1(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename what had other names; whatever else is wrong is found afterwards."""
-    fields = {old: new for new, old in _FIELDS.items()}
-    methods = {old: new for new, old in _METHODS.items()}
-
-    def renamed(part: dict[str, Any]) -> dict[str, Any]:
-        return {fields.get(name, name): value for name, value in part.items()}
-
-    def named(part: dict[str, Any]) -> dict[str, Any]:
-        name = part.get("name")
-        return {**part, "name": methods.get(name, name)} if isinstance(name, str) else part
-
-    def gathered(part: dict[str, Any]) -> dict[str, Any]:
-        rest = {name: value for name, value in part.items() if name not in methods}
-        return {**rest, "accuracy": {new: part[old] for old, new in methods.items() if old in part}}
-
-    changes = dict.fromkeys(_RENAMED, renamed)
-    changes |= {"methods": named, "per_class": gathered, "transfers": gathered}
-    today = {
-        name: _each(value, changes[name]) if name in changes else value
-        for name, value in record.items()
-    }
-    return {**today, "schema_version": SCHEMA_VERSION}
-
-
-def _each(value: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """Change an object, or every object of a list."""
-    if isinstance(value, list | tuple):
-        return [_each(part, change) for part in value]
-    return change(value) if isinstance(value, dict) else value
-
-
-def old_names(part: dict[str, Any]) -> dict[str, Any]:
-    """Add the earlier names of fields."""
-    return {**part, **{old: part[new] for new, old in _FIELDS.items() if new in part}}
-
-
-def method_answer(method: MethodResult) -> dict[str, Any]:
-    """Return what a command prints of a method; its `name` is that of version 1."""
-    name = _METHODS.get(method.name, method.name)
-    return {**msgspec.to_builtins(method), "name": name, "method": method.name}
-
-
-def flat_answer(item: ClassResult | TransferResult) -> dict[str, Any]:
-    """Return what a command prints of a class or a transfer: each method's accuracy as a field."""
-    part = msgspec.to_builtins(item)
-    # What says nothing is left out: an empty note, and that it is not one of several encoders.
-    rest = {
-        name: value
-        for name, value in part.items()
-        if name != "accuracy" and value != "" and value is not False
-    }
-    return {**rest, **{_METHODS.get(name, name): v for name, v in part["accuracy"].items()}}
+        return record
 
 
 _PLACE = re.compile(r"^(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?$", re.S)

@@ -84,5 +84,5 @@ def result_figures(results: Results) -> dict[str, float]:
         figures[f"class_accuracy_{name}"] = method.class_accuracy
         figures[f"log_loss_{name}"] = method.log_loss
     if results.residual is not None:
-        figures["words"] = results.residual.words
+        figures["text_share"] = results.residual.text_share
     return {name: float(value) for name, value in figures.items() if value is not None}

@@ -25,7 +25,7 @@ from promptboost.pool import PromptPool
 from promptboost.pool.sources import pool_for
 from promptboost.progress import Progress, no_progress
 from promptboost.run.evaluate import as_called_now, inspect_run, with_classes
-from promptboost.run.results import TransferResult, flat_answer, old_names
+from promptboost.run.results import TransferResult
 from promptboost.run.run_folder import RunFolder
 from promptboost.training import Trainer
 from promptboost.training.examples import Examples
@@ -91,15 +91,14 @@ def transfer_run(
         note += _add_transfer(folder, moved)
         for write in finish:
             write(folder.path)
-    record = {
-        **flat_answer(moved),
+    return {
+        **msgspec.to_builtins(moved),
         "head": str(head_path),
         "images": len(measured.data),
         "images_are": measured.are,
         "left_out": measured.left_out,
         "note": note,
     }
-    return old_names(record)
 
 
 def _with_residual(

@@ -1,8 +1,8 @@
-"""The application: every address, what it takes and what it answers."""
+"""The application: the routes of the server."""
 
 import asyncio
 import html
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from os import PathLike
 from pathlib import Path
@@ -11,41 +11,40 @@ from typing import Any
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from msgspec import UNSET
 from starlette.exceptions import HTTPException
 
 import promptboost
-from promptboost.serve import inference, messages
-from promptboost.serve.batcher import ScoredImage
+from promptboost.model.prediction import Prediction
+from promptboost.serve.batcher import Outcome, ScoredImage
 from promptboost.serve.gate import LOOPBACK_NAMES, Gate
 from promptboost.serve.limits import Limits, RequestError
 from promptboost.serve.messages import (
+    SCHEMAS,
     ErrorAnswer,
-    ImageAnswer,
     PredictAnswer,
+    PredictRequest,
     StateAnswer,
-    image_answer,
     json_content,
     json_response,
     read_request,
 )
-from promptboost.serve.service import ServedRun, Service, explanations, named_runs
+from promptboost.serve.service import RunVersion, ServedRun, Service, explanations, named_runs
 
-_ABOUT = """Image classifiers made of plain sentences. Ask for answers with `POST /predict`: images as a
-form, as base64 in JSON, or one file as the whole body."""
-#: What any address may answer, beside what it is for.
+_ABOUT = """Image classifiers made of plain sentences. `POST /predict` takes images as a form, as base64 in
+JSON, or one file as the whole body; or embeddings in JSON."""
 _REFUSALS = {
-    400: "The request cannot be understood.",
+    400: "The request cannot be parsed.",
     401: "The token is missing or wrong.",
-    403: "This is not allowed.",
-    404: "There is no such thing.",
-    405: "This address is not asked in this way.",
+    403: "Not allowed.",
+    404: "Not found.",
+    405: "The address takes another method.",
     408: "The request came too slowly.",
     413: "The request, or an image in it, is too large.",
-    415: "Content of this type is not read.",
-    421: "The server is not called by this name.",
+    415: "The content type is not supported.",
+    421: "The server has another name.",
     422: "The request cannot be used; the error says why.",
-    429: "Too much at once; Retry-After says when to try again.",
-    501: "This version cannot do it.",
+    429: "Too many requests; see Retry-After.",
     503: "Not ready, or about to stop.",
 }
 _CARD = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title>
@@ -63,21 +62,20 @@ def create_app(
     watch: bool = False,
     **options: Any,
 ) -> FastAPI:
-    """Make the application that answers for runs over HTTP.
+    """Make an application that serves the predictions of runs over HTTP.
 
     Parameters
     ----------
     runs : sequence of paths, or mapping from name to path
-        Run folders; a text may be ``NAME=RUN``. The first one answers where none is named.
+        Run folders; a text may be ``NAME=RUN``. The first one is the default.
     token : str, optional
-        What clients have to show, as ``Authorization: Bearer TOKEN``.
+        Clients must send it as ``Authorization: Bearer TOKEN``.
     limits : Limits, optional
-        Bounds on requests.
+        Limits on requests.
     hosts : set of str, optional
-        Names under which the server may be called, against pages that pretend to be local; None for any.
-        By default those of this machine alone.
+        Allowed names of the server, against DNS rebinding; None for any. By default those of this machine.
     watch : bool, default=False
-        Load a run again when its files change.
+        Reload a run when its files change.
     **options
         `encoder`, `text_only`, `cache`, `device` and `allow_download`, as for
         ``promptboost.serve.service.Service``.
@@ -126,7 +124,7 @@ def create_app(
         version=promptboost.__version__,
         description=_ABOUT,
         lifespan=lifespan,
-        # Their pages come from other servers.
+        # Their pages load scripts from other servers.
         docs_url=None,
         redoc_url=None,
         responses={
@@ -136,11 +134,10 @@ def create_app(
     )
     app.state.service = service
     _add_errors(app, service)
-    _add_predict(app, service)  # first: addresses are looked up in this order
+    _add_predict(app, service)
     _add_health(app, service)
     _add_runs(app, service)
     _add_reload(app, service, token is not None)
-    app.include_router(inference.router(service))
     _describe(app, token is not None)
     app.add_middleware(Gate, service=service, token=token, hosts=hosts)
     return app
@@ -155,11 +152,11 @@ def _add_errors(app: FastAPI, service: Service) -> None:
     @app.exception_handler(HTTPException)
     async def unknown(_: Request, error: HTTPException) -> Response:
         headers = dict(error.headers or {})
-        words = {
+        texts = {
             404: "there is nothing at this address; /openapi.json describes those there are",
             405: f"this address takes {headers.get('Allow', 'another method')}; /openapi.json describes it",
         }
-        text = words.get(error.status_code, "the request cannot be answered")
+        text = texts.get(error.status_code, "the request cannot be answered")
         return json_response(ErrorAnswer(text), error.status_code, headers)
 
     @app.exception_handler(RequestValidationError)
@@ -167,70 +164,61 @@ def _add_errors(app: FastAPI, service: Service) -> None:
         return json_response(ErrorAnswer("the request cannot be used"), 422)
 
 
-def _told(name: str) -> dict[int | str, dict[str, Any]]:
-    return {200: {"description": "The answer.", "content": json_content(name)}}
-
-
-def _written(*kinds: str) -> dict[int | str, dict[str, Any]]:
+def _returns(schema: str | None = None, *kinds: str) -> dict[int | str, dict[str, Any]]:
+    """Describe a response: JSON of a schema, or text of some content types."""
     content = {kind: {"schema": {"type": "string"}} for kind in kinds}
-    return {200: {"description": "The answer.", "content": content}}
+    if schema is not None:
+        content = json_content(schema)
+    return {200: {"description": "The response.", "content": content}}
 
 
 def _add_health(app: FastAPI, service: Service) -> None:
-    @app.get(
-        "/healthz", responses=_told("StateAnswer"), tags=["health"], summary="Whether it lives"
-    )
+    state = _returns("StateAnswer")
+
+    @app.get("/healthz", responses=state, tags=["health"], summary="Whether it is alive")
     async def health() -> Response:
         return json_response(StateAnswer("alive"))
 
-    @app.get(
-        "/readyz", responses=_told("StateAnswer"), tags=["health"], summary="Whether it is ready"
-    )
+    @app.get("/readyz", responses=state, tags=["health"], summary="Whether it is ready")
     async def ready() -> Response:
         if service.ready:
             return json_response(StateAnswer("ready"))
-        state = "stopping" if service.stopping else "loading"
-        return json_response(StateAnswer(state), 503)
+        return json_response(StateAnswer("stopping" if service.stopping else "loading"), 503)
 
-    @app.get(
-        "/metrics",
-        responses=_written("text/plain"),
-        tags=["health"],
-        summary="Counters, for Prometheus",
-    )
+    text = _returns(None, "text/plain")
+
+    @app.get("/metrics", responses=text, tags=["health"], summary="Metrics for Prometheus")
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 def _add_runs(app: FastAPI, service: Service) -> None:
-    @app.get("/runs", responses=_told("RunsAnswer"), tags=["runs"], summary="All runs")
+    @app.get("/runs", responses=_returns("RunsAnswer"), tags=["runs"], summary="All runs")
     async def runs() -> Response:
         return json_response({"runs": [run.record() for run in service.runs.values()]})
 
-    @app.get("/runs/{name}", responses=_told("RunAnswer"), tags=["runs"], summary="A run")
+    @app.get("/runs/{name}", responses=_returns("RunAnswer"), tags=["runs"], summary="A run")
     async def run(name: str) -> Response:
         return json_response(service.run(name).record())
 
-    @app.get(
-        "/runs/{name}/sentences",
-        responses=_told("SentencesAnswer"),
-        tags=["runs"],
-        summary="The sentences of each class",
-    )
+    path, described = "/runs/{name}/sentences", _returns("SentencesAnswer")
+
+    @app.get(path, responses=described, tags=["runs"], summary="The sentences of each class")
     async def sentences(name: str) -> Response:
         version = service.run(name).current
         ensemble = version.classifier.ensemble
         classes = {
-            one: [
-                {"prompt": text, "weight": weight} for text, weight in ensemble.prompts(one).items()
+            class_name: [
+                {"prompt": prompt, "weight": weight}
+                for prompt, weight in ensemble.prompts(class_name).items()
             ]
-            for one in ensemble.class_names
+            for class_name in ensemble.class_names
         }
         return json_response({"run": name, "version": version.number, "classes": classes})
 
-    card_told = _written("text/markdown", "text/html")
+    texts = _returns(None, "text/markdown", "text/html")
 
-    @app.get("/runs/{name}/card", responses=card_told, tags=["runs"], summary="The model card")
+    @app.get("/runs/{name}/card", responses=texts, tags=["runs"], summary="The model card")
     async def card(request: Request, name: str) -> Response:
         text = service.run(name).current.card
         if text is None:
@@ -242,115 +230,104 @@ def _add_runs(app: FastAPI, service: Service) -> None:
 
 
 def _add_reload(app: FastAPI, service: Service, has_token: bool) -> None:
-    @app.post(
-        "/reload",
-        responses={
-            **_told("ReloadAnswer"),
-            409: {"description": "A version is broken.", "content": json_content("ReloadAnswer")},
-        },
-        tags=["runs"],
-        summary="Load runs again whose files have changed",
-    )
+    broken_run = {"description": "A version is broken.", "content": json_content("ReloadAnswer")}
+    described = {**_returns("ReloadAnswer"), 409: broken_run}
+
+    @app.post("/reload", responses=described, tags=["runs"], summary="Reload changed runs")
     async def reload() -> Response:
         if not has_token:
-            raise RequestError(403, "token", "a server without a token is not told to reload")
+            raise RequestError(403, "token", "reloading over HTTP needs a server with a token")
         outcomes = await asyncio.to_thread(service.reload)
-        answer: dict[str, Any] = {"runs": outcomes, "error": None}
         broken = [outcome["name"] for outcome in outcomes if outcome["outcome"] == "broken"]
-        if broken:
-            answer["error"] = f"{broken[0]}: {service.run(broken[0]).problem}"
-        return json_response(answer, 409 if broken else 200)
+        error = f"{broken[0]}: {service.run(broken[0]).problem}" if broken else None
+        return json_response({"runs": outcomes, "error": error}, 409 if broken else 200)
 
 
 def _add_predict(app: FastAPI, service: Service) -> None:
     file = {"type": "string", "contentMediaType": "application/octet-stream"}
-    option = {"$ref": "#/components/schemas/PredictOptions"}
     form = {
-        "allOf": [option],
+        "allOf": [{"$ref": "#/components/schemas/PredictOptions"}],
         "type": "object",
         "properties": {"image": {"type": "array", "items": file, "minItems": 1}},
     }
-    sent = {
-        "requestBody": {
-            "required": True,
-            "content": {
-                **json_content("PredictMessage"),
-                "multipart/form-data": {"schema": form},
-                "image/*": {"schema": {}},
-            },
-        }
+    content = {
+        **json_content("PredictMessage"),
+        "multipart/form-data": {"schema": form},
+        "image/*": {"schema": {}},
+    }
+    described: dict[str, Any] = {
+        "responses": _returns("PredictAnswer"),
+        "openapi_extra": {"requestBody": {"required": True, "content": content}},
+        "tags": ["predictions"],
     }
 
-    @app.post(
-        "/predict",
-        responses=_told("PredictAnswer"),
-        openapi_extra=sent,
-        tags=["answers"],
-        summary="Answer for images by the first run",
-    )
-    @app.post(
-        "/runs/{name}/predict",
-        responses=_told("PredictAnswer"),
-        openapi_extra=sent,
-        tags=["answers"],
-        summary="Answer for images by a run",
-    )
+    @app.post("/predict", summary="Predict with the first run", **described)
+    @app.post("/runs/{name}/predict", summary="Predict with a run", **described)
     async def predict(request: Request, name: str | None = None) -> Response:
         run = service.run(name)
-        body = await request.body()
-        images, options = await read_request(
-            body, request.headers, request.query_params, service.limits
+        version = run.current
+        message = await read_request(
+            await request.body(),
+            request.headers,
+            request.query_params,
+            service.limits,
+            version.head.dim,
         )
-        return json_response(await _predicted(service, run, images, options))
+        if message.embeddings is not None:
+            outcomes = await service.score_rows(run, version, message.embeddings)
+            names = [f"embedding {number}" for number in range(1, len(outcomes) + 1)]
+        else:
+            version, outcomes = await service.answer(run, message.images)
+            names = [image_name for image_name, _ in message.images]
+        return json_response(await _predicted(run, version, names, outcomes, message))
 
 
 async def _predicted(
-    service: Service,
     run: ServedRun,
-    images: Sequence[messages.NamedImage],
-    options: messages.PredictOptions,
+    version: RunVersion,
+    names: Sequence[str],
+    outcomes: Sequence[Outcome],
+    message: PredictRequest,
 ) -> PredictAnswer:
-    """Answer for images; those that cannot be read have an error of their own, unless all are so."""
-    version, outcomes = await service.answer(run, images)
-    seen = [outcome for outcome in outcomes if isinstance(outcome, ScoredImage)]
-    if not seen:
+    """Return predictions; images that cannot be read have an error, unless all are such images."""
+    options = message.options
+    scored = [outcome for outcome in outcomes if isinstance(outcome, ScoredImage)]
+    if not scored:
         first = outcomes[0]
         status = first.status if isinstance(first, RequestError) else 422
-        raise RequestError(status, "no image left", f"{images[0][0]}: {first}")
-    names = version.head.class_names
-    answers = [
-        image_answer(name, names, outcome.probabilities, options)
-        if isinstance(outcome, ScoredImage)
-        else ImageAnswer(name, error=str(outcome))
-        for (name, _), outcome in zip(images, outcomes, strict=True)
-    ]
+        raise RequestError(status, "no image left", f"{names[0]}: {first}")
+    explained: Iterator[dict[str, Any]] = iter(())
     if options.explain:
-        rows = np.stack([outcome.embedding for outcome in seen])
-        records = iter(await asyncio.to_thread(explanations, version, rows))
-        for answer in answers:
-            if answer.error is None:
-                answer.explanation = {**next(records), "image": answer.image}
-    return PredictAnswer(run.name, version.number, answers)
+        rows = np.stack([outcome.embedding for outcome in scored])
+        explained = iter(await asyncio.to_thread(explanations, version, rows))
+    predictions = [
+        Prediction.of(
+            *(name, version.head.class_names, outcome.probabilities),
+            top_k=options.top_k,
+            min_probability=options.min_probability,
+            explanation={**next(explained), "image": name} if options.explain else UNSET,
+        )
+        if isinstance(outcome, ScoredImage)
+        else Prediction(image=name, error=str(outcome))
+        for name, outcome in zip(names, outcomes, strict=True)
+    ]
+    return PredictAnswer(run.name, version.number, predictions)
 
 
 def _describe(app: FastAPI, has_token: bool) -> None:
-    """Add the types of requests and answers to what FastAPI says about the addresses."""
+    """Add the schemas of requests and responses to the OpenAPI description of FastAPI."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
         description = plain()
-        parts = description.setdefault("components", {})
-        parts["schemas"] = {
-            name: schema
-            for name, schema in parts.get("schemas", {}).items()
-            if "Validation" not in name
-        } | messages.schemas((*messages.DESCRIBED, *inference.DESCRIBED))
+        components = description.setdefault("components", {})
+        components["schemas"] = SCHEMAS
         if has_token:
-            parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
             description["security"] = [{"token": []}]
         for address in description["paths"].values():
             for operation in address.values():
-                # FastAPI's own type for a request that cannot be used, which is never sent.
+                # FastAPI's own error for an unusable request is never sent.
                 operation["responses"]["422"] = {
                     "description": _REFUSALS[422],
                     "content": json_content("ErrorAnswer"),

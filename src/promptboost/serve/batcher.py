@@ -1,4 +1,4 @@
-"""The batcher: images of all requests, decoded ahead, go through one encoder together."""
+"""The batcher: images of all requests are decoded ahead, and embedded in common batches."""
 
 import asyncio
 import logging
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from promptboost.model.head import Head
 
 _log = logging.getLogger(__name__)
-#: Bytes of decoded images that may wait for the encoder, beside those being decoded.
+# Bytes of decoded images that may wait for the encoder, without those being decoded.
 _DECODED = 128 * MIB
 # An image to warm up with: the decoder is loaded along with the encoder.
 _SMALLEST = b"P6 1 1 255 \xff\xff\xff"
 _SMOOTH = 0.2  # share of the last batch in the mean time of an image
-_LONGEST_PAUSE = 60  # seconds; nobody is told to stay away for longer
+_LONGEST_PAUSE = 60  # seconds in Retry-After
 
 
 @dataclass(frozen=True)
 class ScoredImage:
-    """What the encoder and the head made of one image."""
+    """The embedding and the probabilities of an image."""
 
     embedding: NDArray[np.float32]
     probabilities: NDArray[np.float64]
@@ -48,19 +48,19 @@ Outcome = ScoredImage | PromptBoostError
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """Images that came together; whoever asked waits for all of them."""
+    """Images of one HTTP request, which waits for all of them."""
 
     head: "Head"
     loop: asyncio.AbstractEventLoop
     done: "asyncio.Future[list[Outcome]]"
     outcomes: list[Any]
     missing: int
-    left: bool = False  # nobody waits any more
+    left: bool = False  # the client is gone
 
 
 @dataclass(eq=False, slots=True)
 class _Item:
-    """One image on its way."""
+    """An image to decode and embed."""
 
     request: _Request
     place: int
@@ -72,21 +72,18 @@ class _Item:
 
 @dataclass(eq=False)
 class Batcher:
-    """One encoder, the thread that runs it, and threads that decode the next images meanwhile.
+    """An encoder, the thread that runs it, and threads that decode the next images meanwhile.
 
-    Several runs that see with the same encoder share it, and its batches; each image then meets the head
-    of its run. The event loop only hands over and is told when it is done.
+    Runs with the same encoder share its batches; each image is then scored by the head of its run.
 
     Parameters
     ----------
     encoder : Encoder
-        What embeds images.
     limits : Limits
         Sizes of batches and of the queue.
     metrics : ServerMetrics
-        Where batches are counted.
     name : str
-        What metrics call the encoder.
+        The name of the encoder in metrics.
     decoders : int, default=2
         Threads that decode.
     """
@@ -96,7 +93,7 @@ class Batcher:
     metrics: ServerMetrics
     name: str
     decoders: int = 2
-    ready: bool = field(default=False, init=False)  # whether it has seen an image
+    ready: bool = field(default=False, init=False)  # the encoder has embedded an image
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition()
@@ -104,7 +101,7 @@ class Batcher:
         self._decoded: deque[_Item] = deque()
         self._decoding = self._decoded_bytes = 0
         self._waiting = 0
-        self._seconds = 0.0  # an image takes in the encoder, about
+        self._seconds = 0.0  # per image in the encoder, smoothed
         self._closed = False
         self._warm = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -115,7 +112,7 @@ class Batcher:
         return bool(self._threads)
 
     def start(self) -> None:
-        """Start the threads; the encoder is warmed with an image first, and `ready` after that."""
+        """Start the threads; it is ready when the encoder has embedded a first image."""
         tasks = [self._encode_all, *[self._decode_all] * self.decoders]
         self._threads = [threading.Thread(target=task, daemon=True) for task in tasks]
         for thread in self._threads:
@@ -123,13 +120,13 @@ class Batcher:
         self.metrics.watch_queue(self.name, lambda: self._waiting)
 
     def wait_until_warm(self) -> None:
-        """Wait until the encoder has seen an image; raise if it cannot see."""
+        """Wait until the encoder has embedded an image; raise if it fails."""
         self._warm.wait()
         if not self.ready:
             raise EncoderError(f"{self.encoder.id} cannot embed an image")
 
     def close(self) -> None:
-        """Finish what is in hand, then end the threads."""
+        """Finish waiting images, then end the threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -142,9 +139,9 @@ class Batcher:
     async def answer(
         self, images: Sequence[tuple[str, Callable[[], bytes]]], head: "Head"
     ) -> list[Outcome]:
-        """Return what the head says of each image, or why it cannot be looked at.
+        """Return the probabilities of each image, or an error.
 
-        An image is a name, for errors, and a function that returns the bytes of its file.
+        An image is its name, for errors, and a function that returns the bytes of its file.
         """
         number = len(images)
         loop = asyncio.get_running_loop()
@@ -188,7 +185,7 @@ class Batcher:
                 self._finish([(item, outcome)])
 
     def _next_to_decode(self) -> _Item | None:
-        """Wait for an image to decode, and for room to keep it; None when there will be none."""
+        """Wait for an image to decode, and for room to keep it; return None when closed."""
         with self._changed:
             while not self._coming or not self._has_room():
                 if self._closed and not self._coming:
@@ -202,11 +199,11 @@ class Batcher:
         return ahead < 2 * self.limits.max_batch and self._decoded_bytes < _DECODED
 
     def _decode(self, item: _Item) -> PromptBoostError | None:
-        """Decode an image; return why it cannot be."""
+        """Decode an image; return an error if that fails."""
         assert item.read is not None
         try:
             data = item.read()
-            item.read = None  # the file is not needed any more
+            item.read = None  # free the file
             most = self.limits.max_image_memory
             item.image = read_image(data, item.name, at_least=WORKING_SIDE, most=most)
             item.bytes = 3 * item.image.width * item.image.height
@@ -229,7 +226,7 @@ class Batcher:
             start = time.perf_counter()
             try:
                 outcomes = self._outcomes(batch)
-            except Exception:  # without this thread nobody would be answered any more
+            except Exception:  # the thread must survive
                 _log.exception("a batch of %d images failed", len(batch))
                 fault = RequestError(500, "fault", "a fault in the server; its log says more")
                 outcomes = [fault] * len(batch)
@@ -240,7 +237,7 @@ class Batcher:
             self._finish(list(zip(batch, outcomes, strict=True)))
 
     def _next_batch(self) -> list[_Item]:
-        """Wait for images, and a little for more that are on their way; empty at the end."""
+        """Wait for images, and a little for more that are being decoded; return none when closed."""
         most = self.limits.max_batch
         with self._changed:
             while not self._decoded:
@@ -258,7 +255,7 @@ class Batcher:
         return batch
 
     def _outcomes(self, batch: list[_Item]) -> list[Outcome | None]:
-        """Embed a batch and show each row to the head of its run; None where nobody waits."""
+        """Embed and score a batch; outcomes are None where the client is gone."""
         outcomes: list[Outcome | None] = [None] * len(batch)
         wanted = [place for place, item in enumerate(batch) if not item.request.left]
         rows = self._embed([image for place in wanted if (image := batch[place].image)])
@@ -279,7 +276,7 @@ class Batcher:
         return outcomes
 
     def _embed(self, images: "list[Image]") -> list[NDArray[np.float32] | None]:
-        """Embed images; if that fails, one by one, so that one client's image fails no other's."""
+        """Embed images; if that fails, one by one, so that one image does not fail the others."""
         if not images:
             return []
         try:
@@ -291,7 +288,7 @@ class Batcher:
         return [self._embed([image])[0] for image in images]
 
     def _finish(self, pairs: list[tuple[_Item, Outcome | None]]) -> None:
-        """Note outcomes, and tell those who have all of theirs."""
+        """Store outcomes, and finish requests that are complete."""
         complete: list[_Request] = []
         with self._changed:
             self._waiting -= len(pairs)
@@ -303,7 +300,7 @@ class Batcher:
                     complete.append(request)
         for loop in {request.loop for request in complete}:
             mine = [request for request in complete if request.loop is loop]
-            with suppress(RuntimeError):  # the loop is gone, and with it all who waited
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(_tell, mine)
 
 

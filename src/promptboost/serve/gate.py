@@ -1,4 +1,4 @@
-"""The gate: what every request passes before it reaches anything, and every answer after it."""
+"""The gate: checks of every request, and headers of every response."""
 
 import asyncio
 import hmac
@@ -23,49 +23,47 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
-#: What a probe may ask without a token: it tells whether the server lives, and nothing else.
-OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
-#: Names by which this machine calls itself. A page that was made to look local has another.
+#: Paths for probes, open without a token.
+OPEN = frozenset({"/healthz", "/readyz"})
+#: Names of this machine. A web page that resolves its name to this machine uses another.
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
-#: What pages of the server may load: nothing but themselves.
+#: Pages of the server may load nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _ALWAYS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 )
-# A client that has been refused is read on for a little, as it may not listen before it has sent all.
+# Refused bodies are read for a while, as clients may not read the response before they have sent all.
 _POLITE_BYTES, _POLITE_SECONDS = 4, 5.0  # times the bytes of a body
 
 
 class Guarded(Protocol):
-    """What stands behind a gate: bounds, counters, and whether it is about to stop."""
+    """A service behind a gate."""
 
     limits: Limits
     metrics: ServerMetrics
     stopping: bool
 
     def reload(self) -> Any:
-        """Heed a hang-up: the files may have changed."""
+        """Handle SIGHUP: files may have changed."""
 
 
 class Gate:
-    """An ASGI application around another: checks, limits, counts, and never a stack trace.
+    """An ASGI middleware that authorizes, limits and counts requests, and hides stack traces.
 
     Parameters
     ----------
     app : application
-        What answers.
     service : Guarded
-        Its limits and its counters.
     token : str, optional
-        What a client has to show.
+        Clients must send it.
     hosts : set of str, optional
-        Names under which the server may be called; None for any.
+        Allowed values of the Host header; None for any.
     open_paths : set of str
-        What may be asked for without the token.
+        Paths that need no token.
     policy : str
-        What pages of the server may load, as ``Content-Security-Policy`` has it.
+        The ``Content-Security-Policy`` of responses.
     """
 
     def __init__(
@@ -81,18 +79,18 @@ class Gate:
         self._open_paths = open_paths
         self._always = (*_ALWAYS, (b"content-security-policy", policy.encode()))
         self._token = None if token is None else token.encode()
-        self.in_hand = 0
+        self.running = 0
         self._held = 0  # bytes of all bodies
-        service.metrics.watch_requests(lambda: self.in_hand)
+        service.metrics.watch_requests(lambda: self.running)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         exchange = _Exchange(scope, receive, send, self._always)
         start = time.perf_counter()
-        self.in_hand += 1
+        self.running += 1
         try:
             await self._answer(exchange)
         except RequestError as refusal:
@@ -104,7 +102,7 @@ class Gate:
             fault = RequestError(500, "fault", "a fault in the server; its log says more")
             await self._refuse(exchange, fault)
         finally:
-            self.in_hand -= 1
+            self.running -= 1
             self._held -= exchange.received
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if route != "other" else "other"
@@ -117,7 +115,7 @@ class Gate:
         if exchange.scope["method"] != "POST":
             await self.app(exchange.scope, _replay(body), exchange.reply)
             return
-        # Nobody works for a client that has left.
+        # Stop working for a client that is gone.
         work = asyncio.ensure_future(self.app(exchange.scope, _replay(body), exchange.reply))
         gone = asyncio.ensure_future(_until_gone(exchange.receive))
         try:
@@ -136,7 +134,7 @@ class Gate:
         host = header(b"host").lower()
         if self.hosts is not None and re.sub(r":\d+$", "", host) not in self.hosts:
             raise RequestError(421, "host", "the server is not called by this name")
-        # Browsers send the origin: a page of another site could ask, although it could not read the answer.
+        # Browsers send the origin: a page of another site could send requests, although not read responses.
         origin = header(b"origin").lower()
         if origin and origin.partition("://")[2] != host:
             raise RequestError(403, "origin", "pages of other sites may not ask this server")
@@ -185,7 +183,7 @@ class Gate:
 
     async def _refuse(self, exchange: "_Exchange", refusal: RequestError) -> None:
         self.service.metrics.rejected(refusal.reason)
-        if exchange.status:  # too late for another answer
+        if exchange.status:  # too late for another response
             return
         headers = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
         if not exchange.whole and refusal.status != 408:
@@ -203,8 +201,8 @@ class Gate:
             await exchange.reply({"type": "http.response.body", "body": content})
 
     async def _let_finish(self, exchange: "_Exchange") -> None:
-        """Read on for a little and keep nothing: a client that still sends would miss the answer."""
-        if exchange.header(b"expect"):  # it waits for leave to send, and is not given it
+        """Read and discard for a while: a client that still sends would miss the response."""
+        if exchange.header(b"expect"):  # it waits for 100 Continue
             return
         left = _POLITE_BYTES * self.service.limits.max_bytes
         with suppress(TimeoutError):
@@ -222,7 +220,7 @@ class _GoneError(Exception):
 
 
 class _Exchange:
-    """One request and the answer to it."""
+    """A request and its response."""
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, always: tuple[tuple[bytes, bytes], ...]
@@ -234,12 +232,12 @@ class _Exchange:
         self._headers = dict(reversed(scope["headers"]))
 
     def header(self, name: bytes) -> str:
-        """Return the first header of a name, or an empty text."""
+        """Return the first header of a name, or an empty string."""
         value: bytes = self._headers.get(name, b"")
         return value.decode("latin-1")
 
     async def reply(self, message: Message) -> None:
-        """Send a part of the answer; a client that does not take it is given up."""
+        """Send a message; give up on a client that does not read it."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message = {**message, "headers": [*message.get("headers", ()), *self._always]}
@@ -261,7 +259,7 @@ async def _until_gone(receive: Receive) -> None:
 
 
 def _replay(body: bytes) -> Receive:
-    """Return a body that was read already as if it came now."""
+    """Return a receive function for a body that was already read."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:

@@ -1,4 +1,4 @@
-"""What a server allows, and what it answers where more is asked."""
+"""Limits of the server, and the error of a refused request."""
 
 from dataclasses import dataclass, fields
 
@@ -9,67 +9,34 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on what one request, and all of them together, may take.
+    """Limits on each request and on all requests together."""
 
-    Parameters
-    ----------
-    max_batch : int, default=32
-        Most images that go through the encoder at once.
-    max_wait_ms : float, default=5
-        How long a batch waits for images that are still being decoded. Nobody waits when there are none.
-    max_queue : int, default=256
-        Most images that wait for an encoder; a request that would be more is told to come back.
-    max_images : int, default=64
-        Most images in one request.
-    max_bytes : int, default=33554432
-        Most bytes in the body of one request.
-    max_held : int, default=268435456
-        Most bytes in the bodies of all requests at once.
-    max_image_memory : int, default=268435456
-        Most bytes that decoding one image may take, worked out from its header.
-    max_connections : int, default=1024
-        Most connections at once.
-    patience : float, default=10
-        Seconds in which the head of a request has to be there, and its body at `slowest` bytes a second.
-    slowest : int, default=65536
-        Bytes a second that a body has to come with, after `patience`.
-    stop_seconds : float, default=30
-        How long requests in hand may take when the server stops.
-
-    Examples
-    --------
-    >>> Limits(max_batch=0)
-    Traceback (most recent call last):
-    promptboost.errors.SettingError: max_batch is 0: give a number above zero
-    """
-
-    max_batch: int = 32
-    max_wait_ms: float = 5.0
-    max_queue: int = 256
-    max_images: int = 64
-    max_bytes: int = 32 * MIB
-    max_held: int = 256 * MIB
-    max_image_memory: int = 256 * MIB
+    max_batch: int = 32  # images that go through the encoder at once
+    max_wait_ms: float = 5.0  # how long a batch waits for images being decoded; zero: not at all
+    max_queue: int = 256  # images that wait for an encoder
+    max_images: int = 64  # per request
+    max_bytes: int = 32 * MIB  # in the body of a request
+    max_held: int = 256 * MIB  # in the bodies of all requests
+    max_image_memory: int = 256 * MIB  # for decoding an image, estimated from its header
     max_connections: int = 1024
-    patience: float = 10.0
-    slowest: int = 64 * 2**10
-    stop_seconds: float = 30.0
+    patience: float = 10.0  # seconds for the head of a request, and before `slowest` applies
+    slowest: int = 64 * 2**10  # bytes per second of a body
+    stop_seconds: float = 30.0  # for running requests when the server stops
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
-            least = item.name == "max_wait_ms"  # the one that may be zero: never wait
-            if not (value > 0 or (least and value == 0)):
-                raise SettingError(f"{item.name} is {value!r}: give a number above zero")
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            if not (value > 0 or (limit.name == "max_wait_ms" and value == 0)):
+                raise SettingError(f"{limit.name} is {value!r}: give a number above zero")
 
     @property
     def most_images(self) -> int:
-        """Most images in one request: a request that fits no queue would never be answered."""
+        """Most images per request: a request larger than the queue would never be answered."""
         return min(self.max_images, self.max_queue)
 
 
 class RequestError(PromptBoostError):
-    """A request that is not answered: with what status, why in one word, and when to come back."""
+    """A refused request: its status, the reason in one word, and when to retry."""
 
     def __init__(
         self, status: int, reason: str, message: str, *, retry_after: int | None = None
@@ -79,7 +46,7 @@ class RequestError(PromptBoostError):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that go with the answer."""
+        """Headers of the response."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"

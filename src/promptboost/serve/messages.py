@@ -1,83 +1,96 @@
-"""What is sent and answered: requests as JSON, as a form or as one file; answers as JSON."""
+"""Messages: requests as JSON, as a form or as one file; responses as JSON."""
 
 import base64
 import binascii
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from numpy.typing import NDArray
 from starlette.datastructures import Headers, QueryParams, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.responses import Response
 
+from promptboost.encoders.base import unit_rows
+from promptboost.model.prediction import Prediction
 from promptboost.serve.limits import Limits, RequestError
 
+Message = TypeVar("Message")
+
 _LONGEST_NAME = 200
-_FIELDS = 64  # of a form, beside its files
+_FIELDS = 64  # of a form, besides its files
 _FIELD_BYTES = 2**10
+_NUMBER_BYTES = 64  # of a number of an embedding, with the space around it
 _DATA_URL = re.compile(r"data:[\w.+/-]*;base64,")
 
-#: An image by its name, and a function that returns the bytes of its file: base64 is read late.
+#: The name of an image, and a function that returns the bytes of its file, for late base64 decoding.
 NamedImage = tuple[str, Callable[[], bytes]]
 Base64 = Annotated[str, Meta(description="The bytes of an image file in base64; a data: URL too.")]
 
 
 class ImageMessage(Struct, forbid_unknown_fields=True):
-    """An image with a name, which the answer repeats."""
+    """An image with a name, which the prediction repeats."""
 
     data: Base64
     name: str | None = None
 
 
 class PredictOptions(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What may be asked beside the images."""
+    """Options of a prediction request."""
 
     top_k: Annotated[int, Meta(ge=1, le=2**31, description="Classes to list for each image.")] = 1
     min_probability: Annotated[
-        float, Meta(ge=0, le=1, description="Below it the answer is unsure, and names no class.")
+        float, Meta(ge=0, le=1, description="Predictions below it are unsure, and name no class.")
     ] = 0.0
-    explain: Annotated[bool, Meta(description="Add which sentences led to each answer.")] = False
+    explain: Annotated[bool, Meta(description="Add what each sentence contributes.")] = False
 
 
 class PredictMessage(PredictOptions, kw_only=True):
-    """A request for answers, as JSON."""
+    """A prediction request as JSON, with either images or embeddings."""
 
-    images: Annotated[list[Base64 | ImageMessage], Meta(min_length=1)]
+    images: Annotated[list[Base64 | ImageMessage], Meta(min_length=1)] | UnsetType = UNSET
+    embeddings: (
+        Annotated[
+            list[list[float]],
+            Meta(min_length=1, description="From the encoder of the run; scaled to length one."),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
-class ClassProbability(Struct):
-    """A class and its probability."""
+class _RawMessage(Struct, forbid_unknown_fields=True):
+    """Which fields a request has; their content is not decoded yet."""
 
-    class_: str = msgspec.field(name="class")
-    probability: float
+    images: Raw = Raw()
+    embeddings: Raw = Raw()
+    top_k: Raw = Raw()
+    min_probability: Raw = Raw()
+    explain: Raw = Raw()
 
 
-class ImageAnswer(Struct):
-    """The answer for one image; `predicted` is null where it is unsure, or where there is an error."""
+@dataclass(frozen=True)
+class PredictRequest:
+    """A checked request: images, or embeddings if there are any, and options."""
 
-    image: str
-    predicted: str | None = None
-    probability: float | None = None
-    unsure: bool = False
-    top: list[ClassProbability] = []
-    error: str | None = None
-    explanation: dict[str, Any] | None = None
+    images: list[NamedImage]
+    embeddings: NDArray[np.float32] | None
+    options: PredictOptions
 
 
 class PredictAnswer(Struct):
-    """Answers in the order of the images, and the version of the run that they come from."""
+    """Predictions in the order of the request, and the version of the run that made them."""
 
     run: str
     version: int
-    predictions: list[ImageAnswer]
+    predictions: list[Prediction]
 
 
 class ErrorAnswer(Struct):
-    """What is wrong, in plain words."""
+    """An error in plain words."""
 
     error: str
 
@@ -91,7 +104,7 @@ class VersionNote(Struct):
 
 
 class RunAnswer(Struct):
-    """What is told about a run."""
+    """A run."""
 
     name: str
     version: int
@@ -108,13 +121,13 @@ class RunAnswer(Struct):
 
 
 class RunsAnswer(Struct):
-    """All runs; the first one answers where none is named."""
+    """All runs; the first one is the default."""
 
     runs: list[RunAnswer]
 
 
 class Sentence(Struct):
-    """A sentence and its share in its class."""
+    """A sentence and its weight in its class."""
 
     prompt: str
     weight: float
@@ -129,7 +142,7 @@ class SentencesAnswer(Struct):
 
 
 class ReloadOutcome(Struct):
-    """What became of a run that was loaded again: loaded, unchanged or broken."""
+    """Outcome of reloading a run: loaded, unchanged or broken."""
 
     name: str
     outcome: str
@@ -137,81 +150,115 @@ class ReloadOutcome(Struct):
 
 
 class ReloadAnswer(Struct):
-    """What became of each run; of a broken one the old version goes on."""
+    """Outcome of reloading each run; a broken one stays at its old version."""
 
     runs: list[ReloadOutcome]
     error: str | None = None
 
 
 class StateAnswer(Struct):
-    """How the server is."""
+    """The state of the server."""
 
     state: str
 
 
-#: What the description of the server says about types.
-DESCRIBED = (
-    *(
-        PredictOptions,
-        PredictMessage,
-        PredictAnswer,
-        ErrorAnswer,
-        RunsAnswer,
-        RunAnswer,
-        SentencesAnswer,
+_, _schemas = msgspec.json.schema_components(
+    (
+        *(PredictOptions, PredictMessage, PredictAnswer, ErrorAnswer, RunsAnswer, RunAnswer),
+        *(SentencesAnswer, ReloadAnswer, StateAnswer),
     ),
-    *(ReloadAnswer, StateAnswer),
+    ref_template="#/components/schemas/{name}",
 )
+#: JSON schemas of requests and responses, for the OpenAPI description; docstrings end at their first line.
+SCHEMAS = {
+    name: {**schema, "description": schema["description"].partition("\n")[0]}
+    for name, schema in _schemas.items()
+}
 
 
 async def read_request(
-    body: bytes, headers: Headers, query: QueryParams, limits: Limits
-) -> tuple[list[NamedImage], PredictOptions]:
-    """Return the images and options of a request.
+    body: bytes, headers: Headers, query: QueryParams, limits: Limits, dim: int
+) -> PredictRequest:
+    """Read and check a prediction request; embeddings must have `dim` columns.
 
     Options are fields of the JSON or of the form, or of the address; those of the body win.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    embeddings = None
+    fields: dict[str, Any] = {}
     if kind == "application/json":
-        message = decoded_json(body, PredictMessage)
-        check_number(len(message.images), limits)
-        images = [_json_image(*pair) for pair in enumerate(message.images, start=1)]
-        written = msgspec.json.decode(body, type=dict[str, msgspec.Raw])  # a default may be written
-        options = PredictOptions.__struct_fields__
-        fields: dict[str, Any] = {k: getattr(message, k) for k in options if k in written}
+        images, embeddings, fields = _read_json(body, limits, dim)
     elif kind == "multipart/form-data":
         images, fields = await _read_form(body, headers, limits)
     elif kind.startswith("image/") or kind == "application/octet-stream":
-        images, fields = [("image", lambda: body)], {}
+        images = [("image", lambda: body)]
     else:
         raise RequestError(
             415,
             "content type",
             "send images as multipart/form-data, as application/json, or one as image/*",
         )
-    check_number(len(images), limits)
+    if embeddings is None:
+        _check_count(len(images), limits)
     try:
-        return images, msgspec.convert({**query, **fields}, PredictOptions, strict=False)
+        options = msgspec.convert({**query, **fields}, PredictOptions, strict=False)
     except msgspec.ValidationError as error:
         raise RequestError(422, "request", _unusable(error)) from None
+    return PredictRequest(images, embeddings, options)
 
 
 def _unusable(error: msgspec.ValidationError) -> str:
     return f"the request cannot be used: {error}; /openapi.json describes what it may hold"
 
 
-def check_number(number: int, limits: Limits) -> None:
-    """Raise unless so many images may come in one request."""
-    if number < 1:
+def _check_count(count: int, limits: Limits) -> None:
+    if count < 1:
         raise RequestError(422, "request", "there is no image in the request")
-    if number > limits.most_images:
+    if count > limits.most_images:
         raise RequestError(
-            422, "batch", f"{number} images in one request; send no more than {limits.most_images}"
+            422, "batch", f"{count} images in one request; send no more than {limits.most_images}"
         )
 
 
-def decoded_json(body: bytes, kind: Any) -> Any:
-    """Read JSON of a known type."""
+def _read_json(
+    body: bytes, limits: Limits, dim: int
+) -> tuple[list[NamedImage], NDArray[np.float32] | None, dict[str, Any]]:
+    """Return images, embeddings and the options that were given explicitly."""
+    raw = _decode(body, _RawMessage)
+    if bool(raw.images) == bool(raw.embeddings):
+        raise RequestError(422, "request", "send either images or embeddings")
+    # Numbers take ten times the memory of their text: check before they are decoded.
+    most = limits.most_images * dim * _NUMBER_BYTES
+    if len(memoryview(raw.embeddings)) > most:
+        raise RequestError(
+            413, "bytes", f"the embeddings are too large; send at most {most:,} bytes"
+        )
+    message = _decode(body, PredictMessage)
+    fields = {k: getattr(message, k) for k in PredictOptions.__struct_fields__ if getattr(raw, k)}
+    if message.embeddings is not UNSET:
+        return [], _matrix(message.embeddings, limits, dim), fields
+    assert message.images is not UNSET
+    _check_count(len(message.images), limits)
+    images = [_json_image(*pair) for pair in enumerate(message.images, start=1)]
+    return images, None, fields
+
+
+def _matrix(rows: list[list[float]], limits: Limits, dim: int) -> NDArray[np.float32]:
+    """Return embeddings as a matrix of rows of length one."""
+    _check_count(len(rows), limits)
+    if any(len(row) != dim for row in rows):
+        raise RequestError(
+            422, "request", f"embeddings have the shape [n, {dim}] with the encoder of this run"
+        )
+    matrix = np.array(rows, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        lengths = np.linalg.norm(matrix, axis=1)
+    if not (np.isfinite(lengths) & (lengths > 1e-12)).all():
+        raise RequestError(422, "request", "embeddings must be finite, and longer than zero")
+    return unit_rows(matrix)
+
+
+def _decode(body: bytes, kind: type[Message]) -> Message:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -220,8 +267,8 @@ def decoded_json(body: bytes, kind: Any) -> Any:
         raise RequestError(400, "request", "the body is not JSON") from None
 
 
-def base64_bytes(text: str) -> bytes:
-    """Return the bytes that base64 stands for."""
+def _base64_bytes(text: str) -> bytes:
+    """Decode base64, or a data: URL of it."""
     if match := _DATA_URL.match(text):
         text = text[match.end() :]
     try:
@@ -232,11 +279,11 @@ def base64_bytes(text: str) -> bytes:
 
 def _json_image(number: int, image: str | ImageMessage) -> NamedImage:
     data, name = (image, None) if isinstance(image, str) else (image.data, image.name)
-    return _name(name, number), lambda: base64_bytes(data)
+    return _name(name, number), lambda: _base64_bytes(data)
 
 
 class _Form(MultiPartParser):
-    """Keeps files in memory: the whole body is there already."""
+    """Keeps files in memory, where the whole body is already."""
 
     spool_max_size = 2**62
 
@@ -259,7 +306,7 @@ async def _read_form(
         parts = (await form.parse()).multi_items()
     except MultiPartException as error:
         if "Too many files" in error.message:
-            check_number(most + 1, limits)
+            _check_count(most + 1, limits)
         raise RequestError(400, "request", f"the form cannot be read: {error.message}") from None
     except (KeyError, ValueError, LookupError, AttributeError):
         raise RequestError(400, "request", "the form cannot be read") from None
@@ -276,45 +323,19 @@ async def _read_form(
 
 
 def _name(given: str | None, number: int) -> str:
-    """Return what an image is called in the answer."""
+    """Return the name of an image in its prediction."""
     name = (given or "").encode("utf-8", "replace").decode()
     return name[:_LONGEST_NAME] or f"image {number}"
 
 
-def image_answer(
-    name: str,
-    class_names: tuple[str, ...],
-    probabilities: NDArray[np.float64],
-    options: PredictOptions,
-) -> ImageAnswer:
-    """Return the answer for one image."""
-    order = np.argsort(-probabilities, kind="stable")[: options.top_k].tolist()
-    best = float(probabilities[order[0]])
-    unsure = best < options.min_probability
-    return ImageAnswer(
-        image=name,
-        predicted=None if unsure else class_names[order[0]],
-        probability=best,
-        unsure=unsure,
-        top=[ClassProbability(class_names[k], float(probabilities[k])) for k in order],
-    )
-
-
-def schemas(kinds: Sequence[type]) -> dict[str, Any]:
-    """Return JSON schemas of what is sent and answered, by name."""
-    reference = "#/components/schemas/{name}"
-    _, described = msgspec.json.schema_components(kinds, ref_template=reference)
-    return dict(described)
-
-
 def json_content(name: str) -> dict[str, Any]:
-    """Return how OpenAPI says that a type is sent as JSON."""
+    """Return the OpenAPI description of JSON content of a type."""
     return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
 
 
 def json_response(
     answer: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return an answer as JSON."""
+    """Return a JSON response."""
     content = msgspec.json.encode(answer)
     return Response(content, status, headers, media_type="application/json")

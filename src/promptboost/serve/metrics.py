@@ -1,4 +1,4 @@
-"""What a server counts, as Prometheus reads it."""
+"""Metrics of a server, for Prometheus."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class ServerMetrics:
-    """Counters of one server; labels are names of routes, runs and encoders, never what a client sent.
+    """Metrics of a server; labels are names of routes, runs and encoders, never client input.
 
     Examples
     --------
@@ -39,23 +39,23 @@ class ServerMetrics:
         )
         self._seconds = Histogram(
             "promptboost_request_seconds",
-            "Time from the head of a request to the end of its answer.",
+            "Time from the head of a request to the end of its response.",
             ["route"],
             buckets=_SECONDS,
             registry=registry,
         )
         self._images = Counter(
-            "promptboost_images", "Images answered for, by run.", ["run"], registry=registry
+            "promptboost_images", "Predicted images, by run.", ["run"], registry=registry
         )
         self._rejected = Counter(
             "promptboost_rejected",
-            "Requests and images that were not answered for, by reason.",
+            "Refused requests and images, by reason.",
             ["reason"],
             registry=registry,
         )
         self._batches = Histogram(
             "promptboost_batch_images",
-            "Images that went through an encoder at once.",
+            "Images per batch of an encoder.",
             ["encoder"],
             buckets=_SIZES,
             registry=registry,
@@ -73,7 +73,7 @@ class ServerMetrics:
             registry=registry,
         )
         self._in_hand = Gauge(
-            "promptboost_requests_in_hand", "Requests being answered.", registry=registry
+            "promptboost_requests_in_hand", "Running requests.", registry=registry
         )
         self._reloads = Counter(
             "promptboost_reloads",
@@ -82,20 +82,20 @@ class ServerMetrics:
             registry=registry,
         )
         self._version = Gauge(
-            "promptboost_version", "Number of the version that answers.", ["run"], registry=registry
+            "promptboost_version", "Number of the current version.", ["run"], registry=registry
         )
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count a finished request."""
         self._requests.labels(route, method, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def images(self, run: str, number: int) -> None:
-        """Count images that were answered for."""
+        """Count predicted images."""
         self._images.labels(run).inc(number)
 
     def rejected(self, reason: str) -> None:
-        """Count a request or an image that was not answered for."""
+        """Count a refused request or image."""
         self._rejected.labels(reason).inc()
 
     def batch(self, encoder: str, number: int, seconds: float) -> None:
@@ -104,7 +104,7 @@ class ServerMetrics:
         self._tower_seconds.labels(encoder).inc(seconds)
 
     def version(self, run: str, number: int) -> None:
-        """Note which version answers, which was just loaded."""
+        """Count a loaded version, which is now current."""
         self._version.labels(run).set(number)
         self._reloads.labels(run, "loaded").inc()
 
@@ -113,17 +113,17 @@ class ServerMetrics:
         self._reloads.labels(run, "broken").inc()
 
     def watch_queue(self, encoder: str, length: Callable[[], int]) -> None:
-        """Ask for the length of a queue whenever the metrics are read."""
+        """Read the length of a queue whenever metrics are read."""
         self._queue.labels(encoder).set_function(length)
 
     def forget_queue(self, encoder: str) -> None:
-        """Ask no longer: the encoder is closed."""
+        """Remove the queue of a closed encoder."""
         self._queue.remove(encoder)
 
     def watch_requests(self, number: Callable[[], int]) -> None:
-        """Ask for the number of requests in hand whenever the metrics are read."""
+        """Read the number of running requests whenever metrics are read."""
         self._in_hand.set_function(number)
 
     def text(self) -> str:
-        """Return all of it in Prometheus' text format."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self._registry).decode()

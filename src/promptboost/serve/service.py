@@ -1,4 +1,4 @@
-"""The service: runs by name, the version of each that answers, and the encoders they share."""
+"""The service: runs by name, their current versions, and the encoders they share."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ _WATCH_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class RunVersion:
-    """A run as it was when it was read; it answers the same until the next is loaded."""
+    """A run as it was loaded; its predictions never change."""
 
     number: int
     digest: str
@@ -53,13 +53,13 @@ class RunVersion:
         return without_place(self.batcher.name)
 
     def note(self) -> dict[str, Any]:
-        """Return what the history says about it."""
+        """Return its entry in the history."""
         return {"version": self.number, "digest": self.digest, "loaded": self.loaded}
 
 
 @dataclass
 class ServedRun:
-    """A run under a name, with the version that answers."""
+    """A run under a name, with its current version."""
 
     name: str
     path: Path
@@ -74,11 +74,11 @@ class ServedRun:
         return self.path if self.path.is_dir() else self.path.parent
 
     def stamps(self) -> tuple[Stamp | None, ...]:
-        """Return what changes when its files do."""
+        """Return stamps that change when its files do."""
         return _stamps(self.folder, self.current.batcher.encoder.id)
 
     def record(self) -> dict[str, Any]:
-        """Return what is told about it."""
+        """Return a JSON-serializable summary."""
         version, ensemble = self.current, self.current.classifier.ensemble
         return {
             "name": self.name,
@@ -121,24 +121,24 @@ def named_runs(given: Iterable[str]) -> dict[str, Path]:
 
 
 class Service:
-    """Everything a server answers from.
+    """The runs and encoders of a server.
 
     Parameters
     ----------
     runs : mapping from str to path
-        Run folders, or files ``ensemble.json``, by name; the first one answers where none is named.
+        Run folders, or files ``ensemble.json``, by name; the first one is the default.
     limits : Limits, optional
-        Bounds.
+        Limits on requests.
     encoder : str, optional
-        What all runs see and read with, if not the encoder of their fit.
+        The encoder of all runs, if not those of their fits.
     text_only : bool, default=False
-        Answer by the words alone, without the residual.
+        Predict without the residual.
     cache : bool, default=True
-        Find embeddings of sentences in the store. Images are never kept.
+        Use stored embeddings of sentences. Embeddings of images are never stored.
     device : str, optional
         Where encoders run.
     allow_download : bool, default=False
-        Get encoders that runs name from a model hub.
+        Download encoders that runs name from a model hub.
     """
 
     def __init__(
@@ -166,16 +166,16 @@ class Service:
             self.runs[name] = ServedRun(name, path, version, [version.note()])
             self.metrics.version(name, 1)
 
-    # --- asking --------------------------------------------------------------------------------
+    # --- predicting ----------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
-        """Whether every encoder that answers has seen an image, and the server is not about to stop."""
+        """Whether every current encoder has embedded an image, and the server is not about to stop."""
         answering = [run.current.batcher for run in self.runs.values()]
         return self._started and not self.stopping and all(one.ready for one in answering)
 
     def run(self, name: str | None = None) -> ServedRun:
-        """Return the run of a name; the first where there is no name."""
+        """Return the run of a name; by default the first."""
         if name is None:
             return next(iter(self.runs.values()))
         if name not in self.runs:
@@ -188,14 +188,14 @@ class Service:
     async def answer(
         self, run: ServedRun, images: Sequence[tuple[str, Callable[[], bytes]]]
     ) -> tuple[RunVersion, list[Outcome]]:
-        """Return what a run says of each image, or why it cannot be looked at, and by which version."""
+        """Return the outcome of each image, and the version of the run that made it."""
         while True:
             version = run.current
             try:
                 outcomes = await version.batcher.answer(images, version.head)
                 break
             except RequestError:
-                # Another thread has just exchanged the version, and closed the encoder of the old one.
+                # Another thread has just replaced the version, and closed the encoder of the old one.
                 if version is run.current:
                     raise
         for outcome in outcomes:
@@ -204,21 +204,20 @@ class Service:
         self.metrics.images(run.name, sum(isinstance(one, ScoredImage) for one in outcomes))
         return version, outcomes
 
-    async def answer_rows(
-        self, run: ServedRun, rows: NDArray[np.float32]
-    ) -> tuple[RunVersion, list[Outcome]]:
-        """Return what a run says of embeddings, and by which version."""
-        version = run.current
+    async def score_rows(
+        self, run: ServedRun, version: RunVersion, rows: NDArray[np.float32]
+    ) -> list[Outcome]:
+        """Return the probabilities of embeddings."""
         probabilities = await asyncio.to_thread(version.head.predict_proba, rows)
         self.metrics.images(run.name, len(rows))
-        return version, [ScoredImage(*pair) for pair in zip(rows, probabilities, strict=True)]
+        return [ScoredImage(*pair) for pair in zip(rows, probabilities, strict=True)]
 
     # --- loading -------------------------------------------------------------------------------
 
     def reload(self, name: str | None = None) -> list[dict[str, Any]]:
-        """Load runs again whose files have changed; what cannot be loaded leaves the old one answering.
+        """Reload runs whose files have changed; a version that cannot be loaded changes nothing.
 
-        Requests in hand end with the version they began with.
+        Running requests finish with the version they began with.
         """
         with self._loading:
             served = [self.run(name)] if name is not None else list(self.runs.values())
@@ -227,7 +226,7 @@ class Service:
         return outcomes
 
     def changed(self) -> list[str]:
-        """Return the names of the runs whose files are not those that were loaded, or tried."""
+        """Return the names of the runs whose files have changed since they were last loaded, or tried."""
         runs = self.runs.values()
         return [run.name for run in runs if run.stamps() not in (run.current.stamps, run.broken)]
 
@@ -235,8 +234,8 @@ class Service:
         stamps = run.stamps()
         try:
             version = self._load(run.path, run.current.number + 1)
-        except Exception as error:  # whatever it is, the old version is sound
-            # As Python writes it: a terminal obeys nothing that a damaged or forged file holds.
+        except Exception as error:  # whatever it is, the old version works
+            # repr: a damaged or forged file may contain control characters.
             _log.error(
                 "%s: the new version cannot be loaded: %r",
                 run.name,
@@ -317,14 +316,14 @@ class Service:
             self._start(batcher)
 
     def stop(self) -> None:
-        """Finish what is in hand and end the threads."""
+        """Finish waiting images and end the threads."""
         self.stopping = True
         for batcher in self._batchers.values():
             if batcher.started:
                 batcher.close()
 
     async def watch(self) -> None:
-        """Look for changed files for ever, and load them."""
+        """Reload changed runs, forever."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             for name in await asyncio.to_thread(self.changed):
@@ -332,11 +331,11 @@ class Service:
 
 
 def explanations(version: RunVersion, embeddings: NDArray[np.float32]) -> list[dict[str, Any]]:
-    """Return why each image is answered as it is, as JSON has it."""
-    explain = getattr(version.classifier, "explain", None)
-    if explain is None:
-        raise RequestError(501, "explain", "this version of promptboost cannot explain its answers")
-    return [explanation.record() for explanation in explain(embeddings)]
+    """Explain predictions for embeddings; return JSON-serializable records."""
+    try:
+        return [explanation.record() for explanation in version.classifier.explain(embeddings)]
+    except PromptBoostError as error:
+        raise RequestError(422, "explain", str(error)) from None
 
 
 def _stamps(folder: Path, encoder_id: str) -> tuple[Stamp | None, ...]:
@@ -345,7 +344,7 @@ def _stamps(folder: Path, encoder_id: str) -> tuple[Stamp | None, ...]:
 
 
 def _digest(path: Path, folder: Path, encoder_id: str) -> str:
-    """Return a digest of the files that answers come from."""
+    """Return a digest of the files that predictions depend on."""
     files = [
         path / ENSEMBLE_FILE if path.is_dir() else path,
         folder / RESIDUAL_FILE,
@@ -356,7 +355,7 @@ def _digest(path: Path, folder: Path, encoder_id: str) -> str:
 
 
 def _card(path: Path) -> str | None:
-    """Return the model card of a run; None for a text without measurements."""
+    """Return the model card of a run; None for an ensemble without measurements."""
     try:
         return card_markdown(read_run(path))
     except (PromptBoostError, OSError):

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.encoders.base import UnitRows, report_truncated, unit_rows
+from promptboost.encoders.base import UnitRows, batches, report_truncated, unit_rows
 from promptboost.encoders.conse import graphs
 from promptboost.encoders.conse.checkpoint import read_checkpoint
 from promptboost.encoders.conse.imagenet import CENTRE, ImageNetClassifier, square_pixels
@@ -29,7 +29,6 @@ from promptboost.encoders.conse.sentences import (
 )
 from promptboost.encoders.graph import ImageGraph
 from promptboost.encoders.runtime import (
-    batches,
     fingerprint,
     installed_file,
     installed_hash,

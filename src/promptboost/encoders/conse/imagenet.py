@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.encoders.runtime import batches, onnx_session, several_at_once
+from promptboost.encoders.base import batches
+from promptboost.encoders.runtime import onnx_session, several_at_once
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.encoders.base import UnitRows, report_truncated, unit_rows
+from promptboost.encoders.base import UnitRows, batches, report_truncated, unit_rows
 from promptboost.encoders.graph import ImageGraph
-from promptboost.encoders.runtime import batches, encode_by_length
+from promptboost.encoders.runtime import encode_by_length
 
 if TYPE_CHECKING:
     import torch
