@@ -18,7 +18,7 @@ from promptboost.compare.cells import CompareRequest, Key
 from promptboost.compare.world import Draw, World
 from promptboost.config import FitConfig
 from promptboost.pool import PromptPool, build_pool, emoji_descriptions
-from promptboost.pool.build import sentences_by_class
+from promptboost.pool.pool import sentences_by_class
 from promptboost.training import PoolTexts
 
 Floats = NDArray[np.float32]

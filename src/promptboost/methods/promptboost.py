@@ -28,7 +28,7 @@ from promptboost.encoders.registry import load_encoder
 from promptboost.errors import FileFormatError, PoolError, SettingError
 from promptboost.model import PromptEnsemble
 from promptboost.pool import PromptPool
-from promptboost.pool.combination import of_sources
+from promptboost.pool.pool import of_sources
 from promptboost.training import Fitted, PoolRows, PoolTexts, Trainer
 from promptboost.training.examples import Examples
 from promptboost.training.learner import OnRound

@@ -17,8 +17,7 @@ import msgspec
 
 from promptboost.errors import LabelError, PoolError, SettingError, few
 from promptboost.model import schema
-from promptboost.pool.names import check_class_names
-from promptboost.pool.text import clean, name_key
+from promptboost.pool.text import check_class_names, clean, name_key
 
 if TYPE_CHECKING:
     from promptboost.model.ensemble import LearntOn, PromptEnsemble

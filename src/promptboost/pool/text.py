@@ -75,6 +75,30 @@ def _short(value: object, limit: int = 60) -> str:
     return shown if len(shown) <= limit else f"{shown[:limit]}…"
 
 
+def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names as they are; raise PoolError if one cannot be used, or two are the same."""
+    if isinstance(class_names, str):
+        raise PoolError(f"class_names must be a list of names, not one string: [{class_names!r}]")
+    seen: dict[str, str] = {}
+    for number, name in enumerate(class_names, start=1):
+        if not str(name).strip():
+            raise PoolError(f"class name {number} is blank; give every class a name")
+        clean(name, where=f"class name {number}")
+        # A name is kept as it is, so here not even the line breaks that clean() folds may pass.
+        if control := control_character(name):
+            raise PoolError(f"class name {number} contains the character {control}: {name!r}")
+        # Such names fill every template with the same words: no prompt could tell them apart.
+        if (key := name_key(name)) in seen:
+            raise PoolError(
+                f"two classes have the same name, {seen[key]!r} and {name!r} (case, underscores "
+                "and hyphens do not count): rename one"
+            )
+        seen[key] = name
+    if not seen:
+        raise PoolError("there are no classes: class_names is empty")
+    return tuple(str(name) for name in seen.values())
+
+
 # "ApplyLipstick", and the capitals of "BMWCar" stay together.
 _CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 # Both begin where nothing before could have: else a long name would be searched anew from each letter.
