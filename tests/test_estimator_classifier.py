@@ -10,7 +10,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import log_loss
 
 from promptboost import estimator
-from promptboost.data.copies import RepeatedImageWarning
+from promptboost.data.dataset import RepeatedImageWarning
 from promptboost.errors import DataError, EncoderError, SettingError
 from promptboost.estimator import PromptBoostClassifier
 from promptboost.model import LearntOn

@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from promptboost.data import Dataset, LabelledImage, display_name, load_data
+from promptboost.data.dataset import RepeatedImageWarning, warn_of_conflicting_labels
 from promptboost.errors import DataError
 from tests.data.image_tools import encoded, plain, write_classes
 
@@ -102,3 +103,10 @@ def test_the_fingerprint_sees_each_label_and_split():
 
     assert fingerprint("aab") == fingerprint("aab")
     assert len({fingerprint("aab"), fingerprint("aba"), fingerprint("aab", "test")}) == 3
+
+
+def test_a_warning_names_the_first_image_with_two_labels():
+    data = [LabelledImage(str(i), "", content) for i, content in enumerate([b"a", b"b", b"a"])]
+    with pytest.warns(RepeatedImageWarning, match=r"2 images .*: 0 \(owl\) = 2 \(bat\)"):
+        warn_of_conflicting_labels(data, ["owl", "owl", "bat"])
+    warn_of_conflicting_labels(data, ["owl", "bat", "owl"])  # warnings are errors here

@@ -9,7 +9,7 @@ from promptboost import PromptBoostClassifier, load
 from promptboost import refit as refit_classifier
 from promptboost.baselines.base import FewShotSet, RowImages
 from promptboost.config import BoostConfig
-from promptboost.data.shots import image_ids, load_task
+from promptboost.data.shots import load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.group import EncoderGroup, members_of, open_embedder
@@ -53,7 +53,7 @@ class Run:
         settings, source = RunFolder(folder).settings, RunFolder(folder).source
         self.task = load_task(source, settings)
         self.pool = pool_for(settings, source, self.task.class_names)
-        self.paths = [root / "images" / name for name in image_ids(self.task.learn)]
+        self.paths = [root / "images" / name for name in self.task.learn.ids]
         self.labels = [image.label for image in self.task.learn.images]
 
     def classifier(self, folder=None, **options):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.data.dataset import Dataset, LabelledImage, Listing
+from promptboost.data.dataset import Dataset, LabelledImage
 from promptboost.data.decode import BadImage, ImageError, ImageSource, read_image
 from promptboost.data.manifest import check_columns, images_of_rows, split_of
 from promptboost.errors import DataError, EmbeddingError, a_type
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _CHANNELS = (1, 3, 4)
 
 
-def read_pairs(pairs: Iterable[Any]) -> Listing:
+def read_pairs(pairs: Iterable[Any]) -> Dataset:
     """Take (image, label) pairs; an image is a PIL image, an array, bytes or a path."""
     images: list[LabelledImage] = []
     bad: list[BadImage] = []
@@ -34,10 +34,10 @@ def read_pairs(pairs: Iterable[Any]) -> Listing:
             bad.append(BadImage(str(position), error.bad.reason))
         except TypeError as error:
             raise DataError(f"image {position}: {error}") from error
-    return Listing.of(images, bad, classes)
+    return Dataset.unchecked(images, bad, classes)
 
 
-def read_frame(frame: Any) -> Listing:
+def read_frame(frame: Any) -> Dataset:
     """Take a data frame with the columns path or image, label, and perhaps split."""
     columns = [str(column).strip().lower() for column in frame.columns]
     cells = [frame.iloc[:, number].tolist() for number in range(len(columns))]

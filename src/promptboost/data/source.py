@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from promptboost.data.dataset import Dataset, LabelledImage, Listing
+from promptboost.data.dataset import Dataset, LabelledImage
 from promptboost.data.decode import BadImage, cut_off
 from promptboost.data.folder import read_folder
 from promptboost.data.manifest import MANIFEST_ENDINGS, read_manifest
@@ -198,7 +198,7 @@ def check_images(
     return bad
 
 
-def without_bad(listing: Listing, bad: Sequence[BadImage], on_bad: OnBad) -> Dataset:
+def without_bad(listing: Dataset, bad: Sequence[BadImage], on_bad: OnBad) -> Dataset:
     """Make a dataset of the images that can be used; raise if a class has none left."""
     if on_bad not in ("skip", "stop"):
         raise SettingError(f"on_bad is {on_bad!r}, but must be 'skip' or 'stop'")
@@ -207,7 +207,7 @@ def without_bad(listing: Listing, bad: Sequence[BadImage], on_bad: OnBad) -> Dat
         raise DataError(f"{count(len(every_bad), 'file')} cannot be used:\n{_listed(every_bad)}")
     unusable = {item.path for item in bad}
     kept = [image for image in listing.images if image.name not in unusable]
-    empty = set(listing.classes) - {image.label for image in kept}
+    empty = set(listing.class_names) - {image.label for image in kept}
     if empty:
         name = min(empty)
         members = {image.name for image in listing.images if image.label == name}
@@ -227,15 +227,15 @@ def _listed(bad: Sequence[BadImage]) -> str:
 
 
 def _usable(
-    listing: Listing, on_bad: OnBad, *, check: bool, workers: int | None, progress: Progress
+    listing: Dataset, on_bad: OnBad, *, check: bool, workers: int | None, progress: Progress
 ) -> Dataset:
     bad = check_images(listing.images, workers=workers, progress=progress) if check else []
-    if not listing.classes:
+    if not listing.class_names:
         raise DataError("there are no images; give at least one for each class")
     return without_bad(listing, bad, on_bad)
 
 
-def _read_memory(source: Any) -> Listing:
+def _read_memory(source: Any) -> Dataset:
     from promptboost.data.memory import read_frame, read_pairs
 
     if hasattr(source, "columns") and hasattr(source, "iloc"):
@@ -248,7 +248,7 @@ def _read_memory(source: Any) -> Listing:
     )
 
 
-def _read_path(path: Path) -> Listing:
+def _read_path(path: Path) -> Dataset:
     if path.is_dir():
         return read_folder(path)
     if not path.exists():

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from promptboost.data import Dataset, LabelledImage
-from promptboost.data.dataset import Listing
 from promptboost.data.decode import BadImage
 from promptboost.data.manifest import MANIFEST_ENDINGS
 from promptboost.data.source import without_bad
@@ -126,9 +125,9 @@ def embed_labeled(
         if image.problem:
             bad_ones.append(BadImage(labeled.name, image.problem))
         small = None if image.no_thumbnail else thumbnails[index].tobytes()
-        images.append(labeled.seen_elsewhere(digests[index].tobytes(), small))
-    listing = Listing.of(images, listing_bad)
-    if not listing.classes:
+        images.append(labeled.with_known(digests[index].tobytes(), small))
+    listing = Dataset.unchecked(images, listing_bad)
+    if not listing.class_names:
         raise DataError("there are no images; give at least one for each class")
     data = without_bad(listing, bad_ones, "skip")
     matrices = tuple(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from promptboost.baselines.baselines import pool_heads, zero_shot_head
 from promptboost.data import Dataset
 from promptboost.data.copies import LEAST_COSINE
-from promptboost.data.shots import Task, image_ids, load_task
+from promptboost.data.shots import Task, load_task
 from promptboost.errors import DataError, RunError, command_name, count, percent, place
 from promptboost.io import write_json
 from promptboost.progress import Progress, no_progress
@@ -186,7 +186,7 @@ class _Images:
 
     def __init__(self, learn: Dataset, held_out: Dataset, chances: NDArray[np.float64]) -> None:
         self._names, self._chances = learn.class_names, chances
-        self._ids = [*image_ids(learn), *image_ids(held_out)]
+        self._ids = [*learn.ids, *held_out.ids]
         self._labels = np.concatenate([learn.labels, held_out.labels])
         self._learnt = len(learn)
         self._place = {name: i for i, name in enumerate(self._ids)}

@@ -17,7 +17,7 @@ import promptboost
 from promptboost.boosting import BoostRound
 from promptboost.config import FitConfig
 from promptboost.data import Dataset, DataSource, ImageError, LabelledImage
-from promptboost.data.shots import Task, image_ids, load_task
+from promptboost.data.shots import Task, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.group import EncoderGroup, members_of, open_embedder
 from promptboost.errors import InputError, RunError
@@ -286,7 +286,7 @@ def write_thumbnails(run: RunFolder, names: Iterable[str], datasets: Iterable[Da
     wanted = set(names)
     found: dict[str, str] = {}
     for data in datasets:
-        for name, image in zip(image_ids(data), data.images, strict=True):
+        for name, image in zip(data.ids, data.images, strict=True):
             if name in wanted and name not in found:
                 try:
                     found[name] = thumbnail(image)
@@ -342,9 +342,7 @@ def _predictions(task: Task, embedded: EmbeddedTask, fitted: Fitted) -> str:
             label=image.label,
             text_share=UNSET if shares is None else float(shares[i]),
         )
-        for i, (name, image) in enumerate(
-            zip(image_ids(task.measured), task.measured.images, strict=True)
-        )
+        for i, (name, image) in enumerate(zip(task.measured.ids, task.measured.images, strict=True))
     ]
     columns = ["image", "label", "predicted", "probability", "text_share"]
     return csv_text(predictions, columns[: 4 if shares is None else 5])

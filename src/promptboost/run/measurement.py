@@ -20,7 +20,7 @@ from promptboost.baselines.measures import (
     word_shares,
 )
 from promptboost.config import FitConfig
-from promptboost.data.shots import Task, image_ids
+from promptboost.data.shots import Task
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.group import EncoderGroup, members_of
@@ -109,7 +109,7 @@ class EmbeddedTask:
         return Examples(
             self.train[:, 0],
             task.learn.labels,
-            tuple(image_ids(task.learn)),
+            task.learn.ids,
             views=views if views.size else None,
             encoders=len(self.members),
         )
@@ -163,7 +163,7 @@ def measure(
         methods=tuple(guess.result(labels, learn_labels, inspection.leaked) for guess in guesses),
         staged=staged,
         per_class=per_class(names, measured.labels, shown),
-        confusions=confusions(names, measured.labels, shown[OURS], image_ids(measured), words),
+        confusions=confusions(names, measured.labels, shown[OURS], measured.ids, words),
         hardest=_hardest(task, ensemble, ours.learn, shares_of_words(head, train[:, 0])),
         transfers=_on_other_encoders(task, embedded, fitted, text_heads),
     )
@@ -313,7 +313,7 @@ def _hardest(
     words: NDArray[np.float64] | None,
 ) -> tuple[HardImage, ...]:
     """List the learning images by their weight at the end of the fit, heaviest first."""
-    ids = image_ids(task.learn)
+    ids = task.learn.ids
     weights = np.array([ensemble.sample_weights.get(name, 0.0) for name in ids])
     order = np.argsort(-weights, kind="stable")[:_HARDEST]
     return tuple(

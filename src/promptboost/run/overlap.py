@@ -20,7 +20,6 @@ from promptboost.data.copies import (
     find_copies,
     near_images,
 )
-from promptboost.data.shots import image_ids
 from promptboost.errors import count
 from promptboost.progress import Progress, no_progress
 
@@ -142,7 +141,7 @@ def inspect(
     return _inspect(
         [image.digest() for image in images],
         np.concatenate([learn.labels, held_out.labels]),
-        [*image_ids(learn), *image_ids(held_out)],
+        [*learn.ids, *held_out.ids],
         learn.class_names,
         len(learn),
         near_images(images, progress=progress) if near is None else near,
@@ -159,7 +158,7 @@ def inspect_known(
     return _inspect(
         [*digests, *(image.digest() for image in held_out.images)],
         np.concatenate([np.full(learnt, UNKNOWN), held_out.labels]),
-        [*[""] * learnt, *image_ids(held_out)],
+        [*[""] * learnt, *held_out.ids],
         held_out.class_names,
         learnt,
         ((i + learnt, j + learnt) for i, j in near),
