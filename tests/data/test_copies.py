@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from promptboost.data import LabelledImage
+from promptboost.data import LabeledImage
 from promptboost.data import copies as module
 from promptboost.data.copies import (
     UNKNOWN,
@@ -24,7 +24,7 @@ def scene(seed, size=(240, 160)):
 
 
 def of_bytes(*contents):
-    return [LabelledImage(str(i), "", content) for i, content in enumerate(contents)]
+    return [LabeledImage(str(i), "", content) for i, content in enumerate(contents)]
 
 
 def pairs_of(rows, **options):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.data.dataset import LabelledImage
+from promptboost.data.dataset import LabeledImage
 from promptboost.data.decode import THUMBNAIL_SIDE, ImageError
 from promptboost.errors import DataError
 from promptboost.progress import Progress, no_progress, stage
@@ -69,7 +69,7 @@ def find_copies(
     Parameters
     ----------
     digests : sequence of bytes
-        Of each image, see :meth:`LabelledImage.digest`.
+        Of each image, see :meth:`LabeledImage.digest`.
     labels : array of int
         The class of each, or :data:`UNKNOWN`.
     learnt : int
@@ -132,7 +132,7 @@ def _partners(
 
 
 def near_images(
-    images: Sequence[LabelledImage], *, progress: Progress = no_progress
+    images: Sequence[LabeledImage], *, progress: Progress = no_progress
 ) -> Iterator[Pairs]:
     """Find the pairs of images that look alike, block by block.
 
@@ -140,7 +140,7 @@ def near_images(
     --------
     >>> from PIL import Image
     >>> image = Image.linear_gradient("L")
-    >>> whole, half = LabelledImage("0", "", image), LabelledImage("1", "", image.resize((128, 128)))
+    >>> whole, half = LabeledImage("0", "", image), LabeledImage("1", "", image.resize((128, 128)))
     >>> [(i.tolist(), j.tolist()) for i, j in near_images([whole, half])]
     [([0], [1])]
     """
@@ -148,7 +148,7 @@ def near_images(
 
 
 def thumbnail_rows(
-    images: Sequence[LabelledImage],
+    images: Sequence[LabeledImage],
     workers: int | None = None,
     progress: Progress = no_progress,
 ) -> Rows:
@@ -163,7 +163,7 @@ def thumbnail_rows(
     --------
     >>> from PIL import Image
     >>> image = Image.linear_gradient("L")
-    >>> whole, half = LabelledImage("0", "", image), LabelledImage("1", "", image.resize((128, 128)))
+    >>> whole, half = LabeledImage("0", "", image), LabeledImage("1", "", image.resize((128, 128)))
     >>> rows = thumbnail_rows([whole, half])
     >>> bool(rows[0] @ rows[1] >= LEAST_COSINE)
     True
@@ -191,7 +191,7 @@ def thumbnail_rows(
     return rows
 
 
-def _thumbnail(image: LabelledImage) -> bytes | None:
+def _thumbnail(image: LabeledImage) -> bytes | None:
     try:
         return image.thumbnail()
     except ImageError:  # what needs the image itself will say so

@@ -66,8 +66,8 @@ def _check_distinct(names: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledImage:
-    """One labelled image, not yet opened."""
+class LabeledImage:
+    """One labeled image, not yet opened."""
 
     # Stable and unique in its dataset: a path relative to the folder or manifest, or a number.
     id: str
@@ -113,7 +113,7 @@ class LabelledImage:
             return self._known[1]
         return self._digest_file(*read_file(self.source, self.name))
 
-    def with_known(self, digest: bytes, thumbnail: bytes | None) -> "LabelledImage":
+    def with_known(self, digest: bytes, thumbnail: bytes | None) -> "LabeledImage":
         """Return the image with its digest and thumbnail, read in another process."""
         image = replace(self)
         object.__setattr__(image, "_known", (None, digest))
@@ -171,27 +171,27 @@ class LabelledImage:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labelled images in a fixed order.
+    """Labeled images in a fixed order.
 
     Examples
     --------
     >>> from PIL import Image
     >>> red, blue = Image.new("RGB", (8, 8), "red"), Image.new("RGB", (8, 8), "blue")
-    >>> data = Dataset.of([LabelledImage("0", "warm", red), LabelledImage("1", "cold", blue)])
+    >>> data = Dataset.of([LabeledImage("0", "warm", red), LabeledImage("1", "cold", blue)])
     >>> len(data), data.class_names, data.labels.tolist()
     (2, ('cold', 'warm'), [1, 0])
     >>> data.subset([1]).class_names
     ('cold', 'warm')
     """
 
-    images: tuple[LabelledImage, ...]  # in the order of the source; folders in sorted order
+    images: tuple[LabeledImage, ...]  # in the order of the source; folders in sorted order
     class_names: tuple[str, ...]  # sorted; labels are positions in it; a subset keeps all of them
     bad: tuple[BadImage, ...] = ()  # the files that were left out, each with its reason
 
     @classmethod
     def unchecked(
         cls,
-        images: Iterable[LabelledImage],
+        images: Iterable[LabeledImage],
         bad: Iterable[BadImage],
         class_names: Iterable[str] | None = None,
     ) -> "Dataset":
@@ -201,7 +201,7 @@ class Dataset:
         return cls(images, tuple(dict.fromkeys(named)), tuple(bad))
 
     @classmethod
-    def of(cls, images: Iterable[LabelledImage], bad: Iterable[BadImage] = ()) -> "Dataset":
+    def of(cls, images: Iterable[LabeledImage], bad: Iterable[BadImage] = ()) -> "Dataset":
         """Make a dataset whose classes are those of its images; raise DataError if names repeat."""
         images = tuple(images)
         names = tuple(sorted({image.label for image in images}))
@@ -260,13 +260,13 @@ class RepeatedImageWarning(UserWarning):
     """The same image was given under two labels."""
 
 
-def warn_of_conflicting_labels(images: Sequence[LabelledImage], labels: Sequence[object]) -> None:
+def warn_of_conflicting_labels(images: Sequence[LabeledImage], labels: Sequence[object]) -> None:
     """Warn if two images with the same content have two labels.
 
     Examples
     --------
     >>> import warnings
-    >>> images = [LabelledImage(str(i), "", b"the same bytes") for i in range(2)]
+    >>> images = [LabeledImage(str(i), "", b"the same bytes") for i in range(2)]
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
     ...     warn_of_conflicting_labels(images, ["cat", "dog"])

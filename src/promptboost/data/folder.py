@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from promptboost.data.dataset import Dataset, LabelledImage, split_name
+from promptboost.data.dataset import Dataset, LabeledImage, split_name
 from promptboost.data.decode import BadImage, reason_for
 from promptboost.errors import DataError
 
@@ -51,7 +51,7 @@ def read_folder(root: Path) -> Dataset:
     folders in them. Images may lie at any depth below the folder of their class.
     """
     walk = _Walk()
-    images: list[LabelledImage] = []
+    images: list[LabeledImage] = []
     classes: dict[str, None] = {}
     for split, top in _tops(root, walk):
         for entry in walk.entries(top):
@@ -59,7 +59,7 @@ def read_folder(root: Path) -> Dataset:
                 classes[entry.name] = None
                 for path in walk.files(entry, (_identity(top),)):
                     name = path.relative_to(root).as_posix()
-                    images.append(LabelledImage(name, entry.name, path, split))
+                    images.append(LabeledImage(name, entry.name, path, split))
             elif entry.suffix.lower() not in COMPANIONS:
                 walk.bad.append(BadImage(str(entry), NO_CLASS))
     if not classes:
@@ -80,10 +80,10 @@ def find_images(paths: Iterable[str | Path]) -> Dataset:
     ('holiday/1.jpg', '')
     """
     walk = _Walk()
-    images: dict[str, LabelledImage] = {}
+    images: dict[str, LabeledImage] = {}
     for path in map(Path, paths):
         for file in walk.files(path) if path.is_dir() else [path]:
-            images.setdefault(file.as_posix(), LabelledImage(file.as_posix(), "", file))
+            images.setdefault(file.as_posix(), LabeledImage(file.as_posix(), "", file))
     return Dataset.unchecked(images.values(), walk.bad, ())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from promptboost.data.dataset import Dataset, LabelledImage, split_name
+from promptboost.data.dataset import Dataset, LabeledImage, split_name
 from promptboost.data.decode import BadImage
 from promptboost.errors import DataError
 from promptboost.io import check_values, parse_json, read_text
@@ -89,12 +89,12 @@ def _json_rows(lines: Iterable[str], name: str, needed: Sequence[str]) -> Iterat
 
 def images_of_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], root: Path) -> Dataset:
     """Turn rows into images; a path listed twice alike is kept once and reported."""
-    images: dict[str, tuple[str, LabelledImage]] = {}
+    images: dict[str, tuple[str, LabeledImage]] = {}
     bad: list[BadImage] = []
     for where, row in rows:
         text = cell_text(row, "path", where)
         name, path = _located(text, root)
-        image = LabelledImage(
+        image = LabeledImage(
             name, cell_text(row, "label", where), path, split_of(row.get("split"), where)
         )
         if name not in images:

@@ -96,9 +96,9 @@ def few_shot(
     Examples
     --------
     >>> from PIL import Image
-    >>> from promptboost.data import LabelledImage
+    >>> from promptboost.data import LabeledImage
     >>> red = Image.new("RGB", (4, 4), "red")
-    >>> data = Dataset.of(LabelledImage(str(i), "ab"[i % 2], red) for i in range(6))
+    >>> data = Dataset.of(LabeledImage(str(i), "ab"[i % 2], red) for i in range(6))
     >>> learn, held_out = few_shot(data, 2)
     >>> len(learn), len(held_out)
     (4, 2)

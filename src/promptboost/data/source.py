@@ -1,4 +1,4 @@
-"""Where labelled images come from: one word that is typed, parsed once, and one door for the rest."""
+"""Where labeled images come from: one word that is typed, parsed once, and one door for the rest."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from promptboost.data.dataset import Dataset, LabelledImage
+from promptboost.data.dataset import Dataset, LabeledImage
 from promptboost.data.decode import BadImage, cut_off
 from promptboost.data.folder import read_folder
 from promptboost.data.manifest import MANIFEST_ENDINGS, read_manifest
@@ -131,7 +131,7 @@ def load_data(
     workers: int | None = None,
     progress: Progress = no_progress,
 ) -> Dataset:
-    """Read labelled images from wherever they are.
+    """Read labeled images from wherever they are.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def load_data(
 
 
 def check_images(
-    images: Dataset | Sequence[LabelledImage],
+    images: Dataset | Sequence[LabeledImage],
     *,
     workers: int | None = None,
     progress: Progress = no_progress,
@@ -180,8 +180,8 @@ def check_images(
 
     Examples
     --------
-    >>> from promptboost.data import LabelledImage
-    >>> for bad in check_images([LabelledImage("7", "cat", b"not an image")]):
+    >>> from promptboost.data import LabeledImage
+    >>> for bad in check_images([LabeledImage("7", "cat", b"not an image")]):
     ...     print(bad)
     7: not an image of a known kind
     """
@@ -191,7 +191,7 @@ def check_images(
         ThreadPoolExecutor(workers or thread_count()) as threads,
         stage(progress, "checking images", len(items)) as advance,
     ):
-        for problem in threads.map(LabelledImage.check, items):
+        for problem in threads.map(LabeledImage.check, items):
             advance()
             if problem is not None:
                 bad.append(problem)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from promptboost.data import Dataset, LabelledImage
+from promptboost.data import Dataset, LabeledImage
 from promptboost.data.decode import BadImage
 from promptboost.data.manifest import MANIFEST_ENDINGS
 from promptboost.data.source import without_bad
@@ -121,7 +121,7 @@ def embed_labeled(
             continue
         if not image.label:
             raise DataError(f"{image.name} has no label, and cannot be measured")
-        labeled = LabelledImage(image.name, image.label, where or b"", image.split or None)
+        labeled = LabeledImage(image.name, image.label, where or b"", image.split or None)
         if image.problem:
             bad_ones.append(BadImage(labeled.name, image.problem))
         small = None if image.no_thumbnail else thumbnails[index].tobytes()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from promptboost.data.dataset import Dataset, LabelledImage
+from promptboost.data.dataset import Dataset, LabeledImage
 from promptboost.data.decode import ImageError
 from promptboost.encoders.base import Encoder, UnitRows
 from promptboost.encoders.registry import load_encoder
@@ -225,10 +225,10 @@ class Embedder:
             self.seconds[what] += time.perf_counter() - start
 
 
-def _labelled(images: "Dataset | Sequence[Any]") -> tuple[LabelledImage, ...]:
+def _labelled(images: "Dataset | Sequence[Any]") -> tuple[LabeledImage, ...]:
     if isinstance(images, Dataset):
         return images.images
-    if all(isinstance(image, LabelledImage) for image in images):
+    if all(isinstance(image, LabeledImage) for image in images):
         return tuple(images)
     from promptboost.data.memory import as_images
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from promptboost.data.dataset import LabelledImage
+from promptboost.data.dataset import LabeledImage
 from promptboost.data.decode import BadImage, ImageError, file_bytes, read_image
 from promptboost.data.views import draw_view, view_name
 from promptboost.encoders.base import UnitRows, batches
@@ -44,7 +44,7 @@ _Place = tuple[int, int]
 class ImageBlock:
     """Some images that follow each other, and what became of them."""
 
-    images: list[LabelledImage]
+    images: list[LabeledImage]
     rows: list[UnitRows]  # of each embedder: shape (images, views, dim), zeros where there is none
     bad: dict[int, BadImage] = field(default_factory=dict)  # by position: those that cannot be read
     digests: list[bytes] = field(default_factory=list)
@@ -62,7 +62,7 @@ class ImageStream:
 
     Parameters
     ----------
-    images : iterable of LabelledImage
+    images : iterable of LabeledImage
         Read a block ahead of what is encoded.
     embedders : sequence of Embedder
         Each with its store, in which embeddings are found and kept.
@@ -79,13 +79,13 @@ class ImageStream:
     --------
     >>> from PIL import Image
     >>> from promptboost.encoders.embedder import Embedder
-    >>> red = LabelledImage("0", "", Image.new("RGB", (8, 8), "red"))
+    >>> red = LabeledImage("0", "", Image.new("RGB", (8, 8), "red"))
     >>> embedder = Embedder.open("fake:16-0", cache=False)
     >>> [block.rows[0].shape for block in ImageStream([red, red], [embedder])]
     [(2, 1, 16)]
     """
 
-    images: Iterable[LabelledImage]
+    images: Iterable[LabeledImage]
     embedders: "Sequence[Embedder]"
     views: int = 1
     scale: tuple[float, float] = (0.5, 1.0)
@@ -143,7 +143,7 @@ class ImageStream:
 
     def _looked_up(self, pool: ThreadPoolExecutor) -> Iterator[ImageBlock]:
         """Return blocks with what is stored of them, while the next one is read and hashed."""
-        coming: deque[tuple[list[LabelledImage], list[Future[bytes | BadImage]]]] = deque()
+        coming: deque[tuple[list[LabeledImage], list[Future[bytes | BadImage]]]] = deque()
         for images in batches(self.images, max(1, STORED_AT_ONCE // self.views)):
             coming.append((images, [pool.submit(_digest, image) for image in images]))
             if len(coming) > 1:
@@ -152,7 +152,7 @@ class ImageStream:
             yield self._found(*part)
 
     def _found(
-        self, images: list[LabelledImage], hashed: "list[Future[bytes | BadImage]]"
+        self, images: list[LabeledImage], hashed: "list[Future[bytes | BadImage]]"
     ) -> ImageBlock:
         none = [b""] * self.views
         block = ImageBlock(images, [])
@@ -254,14 +254,14 @@ def _look_up(embedder: "Embedder", keys: list[bytes]) -> tuple[UnitRows, list[in
     return np.zeros((len(keys), embedder.dim), dtype=np.float32), list(range(len(keys)))
 
 
-def _digest(image: LabelledImage) -> bytes | BadImage:
+def _digest(image: LabeledImage) -> bytes | BadImage:
     try:
         return image.digest()
     except ImageError as error:
         return error.bad
 
 
-def _opened(image: LabelledImage, digest: bytes) -> "Image":
+def _opened(image: LabeledImage, digest: bytes) -> "Image":
     source = image.source
     if isinstance(source, Path):
         source = file_bytes(source, image.name)

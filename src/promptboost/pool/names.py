@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,15 @@ class NameMatches:
     ambiguous: tuple[Ambiguity, ...] = ()
 
     def entries(self, class_name: str) -> list[str]:
-        """Return the names of the file that are one class."""
-        return [match.entry for match in self.matches if match.class_name == class_name]
+        """Return the names of the file that match one class."""
+        return self._entries.get(class_name, [])
+
+    @cached_property
+    def _entries(self) -> dict[str, list[str]]:
+        entries: dict[str, list[str]] = {}
+        for match in self.matches:
+            entries.setdefault(match.class_name, []).append(match.entry)
+        return entries
 
     def check_clear(self, where: str, way_out: str = "rename one") -> None:
         """Raise PoolError if a name fits in more than one way; `where` says in which file."""

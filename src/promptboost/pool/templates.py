@@ -1,6 +1,6 @@
 """Templates: sentences with one ``{}`` where the name of a class goes.
 
-The list, ``data/templates.txt``, is our own. It spans what changes between images of the same thing: the
+The list, ``data/templates.txt``, spans what changes between images of the same thing: the
 kind of photograph, its quality, the viewpoint, the setting, and the ways a thing is drawn or made.
 """
 
@@ -65,7 +65,15 @@ def fill(template: str, name: str) -> str:
 
 
 def connect(class_name: str, fragment: str) -> str:
-    """Make a sentence of a class and a fragment."""
+    """Make a sentence of a class and a fragment, as DCLIP does.
+
+    Unlike in DCLIP's code, "a", "an" and verbs are recognized as whole words: "antlers" is no "a".
+
+    Examples
+    --------
+    >>> connect("owl", "a hooked beak"), connect("owl", "large eyes")
+    ('owl, which is a hooked beak.', 'owl, which has large eyes.')
+    """
     first = _FIRST_WORD.match(fragment)
     word = first[0].lower() if first else ""
     connector = "which is" if word in _IS else "which" if word in _VERB else "which has"

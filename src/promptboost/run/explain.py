@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from promptboost.data import ImageError, LabelledImage, find_images
+from promptboost.data import ImageError, LabeledImage, find_images
 from promptboost.data.decode import BadImage
 from promptboost.data.shots import Task
 from promptboost.errors import DataError
@@ -30,7 +30,7 @@ class ExplainedImages(NamedTuple):
     """Explanations, the images they are of, and the images that could not be read."""
 
     explanations: Sequence[Explanation]
-    images: Sequence[LabelledImage]
+    images: Sequence[LabeledImage]
     bad: Sequence[BadImage]
 
 

@@ -16,7 +16,7 @@ from msgspec import UNSET
 import promptboost
 from promptboost.boosting import BoostRound
 from promptboost.config import FitConfig
-from promptboost.data import Dataset, DataSource, ImageError, LabelledImage
+from promptboost.data import Dataset, DataSource, ImageError, LabeledImage
 from promptboost.data.shots import Task, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.group import EncoderGroup, members_of, open_embedder
@@ -272,7 +272,7 @@ def images_shown(results: Results) -> list[str]:
     return list(dict.fromkeys([*mixed, *(item.image for item in results.hardest)]))
 
 
-def thumbnail(image: LabelledImage) -> str:
+def thumbnail(image: LabeledImage) -> str:
     """Make a small JPEG of an image, as an address that holds the data itself."""
     small = image.open()
     small.thumbnail((_THUMBNAIL_SIDE, _THUMBNAIL_SIDE))

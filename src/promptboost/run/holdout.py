@@ -241,7 +241,7 @@ def open_held_out(
     return HeldOutSet(
         classifier.ensemble,
         SentenceScores(rows, classifier.embedder, classifier.head),
-        held_out.ids,
+        list(held_out.ids),
         held_out.labels,
         held_out.class_names,
         lineage,

@@ -128,10 +128,10 @@ def inspect(
     Examples
     --------
     >>> from PIL import Image
-    >>> from promptboost.data import LabelledImage
+    >>> from promptboost.data import LabeledImage
     >>> red, blue = Image.new("RGB", (8, 8), "red"), Image.new("RGB", (8, 8), "blue")
-    >>> learn = Dataset.of([LabelledImage("0", "fire", red), LabelledImage("1", "ice", blue)])
-    >>> held_out = Dataset((LabelledImage("2", "ice", red),), learn.class_names)
+    >>> learn = Dataset.of([LabeledImage("0", "fire", red), LabeledImage("1", "ice", blue)])
+    >>> held_out = Dataset((LabeledImage("2", "ice", red),), learn.class_names)
     >>> for line in inspect(learn, held_out).overlap.lines():
     ...     print(line)
     1 held-out image was learnt from (1 byte for byte), so the accuracy is too good: 2 = 0

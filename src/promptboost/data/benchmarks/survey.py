@@ -9,7 +9,7 @@ from pathlib import Path
 from promptboost.data.benchmarks.layout import ImageIndex, Place, find_place, unpacked_first
 from promptboost.data.benchmarks.registry import Benchmark, benchmark_named
 from promptboost.data.benchmarks.splits import Item, Lists, read_lists
-from promptboost.data.dataset import Dataset, LabelledImage
+from promptboost.data.dataset import Dataset, LabeledImage
 from promptboost.data.decode import cut_off
 from promptboost.errors import DataError, count, few
 from promptboost.progress import Progress, no_progress
@@ -232,7 +232,7 @@ def read_benchmark(
     if survey.lists is None or not survey.complete:
         raise DataError(_refusal(survey, split))
     images = [
-        LabelledImage(item.path, item.name, survey.files[item.path], name)
+        LabeledImage(item.path, item.name, survey.files[item.path], name)
         for name, listed in survey.lists.items.items()
         for item in listed
     ]

@@ -1,8 +1,7 @@
-"""One's own files: JSON, JSON Lines, CSV with the columns class and sentence, tabbed text, saved pools.
+"""User files: JSON, JSON Lines, CSV with the columns class and sentence, tabbed text, saved pools.
 
-Of a saved pool, the sentences are read by the source they came from, and the templates.
-Concatenations are not read as such: they are made of the templates and sentences that are, and
-``build_pool`` makes them again.
+A saved pool is read as its templates, and its sentences by source. ``build_pool`` makes its
+concatenations again.
 """
 
 import csv
@@ -49,7 +48,7 @@ def _csv(path: Path) -> Source:
                 f"{path} has the column {twice[0]} {header.count(twice[0])} times; write one sentence "
                 "a line"
             )
-        place, text_place = header.index("class"), header.index(text_column)
+        name_cell, text_cell = header.index("class"), header.index(text_column)
         for row in rows:
             if not any(cell.strip() for cell in row):
                 continue
@@ -60,7 +59,7 @@ def _csv(path: Path) -> Source:
                     f"{path}, {at}, has {len(row)} cells under {len(header)} columns; put quotes around a "
                     "sentence that has a comma in it"
                 )
-            collector.add(row[place], [row[text_place]], at=at)
+            collector.add(row[name_cell], [row[text_cell]], at=at)
     except csv.Error as error:
         raise FileFormatError(f"{path}, line {rows.line_num}: {error}") from error
     return collector.source(path.name, "plain", path)
