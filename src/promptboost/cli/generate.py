@@ -81,9 +81,15 @@ def ask(
     out: Output, questions: Sequence["Question"], file: Path, per_class: int | None, **asking: Any
 ) -> "Generated | None":
     """Ask, or say what asking would take; None for the latter."""
-    from promptboost.cli import pool_text as words
-    from promptboost.llm import Budget, Manner, ModelSettings, ReplyCache, generate_pool, plan
-    from promptboost.llm.generation import Price
+    from promptboost.cli import pool_text
+    from promptboost.llm import (
+        Budget,
+        ModelSettings,
+        ReplyCache,
+        RequestPolicy,
+        generate_pool,
+        plan,
+    )
 
     named = ("model", "provider", "base_url", "temperature", "reply_tokens", "timeout")
     settings = ModelSettings(**{name: asking[name] for name in named})
@@ -92,26 +98,20 @@ def ask(
     if cache.damaged:
         out.note(f"{replies}: lines that cannot be read, left as they are: {cache.damaged}")
     if asking["dry_run"]:
-        price = Price(*asking["price"]) if asking["price"] else None
-        planned = plan(questions, settings, cache, price)
-        out.result(words.plan_record(planned), lambda: words.plan_text(planned))
+        planned = plan(questions, settings, cache, asking["price"])
+        out.result(pool_text.plan_record(planned), lambda: pool_text.plan_text(planned))
         return None
     _check_places(file, replies)
-    manner = Manner(
-        Budget(asking["max_requests"], asking["max_tokens"]),
-        asking["workers"],
-        progress=out.progress,
-        say=out.note,
-    )
+    budget = Budget(asking["max_requests"], asking["max_tokens"])
+    policy = RequestPolicy(budget, asking["workers"], progress=out.progress, notify=out.note)
     try:
-        done = generate_pool(questions, settings, cache, per_class=per_class, manner=manner)
+        generated = generate_pool(questions, settings, cache, per_class=per_class, policy=policy)
     except KeyboardInterrupt:
-        again = f"the same command again (what was answered is kept in {replies})"
-        raise Interrupted(again) from None
-    for line in words.remarks(done):
+        raise Interrupted(f"the same command again (replies so far are in {replies})") from None
+    for line in pool_text.remarks(generated):
         out.note(line)
-    words.check_any(done, replies)
-    return done
+    pool_text.check_any(generated, replies)
+    return generated
 
 
 def _check_places(*files: Path) -> None:
@@ -190,7 +190,7 @@ def generate(
     Every reply is kept. Whatever ends the asking, the same command asks only what is missing; with
     all replies there it makes the file again without a server.
     """
-    from promptboost.cli import pool_text as words
+    from promptboost.cli import pool_text
     from promptboost.llm import questions_for
 
     _check_file(file, classes, asking)
@@ -202,8 +202,8 @@ def generate(
     from promptboost.io import write_json
 
     write_json(file, done.sentences)
-    record = words.generated_record(file, replies_of(file, asking), done, done.sentences)
-    out.result(record, lambda: words.generated_text(record))
+    record = pool_text.generated_record(file, replies_of(file, asking), done, done.sentences)
+    out.result(record, lambda: pool_text.generated_text(record))
     return exit_code(done)
 
 
@@ -244,7 +244,7 @@ def grow(
 
     FILE.json then holds the sentences of RUN and the new ones, for another fit with --prompts.
     """
-    from promptboost.cli import pool_text as words
+    from promptboost.cli import pool_text
     from promptboost.llm import growth
     from promptboost.llm.questions import pair_questions
     from promptboost.run.run_folder import RunFolder
@@ -263,8 +263,8 @@ def grow(
     if done is None:
         return 0
     grown = growth.write_grown(run, done.sentences, file)
-    record = words.generated_record(file, replies_of(file, asking), done, grown)
-    record |= words.growth_record(confused, done)
+    record = pool_text.generated_record(file, replies_of(file, asking), done, grown)
+    record |= pool_text.growth_record(confused, done)
     if (images := growth.measured_on(run)) is not None:
         out.note(
             f"the pairs were found on the images held out ({images}): figures of the next fit on "
@@ -284,8 +284,8 @@ def grow(
             say=out.note,
             finish=(write_report, write_card),
         )
-        record |= {"run": str(new_run), **words.before_and_after(run, new_run)}
-    out.result(record, lambda: words.generated_text(record))
+        record |= {"run": str(new_run), **pool_text.before_and_after(run, new_run)}
+    out.result(record, lambda: pool_text.generated_text(record))
     return exit_code(done)
 
 

@@ -276,7 +276,7 @@ def generated_record(
 def growth_record(pairs: Sequence[Pair], done: Generated) -> dict[str, Any]:
     """Add what is asked about, and what is new."""
     return {
-        "pairs": [{"classes": [pair.one, pair.other], "images": pair.count} for pair in pairs],
+        "pairs": [{"classes": [pair.first, pair.second], "images": pair.count} for pair in pairs],
         "new_sentences": sum(map(len, done.sentences.values())),
     }
 

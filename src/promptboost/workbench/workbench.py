@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from promptboost.encoders.embedder import Embedder, embed_texts
 from promptboost.errors import RunError, SettingError
 from promptboost.llm.client import ModelSettings
-from promptboost.llm.growth import sentences_apart
+from promptboost.llm.growth import contrast_sentences
 from promptboost.model import PromptEnsemble
 from promptboost.model.change import Change, apply_changes
 from promptboost.model.difference import Difference
@@ -330,7 +330,7 @@ class Workbench:
             if name not in self.text.class_names:
                 raise SettingError(f"there is no class {name!r}")
         replies = self.folder / "replies.jsonl"
-        return sentences_apart(one, other, _SUGGESTED, self.model, replies)
+        return contrast_sentences(one, other, _SUGGESTED, self.model, replies)
 
     def suggestions(self, sentences: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
         """Measure what each sentence would do if it were added, the best first."""
