@@ -343,7 +343,7 @@ def test_growing_asks_nothing_if_something_is_wrong(call, fitted):
     assert "--overwrite" in taken.err
     assert "does not exist" in none.err
     assert "sentences.json" in gone.err
-    assert "mixes up no classes" in sure.err
+    assert "confuses no classes" in sure.err
     assert server.requests == []
     assert not (fitted / "g.json").exists()
 

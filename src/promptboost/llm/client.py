@@ -144,11 +144,10 @@ class Client:
         """
         library, anthropic = self._library, self.settings.provider == "anthropic"
         try:
-            text, counts, cut_off = (self._ask_anthropic if anthropic else self._ask_openai)(
-                question
-            )
+            send = self._ask_anthropic if anthropic else self._ask_openai
+            text, counts, cut_off = send(question)
         except _Stop as stop:
-            raise stop.error from None
+            raise type(stop.error)(self._quote(stop.error)) from None
         # `from None`: the original errors quote whatever the server sent.
         except library.APIStatusError as error:
             raise self._status_error(error) from None
@@ -239,16 +238,18 @@ def _http_client(library: Any, before_request: Callable[[], None]) -> Any:
                 raise
             try:
                 body = _read(response)
+            except _Stop:
+                if response.is_success:
+                    raise
+                body = b""  # the status is enough
             finally:
                 response.close()
             if response.is_success and not _is_json_object(body):
                 # The libraries retry after this status, but not after a reply that is no JSON.
                 message = b'{"error": {"message": "the reply is no JSON object"}}'
                 return type(response)(502, content=message, request=request)
-            headers = response.headers
-            return type(response)(
-                response.status_code, headers=headers, content=body, request=request
-            )
+            status, headers = response.status_code, response.headers
+            return type(response)(status, headers=headers, content=body, request=request)
 
     return LimitedClient()
 
