@@ -32,13 +32,12 @@ def _means(method: int, encoder: int) -> list[float]:
 def ours(figure: str) -> str:
     """Draw with what promptboost draws with."""
     if figure == "staged":
-        from promptboost.report.drawings import Line, Reference, staged_curve
+        from promptboost.report.svg import Line, Reference, staged_curve
 
         lines = [Line("learning", "learn", LEARNT), Line("boosted", "main", STAGES)]
         levels = [Reference(name, "zero", value) for name, value in LEVELS.items()]
         return str(staged_curve(lines, levels, width=900, height=340, title="accuracy"))
-    from promptboost.compare.chart import accuracy_figure
-    from promptboost.compare.summary import Curve
+    from promptboost.compare.summary import Curve, accuracy_figure
 
     none = (0.02,) * len(SHOTS)
     panels = [

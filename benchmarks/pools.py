@@ -87,7 +87,7 @@ def from_store(pool: PromptPool, folder: Path) -> str:
 
 def _embedder(folder: Path) -> Embedder:
     store = EmbeddingStore(folder / "store")
-    return Embedder(QuickEncoder(DIM), store, dtype="float16")
+    return Embedder(QuickEncoder(DIM), store)
 
 
 def computed(pool: PromptPool, folder: Path) -> str:
@@ -146,7 +146,7 @@ STEPS: dict[str, Callable[[PromptPool, Path], str] | None] = {
     "make every text once": walk,
     "statistics and fingerprint": summarise,
     "check all sentences": check,
-    "embed into the store, float16": into_store,
+    "embed into the store": into_store,
     "store to blocks of int16": from_store,
     "embed into blocks of int16": computed,
     "read every block, map": read_blocks,

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from promptboost.model import PromptEnsemble, Round
 from promptboost.model.head import Head
 from promptboost.model.scores import SentenceScores
-from promptboost.run.bench import Bench
-from promptboost.run.lineage import Lineage
-from promptboost.workbench.workbench import Workbench
-from promptboost.workbench.workbench_app import serve_workbench
+from promptboost.run.holdout import HeldOutSet
+from promptboost.run.versions import Lineage
+from promptboost.workbench.application import serve_workbench
+from promptboost.workbench.state import Workbench
 
 DIM = 512
 REPEATS = 12
@@ -47,7 +47,7 @@ def embedded(texts: list[str]) -> NDArray[np.float32]:
     return np.array(rows, dtype=np.float32)
 
 
-def make_bench(images: int, sentences: int, classes: int) -> Bench:
+def make_bench(images: int, sentences: int, classes: int) -> HeldOutSet:
     """Make a run's text, and images near the sentences of their class."""
     names = tuple(f"class {number}" for number in range(classes))
     texts = {
@@ -70,7 +70,9 @@ def make_bench(images: int, sentences: int, classes: int) -> Bench:
     rows += 2.4 * np.asarray(head.weights, dtype=np.float32)[labels]
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     scores = SentenceScores(rows, embedded, head)
-    return Bench(ensemble, scores, [f"{k}.jpg" for k in range(images)], labels, names, Lineage())
+    return HeldOutSet(
+        ensemble, scores, [f"{k}.jpg" for k in range(images)], labels, names, Lineage()
+    )
 
 
 class Page:

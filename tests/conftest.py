@@ -77,7 +77,7 @@ def bars(monkeypatch):
 
     def note_close(bar):
         if (noted := open_now.pop(id(bar), None)) is not None:
-            noted.done = bar.n
+            noted.done, noted.total = bar.n, bar.total
         close(bar)
 
     monkeypatch.setattr(tqdm, "__init__", note_begin)

@@ -17,7 +17,7 @@ from promptboost.estimator import PromptBoostClassifier
 from promptboost.methods import make_method
 from promptboost.methods.promptboost import Boosting
 from promptboost.run.run_folder import write_toml
-from promptboost.training import boost_settings
+from promptboost.training.trainer import boost_settings
 
 composers = st.fixed_dictionaries(
     {

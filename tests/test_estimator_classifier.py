@@ -15,6 +15,7 @@ from promptboost.errors import DataError, EncoderError, SettingError
 from promptboost.estimator import PromptBoostClassifier
 from promptboost.model import LearntOn
 from promptboost.model.classifier import PromptClassifier, load
+from promptboost.training.residual_refit import NoPoolWarning, refit
 
 SENTENCES = {"fire": ["it is very red"], "ice": ["it is very blue"], "moss": ["it is very green"]}
 TONES = {"fire": (200, 20, 20), "ice": (20, 20, 200), "moss": (20, 200, 20)}
@@ -159,7 +160,8 @@ def test_one_image_under_two_labels_is_warned_of(kind, tmp_path):
 def test_a_class_added_by_words_is_in_balance_for_every_face(fitted, tmp_path, residual):
     X, y = draw(4, 0)
     text = fitted.ensemble_.add_class("sun", ["it is very yellow"])
-    PromptClassifier(text, "fake:48-0").refit(X, y, views=2).save(tmp_path / "kept")
+    with pytest.warns(NoPoolWarning, match="the residual is used in full"):
+        refit(PromptClassifier(text, "fake:48-0"), X, y, views=2).save(tmp_path / "kept")
     kept = load(tmp_path / "kept", "fake:48-0", text_only=not residual)
     assert kept.head.balance is not None
     expected = kept.predict_proba(X)

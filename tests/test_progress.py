@@ -139,7 +139,7 @@ def test_each_stage_has_one_bar(bars):
             advance()
     assert [bar.stage for bar in bars] == ["cells", "loading", "loading"]
     assert [bar.others for bar in bars] == [[], ["cells"], ["cells"]]
-    assert [(bar.done, bar.total) for bar in bars] == [(2, 2), (1, None), (1, None)]
+    assert [(bar.done, bar.total) for bar in bars] == [(2, 2), (1, 1), (1, 1)]
 
 
 def test_bars_close_on_an_exception(monkeypatch):

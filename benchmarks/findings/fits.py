@@ -13,11 +13,11 @@ from promptboost.boosting.composition import Composition
 from promptboost.compare.cell_worker import Cell, figures
 from promptboost.compare.cells import Key, Result
 from promptboost.compare.world import Draw
-from promptboost.methods import Fitted, Method, make_method
+from promptboost.methods import FittedMethod, Method, make_method
 from promptboost.methods.promptboost import Boosting
 from promptboost.model import PromptEnsemble
-from promptboost.training import boost_settings
 from promptboost.training.learner import settle_scale
+from promptboost.training.trainer import boost_settings
 
 ENCODER_SCALE = 10.0  # of both ConSE encoders
 #: So little is left of a weight's change after division by this that all weights stay equal.
@@ -83,7 +83,9 @@ def after_rounds(
     ]
 
 
-def measured(images: ImageSet, draw: Draw, fitted: Fitted, moved: Fitted | None = None) -> Result:
+def measured(
+    images: ImageSet, draw: Draw, fitted: FittedMethod, moved: FittedMethod | None = None
+) -> Result:
     """Measure a classifier, and the same on the target encoder where it can move there."""
     result = figures(fitted, draw)
     if moved is None and fitted.words() is not None:
@@ -100,9 +102,8 @@ def gradient_settings(
     method = make_method(spelling)
     assert isinstance(method, Boosting)
     asked = boost_settings(method, VIEWS)
-    gradient = settle_scale(shots, images.words().grid, asked, images.encoder.logit_scale)[
-        0
-    ].gradient
+    settled, *_ = settle_scale(shots, images.words().grid, asked, images.encoder.logit_scale)
+    gradient = settled.gradient
     assert gradient is not None
     return gradient
 

@@ -342,7 +342,8 @@ class PromptBoostClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         y = column_or_1d(y, warn=True)
         labels, weights = self._checked_targets(y, sample_weight, data.images)
         warn_of_contradictions(data.images, y.tolist())
-        wanted = config.views if config.views_seen else 0
+        # The residual is fitted on the crops even if no round sees any.
+        wanted = config.views if config.views_seen or config.residual else 0
         embedder = image_embedder(source)
         rows = embedder.images(data, views=wanted, view_scale=config.view_scale)
         members = members_of(embedder)

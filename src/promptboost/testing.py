@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.base import FewShotSet, Fitted, Group, Method, Transfer
+from promptboost.baselines.base import FewShotSet, FittedMethod, Group, Method, Transfer
 from promptboost.baselines.registry import make_method, spelled
 from promptboost.encoders.base import ENCODER_PARTS, Encoder, UnitRows, unit_rows
 from promptboost.encoders.fake import FakeEncoder
@@ -210,10 +210,10 @@ class _MethodCheck:
             self.problems.append(f"{what} raises {_described(error)}")
             return None
 
-    def fit(self, *colours: str) -> Fitted:
+    def fit(self, *colours: str) -> FittedMethod:
         return self.method.fit(_few(*colours), self.pool, self.encoder)
 
-    def expect_same(self, one: Fitted, other: Fitted, problem: str) -> None:
+    def expect_same(self, one: FittedMethod, other: FittedMethod, problem: str) -> None:
         self.expect(np.array_equal(one.logits(_IMAGES), other.logits(_IMAGES)), problem)
 
     def check_declarations(self) -> None:
@@ -265,10 +265,10 @@ class _MethodCheck:
         )
         return True
 
-    def check_answers(self, fitted: Fitted) -> bool:
+    def check_answers(self, fitted: FittedMethod) -> bool:
         """Check one fitted classifier; tell whether it answers."""
-        if not isinstance(fitted, Fitted):
-            self.expect(False, f"fit() returns {type(fitted).__name__}, not a Fitted")
+        if not isinstance(fitted, FittedMethod):
+            self.expect(False, f"fit() returns {type(fitted).__name__}, not a FittedMethod")
             return False
         origin = self.attempt("origin", lambda: fitted.origin)
         if origin is not None:
@@ -290,7 +290,7 @@ class _MethodCheck:
         self.expect(words is None or len(words) == 2, "words() has not one bank for each class")
         return True
 
-    def check_repeats(self, fitted: Fitted) -> None:
+    def check_repeats(self, fitted: FittedMethod) -> None:
         again = self.attempt("a second fit()", lambda: self.fit(*_FOUR))
         if again is not None:
             problem = "two fits with the same settings differ: draw from "
@@ -301,10 +301,10 @@ class _MethodCheck:
             if fewer is not None:  # else the fit has its own finding
                 self.expect_same(fewer, fitted, problem)
 
-    def check_archive(self, fitted: Fitted) -> None:
+    def check_archive(self, fitted: FittedMethod) -> None:
         from promptboost.methods import load_fitted, save_fitted
 
-        def saved_and_loaded() -> Fitted:
+        def saved_and_loaded() -> FittedMethod:
             with tempfile.TemporaryDirectory() as folder:
                 save_fitted(fitted, folder)
                 return load_fitted(folder, self.encoder)
@@ -316,7 +316,7 @@ class _MethodCheck:
             problem = "a classifier that was saved and loaded answers differently"
             self.expect_same(again, fitted, f"{problem}: state() leaves something out")
 
-    def check_transfer(self, fitted: Fitted) -> None:
+    def check_transfer(self, fitted: FittedMethod) -> None:
         from promptboost.methods.eft import emulate
 
         declared = f"carries_over is Transfer.{self.method.carries_over.name}"

@@ -6,7 +6,6 @@ from promptboost.baselines.logistic import (
     STRENGTHS,
     Logistic,
     fit_probe,
-    rows_of_probe,
 )
 from promptboost.boosting.gradient.scale import dealt
 from promptboost.encoders.fake import FakeEncoder
@@ -14,6 +13,7 @@ from promptboost.errors import EncoderError, LabelError
 from promptboost.methods import FewShotSet, RowImages, load_fitted, make_method, save_fitted
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like
+from tests.progress_tools import Recorder
 
 ENCODER = FakeEncoder(dim=64)
 
@@ -49,13 +49,12 @@ def test_one_shot_uses_the_fixed_strength_and_more_choose():
     assert fit_probe(more.images[:, None], more.labels)[2] in STRENGTHS
 
 
-@pytest.mark.parametrize(("shots", "views"), [(1, 1), (2, 1), (3, 4), (5, 2)])
-def test_the_rows_that_a_fit_goes_over_are_known_before(shots, views):
-    task = clip_like(n_classes=3, shots=shots)
-    told = []
-    fit_probe(task.images[:, None].repeat(views, axis=1), task.labels, on_rows=told.append)
-    assert sum(told) == rows_of_probe(task.labels, views)
-    assert len(told) == 1 + len(STRENGTHS) * (0 if shots == 1 else min(shots, 3))
+@pytest.mark.parametrize("shots", [2, 5])
+def test_progress_reaches_the_number_of_fits(shots):
+    task, progress = clip_like(n_classes=3, shots=shots), Recorder()
+    fit_probe(task.images[:, None], task.labels, progress=progress)
+    progress.check("fitting logistic regression")
+    assert len(progress.calls) == len(STRENGTHS) * min(shots, 3)
 
 
 def test_two_classes_have_a_row_each_that_are_log_odds():

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptboost.boosting.balance import LOST, RECOGNISED, Balance, in_balance, with_images
-from promptboost.model import Head
+from promptboost.boosting.balance import LOST, RECOGNISED, Balance
+from promptboost.model import Head, PromptEnsemble, Round
+from promptboost.training import Trainer
+from promptboost.training.examples import Examples
 
 NAMES = tuple("abcdefgh")
 
@@ -36,8 +38,15 @@ def without(part, k):
     kept = labels != k
     names = NAMES[:k] + NAMES[k + 1 :]
     numbers = labels[kept] - (labels[kept] > k)
-    head = Head(names, np.delete(words, k, axis=0))
-    return with_images(head, rows[kept][:, None], numbers, np.delete(words, k, axis=0))
+    return refitted(names, np.delete(words, k, axis=0), rows[kept], numbers)
+
+
+def refitted(names, words, rows, labels):
+    """The head of a text of one sentence per class, refitted on images without a pool."""
+    text = PromptEnsemble(names, (Round("{}", {name: {name: 1} for name in names}, 0.0, 0.0),))
+    examples = Examples(rows, labels, tuple(map(str, range(len(rows)))))
+    sentences = dict(zip(names, words, strict=True))
+    return Trainer().refit(text, examples, [sentences], unseen=[words]).head
 
 
 def extended(head, row):
@@ -102,14 +111,14 @@ def test_nothing_is_moved_where_no_class_was_added_or_none_is_known():
 def test_the_lift_keeps_its_promises_on_classes_that_pretend(seed):
     rows, labels, words = world(seed, classes=5, images=6, dim=24)
     names = NAMES[:5]
-    head = in_balance(Head(names, words), rows, labels, words)
+    balance = Balance.of(names, rows, labels, words, words, words)
     found, lost = [], []
     for k, name in enumerate(names):
         others = tuple(other for other in names if other != name)
         # On the mean of all classes, its own among them, as the lift is measured.
-        at = Balance(others, head.balance.centre, 0.0, 0.0)
+        at = Balance(others, balance.centre, 0.0, 0.0)
         mean = (words @ at.centre).mean() - (np.delete(words, k, 0) @ at.centre).mean()
-        scores = rows @ at.rows(names, words, head.balance.text_lift + mean).T
+        scores = rows @ at.rows(names, words, balance.text_lift + mean).T
         taken, mine = scores.argmax(axis=1) == k, labels == k
         right = np.delete(rows @ words.T, k, 1).argmax(1) == np.where(
             labels > k, labels - 1, labels
@@ -127,7 +136,7 @@ def test_images_in_all_directions_have_no_balance():
 
 def test_a_record_is_read_as_it_was_written_and_nothing_else_is():
     rows, labels, words = world()
-    balance = in_balance(Head(NAMES, words), rows, labels, words).balance
+    balance = Balance.of(NAMES, rows, labels, words, words, words)
     record = json.loads(json.dumps(balance.to_record()))
     again = Balance.from_record(record)
     assert again.to_record() == record
@@ -150,7 +159,7 @@ def test_a_record_is_read_as_it_was_written_and_nothing_else_is():
 def test_a_class_without_images_has_no_residual():
     rows, labels, words = world()
     kept = labels != 3
-    head = with_images(Head(NAMES, words), rows[kept][:, None], labels[kept], words)
+    head = refitted(NAMES, words, rows[kept], labels[kept])
     assert not head.residual[3].any()
     assert np.abs(np.delete(head.residual, 3, 0)).min(axis=1).any()
     assert head.balance.class_names == NAMES[:3] + NAMES[4:]

@@ -134,19 +134,6 @@ def test_patience_stops_when_no_error_is_left():
     assert len(list(boost(shots, pool, BoostSettings(rounds=5)))) == 5
 
 
-def test_a_callback_can_stop(problem):
-    seen = []
-
-    def stop_at_two(done):
-        seen.append(done.state.rounds_done)
-        return done.state.rounds_done == 2
-
-    assert len(list(boost(*problem, BoostSettings(rounds=9), callback=stop_at_two))) == 2
-    assert seen == [1, 2]
-    with pytest.raises(SettingError, match="callback returns True"):
-        list(boost(*problem, BoostSettings(rounds=2), callback=lambda done: "stop"))
-
-
 def test_start_weights_matter_and_zero_weights_are_ignored(problem):
     shots, pool = problem
     only = (np.arange(20) % 4 == 0).astype(float)

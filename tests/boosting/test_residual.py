@@ -11,13 +11,19 @@ from promptboost.baselines.logistic import fit_probe
 from promptboost.boosting import GridPool, Shots, boost
 from promptboost.boosting import residual as module
 from promptboost.boosting.composition import class_rows
-from promptboost.boosting.penalized_loss import PenalisedLoss
-from promptboost.boosting.residual import Residual, fit_residual, spread_metric
+from promptboost.boosting.penalized_loss import PenalizedLoss
+from promptboost.boosting.residual import (
+    Residual,
+    fit_residual,
+    fit_text_residual,
+    spread_metric,
+    texts_of_folds,
+)
 from promptboost.config import FitConfig
 from promptboost.errors import EmbeddingError, LabelError, SettingError
 from promptboost.testing import clip_like
-from promptboost.training import boost_settings
-from promptboost.training.learner import learn_residual, settle_scale
+from promptboost.training.learner import settle_scale
+from promptboost.training.trainer import boost_settings
 
 
 def made_up(seed=0, classes=4, shots=3, views=3, dim=6, folds=2, noise=0.7):
@@ -49,7 +55,7 @@ def plain_objective(V, X, y, text, metric, penalty):
 
 def a_problem():
     X, y, texts, _ = made_up()
-    return PenalisedLoss(X, y, np.ones(len(y)), 5 * texts[0], spread_metric(X, y))
+    return PenalizedLoss(X, y, np.ones(len(y)), 5 * texts[0], spread_metric(X, y))
 
 
 def parts(problem):
@@ -98,7 +104,7 @@ def test_without_text_it_is_scikit_learns_logistic_regression():
     from sklearn.linear_model import LogisticRegression
 
     X, y, texts, _ = made_up(folds=1)
-    problem = PenalisedLoss(X, y, np.ones(len(y)), 0 * texts[0], np.eye(6))
+    problem = PenalizedLoss(X, y, np.ones(len(y)), 0 * texts[0], np.eye(6))
     peer = LogisticRegression(C=10.0, fit_intercept=False, tol=1e-9, max_iter=5000)
     views = X.shape[1]
     peer.fit(X.reshape(-1, 6), y.repeat(views), np.full(X.size // 6, 1 / views))
@@ -240,13 +246,13 @@ def test_folds_know_nothing_of_the_images_set_aside(monkeypatch):
     metric = spread_metric(X, y)
     monkeypatch.setattr(module, "spread_metric", lambda *_: metric)
     monkeypatch.setattr(module, "_explained", lambda problem, rate: (problem.text * 0, rate))
-    real, fitted = PenalisedLoss.solve, []
+    real, fitted = PenalizedLoss.solve, []
 
     def solve(*problem, **options):
         fitted.append(real(*problem, **options))
         return fitted[-1]
 
-    monkeypatch.setattr(PenalisedLoss, "solve", solve)
+    monkeypatch.setattr(PenalizedLoss, "solve", solve)
     monkeypatch.setattr(module, "_worth", lambda *_: (0.0, 5.0))
     fit(X, y, texts, fold)
     other = np.where((fold == 0)[:, None, None], X[::-1], X)
@@ -355,10 +361,11 @@ def accuracies(classes, dim, confusion, words, shots, seed):
     y = task.labels[learnt]
     images = Shots.from_rows(task.images[learnt], y, task.views[learnt])
     pool = GridPool.from_rows(templates, prompts)
-    settled, _, _ = settle_scale(images, pool, boost_settings(FitConfig(), 4), None)
+    settled, _, _, _ = settle_scale(images, pool, boost_settings(FitConfig(), 4), None)
     (done,) = boost(images, pool, settled)
     text = class_rows(done.composition, pool)
-    both = learn_residual(images, pool, text, settled).class_rows(text)
+    folds = texts_of_folds(images, pool, settled)
+    both = fit_text_residual(images, pool, text, folds=folds).class_rows(text)
     rows = np.concatenate([task.images[:, None], task.views], axis=1)[learnt]
     peer, intercepts, _ = fit_probe(rows, y)
     held_out = task.images[~learnt]

@@ -17,13 +17,9 @@ from promptboost.boosting import (
 )
 from promptboost.boosting.composition import scores_of, template_hits
 from promptboost.boosting.gradient.scale import choose_scale
-from promptboost.boosting.grid import (
-    ROW_UNIT,
-    side_by_side,
-    stacked,
-    weights_to_grid,
-)
+from promptboost.boosting.grid import ROW_UNIT, stacked, to_grid, weights_to_grid
 from promptboost.boosting.samme import updated_weights
+from promptboost.encoders.group import join
 from promptboost.errors import EmbeddingError
 from promptboost.testing import clip_like
 from tests.boosting.gradient.gradient_oracle import Plain, Task, unit_grid
@@ -49,7 +45,7 @@ def coarse(seed, encoders, *, n=21, K=4, P=9):
     rng = np.random.default_rng(seed)
 
     def rows(count):
-        return side_by_side([coarse_rows(rng, count, dim, 3) for dim in SIZES[encoders]])
+        return join([coarse_rows(rng, count, dim, 3) for dim in SIZES[encoders]])
 
     sizes = rng.integers(1, P, K)
     pool = GridPool(
@@ -67,14 +63,13 @@ def problem(request):
         for seed, dim in enumerate((32, 16, 24)[: request.param])
     ]
     shots = Shots.from_rows(
-        side_by_side([task.images for task in tasks]),
+        join([task.images for task in tasks]),
         tasks[0].labels,
-        side_by_side([task.views for task in tasks]),
+        join([task.views for task in tasks]),
+        encoders=len(tasks),
     )
-    prompts = [
-        side_by_side(blocks) for blocks in zip(*(task.prompts for task in tasks), strict=True)
-    ]
-    templates = side_by_side([task.templates for task in tasks])
+    prompts = [join(blocks) for blocks in zip(*(task.prompts for task in tasks), strict=True)]
+    templates = join([task.templates for task in tasks])
     scales = (1.0, 0.5, 2.0)[: request.param]
     return tasks, shots, GridPool.from_rows(templates, prompts, scales)
 
@@ -94,16 +89,14 @@ def test_a_cosine_is_that_of_the_rows_with_zeros(encoders):
 
 def test_one_encoder_is_left_as_it_is():
     rows = coarse_rows(np.random.default_rng(0), 5, 4, 3)
-    assert side_by_side([rows]) is rows
+    assert to_grid(rows) is rows
     assert np.shares_memory(stacked(rows, 1), rows)
 
 
-def test_rows_of_different_things_are_refused():
-    rng = np.random.default_rng(0)
-    with pytest.raises(EmbeddingError, match=r"rows of different things: \(3, 4\), \(2, 4\)"):
-        side_by_side([coarse_rows(rng, count, 4, 3) for count in (3, 2)])
+def test_columns_that_are_no_blocks_are_refused():
     _, _, pool = coarse(0, 2)
-    with pytest.raises(EmbeddingError, match="no blocks of 3 encoders"):
+    message = "10 columns cannot be divided into blocks of 3 encoders"
+    with pytest.raises(EmbeddingError, match=message):
         GridPool.from_rows(pool.templates, pool.prompts, (1.0, 1.0, 1.0))
 
 
@@ -140,8 +133,9 @@ def test_the_search_on_many_rows(monkeypatch, cached):
         for seed, dim in enumerate((24, 16))
     ]
     labels = np.repeat(tasks[0].labels, 3)
-    rows = side_by_side([task.views.reshape(len(labels), -1) for task in tasks])
-    pool = GridPool.joined([GridPool.from_rows(t.templates, t.prompts) for t in tasks])
+    rows = to_grid(join([task.views.reshape(len(labels), -1) for task in tasks]), encoders=2)
+    prompts = [join(blocks) for blocks in zip(*(task.prompts for task in tasks), strict=True)]
+    pool = GridPool.from_rows(join([task.templates for task in tasks]), prompts, (1.0, 1.0))
     X, y, weights = stacked(rows, 2), np.tile(labels, 2), rng.random(2 * len(labels))
     weak = compose_greedily(X, y, weights, pool, rng=rng)
     grid = weights_to_grid(weights, len(y))
@@ -166,9 +160,9 @@ def gradient_task(seed, encoders, scales, **settings):
             for p in points
         ]
 
-    templates = side_by_side(around(centres, 1, 0.7))
-    prompts = side_by_side(around(centres, P, 1.0))
-    rows = side_by_side([block[:, 0] for block in around([c[y] for c in centres], 1, 0.7)])
+    templates = join(around(centres, 1, 0.7))
+    prompts = join(around(centres, P, 1.0))
+    rows = join([block[:, 0] for block in around([c[y] for c in centres], 1, 0.7)])
     pool = GridPool(templates, tuple(prompts), scales)
     weights = np.tile(rng.random(n) + 0.1, encoders)
     asked = {"logit_scale": 8.0, "copies": 16, "spread": 0.5, "caution": 0.3, "tolerance": 0.0}
@@ -207,7 +201,7 @@ def test_products_of_many_encoders_stay_in_32_bits(monkeypatch):
     block = np.zeros((1, 4), dtype=np.int16)
     block[0, 0] = ROW_UNIT
     same = np.tile(block, (1, 6))
-    other = side_by_side([coarse_rows(rng, 5, 4, 3) for _ in range(6)])
+    other = join([coarse_rows(rng, 5, 4, 3) for _ in range(6)])
     pool = GridPool(
         np.stack([other[:1], other[1:2]]),
         (np.concatenate([other[2:], same]), other[:3]),
@@ -246,7 +240,7 @@ def test_rounds_see_the_same_views_by_every_encoder(problem, composer, monkeypat
         np.testing.assert_array_equal(hits, template_hits(X, y, pool.templates))
         blocks = X.reshape(E, n, 2, dim)
         # Row j of image i is one and the same view for all encoders.
-        banks = side_by_side([task.views for task in tasks]).reshape(n, 6, E, dim)
+        banks = shots.views.reshape(n, 6, E, dim)
         for i in range(n):
             for j in range(2):
                 which = {

@@ -178,7 +178,8 @@ def test_cache_finds_damage(capsys, fitted):
     for file in EmbeddingStore().root.rglob("*"):
         if file.is_file() and file.stat().st_size > 4000:
             data = bytearray(file.read_bytes())
-            data[-200] ^= 255
+            for page in range(16384, len(data) + 1, 16384):
+                data[page - 200] ^= 255
             file.write_bytes(data)
     answer = call(capsys, "cache", "--verify", "--json")
     assert answer.code == 2

@@ -7,9 +7,9 @@ import urllib.request
 
 import pytest
 
-from promptboost.run.bench import open_bench
-from promptboost.run.draft import draft_folder, only_editor
 from promptboost.run.fit import fit_run
+from promptboost.run.holdout import open_held_out
+from promptboost.workbench.state import draft_folder, only_editor
 from tests.cli.cli_tools import call
 from tests.run.run_tools import request, start_promptboost, write_images, write_sentences
 
@@ -55,7 +55,7 @@ def test_a_server_without_a_model_is_no_model(run, capsys):
 
 
 def test_a_run_is_on_one_workbench_only(run, capsys):
-    bench = open_bench(run, cache=False)
+    bench = open_held_out(run, cache=False)
     inside, done = threading.Event(), threading.Event()
 
     def hold():

@@ -3,9 +3,10 @@
 import ctypes
 import os
 import re
+import sqlite3
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -91,9 +92,15 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 def stored(encoder: str) -> dict[bytes, bytes]:
     """All that the store of this test has of an encoder."""
-    loaded = load_encoder(encoder)
-    rows = EmbeddingStore().rows(loaded.fingerprint, dim=loaded.dim)
-    return {key: row.tobytes() for key, row in rows}
+    fingerprint = load_encoder(encoder).fingerprint.encode()
+    path = next(EmbeddingStore().root.glob("*.sqlite"), None)
+    if path is None:
+        return {}
+    with closing(sqlite3.connect(path)) as connection:
+        query = "SELECT id FROM encoders WHERE fingerprint = ?"
+        [number] = connection.execute(query, (fingerprint,)).fetchone() or [0]
+        rows = connection.execute("SELECT key, data FROM rows ORDER BY key").fetchall()
+    return {key[4:]: data for key, data in rows if key[:4] == number.to_bytes(4, "big")}
 
 
 @contextmanager

@@ -4,13 +4,19 @@ import io
 import json
 import tarfile
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from promptboost.distributed.answer_shards import Answering, predict_in_shards
+from promptboost.distributed.answer_shards import (
+    Answering,
+    predict_in_shards,
+    write_predictions,
+)
 from promptboost.distributed.engine import Placement, Share
+from promptboost.distributed.evaluate_shards import evaluate_in_shards
 from promptboost.errors import RunError
 from promptboost.model.prediction import FIELDS
 from promptboost.run.evaluate import evaluate_run
@@ -99,11 +105,12 @@ def test_figures_are_the_same_from_a_folder_a_table_parts_and_ray(fitted, cluste
 
     def figures(source, placement=None, out="here"):
         place = replace(placement or Placement(), storage=str(fitted / out), per_shard=6)
-        options = {"place": place, "output": str(fitted / f"{out}.jsonl")}
-        return evaluate_run(fitted / "run", str(source), **options)
+        write = partial(write_predictions, str(fitted / f"{out}.jsonl"))
+        return evaluate_in_shards(fitted / "run", str(source), place, write=write)
 
     images = fitted / "images"
-    plain = evaluate_run(fitted / "run", str(images), output=str(fitted / "plain.jsonl"))
+    write = partial(write_predictions, str(fitted / "plain.jsonl"))
+    plain = evaluate_run(fitted / "run", str(images), write=write)
     assert plain["images"] == 31
     assert figures(images) == plain
     figures(images, Placement(share=Share(0, 2)), "parts")

@@ -16,12 +16,13 @@ from promptboost.distributed.class_blocks import SharedKeeper
 from promptboost.distributed.engine import LocalEngine, Placement
 from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.distributed.residents import LocalResidents, ResidentLostError
-from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.group import open_embedder
 from promptboost.errors import RunError
 from promptboost.pool.sources import pool_for
 from promptboost.run.fit import fit_run
-from promptboost.run.learned import embed_task, learn
+from promptboost.run.measurement import EmbeddedTask
 from promptboost.testing import clip_like
+from promptboost.training import Trainer
 from tests.run.run_tools import ENCODER, SENTENCES, request
 
 
@@ -101,9 +102,10 @@ def test_what_was_there_before_is_added_to_in_residents_too(composed):
 
 @pytest.mark.parametrize("lose", [(1,), (2, 5), (9,), (40, 41), (30, 60, 90)])
 def test_a_resident_that_ends_changes_no_text(composed, lose):
-    engine, told = SeveralHere(2, lose), []
-    assert composed(engine, on_rows=told.append) == composed()
-    assert sum(told) == 30 * 28, "sweeps that are done again are not counted again"
+    engine, calls = SeveralHere(2, lose), []
+    assert composed(engine, progress=lambda *call: calls.append(call)) == composed()
+    assert calls[-1] == ("composing", 30, 30)
+    assert all(done <= total for _, done, total in calls)
     assert 1 < engine.begun <= 1 + len(lose)
 
 
@@ -125,8 +127,17 @@ def test_images_are_written_once_and_those_of_an_earlier_draw_go(composed, tmp_p
     assert len({files[0] for files in seen if files}) > 1
 
 
-def executor(engine):
-    return PoolExecutor(engine=engine)
+def embed(task, pool, settings, encoder, folder, engine=None):
+    executor = PoolExecutor(engine=engine)
+    return EmbeddedTask.embed(task, pool, settings, encoder, executor=executor, folder=folder)
+
+
+def fitted_text(task, embedded, settings):
+    """The ensemble of a fit, whose rows are removed then."""
+    examples, rows = embedded.examples(task), embedded.pool_rows
+    ensemble = Trainer(settings).fit(examples, rows, embedded.members).ensemble
+    rows.release()
+    return ensemble
 
 
 @pytest.mark.parametrize("encoders", [(ENCODER,), (ENCODER, "fake:16-7")])
@@ -136,14 +147,12 @@ def test_units_and_residents_of_an_engine_give_the_text_of_one_process(
     asked = request(task)
     data = load_task(asked.source, asked.settings)
     pool = pool_for(asked.settings, asked.source, data.class_names)
-    first, *further = [Embedder.open(name, cache=False) for name in encoders]
+    encoder = open_embedder(encoders, cache=False)
 
     def text(engine):
-        rows = embed_task(
-            data, pool, asked.settings, first, tmp_path / "rows", further, executor(engine)
-        )
-        assert (rows.pool_rows.grid.keeper is None) == (engine is None)
-        return learn(data, rows, asked.settings, first).ensemble
+        embedded = embed(data, pool, asked.settings, encoder, tmp_path / "rows", engine)
+        assert (embedded.pool_rows.grid.keeper is None) == (engine is None)
+        return fitted_text(data, embedded, asked.settings)
 
     in_memory = text(None)
     monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
@@ -165,13 +174,11 @@ def test_the_scale_is_chosen_on_a_part_of_the_pool_which_the_engine_does_not_kno
     asked = request(task, rounds=1)
     data = load_task(asked.source, asked.settings)
     pool = pool_for(asked.settings, asked.source, data.class_names)
-    embedder = Embedder.open(ENCODER, cache=False)
+    encoder = open_embedder([ENCODER], cache=False)
 
     def text(engine):
-        rows = embed_task(
-            data, pool, asked.settings, embedder, tmp_path / "rows", (), executor(engine)
-        )
-        return learn(data, rows, asked.settings, embedder).ensemble
+        embedded = embed(data, pool, asked.settings, encoder, tmp_path / "rows", engine)
+        return fitted_text(data, embedded, asked.settings)
 
     in_memory = text(None)
     monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
@@ -185,7 +192,7 @@ def test_a_class_that_cannot_be_embedded_is_named_and_the_others_are_kept(
     asked = request(task)
     data = load_task(asked.source, asked.settings)
     pool = pool_for(asked.settings, asked.source, data.class_names)
-    embedder = Embedder.open(ENCODER, cache=False)
+    encoder = open_embedder([ENCODER], cache=False)
     from promptboost.encoders.fake import FakeEncoder
 
     whole = FakeEncoder.encode_texts
@@ -198,13 +205,11 @@ def test_a_class_that_cannot_be_embedded_is_named_and_the_others_are_kept(
 
     monkeypatch.setattr(FakeEncoder, "encode_texts", fails)
     with pytest.raises(RunError, match=r"1 class could not be embedded.*out of memory"):
-        embed_task(
-            data, pool, asked.settings, embedder, tmp_path / "rows", (), executor(LocalEngine())
-        )
+        embed(data, pool, asked.settings, encoder, tmp_path / "rows", LocalEngine())
     done = len(list((tmp_path / "rows").rglob("*.int16")))
     assert done == len(data.class_names) - 1
     monkeypatch.setattr(FakeEncoder, "encode_texts", whole)
-    embed_task(data, pool, asked.settings, embedder, tmp_path / "rows", (), executor(LocalEngine()))
+    embed(data, pool, asked.settings, encoder, tmp_path / "rows", LocalEngine())
 
 
 def test_a_small_pool_is_read_here_and_that_is_said(task):

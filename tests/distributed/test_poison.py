@@ -9,8 +9,8 @@ from PIL import Image
 from promptboost.distributed.answer_shards import Answering, predict_in_shards
 from promptboost.distributed.embed import embed_data
 from promptboost.distributed.engine import Placement
+from promptboost.distributed.evaluate_shards import evaluate_in_shards
 from promptboost.errors import DataError
-from promptboost.run.evaluate import evaluate_run
 from tests.distributed.shard_tools import (
     FRAGILE,
     FragileEncoder,
@@ -73,8 +73,8 @@ def test_an_image_that_one_of_two_encoders_fails_on_is_not_measured(fitted):
 
     def figures(at):
         place = Placement(storage=str(fitted / at), per_shard=6)
-        both = {"encoder": ["fake:16-0", FRAGILE], "place": place}
-        return evaluate_run(fitted / "run", str(fitted / "images"), **both)
+        images, both = str(fitted / "images"), ["fake:16-0", FRAGILE]
+        return evaluate_in_shards(fitted / "run", images, place, encoder=both)
 
     found = figures("one")
     assert found["bad_images"] == [

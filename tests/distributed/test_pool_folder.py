@@ -15,13 +15,15 @@ from promptboost.data.shots import load_task
 from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
+from promptboost.encoders.group import EncoderGroup
 from promptboost.errors import PoolError
 from promptboost.model import PromptEnsemble
 from promptboost.pool import build_pool
 from promptboost.pool.sources import pool_for
 from promptboost.run.fit import fit_run
-from promptboost.run.learned import embed_task, learn
-from promptboost.training import PoolTexts
+from promptboost.run.measurement import EmbeddedTask
+from promptboost.training import PoolTexts, Trainer
+from tests.progress_tools import Recorder
 from tests.run.run_tools import ENCODER, request
 from tests.training.test_learner import OPEN, Problem
 
@@ -45,7 +47,8 @@ def embedder():
 
 
 def embed(texts, *embedders, folder=None):
-    return PoolExecutor().embed_pool(texts, embedders, folder)
+    source = embedders[0] if len(embedders) == 1 else EncoderGroup(embedders)
+    return PoolExecutor().embed_pool(texts, source, folder)
 
 
 def same(one, other):
@@ -57,7 +60,7 @@ def same(one, other):
 def test_the_threshold_counts_the_bytes_of_the_rows(monkeypatch, tmp_path):
     words = texts()
     grid = words.embed(FakeEncoder().encode_texts)
-    size = pool_folder.n_bytes(words, [embedder()])
+    size = pool_folder.n_bytes(words, embedder())
     assert size == grid.templates.nbytes + sum(block.nbytes for block in grid.prompts)
     monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", size)
     assert embed(words, embedder(), folder=tmp_path / "rows").cleanup is None
@@ -147,14 +150,14 @@ def test_rows_of_another_pool_or_encoder_are_deleted(on_disk, tmp_path, monkeypa
     assert not (tmp_path / "rows").exists()
 
 
-def test_progress_counts_the_prompts_of_all_classes():
-    words, calls = texts(), []
-    embed(words, embedder(), progress=lambda *call: calls.append(call))
+@pytest.mark.parametrize("limit", [0, 2**40])
+def test_progress_reaches_the_number_of_prompts(monkeypatch, limit):
+    monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", limit)
+    words, progress = texts(), Recorder()
+    PoolExecutor().embed_pool(words, embedder(), progress=progress)
+    progress.check("encoding texts")
     total = sum(map(len, words.prompt_texts))
-    assert {(stage, most) for stage, _, most in calls} == {("encoding texts", total)}
-    done = [number for _, number, _ in calls]
-    assert done == sorted(done)
-    assert done[-1] == total
+    assert progress.calls[-1] == ("encoding texts", total, total)
 
 
 @pytest.mark.parametrize("composer", ["gradient", "greedy"])
@@ -177,25 +180,31 @@ def test_an_interrupted_fit_keeps_its_rows_and_a_finished_one_does_not(task, on_
     pool = pool_for(asked, "images", work.class_names)
     so_far = []
 
-    def stop(ensemble):
+    def stop(ensemble, _):
         so_far.append(ensemble)
         if len(ensemble) == 2:
             raise KeyboardInterrupt
 
-    def rows(encoder):
-        embedder = Embedder(encoder)
-        return embed_task(work, pool, asked, embedder, task / "rows", executor=PoolExecutor())
+    def embed_with(encoder):
+        return EmbeddedTask.embed(
+            work, pool, asked, Embedder(encoder), executor=PoolExecutor(), folder=task / "rows"
+        )
+
+    def fit(embedded, **options):
+        notes = {"view_scale": asked.view_scale, "shots": asked.shots}
+        examples, rows = embedded.examples(work), embedded.pool_rows
+        return Trainer(asked).fit(examples, rows, embedded.members, notes=notes, **options)
 
     with pytest.raises(KeyboardInterrupt):
-        learn(work, rows(FakeEncoder()), asked, embedder(), on_round=stop)
-    # Found again: only the plain template is embedded.
+        fit(embed_with(FakeEncoder()), on_round=stop)
     again = Stopped()
-    kept = rows(again)
-    assert again.asked == 1
-    learned = learn(work, kept, asked, embedder(), resume=so_far[-1])
+    embedded = embed_with(again)
+    assert again.asked == 0, "the rows were found again"
+    fitted = fit(embedded, resume=so_far[-1])
+    embedded.pool_rows.release()
     assert not (task / "rows").exists()
     fit_run(request(task, concatenate="all"))
-    assert learned.ensemble == PromptEnsemble.load(task / "run" / "ensemble.json")
+    assert fitted.ensemble == PromptEnsemble.load(task / "run" / "ensemble.json")
 
 
 def test_what_texts_alone_say_is_the_same_streamed_and_from_rows():

@@ -1,4 +1,4 @@
-"""Fitted classifiers as files: what comes back, and what is refused."""
+"""FittedMethod classifiers as files: what comes back, and what is refused."""
 
 import dataclasses
 import json

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays as random_arrays
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.errors import EncoderError, FileFormatError, SettingError
 from promptboost.methods import (
-    Fitted,
+    FittedMethod,
     LinearClassifier,
     Origin,
     RowImages,
@@ -25,7 +25,7 @@ SEEN = ["a red apple", "red", "blue ice", "a truck", "something green"]
 IMAGES = RowImages({e.id: e.encode_texts(SEEN)[:, None] for e in (SOURCE, TARGET, THIRD)})
 
 
-class Shifted(Fitted):
+class Shifted(FittedMethod):
     """Another classifier, with something added to all logits of each image."""
 
     kind = "shifted"

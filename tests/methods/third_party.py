@@ -8,7 +8,7 @@ import numpy as np
 
 from promptboost.methods import (
     FewShotSet,
-    Fitted,
+    FittedMethod,
     Group,
     LinearClassifier,
     Method,
@@ -45,7 +45,7 @@ class NearestMean(Method):
 
 @register_fitted
 @dataclass(frozen=True)
-class Constant(Fitted):
+class Constant(FittedMethod):
     """Always the same class."""
 
     kind: ClassVar[str] = "third-party-constant"

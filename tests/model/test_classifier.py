@@ -19,6 +19,7 @@ from promptboost.errors import (
     SettingError,
 )
 from promptboost.model import Head, PromptEnsemble, Round
+from promptboost.training.residual_refit import NoPoolWarning, refit
 
 BANKS = {
     "fire": {"something red": 2, "a red light": 1},
@@ -409,7 +410,8 @@ def test_a_residual_is_learnt_on_every_encoder_of_an_average():
     colours = {"fire": ["red", "tomato"], "ice": ["blue", "navy"], "grass": ["green", "lime"]}
     images = [image(colour) for some in colours.values() for colour in some]
     labels = [name for name, some in colours.items() for _ in some]
-    again = both.refit(images, labels, views=2)
+    with pytest.warns(NoPoolWarning, match="the residual is used in full"):
+        again = refit(both, images, labels, views=2)
     assert again.predict(images).tolist() == labels
     assert [head.residual is None for head in again.heads] == [False, False]
     assert both.head.residual is None

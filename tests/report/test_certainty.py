@@ -11,7 +11,8 @@ from hypothesis import given
 
 from promptboost.baselines.measures import MethodResult
 from promptboost.report import write_card, write_report
-from promptboost.report.drawings import Point, coverage_plot, reliability_plot, wilson
+from promptboost.report.figures import wilson
+from promptboost.report.svg import Point, coverage_plot, reliability_plot
 from tests.report.page_tools import Page
 from tests.report.run_tools import with_probabilities, without_held_out, write_run
 

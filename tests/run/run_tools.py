@@ -5,9 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from promptboost.config import FitConfig
@@ -15,6 +18,7 @@ from promptboost.model import PromptEnsemble
 from promptboost.report import write_card, write_report
 from promptboost.run.fit import FitRequest
 from promptboost.run.run_folder import RunFolder
+from promptboost.training import Trainer
 
 ENCODER = "fake:32-0"
 COLOURS = {
@@ -46,6 +50,25 @@ def write_images(root: Path, count: int = 8, noise: float = 110.0, seed: int = 0
 def write_sentences(path: Path) -> Path:
     path.write_text(json.dumps(SENTENCES))
     return path
+
+
+@contextmanager
+def interrupted(rounds: int) -> Iterator[None]:
+    """Interrupt the fit within after so many rounds."""
+    fit = Trainer.fit
+
+    def stopped(self, *args, on_round, **options):
+        def stop(ensemble, done):
+            on_round(ensemble, done)
+            if len(ensemble) == rounds:
+                raise KeyboardInterrupt
+
+        return fit(self, *args, on_round=stop, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "fit", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 def request(root: Path, run: str = "run", **options) -> FitRequest:

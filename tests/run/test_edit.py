@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -13,16 +14,16 @@ from promptboost.baselines.measures import accuracy
 from promptboost.data import Dataset, LabelledImage
 from promptboost.errors import InputError, RunError
 from promptboost.model import PromptEnsemble
-from promptboost.model.change import Change
+from promptboost.model.edits import Change
 from promptboost.quality.issues import find_issues
 from promptboost.report import write_card, write_report
-from promptboost.run.bench import add_looks, open_bench, shown_part
 from promptboost.run.edit import edit_run
 from promptboost.run.evaluate import evaluate_run
 from promptboost.run.explain import explain_held_out
-from promptboost.run.lineage import Lineage
+from promptboost.run.holdout import add_looks, open_held_out, shown_part
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run
+from promptboost.run.versions import Lineage
 
 
 def some_sentence(run, name="ember"):
@@ -47,7 +48,7 @@ def test_an_edit_is_measured_as_the_new_run_answers(fitted):
     ]
     edited = edit_run(run, changes, new, author="ann", reason="to see", **quiet())
     effect = edited.effect
-    bench = open_bench(run)
+    bench = open_held_out(run)
     assert 0 < effect.images < 16
     images = [fitted / "images" / name for name in bench.images]
     labels = [bench.class_names[k] for k in bench.labels]
@@ -84,8 +85,8 @@ def test_an_edited_run_is_edited_again_and_classes_are_followed(fitted):
     lineage = Lineage.read(fitted / "b")
     assert [len(edit.changes) for edit in lineage.edits] == [1, 3]
     assert lineage.looks == 2
-    bench = open_bench(fitted / "b")
-    assert bench.originals() == {"ember": "ember", "sea": "sea", "night": "leaf"}
+    bench = open_held_out(fitted / "b")
+    assert bench.base.labels == {"ember": "ember", "sea": "sea", "night": "leaf"}
     assert again.effect.left_out == sum(bench.class_names[k] == "night" for k in bench.labels)
     assert {item.class_name for item in again.effect.classes} <= {"ember", "leaf", "sea"}
 
@@ -102,14 +103,14 @@ def test_what_only_changes_a_name_changes_no_answer(fitted):
 
 
 def test_the_images_are_divided_by_content_and_never_meet(fitted):
-    shown = open_bench(fitted / "run")
-    final = open_bench(fitted / "run", final=True)
+    shown = open_held_out(fitted / "run")
+    final = open_held_out(fitted / "run", final=True)
     assert set(shown.images) & set(final.images) == set()
     assert len(shown.images) + len(final.images) == 16
     moved = fitted / "moved"
     shutil.copytree(fitted / "images", moved)
     shutil.rmtree(fitted / "images")
-    assert open_bench(fitted / "run", data=str(moved)).images == shown.images
+    assert open_held_out(fitted / "run", data=str(moved)).images == shown.images
 
 
 def test_without_its_images_an_edit_is_made_and_not_measured(fitted):
@@ -165,17 +166,17 @@ def test_the_residual_goes_with_its_class(fitted):
 
 def test_all_held_out_images_are_explained_together(fitted):
     run = fitted / "run"
-    bench = open_bench(run)
+    bench = open_held_out(run)
     reasons = explain_held_out(run, bench)
     assert reasons.images == len(bench.labels)
     answers = bench.scores.logits(bench.ensemble).argmax(axis=1)
     assert reasons.accuracy == accuracy(answers, bench.labels)
-    assert len(reasons.influences) == bench.ensemble.n_prompts
+    assert len(reasons.sentences) == bench.ensemble.n_prompts
     for item in reasons.harmful[:2]:
         change = Change(kind="remove", class_name=item.class_name, sentence=item.prompt)
         effect = bench.effect([change])
         assert round((effect.after - effect.before) * effect.images) == item.gain
-    json.dumps(reasons.record(), allow_nan=False)
+    json.dumps(msgspec.to_builtins(reasons), allow_nan=False)
     assert Lineage.read(run).looks == 1
 
 
@@ -196,7 +197,7 @@ def test_a_class_added_by_words_is_measured_as_the_new_run_answers(fitted):
         Change(kind="add-class", class_name="sun", sentences=("something yellow", "warm light")),
     ]
     effect = edit_run(run, changes, new, **quiet()).effect
-    bench = open_bench(run)
+    bench = open_held_out(run)
     images = [str(fitted / "images" / name) for name in bench.images]
     answers = promptboost.load(new).predict(images)
     labels = [
@@ -227,7 +228,7 @@ def test_an_edited_run_is_refitted_and_keeps_its_lineage(fitted):
     head = promptboost.load(fitted / "a").head
     assert head.class_names == ("ember", "grass", "night", "sea")
     assert (np.linalg.norm(head.residual, axis=1) > 0).all()
-    assert len(open_bench(fitted / "a").labels) > 0
+    assert len(open_held_out(fitted / "a").labels) > 0
 
 
 def test_issues_and_transfer_know_classes_by_their_new_names(fitted):
@@ -253,7 +254,7 @@ def test_a_look_that_the_parent_cannot_count_is_counted_by_the_child(fitted, mon
     edited = edit_run(fitted / "run", [change], fitted / "edited", **quiet())
     assert Lineage.read(fitted / "run").looks == 0
     assert Lineage.read(fitted / "edited").looks == edited.lineage.looks == 1
-    assert [line.split("'")[0] for line in edited.told] == ["added ", "gave "]
+    assert [line.split("'")[0] for line in edited.history] == ["added ", "gave "]
 
 
 def test_images_that_are_gone_can_be_named_as_the_error_says(fitted):

@@ -15,7 +15,7 @@ from promptboost.model import Head, PromptEnsemble
 from promptboost.run.fit import fit_run
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
-from tests.run.run_tools import COLOURS, request, unfinish, write_images
+from tests.run.run_tools import COLOURS, interrupted, request, unfinish, write_images
 
 
 def accuracies(metrics):
@@ -105,28 +105,16 @@ def test_another_seed_gives_another_text(fitted):
     ).read_bytes()
 
 
-def test_an_interrupted_fit_goes_on_to_the_same_text(fitted, monkeypatch):
+def test_an_interrupted_fit_goes_on_to_the_same_text(fitted):
     whole = (fitted / "run" / "ensemble.json").read_bytes()
-    learn = fit_module.learn
     for stop_after in range(1, 6):
-
-        def interrupted(*args, on_round, stop_after=stop_after, **options):
-            def keep(so_far):
-                on_round(so_far)
-                if len(so_far) == stop_after:
-                    raise KeyboardInterrupt
-
-            return learn(*args, on_round=keep, **options)
-
         name = f"stopped-{stop_after}"
-        monkeypatch.setattr(fit_module, "learn", interrupted)
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted(stop_after):
             fit_run(request(fitted, name))
-        monkeypatch.setattr(fit_module, "learn", learn)
         assert RunFolder(fitted / name).state == "unfinished"
         said = []
         fit_run(request(fitted, name, resume=True), said.append)
-        assert f"going on after round {stop_after}" in said
+        assert f"resuming after round {stop_after}" in said
         assert (fitted / name / "ensemble.json").read_bytes() == whole
         assert RunFolder(fitted / name).state == "finished"
 
@@ -170,7 +158,7 @@ def test_a_changed_image_cannot_be_resumed(fitted):
     if other == fitted / "images" / victim:
         write_images(fitted / "new", seed=5)
         shutil.copy(fitted / "new" / victim, fitted / "images" / victim)
-    with pytest.raises(RunError, match="the images to learn from changed"):
+    with pytest.raises(RunError, match="the training images changed"):
         fit_run(request(fitted, resume=True))
 
 
@@ -322,7 +310,7 @@ def test_bad_and_few_images_are_mentioned(task):
     said = []
     metrics = fit_run(request(task), said.append)
     assert any("broken.png: the file is empty" in line for line in said)
-    assert any("fewer than 4 images to learn from: sea (2)" in line for line in said)
+    assert any("fewer than 4 training images: sea (2)" in line for line in said)
     assert metrics.task.bad_images[0].reason == "the file is empty"
     with pytest.raises(DataError, match="cannot be used"):
         fit_run(request(task, "other", on_bad="stop"))

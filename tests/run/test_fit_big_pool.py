@@ -1,31 +1,17 @@
 import json
 
-import pytest
-
 import promptboost.distributed.pool_folder as pool_folder
-import promptboost.run.fit as fit_module
 from promptboost.distributed.pool_folder import PoolExecutor
 from promptboost.run.fit import fit_run
 from promptboost.run.run_folder import RunFolder
-from tests.run.run_tools import request
+from tests.run.run_tools import interrupted, request
 
 
 def test_rows_of_a_big_pool_are_in_the_run_folder_until_it_is_finished(task, monkeypatch):
     monkeypatch.setattr(pool_folder, "MOST_IN_MEMORY", 0)
-    learn = fit_module.learn
-
-    def interrupted(*args, on_round, **options):
-        def keep(so_far):
-            on_round(so_far)
-            raise KeyboardInterrupt
-
-        return learn(*args, on_round=keep, **options)
-
-    monkeypatch.setattr(fit_module, "learn", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(1):
         fit_run(request(task, cache=False, executor=PoolExecutor()))
     assert len(list((task / "run" / "pool-rows").iterdir())) == 1
-    monkeypatch.setattr(fit_module, "learn", learn)
     fit_run(request(task, cache=False, resume=True, executor=PoolExecutor()))
     assert not (task / "run" / "pool-rows").exists()
     assert RunFolder(task / "run").state == "finished"

@@ -8,7 +8,7 @@ from hypothesis import given
 from promptboost.errors import PoolError
 from promptboost.model import PromptClassifier
 from promptboost.model.scores import SentenceScores
-from promptboost.run.influence import confusion_blame, sentence_influences
+from promptboost.run.influence import confused_pairs, sentence_influences
 from tests.model.ensembles import PATIENT, ensembles
 from tests.model.test_explanation import classifier_of, images, rows_of
 from tests.model.test_scores import make_scores
@@ -51,11 +51,11 @@ def test_each_sentence_is_left_out_exactly(ensemble, seed):
 
 @PATIENT
 @given(ensembles(temperature=0.5), st.integers(0, 99))
-def test_blame_is_the_mean_of_explanations(ensemble, seed):
+def test_contributions_are_means_of_explanations(ensemble, seed):
     classifier, scores, X, labels = a_case(ensemble, seed)
     names = ensemble.class_names
     answers = scores.logits(ensemble).argmax(axis=1)
-    found = confusion_blame(scores, ensemble, labels)
+    found = confused_pairs(scores, ensemble, labels)
     assert sum(item.count for item in found) == (answers != labels).sum()
     assert [item.count for item in found] == sorted([item.count for item in found], reverse=True)
     for item in found[:2]:
@@ -68,10 +68,11 @@ def test_blame_is_the_mean_of_explanations(ensemble, seed):
             for part in why.contributions:
                 key = (part.class_name, part.prompt)
                 parts[key] = parts.get(key, 0.0) + part.value / len(whys)
-        values = [value for _, _, value in item.sentences]
+        values = [part.value for part in item.sentences]
         assert values == pytest.approx(sorted(parts.values(), reverse=True)[:3], rel=1e-3, abs=1e-3)
-        for name, text, value in item.sentences:
-            assert parts[name, text] == pytest.approx(value, rel=1e-3, abs=1e-3)
+        for part in item.sentences:
+            expected = pytest.approx(part.value, rel=1e-3, abs=1e-3)
+            assert parts[part.class_name, part.prompt] == expected
 
 
 @pytest.mark.parametrize("seed", range(4))

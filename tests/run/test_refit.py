@@ -8,15 +8,17 @@ import pytest
 
 import promptboost
 from promptboost.errors import DataError, LabelError, RunError
-from promptboost.model.change import Change
+from promptboost.model.edits import Change
 from promptboost.model.head_files import RESIDUAL_FILE, head_file
+from promptboost.pool import build_pool
 from promptboost.run.edit import edit_run
 from promptboost.run.fit import fit_run
-from promptboost.run.lineage import Lineage
 from promptboost.run.refit import RefitRequest, refit_run
 from promptboost.run.run_folder import RunFolder
+from promptboost.run.versions import Lineage
+from promptboost.training.residual_refit import NoPoolWarning
 from tests.cli.cli_tools import call
-from tests.run.run_tools import COLOURS, ENCODER, request, write_images
+from tests.run.run_tools import COLOURS, ENCODER, SENTENCES, request, write_images
 
 OPTIONS = {"composer": "gradient", "rounds": 1, "views": 4, "views_per_round": None}
 ROWS = np.eye(32, dtype=np.float32)
@@ -178,7 +180,8 @@ def test_a_classifier_is_refitted_in_memory(task, run):
     images = sorted((task / "images").glob("*/*.png"))
     labels = [path.parent.name for path in images]
     classifier = promptboost.load(run, text_only=True)
-    again = classifier.refit(images, labels, views=4)
+    with pytest.warns(NoPoolWarning, match="the residual is used in full"):
+        again = promptboost.refit(classifier, images, labels, views=4)
     assert classifier.head.residual is None
     assert again.ensemble is classifier.ensemble
     right = [np.mean(one.predict(images) == labels) for one in (classifier, again)]
@@ -187,8 +190,9 @@ def test_a_classifier_is_refitted_in_memory(task, run):
     kept = promptboost.load(task / "kept")
     np.testing.assert_allclose(kept.predict_proba(ROWS), again.predict_proba(ROWS), rtol=1e-5)
     rows = classifier.embedder.originals(images)
-    assert classifier.refit(rows, labels).head.residual.shape == (4, 32)
+    pool = build_pool(classifier.class_names, descriptions=SENTENCES)
+    assert promptboost.refit(classifier, rows, labels, pool).head.residual.shape == (4, 32)
     with pytest.raises(LabelError, match="There is no class 'lake'"):
-        classifier.refit(images, ["lake"] * len(images))
+        promptboost.refit(classifier, images, ["lake"] * len(images))
     with pytest.raises(LabelError, match="3 labels for 32 images"):
-        classifier.refit(images, ["sea", "sea", "leaf"])
+        promptboost.refit(classifier, images, ["sea", "sea", "leaf"], pool)

@@ -13,11 +13,11 @@ from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError, RunError, SettingError
 from promptboost.model import Head, PromptEnsemble
 from promptboost.run.fit import fit_run
-from promptboost.run.learned import AVERAGED
+from promptboost.run.measurement import AVERAGED
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run
 from tests.cli.cli_tools import FIT, call
-from tests.run.run_tools import SENTENCES, request, unfinish
+from tests.run.run_tools import SENTENCES, interrupted, request, unfinish
 
 A, B = "fake:32-0", "fake:16-1"  # of different width, with different rows
 
@@ -109,29 +109,12 @@ def test_an_interrupted_fit_goes_on_to_the_same_text(task, composer, stop):
     run = RunFolder(task / "run")
     whole = run.ensemble_path.read_bytes()
     ensemble = PromptEnsemble.load(run.ensemble_path)
-    states = []
-
-    from promptboost.run import fit as module
-
-    real = module.learn
-
-    def until(*arguments, on_round, **options):
-        def stopping(so_far):
-            on_round(so_far)
-            states.append(len(so_far))
-            if len(so_far) == stop:
-                raise KeyboardInterrupt
-
-        return real(*arguments, on_round=stopping, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "learn", until)
-        with pytest.raises(KeyboardInterrupt):
-            fit_run(request(task, overwrite=True, **asked))
+    with interrupted(stop):
+        fit_run(request(task, overwrite=True, **asked))
+    assert len(PromptEnsemble.load(run.unfinished.partial_path)) == stop
     fit_run(request(task, resume=True, **asked))
     assert run.ensemble_path.read_bytes() == whole
     assert len(ensemble) == 5
-    assert states == list(range(1, stop + 1))
 
 
 def test_other_encoders_do_not_go_on(both, tmp_path):
@@ -263,7 +246,13 @@ def test_the_estimator_learns_what_the_command_line_does(both):
     ]
     assert len(learnt) == results.task.learn_images
     estimator = PromptBoostClassifier(
-        [A, B], SENTENCES, n_rounds=5, n_views=4, views_per_round=2, random_state=0, cache=False
+        [A, B],
+        SENTENCES,
+        n_rounds=5,
+        n_views=4,
+        settings={"views_per_round": 2},
+        random_state=0,
+        cache=False,
     ).fit(*zip(*learnt, strict=True))
     assert [item.banks for item in estimator.ensemble_.rounds] == [
         item.banks for item in ensemble.rounds
@@ -316,7 +305,7 @@ def test_what_an_estimator_refuses():
     y = ["fire", "fire", "ice", "ice"]
     with pytest.raises(DataError, match="of one encoder: give images"):
         PromptBoostClassifier([A, B], cache=False).fit(np.eye(4), y)
-    with pytest.raises(SettingError, match="names one encoder twice"):
+    with pytest.raises(SettingError, match="lists the same encoder twice"):
         PromptBoostClassifier([A, A], cache=False).fit(images, y)
     with pytest.raises(SettingError, match="empty list"):
         PromptBoostClassifier([], cache=False).fit(images, y)
@@ -347,3 +336,10 @@ def test_an_averaged_classifier(both, tmp_path):
     np.testing.assert_allclose(log_proba, np.log(chances))
     alone = load(both / "run", [B], cache=False)
     np.testing.assert_array_equal(alone.predict_proba(files), members[1])
+
+
+def test_a_fit_on_all_images_holds_none_out(task):
+    results = fit_run(request(task, encoder=[A, B], shots=None))
+    assert results.task.held_out_images == 0
+    assert results.transfers[0].of("promptboost") is None
+    assert results.method(AVERAGED).accuracy is None

@@ -18,7 +18,7 @@ from promptboost.run.fit import fit_run
 from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
 from promptboost.run.transfer import transfer_run
-from tests.run.run_tools import request
+from tests.run.run_tools import interrupted, request
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes are those of POSIX")
 
@@ -28,23 +28,12 @@ def content(folder):
 
 
 @pytest.fixture
-def begun(fitted, monkeypatch):
+def begun(fitted):
     """A finished run with a file of the user's, and a fit that was interrupted while replacing it."""
-    learn = fit_module.learn
     (fitted / "run/notes.txt").write_text("mine")
 
-    def interrupted(*args, on_round, **options):
-        def keep(so_far):
-            on_round(so_far)
-            if len(so_far) == 2:
-                raise KeyboardInterrupt
-
-        return learn(*args, on_round=keep, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fit_module, "learn", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            fit_run(request(fitted, overwrite=True, seed=1))
+    with interrupted(2):
+        fit_run(request(fitted, overwrite=True, seed=1))
     return fitted
 
 
@@ -57,7 +46,7 @@ def test_the_old_run_is_whole_until_the_new_one_is_finished(fitted, request_seed
     assert run.unfinished.settings.seed == 1
     said = []
     fit_run(request(begun, resume=True, seed=1), said.append)
-    assert "going on after round 2" in said
+    assert "resuming after round 2" in said
     assert (run.path / "ensemble.json").read_bytes() == request_seed_1
     fresh = RunFolder(run.path)
     assert fresh.settings.seed == fresh.results.task.seed == 1

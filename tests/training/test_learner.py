@@ -1,4 +1,3 @@
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -9,33 +8,26 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from promptboost.boosting import BoostSettings, GradientSettings, GridPool, Shots, boost
+from promptboost.boosting.calibration import probability_scales
 from promptboost.boosting.composition import scores_of
 from promptboost.boosting.gradient.scale import (
     FACTORS,
     calibrated_scale,
     choose_scale,
-    fold_texts,
-    most_rows,
 )
-from promptboost.boosting.grid import side_by_side
-from promptboost.boosting.samme import rows_of_round
+from promptboost.boosting.residual import fit_text_residual, texts_of_folds
 from promptboost.data.memory import holds_images
 from promptboost.encoders.fake import FakeEncoder
+from promptboost.encoders.group import join
 from promptboost.errors import EncoderError, InputError, LabelError, PoolError, SettingError
-from promptboost.model import Head, LearntOn, PromptEnsemble
+from promptboost.model import LearntOn, PromptEnsemble
 from promptboost.model.vectors import staged_heads
 from promptboost.pool import build_pool
 from promptboost.testing import clip_like
-from promptboost.training import PoolTexts, fit_ensemble
+from promptboost.training import PoolTexts
 from promptboost.training.examples import RowSpace
-from promptboost.training.learner import (
-    calibrated_logit_scale,
-    head_with_residual,
-    learn_residual,
-    rows_of_fit,
-    rows_of_residual,
-    settle_scale,
-)
+from promptboost.training.learner import fit_ensemble, settle_scale
+from tests.progress_tools import Recorder
 
 NAMES = ("ant", "bee", "cow", "dog", "eel")
 
@@ -67,7 +59,7 @@ class Problem:
         }
 
     def fit(self, rounds=6, texts=None, ids=None, shots=None, resume=None, on_round=None, **more):
-        keys = ("weights", "encoder_id", "encoder_fingerprint", "encoder_scale", "notes", "on_rows")
+        keys = ("weights", "encoders", "notes", "progress")
         other = {key: more.pop(key) for key in keys if key in more}
         return fit_ensemble(
             shots or self.shots,
@@ -112,7 +104,7 @@ def test_embedded_text_scores_as_the_rounds_do(problem):
 
 def test_ensemble_records_what_the_fit_was(problem):
     ensemble = problem.fit(
-        rounds=1, encoder_id="e", encoder_fingerprint="f", notes={"scale": 0.5}, max_copies=2
+        rounds=1, encoders=[LearntOn("e", "f")], notes={"scale": 0.5}, max_copies=2
     )
     assert ensemble.class_names == NAMES
     assert (ensemble.encoder_id, ensemble.encoder_fingerprint) == ("e", "f")
@@ -177,7 +169,7 @@ def test_every_round_reports_the_ensemble_so_far(problem):
     assert [done.state.rounds_done for _, done in seen] == [1, 2, 3]
     assert seen[-1][0] == whole
     assert seen[0][0].rounds == whole.rounds[:1]
-    with pytest.raises(SettingError, match="callback"):
+    with pytest.raises(SettingError, match="on_round returns True"):
         problem.fit(rounds=3, on_round=lambda so_far, done: "stop")
 
 
@@ -194,8 +186,7 @@ def other_labels(problem):
         ({"max_copies": 1}, "'max_copies'"),
         ({"penalty": False}, "'penalty'"),
         ({"temperature": 2.0}, "temperature"),
-        ({"encoder_id": "other"}, "the encoder: None then"),
-        ({"encoder_fingerprint": "other"}, "encoder's fingerprint"),
+        ({"encoders": [LearntOn("other")]}, r"the encoders: \[\] then, \[\('other', None\)\] now"),
         ({"weights": np.arange(1, 21)}, "'start_weights'"),
         ({"notes": {"scale": 0.5}}, "'scale'"),
         ({"ids": [f"{i}.jpg" for i in range(20)]}, "'0.jpg', '0.png', '1.jpg' and 37 more"),
@@ -230,7 +221,13 @@ def test_another_pool_other_classes_or_edited_text_is_not_continued(problem):
 
 # --- the gradient composer and its scale --------------------------------------------------------
 
-OPEN = {"gradient": GradientSettings(sweeps=8), "views_per_round": 3, "encoder_scale": 20.0}
+
+def named(scale):
+    """An encoder with a logit scale of its own."""
+    return [LearntOn("clip", encoder_logit_scale=scale)]
+
+
+OPEN = {"gradient": GradientSettings(sweeps=8), "views_per_round": 3, "encoders": named(20.0)}
 
 
 def test_an_open_scale_is_chosen_and_explained(problem):
@@ -268,7 +265,7 @@ def test_an_interrupted_gradient_fit_keeps_its_scale(problem, stop):
         sample_weights=True
     ) == whole.to_json(sample_weights=True)
     # Whatever would be chosen now, the scale of the earlier rounds stays.
-    other = problem.fit(rounds=3, resume=again, **OPEN | {"encoder_scale": 500.0})
+    other = problem.fit(rounds=3, resume=again, **OPEN | {"encoders": named(500.0)})
     assert other.to_json(sample_weights=True) == whole.to_json(sample_weights=True)
     chosen = float(whole.settings["logit_scale"])
     typed = OPEN | {"gradient": GradientSettings(chosen, sweeps=8)}
@@ -290,109 +287,89 @@ def test_another_gradient_fit_is_not_continued(problem, change, named):
 
 
 def test_texts_of_folds_are_the_same_whether_composed_to_choose_the_scale_or_later(problem):
+    shots, pool = problem.shots, problem.pool
     asked = BoostSettings(views_per_round=3, gradient=OPEN["gradient"])
-    folds = []
-    settled, _, _ = settle_scale(problem.shots, problem.pool, asked, 20.0, on_folds=folds.append)
-    later = fold_texts(problem.shots, problem.pool, settled.gradient, views=3)
-    assert len(folds) == 1
-    assert np.array_equal(folds[0].fold, later.fold)
-    assert np.array_equal(folds[0].rows, later.rows)
-    text = problem.pool.templates[:, 0] / np.float32(2**14)
+    settled, _, _, folds = settle_scale(shots, pool, asked, 20.0)
+    later = texts_of_folds(shots, pool, settled)
+    assert np.array_equal(folds.fold, later.fold)
+    assert np.array_equal(folds.rows, later.rows)
+    text = pool.templates[:, 0] / np.float32(2**14)
     known, composed = (
-        learn_residual(problem.shots, problem.pool, text, settled, folds=given)
-        for given in (folds[0], None)
+        fit_text_residual(shots, pool, text, folds=texts) for texts in (folds, later)
     )
     assert np.array_equal(known.weights, composed.weights)
     assert known.losses == composed.losses
-    settle_scale(problem.shots, problem.pool, settled, 20.0, on_folds=folds.append)
-    assert len(folds) == 1, "nothing is chosen, so nothing is composed"
-
-
-@pytest.mark.parametrize("composer", ["gradient", "greedy"])
-def test_each_step_says_how_many_rows_it_went_over(problem, composer):
-    shots, pool, gradient = problem.shots, problem.pool, OPEN["gradient"]
-    told = []
-    choose_scale(shots, pool, gradient, 20.0, views=3, on_rows=told.append)
-    assert sum(told) == most_rows(shots, gradient, views=3)
-    assert len(told) > 20
-    told = []
-    known = replace(gradient, logit_scale=40.0)
-    fold_texts(shots, pool, known, views=3, on_rows=told.append)
-    # An upper bound: as if no image were set aside.
-    assert sum(told) == most_rows(shots, known, views=3, scales=1) * 3 / 4
-    told = []
-    settings = BoostSettings(rounds=3, gradient=known if composer == "gradient" else None)
-    list(boost(shots, pool, settings, on_rows=told.append))
-    assert sum(told) == 3 * rows_of_round(len(shots.labels), settings)
-    assert min(told) > 0
+    assert settle_scale(shots, pool, settled, 20.0)[3] is None, (
+        "nothing is chosen, so nothing is composed"
+    )
 
 
 @pytest.mark.parametrize(
-    "asked",
+    ("settings", "stages"),
     [
-        {**OPEN, "rounds": 1},
-        {**OPEN, "rounds": 3},
-        {"rounds": 1, "gradient": GradientSettings(logit_scale=40.0, sweeps=5, tolerance=0.9)},
-        {"rounds": 3},
-        {"rounds": 9, "patience": 1},
+        (
+            {**OPEN, "rounds": 1},
+            ["cross-validating", "composing"],
+        ),
+        (
+            {**OPEN, "rounds": 2},
+            ["cross-validating", "composing round 1 of 2", "composing round 2 of 2"],
+        ),
+        (
+            {"rounds": 1, "gradient": GradientSettings(logit_scale=40.0, sweeps=5, tolerance=0.9)},
+            ["composing"],
+        ),
+        ({"rounds": 3}, ["composing"]),
     ],
 )
-def test_a_fit_ends_at_the_number_of_rows_it_began_with(problem, asked):
-    told = []
-    fitted = problem.fit(**asked, on_rows=told.append)
-    assert fitted == problem.fit(**asked), "whoever watches changes nothing"
-    settings = BoostSettings(**{k: v for k, v in asked.items() if k != "encoder_scale"})
-    assert sum(told) == rows_of_fit(problem.shots, settings)
-    assert min(told) > 0
-    told = []
-    more = {**asked, "rounds": asked["rounds"] + 2}
-    problem.fit(**more, resume=fitted, on_rows=told.append)
-    left = rows_of_fit(problem.shots, replace(settings, rounds=more["rounds"]), before=fitted)
-    assert sum(told) == left
-    assert left == (more["rounds"] - len(fitted)) * rows_of_round(20, settings)
+def test_progress_reaches_the_total_of_each_stage_and_changes_nothing(problem, settings, stages):
+    progress = Recorder()
+    assert problem.fit(**settings, progress=progress) == problem.fit(**settings)
+    progress.check(*stages)
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_a_residual_ends_at_the_number_of_rows_it_began_with(problem, known):
+def test_progress_of_a_residual_reaches_its_total(problem):
     gradient = replace(OPEN["gradient"], logit_scale=40.0)
-    settings = BoostSettings(views_per_round=3, gradient=gradient)
-    folds = fold_texts(problem.shots, problem.pool, gradient, views=3) if known else None
+    settings, progress = BoostSettings(views_per_round=3, gradient=gradient), Recorder()
+    folds = texts_of_folds(problem.shots, problem.pool, settings, progress)
+    progress.check("cross-validating")
     text = problem.pool.templates[:, 0] / np.float32(2**14)
-    given, told = (problem.shots, problem.pool, text, settings), []
-    watched = learn_residual(*given, folds=folds, on_rows=told.append)
-    assert np.array_equal(watched.weights, learn_residual(*given, folds=folds).weights)
-    assert sum(told) == rows_of_residual(problem.shots, settings, 1, folds=known)
-    assert len(told) > 3
-    whole = rows_of_fit(problem.shots, replace(settings, rounds=1), residuals=2)
-    part = rows_of_fit(problem.shots, replace(settings, rounds=1))
-    assert whole - part == 2 * rows_of_residual(problem.shots, settings, 1, folds=False)
+    for texts in (folds, None):
+        progress = Recorder()
+        fit_text_residual(problem.shots, problem.pool, text, folds=texts, progress=progress)
+        progress.check("fitting the residual")
 
 
 def test_images_that_were_never_set_aside_have_no_say_in_the_scale_of_probabilities(problem):
     shots, pool = problem.shots, problem.pool
     asked = BoostSettings(views_per_round=3, gradient=OPEN["gradient"])
-    settled, _, held_out = settle_scale(shots, pool, asked, 20.0)
+    settled, _, held_out, _ = settle_scale(shots, pool, asked, 20.0)
     some = np.arange(len(shots.labels)) % 2 == 0
     known = np.where(some[:, None], held_out, np.nan)
     fewer = Shots(np.ascontiguousarray(shots.originals[some]), shots.labels[some])
-    assert calibrated_logit_scale(shots, pool, settled, 20.0, known) == calibrated_logit_scale(
-        fewer, pool, settled, 20.0, held_out[some]
+    assert probability_scales(shots, pool, settled, [20.0], known) == probability_scales(
+        fewer, pool, settled, [20.0], held_out[some]
     )
 
 
 def test_greedy_settings_and_given_scales_are_left_alone(problem):
     for asked in (BoostSettings(), BoostSettings(gradient=GradientSettings(9.0))):
-        assert settle_scale(problem.shots, problem.pool, asked, 20.0) == (asked, None, None)
+        assert settle_scale(problem.shots, problem.pool, asked, 20.0) == (
+            asked,
+            None,
+            None,
+            None,
+        )
 
 
 def test_without_an_encoder_the_images_give_the_scale(problem):
     asked = BoostSettings(views_per_round=0, gradient=GradientSettings(sweeps=4))
-    settled, why, _ = settle_scale(problem.shots, problem.pool, asked, None)
+    settled, why, _, _ = settle_scale(problem.shots, problem.pool, asked, None)
     stand_in = calibrated_scale(problem.shots, problem.pool)
-    chosen, plain, _ = settle_scale(problem.shots, problem.pool, asked, stand_in)
+    chosen, plain, _, _ = settle_scale(problem.shots, problem.pool, asked, stand_in)
     assert settled == chosen
     assert why.startswith(plain)
-    assert f"{stand_in:.3g} stands for it" in why
+    assert f"{stand_in:.3g} replaces it" in why
 
 
 def test_the_calibrated_scale_is_about_the_best_template_and_grows_as_scores_shrink():
@@ -522,124 +499,6 @@ def test_errors_are_value_errors(problem):
     assert issubclass(SettingError, InputError)
 
 
-# --- pools on disk ------------------------------------------------------------------------------
-
-
-def birds(**more):
-    return PoolTexts.of(
-        build_pool(
-            ["owl", "bat", "eel"],
-            templates=["a {}.", "the {}.", "A {}."],
-            descriptions={"owl": ["eyes", "beak"], "bat": ["wings"]},
-            concatenate="all",
-            **more,
-        )
-    )
-
-
-class Interrupted:
-    """An encoder that is stopped after some calls."""
-
-    def __init__(self, calls=10**9):
-        self.calls = calls
-        self.asked = []
-
-    def __call__(self, texts):
-        if len(self.asked) == self.calls:
-            raise KeyboardInterrupt
-        self.asked.append(texts)
-        return FakeEncoder().encode_texts(texts)
-
-
-def embed_to(texts, folder, encode=None, encoder="fake", **more):
-    return texts.embed_to(folder, encode or Interrupted(), encoder_fingerprint=encoder, **more)
-
-
-def same_grid(one, other):
-    return (one.templates == other.templates).all() and all(
-        (a == b).all() for a, b in zip(one.prompts, other.prompts, strict=True)
-    )
-
-
-def test_rows_on_disk_are_those_in_memory(tmp_path):
-    texts, told = birds(), []
-    grid = embed_to(texts, tmp_path / "rows", progress=told.append)
-    assert same_grid(grid, texts.embed(FakeEncoder().encode_texts))
-    assert told == [0, *map(len, texts.prompt_texts)]
-    texts.check_against(grid)
-    # Mapped, not loaded: what the file says is what boosting sees.
-    owner = grid.prompts[0]
-    while owner.base is not None and not isinstance(owner, np.memmap):
-        owner = owner.base
-    assert isinstance(owner, np.memmap)
-    again, known = embed_to(texts, tmp_path / "rows", Interrupted(calls=0)), texts.prompt_texts
-    assert same_grid(again, grid)
-    assert [len(rows) for rows in again.prompts] == [len(own) for own in known]
-
-
-@pytest.mark.parametrize("calls", [0, 1, 2])
-@pytest.mark.parametrize("torn", ["", "rows", "line", "lost rows"])
-def test_interrupted_rows_are_gone_on_with(tmp_path, calls, torn):
-    texts = birds()
-    with pytest.raises(KeyboardInterrupt):
-        embed_to(texts, tmp_path, Interrupted(calls))
-    rows, blocks = tmp_path / "rows.int16", tmp_path / "blocks.jsonl"
-    if calls and torn == "rows":
-        rows.write_bytes(rows.read_bytes() + b"half a block")
-    if calls and torn == "line":
-        blocks.write_bytes(blocks.read_bytes() + b'{"block": 1')
-    lost = calls and torn == "lost rows"
-    if lost:
-        rows.write_bytes(rows.read_bytes()[:-1])
-    rest = Interrupted()
-    grid = embed_to(texts, tmp_path, rest)
-    assert len(rest.asked) == 3 - calls + bool(lost)
-    assert same_grid(grid, texts.embed(FakeEncoder().encode_texts))
-    assert same_grid(embed_to(texts, tmp_path, Interrupted(calls=0)), grid)
-
-
-def test_rows_of_another_pool_or_encoder_are_not_gone_on_with(tmp_path):
-    embed_to(birds(), tmp_path)
-    before = (tmp_path / "rows.int16").read_bytes()
-    with pytest.raises(PoolError, match=r"another encoder \(fake, not other\): give another"):
-        embed_to(birds(), tmp_path, encoder="other")
-    with pytest.raises(PoolError, match="rows of another pool"):
-        embed_to(PoolTexts.of(build_pool(["owl", "bat", "eel"])), tmp_path)
-    assert (tmp_path / "rows.int16").read_bytes() == before
-    (tmp_path / "blocks.jsonl").unlink()
-    with pytest.raises(PoolError, match=r"is there without blocks\.jsonl"):
-        embed_to(birds(), tmp_path)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(PoolError, match=r"cannot keep the rows of the pool in .*file"):
-        embed_to(birds(), tmp_path / "file")
-
-
-def test_two_writers_of_one_folder_are_noticed(tmp_path):
-    def meanwhile(texts):
-        with suppress(KeyboardInterrupt):
-            embed_to(birds(), tmp_path, Interrupted(calls=1))
-        return FakeEncoder().encode_texts(texts)
-
-    with pytest.raises(PoolError, match="another process is writing"):
-        embed_to(birds(), tmp_path, meanwhile)
-    grid = embed_to(birds(), tmp_path)
-    assert same_grid(grid, birds().embed(FakeEncoder().encode_texts))
-
-
-def test_a_fit_from_disk_has_the_same_text(problem, tmp_path):
-    def encode(texts):
-        return np.stack([problem.vectors[text] for text in texts])
-
-    whole = problem.fit(rounds=3)
-    problem.pool = embed_to(problem.texts, tmp_path, encode)
-    assert problem.fit(rounds=3).to_json(sample_weights=True) == whole.to_json(sample_weights=True)
-    gradient = problem.fit(rounds=1, **OPEN)
-    problem.pool = problem.texts.embed(encode)
-    assert problem.fit(rounds=1, **OPEN).to_json(sample_weights=True) == gradient.to_json(
-        sample_weights=True
-    )
-
-
 # --- several encoders ------------------------------------------------------------------------------
 
 
@@ -650,11 +509,16 @@ class Several(Problem):
         super().__init__()
         other = Problem(seed=5, confusion=1.5)
         self.alone = self.shots, self.pool
-        self.pool = GridPool.joined([self.pool, other.pool])
+        pools = [self.pool, other.pool]
+        prompts = zip(*(pool.prompts for pool in pools), strict=True)
+        self.pool = GridPool.from_rows(
+            join([pool.templates for pool in pools]), list(map(join, prompts)), (1.0, 1.0)
+        )
         self.shots = Shots.from_rows(
-            side_by_side([self.shots.originals, other.shots.originals]),
+            join([self.shots.originals, other.shots.originals]),
             self.shots.labels,
-            side_by_side([self.shots.views, other.shots.views]),
+            join([self.shots.views, other.shots.views]),
+            encoders=2,
         )
 
     def learn(self, own=(20.0, 5.0), second="second", settings=None, **more):
@@ -664,9 +528,10 @@ class Several(Problem):
             self.texts,
             settings or BoostSettings(rounds=1, gradient=GradientSettings(sweeps=6)),
             image_ids=self.ids,
-            encoder_id="first",
-            encoder_scale=own[0],
-            further_encoders=[LearntOn(second, "print", encoder_logit_scale=own[1])],
+            encoders=[
+                LearntOn("first", encoder_logit_scale=own[0]),
+                LearntOn(second, "print", encoder_logit_scale=own[1]),
+            ],
             **more,
         )
 
@@ -688,10 +553,7 @@ def test_each_of_several_encoders_has_a_scale_of_its_own(several):
     asked = GradientSettings(sweeps=6)
     choice = choose_scale(several.shots, pool, asked, 20.0, views=4)
     settings = BoostSettings(rounds=1, gradient=asked)
-    expected = [
-        calibrated_logit_scale(several.shots, pool, settings, own, choice.held_out, number)
-        for number, own in enumerate((20.0, 5.0))
-    ]
+    expected = probability_scales(several.shots, pool, settings, (20.0, 5.0), choice.held_out)
     assert [first.logit_scale, second.logit_scale] == expected
     assert expected[0] != expected[1]
 
@@ -719,20 +581,6 @@ def test_an_encoder_that_does_not_say_its_scale_is_looked_at(several):
     assert several.learn((None, None), settings=settings).rounds == known.rounds
 
 
-@pytest.mark.parametrize("own", [(20.0, 5.0), (20.0, None), (None, 5.0)])
-def test_the_residual_on_several_is_the_same_after_an_interruption(several, own):
-    settings = BoostSettings(rounds=1, gradient=GradientSettings(sweeps=6))
-    folds = []
-    ensemble = several.learn(own, settings=settings, on_folds=folds.append)
-    head = Head(ensemble.class_names, several.alone[1].templates[:, 0] / 2**15)
-    known, composed = (
-        head_with_residual(head, ensemble, several.shots, several.pool, settings, folds=given)[1]
-        for given in (folds[0], None)
-    )
-    assert np.array_equal(known.weights, composed.weights)
-    assert known.text_scale == composed.text_scale
-
-
 def test_a_fit_on_several_goes_on_to_the_same_text(several):
     settings = BoostSettings(rounds=4, views_per_round=2)
     stages = []
@@ -741,7 +589,7 @@ def test_a_fit_on_several_goes_on_to_the_same_text(several):
         saved = PromptEnsemble.from_json(stage.to_json(sample_weights=True))
         again = several.learn(settings=settings, resume=saved)
         assert again.to_json(sample_weights=True) == whole.to_json(sample_weights=True)
-    with pytest.raises(SettingError, match="the further encoders"):
+    with pytest.raises(SettingError, match=r"the encoders: .*'second'.* then, .*'third'.* now"):
         several.learn(settings=settings, resume=stages[0], second="third")
 
 
@@ -752,6 +600,5 @@ def test_encoders_that_are_not_in_the_rows_are_refused(several):
             several.pool,
             several.texts,
             image_ids=several.ids,
-            encoder_id="first",
-            further_encoders=[LearntOn("b"), LearntOn("c")],
+            encoders=[LearntOn("a"), LearntOn("b"), LearntOn("c")],
         )

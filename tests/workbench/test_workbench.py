@@ -10,11 +10,11 @@ import promptboost
 from promptboost.errors import RunError
 from promptboost.llm.client import ModelSettings
 from promptboost.model import PromptEnsemble
-from promptboost.model.change import Change
-from promptboost.run.bench import open_bench
-from promptboost.run.draft import draft_folder, only_editor
+from promptboost.model.edits import Change
 from promptboost.run.edit import edit_run
-from promptboost.run.lineage import Lineage
+from promptboost.run.holdout import open_held_out
+from promptboost.run.versions import Lineage
+from promptboost.workbench.state import draft_folder, only_editor
 from tests.llm.llm_server import Act
 from tests.llm.llm_server import Server as ModelServer
 from tests.serve.server_tools import png
@@ -67,10 +67,10 @@ def test_the_figures_after_each_edit_are_those_of_the_edited_run(bench):
     for item in expected:
         shares = {one["text"]: one["share"] for one in item["sentences"]}
         assert ensemble.prompts(item["name"]) == pytest.approx(shares)
-    images = open_bench(bench.run, cache=False)
+    images = open_held_out(bench.run, cache=False)
     names = {"leaf": "grass"}
     kept = [k for k, label in enumerate(images.labels) if images.class_names[label] != "night"]
-    root = images.held_out.images[0].source.parents[1]
+    root = images.data.images[0].source.parents[1]
     answers = promptboost.load(new, cache=False).predict(
         [str(root / images.images[k]) for k in kept]
     )
@@ -82,21 +82,21 @@ def test_the_figures_after_each_edit_are_those_of_the_edited_run(bench):
 
 
 def test_undo_and_redo_give_the_very_same_text(bench):
-    texts = [bench.workbench.text.to_json()]
+    texts = [bench.workbench.ensemble.to_json()]
     bench.edit("add", name="sea", sentence=REDDISH, share=0.5)
-    texts.append(bench.workbench.text.to_json())
+    texts.append(bench.workbench.ensemble.to_json())
     bench.edit("rename-class", name="leaf", to="grass")
-    texts.append(bench.workbench.text.to_json())
+    texts.append(bench.workbench.ensemble.to_json())
     figures = bench.state["effect"]
     bench.step("/api/undo")
-    assert bench.workbench.text.to_json() == texts[1]
+    assert bench.workbench.ensemble.to_json() == texts[1]
     bench.step("/api/undo")
-    assert bench.workbench.text.to_json() == texts[0]
-    assert bench.state["step"]["told"].startswith("undone: ")
+    assert bench.workbench.ensemble.to_json() == texts[0]
+    assert bench.state["step"]["message"].startswith("undone: ")
     assert bench.step("/api/undo", 422).error == "there is nothing to undo"
     bench.step("/api/redo")
     bench.step("/api/redo")
-    assert bench.workbench.text.to_json() == texts[2]
+    assert bench.workbench.ensemble.to_json() == texts[2]
     assert bench.state["effect"] == figures
     bench.step("/api/undo")
     bench.edit("add", name="leaf", sentence="a blade of grass")
@@ -149,7 +149,7 @@ def test_an_image_is_explained_and_follows_the_edits(bench):
     assert again["answer"] == "another name"
     assert again["margin"] == pytest.approx(why["margin"], abs=1e-6)
     assert again["revision"] == bench.state["revision"]
-    image = bench.workbench.bench.images[0]
+    image = bench.workbench.held_out.images[0]
     held = bench.post_json("/api/explain", {"image": image}).json
     assert held["held_out"]
     assert held["label"] is not None
@@ -368,7 +368,7 @@ def test_the_page_is_small_and_loads_nothing_from_elsewhere(bench):
 
 
 def test_there_is_one_workbench_of_a_draft(bench):
-    folder = draft_folder(bench.run, bench.workbench.bench.ensemble.fingerprint)
+    folder = draft_folder(bench.run, bench.workbench.held_out.ensemble.fingerprint)
     found = []
 
     def enter():

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from promptboost.llm.client import ModelSettings
-from promptboost.run.lineage import Lineage
+from promptboost.run.versions import Lineage
 from tests.llm.llm_server import Act
 from tests.llm.llm_server import Server as ModelServer
 from tests.run.run_tools import start_promptboost
@@ -155,10 +155,10 @@ def test_every_verb_shows_what_it_does(bench, visit):
     tab.expect("#told").to_contain_text(f"added '{RED}' to sea")
     assert points(tab.text("#delta")) < 0
     assert tab.text("#accuracy") != before
-    assert "classes that pay" in tab.text("#paying")
-    tab.expect("#flip-list img").not_to_have_count(0)
+    assert "classes that lose" in tab.text("#paying")
+    tab.expect("#flip-list img[src]").not_to_have_count(0)
     assert (
-        tab.page.locator("#flip-list img").first.evaluate(
+        tab.page.locator("#flip-list img[src]").first.evaluate(
             "image => image.decode().then(() => image.naturalWidth)"
         )
         > 0

@@ -5,11 +5,10 @@ import threading
 from contextlib import contextmanager
 
 from promptboost.report import write_card, write_report
-from promptboost.run.bench import open_bench
-from promptboost.run.draft import draft_folder, only_editor
+from promptboost.run.holdout import open_held_out
 from promptboost.serve.limits import Limits
-from promptboost.workbench.workbench import open_workbench
-from promptboost.workbench.workbench_app import serve_workbench
+from promptboost.workbench.application import serve_workbench
+from promptboost.workbench.state import Workbench, draft_folder, only_editor
 from tests.serve.server_tools import TOKEN, Client
 
 
@@ -48,10 +47,10 @@ class Bench(Client):
 @contextmanager
 def on_workbench(run, *, model=None, limits=None):
     """Put a run on a workbench and serve it; the client has the bench, too."""
-    bench = open_bench(run, cache=False)
-    with only_editor(draft_folder(run, bench.ensemble.fingerprint)):
-        opened = open_workbench(
-            run, bench, model=model, finish=(write_report, write_card), options={"cache": False}
+    held_out = open_held_out(run, cache=False)
+    with only_editor(draft_folder(run, held_out.ensemble.fingerprint)):
+        opened = Workbench(
+            run, held_out, model=model, finish=(write_report, write_card), options={"cache": False}
         )
         address, stop = queue.SimpleQueue(), threading.Event()
         options = {

@@ -1,6 +1,6 @@
 """The contract of all methods: what they learn from, what they return, and how that moves.
 
-A :class:`Method` learns from a :class:`FewShotSet` and returns a :class:`Fitted`. Other packages
+A :class:`Method` learns from a :class:`FewShotSet` and returns a :class:`FittedMethod`. Other packages
 bring their own through :func:`~promptboost.methods.register_method`.
 """
 
@@ -195,7 +195,7 @@ class Origin:
     encoder: Encoder
 
 
-class Fitted(ABC):
+class FittedMethod(ABC):
     """A classifier that a method has learnt."""
 
     #: Tells the files of different classifiers apart.
@@ -214,11 +214,11 @@ class Fitted(ABC):
         """Return what was learnt in words, {text: weight} for each class; None if it is no text."""
         return None
 
-    def text_alone(self) -> "Fitted | None":
+    def text_alone(self) -> "FittedMethod | None":
         """Return what answers by its words alone, which may be the same; None if it is no text."""
         return None if self.words() is None else self
 
-    def transfer(self, encoder: Encoder) -> "Fitted":
+    def transfer(self, encoder: Encoder) -> "FittedMethod":
         """Return the same classifier on another encoder; raise an EncoderError if it cannot be."""
         raise EncoderError(
             f"{self.origin.method} does not carry over to {encoder.id}: what it learnt is vectors of "
@@ -276,7 +276,7 @@ class Method(ABC):
         """
 
     @abstractmethod
-    def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> Fitted:
+    def fit(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> FittedMethod:
         """Learn from a few images, with the words of a pool, as an encoder sees them.
 
         The pool has the same classes, in the same order. Where texts are kept in a store the

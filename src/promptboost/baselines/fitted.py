@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.base import Arrays, Bank, Fitted, Images, Logits, Origin
+from promptboost.baselines.base import Arrays, Bank, FittedMethod, Images, Logits, Origin
 from promptboost.encoders.base import Encoder
 from promptboost.errors import FileFormatError, PoolError
 from promptboost.pool import fill
@@ -37,7 +37,7 @@ def logit_slopes(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDA
 
 
 @dataclass(frozen=True)
-class LinearClassifier(Fitted):
+class LinearClassifier(FittedMethod):
     """A row and an intercept for each class.
 
     Parameters
@@ -119,7 +119,7 @@ def class_rows(banks: Sequence[Bank], encoder: Encoder, *, unit: bool) -> NDArra
 
 
 @dataclass(frozen=True)
-class TextClassifier(Fitted):
+class TextClassifier(FittedMethod):
     """Banks of texts, and the encoder that reads them.
 
     Parameters

@@ -27,6 +27,7 @@ STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
 FIXED_C = 10.0
 
 _FOLDS = 3
+_STAGE = "fitting logistic regression"
 # Products of a step from which threads save more than they cost: some twenty milliseconds of one core.
 _WORTH_THREADS = 500_000_000
 
@@ -101,13 +102,14 @@ def _choose(
     """Choose C by the loss on images left out; by accuracy a few images could not tell."""
     fold = dealt(labels, folds, np.random.default_rng(seed))
     losses, done = dict.fromkeys(STRENGTHS, 0.0), 0
+    progress(_STAGE, 0, len(STRENGTHS) * folds)
     for C in STRENGTHS:
         for part in range(folds):
             weights, intercepts = _fit(rows[fold != part], labels[fold != part], C)
             logits = rows[fold == part] @ weights.T + intercepts
             losses[C] += float(log_losses(logits, labels[fold == part]).sum())
             done += 1
-            progress("fitting logistic regression", done, len(STRENGTHS) * folds)
+            progress(_STAGE, done, len(STRENGTHS) * folds)
     return min(losses, key=losses.__getitem__)
 
 

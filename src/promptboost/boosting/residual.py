@@ -143,7 +143,7 @@ def fit_residual(
     penalty : float, default=0.8
         The strongest that is tried, times the images of a class.
     progress : callable, optional
-        Called after the fit on all images and after that of each fold.
+        Called at the start, after the fit on all images, and after those of the folds.
 
     Returns
     -------
@@ -167,6 +167,7 @@ def fit_residual(
     if not (np.isfinite(penalty) and penalty > 0):
         raise SettingError(f"penalty is {penalty!r}, but must be a positive number")
     counted = _checked_weights(weights, len(y))
+    progress(_STAGE, 0, None)
     scale = min(_worth(X[:, 0] @ rows.T, y, counted) for rows in unseen)[1]
     metric = np.empty((X.shape[2], X.shape[2]), dtype=X.dtype)
     problem = PenalizedLoss(X, y, counted, text * X.dtype.type(scale), metric)

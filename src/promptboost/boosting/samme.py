@@ -11,7 +11,7 @@ will never see rightly fill the rounds of that encoder, which no wording mends; 
 all counts most, that is where the words are at fault. With one encoder it is SAMME.R.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,7 +107,6 @@ def boost(
     *,
     weights: ArrayLike | None = None,
     state: BoostState | None = None,
-    callback: Callable[[BoostRound], bool | None] | None = None,
     progress: Progress = no_progress,
 ) -> Iterator[BoostRound]:
     """Run the rounds one after the other.
@@ -124,8 +123,6 @@ def boost(
         Sample weights to start with; uniform by default.
     state : BoostState, optional
         Where to continue: the state of the last round of an earlier call.
-    callback : callable, optional
-        Called with each finished round; boosting stops if it returns True.
     progress : callable, optional
         Called after each sweep of the gradient composer, and after each round of the greedy one.
 
@@ -149,7 +146,7 @@ def boost(
         raise WeightError("pass start weights or a state to continue from, not both")
     else:
         weights_to_grid(state.weights, len(shots.labels))  # checked, but kept to the last bit
-    return _rounds(shots, pool, settings, state, callback, progress)
+    return _rounds(shots, pool, settings, state, progress)
 
 
 def _rounds(
@@ -157,7 +154,6 @@ def _rounds(
     pool: GridPool,
     settings: BoostSettings,
     state: BoostState,
-    callback: Callable[[BoostRound], bool | None] | None,
     progress: Progress,
 ) -> Iterator[BoostRound]:
     views = _ViewDraws(shots, pool, settings)
@@ -166,8 +162,6 @@ def _rounds(
         done = _finish_round(shots, pool, settings, state, weak)
         state = done.state
         yield done
-        if callback is not None and _asks_to_stop(callback(done)):
-            return
 
 
 def _compose(
@@ -180,6 +174,7 @@ def _compose(
     number = state.rounds_done
     rng = np.random.default_rng([settings.seed, number])
     if settings.gradient is None:
+        progress("composing", number, settings.rounds)
         X, y, owners, hits = views.draw(number)
         weak = compose_greedily(
             X,
@@ -328,9 +323,3 @@ def _normalised(weights: ArrayLike, count: int) -> NDArray[np.float64]:
     values = np.asarray(weights, dtype=np.float64)
     weights_to_grid(values, count)  # raises if they cannot be weights
     return np.asarray(values / values.sum())
-
-
-def _asks_to_stop(answer: object) -> bool:
-    if answer is None or isinstance(answer, bool | np.bool_):
-        return bool(answer)
-    raise SettingError(f"a callback returns True to stop, else None or False; got {answer!r}")

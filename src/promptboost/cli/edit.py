@@ -1,17 +1,16 @@
 """``promptboost edit``."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from promptboost.cli.options import allow_download_option, embeds, run_argument
 from promptboost.cli.output import Command, Output, percent, plain, speaks, table, typed
+from promptboost.model.edits import OPERATIONS, parse_changes
 
 if TYPE_CHECKING:
-    from promptboost.model.change import Change
-    from promptboost.run.edit import Edited
+    from promptboost.run.edit import EditedRun
 
 _EXAMPLES = """
 \b
@@ -20,11 +19,17 @@ promptboost edit run -o run2 --add "cat=a cat asleep on a sofa." --reason "they 
 promptboost edit run -o run2 --weight "cat=a cat asleep on a sofa.=0.3"
 promptboost edit run -o run2 --add-class "owl=an owl at night." --add-class "owl=a barn owl."
 """
-_FLIPS, _PAYING = 12, 10
+_FLIPS, _WORSE = 12, 10
 
 
-def _several(name: str, metavar: str, text: str) -> Callable[[Command], Command]:
-    return click.option(f"--{name}", multiple=True, metavar=metavar, help=text)
+def _edit_options(command: Command) -> Command:
+    """Add an option for each operation that has a notation."""
+    for kind, operation in reversed(OPERATIONS.items()):
+        if operation.notation:
+            command = click.option(
+                f"--{kind}", multiple=True, metavar=operation.notation, help=operation.help
+            )(command)
+    return command
 
 
 @click.command(name="edit", epilog=_EXAMPLES)
@@ -32,14 +37,7 @@ def _several(name: str, metavar: str, text: str) -> Callable[[Command], Command]
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder of the new run."
 )
-@_several("rename-class", "OLD=NEW", "Give a class another name; its sentences stay.")
-@_several("drop-class", "CLASS", "Leave a class out.")
-@_several("add-class", "CLASS=SENTENCE", "Add a class; once for each of its sentences.")
-@_several("remove", "[CLASS=]SENTENCE", "Take a sentence out, of one class or wherever it is.")
-@_several("add", "CLASS=SENTENCE[=SHARE]", "Add a sentence, perhaps with its share in the class.")
-@_several(
-    "weight", "CLASS=SENTENCE=SHARE", "Set the share of a sentence in its class, between 0 and 1."
-)
+@_edit_options
 @click.option("--reason", default="", help="Why you edit; kept with the run.")
 @click.option("--author", help="Who edits. Default: your user name.")
 @click.option("--data", help="Where the images of the fit are now, if they were moved.")
@@ -58,13 +56,13 @@ def edit(
     allow_download: bool,
     no_cache: bool,
     device: str | None,
-    **typed: tuple[str, ...],
+    **options: tuple[str, ...],
 ) -> None:
-    """Edit the sentences of a run into a new run, and see what that does.
+    """Edit the sentences of a run into a new run, and measure the effect.
 
     RUN stays as it is. The edits are made in the order of the options in this list, and measured on
-    the held-out images of the fit. A third of those is kept back, for a figure at the end that no edit
-    was chosen by: evaluate RUN --held-out --final.
+    the held-out images of the fit. A third of those is kept back for a final figure that no edit was
+    chosen by: evaluate RUN --held-out --final.
     """
     from promptboost.errors import SettingError
     from promptboost.model import PromptEnsemble
@@ -73,7 +71,9 @@ def edit(
     from promptboost.run.run_folder import RunFolder
 
     RunFolder(run).check_readable()
-    changes = _changes(typed, PromptEnsemble.load(RunFolder(run).ensemble_path).class_names)
+    ensemble = PromptEnsemble.load(RunFolder(run).ensemble_path)
+    edits = {kind: options.get(kind.replace("-", "_"), ()) for kind in OPERATIONS}
+    changes = parse_changes(edits, ensemble.class_names)
     if not changes:
         raise SettingError(
             "there is nothing to edit: add --remove, --add, --weight or another; see --help"
@@ -97,33 +97,7 @@ def edit(
     out.result(_record(edited), lambda: _summary(edited))
 
 
-def _changes(typed: dict[str, tuple[str, ...]], class_names: tuple[str, ...]) -> "list[Change]":
-    """Read the edits as they were typed; later ones know the classes that earlier ones made."""
-    import msgspec
-
-    from promptboost.model.change import Kind, parse_change
-
-    names = list(class_names)
-    changes: list[Change] = []
-    order = ("rename-class", "drop-class", "add-class", "remove", "add", "weight")
-    assert set(order) < set(get_args(Kind))
-    for kind in order:
-        for text in typed[kind.replace("-", "_")]:
-            change = parse_change(kind, text, names)  # type: ignore[arg-type]
-            if kind == "rename-class" and change.class_name in names:
-                names[names.index(change.class_name)] = change.to or ""
-            if kind == "add-class":
-                last = changes[-1] if changes else None
-                if last and (last.kind, last.class_name) == (kind, change.class_name):
-                    more = (*last.sentences, *change.sentences)
-                    changes[-1] = msgspec.structs.replace(last, sentences=more)
-                    continue
-                names.append(change.class_name or "")
-            changes.append(change)
-    return changes
-
-
-def _record(edited: "Edited") -> dict[str, Any]:
+def _record(edited: "EditedRun") -> dict[str, Any]:
     import msgspec
 
     effect = edited.effect
@@ -137,9 +111,9 @@ def _record(edited: "Edited") -> dict[str, Any]:
     }
 
 
-def _summary(edited: "Edited") -> str:
+def _summary(edited: "EditedRun") -> str:
     effect, run = edited.effect, plain(str(edited.run))
-    parts = ["\n".join(map(plain, edited.told))]
+    parts = ["\n".join(map(plain, edited.history))]
     if effect is not None:
         change = (effect.after or 0.0) - (effect.before or 0.0)
         figures = (
@@ -150,12 +124,17 @@ def _summary(edited: "Edited") -> str:
             figures += f"; left out, of classes that were dropped: {effect.left_out}"
         parts.append(figures)
         parts.append(_flips(edited))
-        if effect.paying:
+        if effect.worse:
             worse = [
-                [item.class_name, str(item.count), percent(item.before), percent(item.after)]
-                for item in effect.paying[:_PAYING]
+                [
+                    change.class_name,
+                    str(change.count),
+                    percent(change.before),
+                    percent(change.after),
+                ]
+                for change in effect.worse[:_WORSE]
             ]
-            parts.append(table(["classes that pay", "images", "before", "after"], worse))
+            parts.append(table(["classes that lose", "images", "before", "after"], worse))
         looks = edited.lineage.looks
         parts.append(
             f"{looks} {'look' if looks == 1 else 'looks'} at these images so far; a figure that no edit "
@@ -165,7 +144,7 @@ def _summary(edited: "Edited") -> str:
     return "\n\n".join(parts)
 
 
-def _flips(edited: "Edited") -> str:
+def _flips(edited: "EditedRun") -> str:
     flips = edited.effect.flips if edited.effect is not None else ()
     if not flips:
         return "no image gets another answer"
@@ -175,5 +154,5 @@ def _flips(edited: "Edited") -> str:
     ]
     shown = table(["image", "is", "before", "after", ""], rows, left=(0, 1, 2, 3, 4))
     left = len(flips) - _FLIPS
-    told = "1 image gets" if len(flips) == 1 else f"{len(flips)} images get"
-    return f"{told} another answer\n{shown}" + (f"\n… {left} more" if left > 0 else "")
+    subject = "1 image gets" if len(flips) == 1 else f"{len(flips)} images get"
+    return f"{subject} another answer\n{shown}" + (f"\n… {left} more" if left > 0 else "")

@@ -170,7 +170,7 @@ def cache(out: Output, action: str, verify: bool, fingerprint: str | None) -> in
         return 0
     checked = store.verify(progress=out.progress) if verify else None
     report = store.report()
-    record = {**report.to_dict(), "verification": checked.to_dict() if checked else None}
+    record = {**report.to_dict(), "verification": asdict(checked) if checked else None}
     out.result(record, "\n".join(map(str, [report, checked] if checked else [report])))
     return UNUSABLE if checked is not None and not checked.ok else 0
 

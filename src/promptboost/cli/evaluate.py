@@ -1,5 +1,6 @@
 """``promptboost evaluate``, ``transfer`` and ``refit``: a run on other images, encoders, or other words."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,7 @@ def evaluate(
     With --on ray, --shard or --storage, images are read and embedded in shards, and DATA may also be a
     Parquet file, a tar, a folder of those, or a URL.
     """
-    from promptboost.distributed.embed import part_done
     from promptboost.errors import SettingError
-    from promptboost.run.evaluate import evaluate_run
 
     if data is None and not held_out:
         raise SettingError("give images to measure on, or --held-out for those of the fit")
@@ -87,25 +86,39 @@ def evaluate(
         raise SettingError("--final goes with --held-out")
     check_seen_with(encoders, average)
     place = placement(options)
-    with shards_are_kept(place):
-        figures = evaluate_run(
-            run,
-            data,
-            held_out=held_out,
-            final=final,
-            encoder=encoders or None,
-            average=average,
-            text_only=text_only,
-            min_probability=min_probability,
-            cache=not no_cache,
-            progress=out.progress,
-            device=device,
-            allow_download=allow_download,
-            place=place,
-            output=output,
-            say=out.note,
-        )
+    write = None
+    if output is not None:
+        from promptboost.distributed.answer_shards import check_output, write_predictions
+
+        check_output(output)
+        write = partial(write_predictions, output)
+    common: dict[str, Any] = {
+        "encoder": encoders or None,
+        "average": average,
+        "text_only": text_only,
+        "min_probability": min_probability,
+        "cache": not no_cache,
+        "progress": out.progress,
+        "device": device,
+        "allow_download": allow_download,
+        "write": write,
+    }
+    if place is not None and place.in_shards:
+        from promptboost.distributed.evaluate_shards import evaluate_in_shards
+
+        if held_out or data is None:
+            raise SettingError(
+                "images held out are few: measure on them without --on and --storage"
+            )
+        with shards_are_kept(place):
+            figures = evaluate_in_shards(run, data, place, say=out.note, **common)
+    else:
+        from promptboost.run.evaluate import evaluate_run
+
+        figures = evaluate_run(run, data, held_out=held_out, final=final, **common)
     if "share" in figures:
+        from promptboost.distributed.embed import part_done
+
         out.result(figures, lambda: plain(part_done(figures)))
         return
     for bad in figures["bad_images"]:

@@ -30,7 +30,7 @@ _SHOWN = 10
 @click.option(
     "--held-out",
     is_flag=True,
-    help="All held-out images together: the sentences behind each confusion, and those that do harm.",
+    help="All held-out images together: the sentences behind each confusion, and harmful ones.",
 )
 @click.option("--data", help="Where the images of the fit are now, if they were moved.")
 @click.option(
@@ -141,11 +141,14 @@ def _summary(found: "ExplainedImages", html: Path | None) -> str:
 
 
 def _held_out(out: Output, run: Path, data: str | None, opened: dict[str, Any]) -> int:
-    from promptboost.run.bench import open_bench
-    from promptboost.run.explain import explain_held_out
+    import msgspec
 
-    reasons = explain_held_out(run, open_bench(run, data=data, **opened))
-    out.result({"run": str(run), **reasons.record()}, lambda: _reasons(run, reasons))
+    from promptboost.run.explain import explain_held_out
+    from promptboost.run.holdout import open_held_out
+
+    reasons = explain_held_out(run, open_held_out(run, data=data, **opened))
+    record = {"run": str(run), **msgspec.to_builtins(reasons)}
+    out.result(record, lambda: _reasons(run, reasons))
     return 0
 
 
@@ -156,16 +159,16 @@ def _reasons(run: Path, reasons: "HeldOutReasons") -> str:
     )
     parts = [heading]
     mixed = [
-        [item.true, item.answered, str(item.count), name, f"{value:+.2f}", text]
-        for item in reasons.blame[:_SHOWN]
-        for name, text, value in item.sentences[:1]
+        [p.true, p.answered, str(p.count), s.class_name, f"{s.value:+.2f}", s.prompt]
+        for p in reasons.confusions[:_SHOWN]
+        for s in p.sentences[:1]
     ]
     if mixed:
         headers = ["is", "taken for", "images", "most to blame: of", "adds", "sentence"]
         parts.append(table(headers, mixed, left=(0, 1, 3, 5)))
     harmful = [
-        [item.class_name, f"+{item.gain}", str(item.mended), str(item.broken), item.prompt]
-        for item in reasons.harmful[:_SHOWN]
+        [i.class_name, f"+{i.gain}", str(i.mended), str(i.broken), i.prompt]
+        for i in reasons.harmful[:_SHOWN]
     ]
     if harmful:
         headers = ["without it, of", "right", "mended", "broken", "sentence"]
@@ -182,6 +185,6 @@ def _reasons(run: Path, reasons: "HeldOutReasons") -> str:
         parts.append("there is no sentence without which more of these images were right")
     parts.append(
         f"sentences without which no image gets another answer: {len(reasons.idle)} of "
-        f"{len(reasons.influences)}"
+        f"{len(reasons.sentences)}"
     )
     return "\n\n".join(parts)

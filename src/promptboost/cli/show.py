@@ -10,7 +10,7 @@ from promptboost.cli.output import Output, percent, plain, speaks, table
 
 if TYPE_CHECKING:
     from promptboost.model import PromptEnsemble, Round
-    from promptboost.model.difference import ClassDifference, Difference
+    from promptboost.model.edits import ClassDifference, Difference
     from promptboost.run.results import Results
 
 _EDITED = "the text was edited since it was measured: figures and report are about the one before"
@@ -128,17 +128,12 @@ def diff(out: Output, before: Path, after: Path, class_name: str | None) -> None
     RUN is a run folder, or a file such as its ensemble.json. Weights are a sentence's part in the score
     of its class.
     """
-    from promptboost.model.difference import Difference
-    from promptboost.model.edits import check_known
+    import msgspec
 
-    ensembles = [_read(place) for place in (before, after)]
-    if class_name is not None:
-        for ensemble in ensembles:
-            check_known(ensemble, class_name)
-    difference = Difference.between(*ensembles)
-    if class_name is not None:
-        difference = difference.of_class(class_name)
-    out.result(difference.record(), lambda: _difference_text(difference))
+    from promptboost.model.edits import difference
+
+    changes = difference(_read(before), _read(after), class_name)
+    out.result(msgspec.to_builtins(changes), lambda: _difference_text(changes))
 
 
 def _read(place: Path) -> "PromptEnsemble":
@@ -157,16 +152,19 @@ def _difference_text(difference: "Difference") -> str:
         return f"no difference: {difference.same} sentences with the same weights"
     parts = [f"class added: {plain(name)}" for name in difference.added_classes]
     parts += [f"class removed: {plain(name)}" for name in difference.removed_classes]
-    parts += [_changes(one) for one in difference.classes]
+    parts += [_changes(name, changes) for name, changes in difference.classes.items()]
     return "\n\n".join([*parts, f"{difference.same} sentences are in both"])
 
 
-def _changes(one: "ClassDifference") -> str:
-    lines = [plain(one.name)]
-    lines += [f"  + {percent(weight):>7}  {plain(text)}" for text, weight in one.added.items()]
-    lines += [f"  - {percent(weight):>7}  {plain(text)}" for text, weight in one.removed.items()]
-    for text, (before, after) in one.changed.items():
-        lines.append(f"  ~ {percent(after):>7}  {plain(text)}  (was {percent(before)})")
+def _changes(name: str, changes: "ClassDifference") -> str:
+    lines = [plain(name)]
+    lines += [f"  + {percent(weight):>7}  {plain(text)}" for text, weight in changes.added.items()]
+    lines += [
+        f"  - {percent(weight):>7}  {plain(text)}" for text, weight in changes.removed.items()
+    ]
+    for text, step in changes.changed.items():
+        before, after = percent(step["before"]), percent(step["after"])
+        lines.append(f"  ~ {after:>7}  {plain(text)}  (was {before})")
     return "\n".join(lines)
 
 

@@ -26,8 +26,8 @@ promptboost workbench run --model NAME --base-url http://localhost:8000/v1
 )
 @click.option("--open", "browse", is_flag=True, help="Also open the page in the browser.")
 @click.option("--data", help="Where the images of the fit are now, if they were moved.")
-@click.option("--model", help="A language model to ask for sentences, as its server knows it.")
-@click.option("--base-url", help="Its server, such as http://localhost:8000/v1.")
+@click.option("--model", help="Name of a language model that suggests sentences.")
+@click.option("--base-url", help="URL of its server, such as http://localhost:8000/v1.")
 @click.option(
     "--provider",
     type=click.Choice(["openai", "anthropic"]),
@@ -51,11 +51,11 @@ def workbench(
     no_cache: bool,
     device: str | None,
 ) -> None:
-    """Edit a run in the browser, and see at once what each edit does.
+    """Edit a run in the browser, with the effect of each edit.
 
-    The page is served to this machine alone, at the address that is printed. Figures are those of the
-    held-out images, without the part that is kept back for evaluate --held-out --final. The run stays as
-    it is: what you save is a new run beside it. Edits that are not saved come back the next time.
+    The page is served to this machine alone, at the printed address. Figures are those of the held-out
+    images, without the part that is kept back for evaluate --held-out --final. The run stays as it is: a
+    version is saved as a new run next to it. Unsaved edits come back the next time.
     """
     from promptboost.encoders.runtime import require_modules
     from promptboost.errors import SettingError
@@ -64,19 +64,18 @@ def workbench(
     require_modules(needed, "serve", "Workbenches")
     from promptboost.llm.client import ModelSettings
     from promptboost.report import write_card, write_report
-    from promptboost.run.bench import open_bench
-    from promptboost.run.draft import draft_folder, only_editor
-    from promptboost.workbench.workbench import open_workbench
-    from promptboost.workbench.workbench_app import serve_workbench
+    from promptboost.run.holdout import open_held_out
+    from promptboost.workbench.application import serve_workbench
+    from promptboost.workbench.state import Workbench, draft_folder, only_editor
 
     if base_url and not model:
-        raise SettingError("--base-url says where a language model is: add --model NAME")
-    asked = None if model is None else ModelSettings(model, provider, base_url)
+        raise SettingError("--base-url is the server of a language model: add --model NAME")
+    settings = None if model is None else ModelSettings(model, provider, base_url)
     options = {"cache": not no_cache, "device": device, "allow_download": allow_download}
-    bench = open_bench(run, data=data, progress=out.progress, **options)  # type: ignore[arg-type]
-    with only_editor(draft_folder(run, bench.ensemble.fingerprint)):
-        opened = open_workbench(
-            run, bench, model=asked, finish=(write_report, write_card), options=options
+    held_out = open_held_out(run, data=data, progress=out.progress, **options)  # type: ignore[arg-type]
+    with only_editor(draft_folder(run, held_out.ensemble.fingerprint)):
+        opened = Workbench(
+            run, held_out, model=settings, finish=(write_report, write_card), options=options
         )
 
         def started(address: str) -> None:

@@ -22,7 +22,7 @@ from promptboost.distributed.unit import UnitError
 from promptboost.encoders import Encoder
 from promptboost.errors import FileFormatError, MissingExtraError, PromptBoostError, RunError
 from promptboost.methods import (
-    Fitted,
+    FittedMethod,
     Images,
     Method,
     Transfer,
@@ -154,13 +154,13 @@ class CellWorker:
         times = {"seconds": seconds, "fit_s": seconds}
         return result, {**times, "predict_ms": self._time_to_predict(there) if timed else None}
 
-    def _fit(self, cell: Cell, draw: Draw) -> Fitted:
+    def _fit(self, cell: Cell, draw: Draw) -> FittedMethod:
         """Fit, and keep what was learnt: a further encoder then needs no further fit."""
         fitted = cell.seeded().fit(draw.learn, self._world.pool, self._world.encoder)
         save_fitted(fitted, self._folder(cell))
         return fitted
 
-    def _load(self, cell: Cell) -> Fitted | None:
+    def _load(self, cell: Cell) -> FittedMethod | None:
         try:
             return load_fitted(self._folder(cell), self._world.encoder)
         except FileFormatError:
@@ -169,7 +169,7 @@ class CellWorker:
     def _folder(self, cell: Cell) -> Path:
         return self._request.out / "fitted" / _folder_name(cell)
 
-    def _time_to_predict(self, fitted: Fitted) -> float:
+    def _time_to_predict(self, fitted: FittedMethod) -> float:
         """Measure from file to answer, without the store."""
         fitted.predict(self._world.few(1))  # what is read only once is read now
         images: Images = self._world.few(_TIMED)
@@ -178,7 +178,7 @@ class CellWorker:
         return round(1000 * (time.perf_counter() - start) / len(images), 3)
 
 
-def carried(fitted: Fitted, via: Transfer, on: Encoder) -> Fitted:
+def carried(fitted: FittedMethod, via: Transfer, on: Encoder) -> FittedMethod:
     """Carry what was learnt to another encoder, as its method does."""
     if via is Transfer.EMULATED:
         from promptboost.methods.eft import emulate
@@ -188,7 +188,7 @@ def carried(fitted: Fitted, via: Transfer, on: Encoder) -> Fitted:
 
 
 def figures(
-    fitted: Fitted,
+    fitted: FittedMethod,
     draw: Draw,
     leaked: NDArray[np.bool_] | None = None,
     *,

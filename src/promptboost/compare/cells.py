@@ -299,7 +299,6 @@ def check_same(
         raise FileFormatError(
             f"{file}: must be an object; choose another folder, or remove that one"
         )
-    before = {"images": before.get("pictures"), **before}  # as it was called at first
     known = before.get("targets")
     known = known if isinstance(known, dict) else {}
     changed = [name for name in about if before.get(name) != about[name]]

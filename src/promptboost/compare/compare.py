@@ -20,8 +20,8 @@ from promptboost.compare.cells import (
     check_comparison,
     check_same,
 )
-from promptboost.compare.chart import accuracy_figure
 from promptboost.compare.summary import (
+    accuracy_figure,
     curves,
     markdown,
     to_csv,

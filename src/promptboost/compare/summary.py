@@ -1,4 +1,4 @@
-"""From single results to means and deviations: as tables, and as CSV."""
+"""Means and deviations of single results: as tables, as a figure, and as CSV."""
 
 import csv
 import io
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from promptboost.report.phrases import as_text
+from promptboost.report.svg import Series, accuracy_panels
 
 Lines = Sequence[Mapping[str, Any]]
 
@@ -190,3 +191,46 @@ def to_csv(lines: Lines) -> str:
     writer.writeheader()
     writer.writerows(lines)
     return text.getvalue()
+
+
+# Distinct for color-blind readers, too; more methods than these repeat with dashes.
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#8a6d00", "#6b4fa0", "#a03c3c")
+_DASHES = ("", "7 4", "2 3")
+_OURS = "#0b6e69"
+_VIA = {"emulated": " + EFT", "refit": " (learnt again)"}
+_LONGEST_LABEL = 44
+
+
+def accuracy_figure(
+    panels: Sequence[tuple[str, Sequence[Curve]]],
+    shots: Sequence[int],
+    axis: str = "images of each class to learn from",
+    heading: Sequence[str] = (),
+) -> str:
+    """Draw accuracies as SVG: lines by shots or what else the `axis` names, a panel for each encoder."""
+    every = [curve for _, curves in panels for curve in curves]
+    names = list(dict.fromkeys(curve.method for curve in every if not curve.beside))
+    styles = {name: _style(number, name) for number, name in enumerate(names)}
+    styles |= {
+        curve.method: (styles[curve.beside][0], "5 3", 1.6) for curve in every if curve.beside
+    }
+
+    def series(curve: Curve) -> Series:
+        color, dashes, width = styles[curve.method]
+        name = curve.method
+        if len(name) > _LONGEST_LABEL:  # settings differ at the end as often as at the beginning
+            name = f"{name[: _LONGEST_LABEL // 2]}…{name[1 - _LONGEST_LABEL // 2 :]}"
+        label = f"{100 * curve.means[-1]:.1f} {name}{_VIA.get(curve.via, '')}"
+        values = curve.shots, curve.means, curve.deviations
+        return Series(label, *values, color, dashes, width)
+
+    drawn = [(title, [series(curve) for curve in curves]) for title, curves in panels]
+    return accuracy_panels(drawn, shots, axis, heading)
+
+
+def _style(number: int, name: str) -> tuple[str, str, float]:
+    """Return color, dashes and width; promptboost has the thick line."""
+    if name.partition("?")[0] == "promptboost":
+        return _OURS, "", 3.0
+    repeats, color = divmod(number, len(_COLORS))
+    return _COLORS[color], _DASHES[repeats % len(_DASHES)], 1.6

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -61,8 +61,6 @@ class Embedder:
     workers : int, optional
         Threads that read and decode images, by default those of the process; the result does not
         depend on it.
-    dtype : {"float32", "float16"}, default="float32"
-        Number type of stored texts; half precision is for very large pools.
     device : str, optional
         What was asked for to compute on, so that workers elsewhere are asked for the same.
 
@@ -80,7 +78,6 @@ class Embedder:
     store: "EmbeddingStore | None" = None
     progress: Progress = no_progress
     workers: int | None = None
-    dtype: Literal["float32", "float16"] = "float32"
     device: str | None = None
     #: Time spent on "images" and on "texts".
     seconds: dict[str, float] = field(default_factory=lambda: {"images": 0.0, "texts": 0.0})
@@ -196,7 +193,6 @@ class Embedder:
                     lambda positions: self._computed([texts[i] for i in positions]),
                     dim=self.dim,
                     batch=STORED_AT_ONCE,
-                    dtype=self.dtype,
                     name=self.id,
                     advance=advance,
                 )

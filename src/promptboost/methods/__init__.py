@@ -4,7 +4,7 @@ from promptboost.baselines.base import (
     Bank,
     FewShotSet,
     FileImages,
-    Fitted,
+    FittedMethod,
     Group,
     Images,
     Method,
@@ -24,7 +24,7 @@ from promptboost.methods.archive import load_fitted, register_fitted, save_fitte
 
 __all__ = [
     "Method",
-    "Fitted",
+    "FittedMethod",
     "Origin",
     "Group",
     "Transfer",

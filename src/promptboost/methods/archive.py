@@ -1,4 +1,4 @@
-"""Fitted classifiers as files: JSON for words and settings, safetensors for vectors, no pickle.
+"""FittedMethod classifiers as files: JSON for words and settings, safetensors for vectors, no pickle.
 
 A file names the kind of its classifier. Only kinds that are built in or registered are read, so
 that no file can have code imported.
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from promptboost.baselines.base import Arrays, Fitted, Origin
+from promptboost.baselines.base import Arrays, FittedMethod, Origin
 from promptboost.baselines.registry import METHODS
 from promptboost.encoders.base import Encoder
 from promptboost.errors import FileFormatError, SettingError, a_type
@@ -26,7 +26,7 @@ _ARRAYS_FILE = "arrays.safetensors"
 _VERSION = 1
 
 # By kind, the class or where it is. A file can name one of these and nothing else.
-_KINDS: dict[str, str | type[Fitted]] = {
+_KINDS: dict[str, str | type[FittedMethod]] = {
     "text": "promptboost.baselines.fitted:TextClassifier",
     "linear": "promptboost.baselines.fitted:LinearClassifier",
     "text+residual": "promptboost.methods.promptboost:ResidualClassifier",
@@ -36,7 +36,7 @@ _KINDS: dict[str, str | type[Fitted]] = {
 }
 
 
-def register_fitted(classifier: type[Fitted]) -> type[Fitted]:
+def register_fitted(classifier: type[FittedMethod]) -> type[FittedMethod]:
     """Let the classifiers of another package be saved and loaded; also as a decorator.
 
     Call it where the class is defined: importing the method then registers its classifier. A
@@ -72,7 +72,7 @@ choose another
     return classifier
 
 
-def save_fitted(fitted: Fitted, folder: str | os.PathLike[str]) -> None:
+def save_fitted(fitted: FittedMethod, folder: str | os.PathLike[str]) -> None:
     """Write a classifier into a folder: ``method.json``, and ``arrays.safetensors`` if it has any.
 
     Raises a SettingError if it is of another package and not registered: it could not be loaded.
@@ -102,17 +102,17 @@ def save_fitted(fitted: Fitted, folder: str | os.PathLike[str]) -> None:
     write_text(path / "method.json", text + "\n", follow=False)
 
 
-def load_fitted(folder: str | os.PathLike[str], encoder: Encoder) -> Fitted:
+def load_fitted(folder: str | os.PathLike[str], encoder: Encoder) -> FittedMethod:
     """Read what :func:`save_fitted` wrote, with the encoder it was fitted on.
 
     Raises a FileFormatError if a file is damaged, or the classifier is of another encoder. Text may be
-    read by any: see :meth:`Fitted.transfer`.
+    read by any: see :meth:`FittedMethod.transfer`.
     """
     record, arrays = read_record(folder)
     return from_record(record, arrays, encoder, Path(folder) / "method.json")
 
 
-def to_record(fitted: Fitted) -> tuple[dict[str, Any], Arrays]:
+def to_record(fitted: FittedMethod) -> tuple[dict[str, Any], Arrays]:
     """Return what is written of a classifier, perhaps inside another: a record for JSON, and arrays."""
     if fitted.kind not in _KINDS:
         raise SettingError(
@@ -145,7 +145,9 @@ def read_record(folder: str | os.PathLike[str]) -> tuple[Mapping[str, Any], Arra
     return record, _arrays(path.parent, record, _kind(record, path), names)
 
 
-def from_record(record: Mapping[str, Any], arrays: Arrays, encoder: Encoder, path: Path) -> Fitted:
+def from_record(
+    record: Mapping[str, Any], arrays: Arrays, encoder: Encoder, path: Path
+) -> FittedMethod:
     """Make the classifier of a record that was read from `path`, if it is of this encoder."""
     try:
         made_with = record["encoder"]["fingerprint"]
@@ -158,7 +160,7 @@ def from_record(record: Mapping[str, Any], arrays: Arrays, encoder: Encoder, pat
             f"{path}: was fitted on {record['encoder'].get('id')!r}, and {encoder.id} is another "
             "encoder; load it with its own, then transfer it"
         )
-    classifier: type[Fitted] = import_object(kind) if isinstance(kind, str) else kind
+    classifier: type[FittedMethod] = import_object(kind) if isinstance(kind, str) else kind
     return classifier.from_state(origin, record, arrays)
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from promptboost.baselines.base import Arrays, Fitted, Images, Logits, Origin
+from promptboost.baselines.base import Arrays, FittedMethod, Images, Logits, Origin
 from promptboost.baselines.fitted import TextClassifier, filled
 from promptboost.encoders.base import Encoder
 from promptboost.errors import EncoderError, FileFormatError, SettingError
@@ -22,7 +22,7 @@ _INSIDE = "tuned."
 
 
 @dataclass(frozen=True)
-class EmulatedClassifier(Fitted):
+class EmulatedClassifier(FittedMethod):
     """A classifier of one encoder (the source), emulated on another (the target); see :func:`emulate`.
 
     An image's logits are those of the target's zero-shot classifier, plus `strength` times what
@@ -32,7 +32,7 @@ class EmulatedClassifier(Fitted):
 
     kind: ClassVar[str] = "eft"
     origin: Origin
-    tuned: Fitted
+    tuned: FittedMethod
     template: str = PLAIN_TEMPLATE
     strength: float = 1.0
 
@@ -90,7 +90,7 @@ class EmulatedClassifier(Fitted):
 
 
 def emulate(
-    tuned: Fitted, target: Encoder, *, strength: float = 1.0, template: str = PLAIN_TEMPLATE
+    tuned: FittedMethod, target: Encoder, *, strength: float = 1.0, template: str = PLAIN_TEMPLATE
 ) -> EmulatedClassifier:
     """Carry a classifier to another encoder without its vectors (EFT, re-implemented).
 

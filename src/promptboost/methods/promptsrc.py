@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from promptboost.baselines.base import (
     Arrays,
     FewShotSet,
-    Fitted,
+    FittedMethod,
     Group,
     Images,
     Logits,
@@ -46,7 +46,7 @@ _WEIGHT_DECAY = 5e-4
 
 
 @dataclass(frozen=True)
-class PromptedClassifier(Fitted):
+class PromptedClassifier(FittedMethod):
     """Prompts of both towers of one encoder, (layers, tokens, width), and the class rows they make.
 
     It looks at the images themselves: rows that were embedded without the prompts are of no use. The

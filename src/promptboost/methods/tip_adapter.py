@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from promptboost.baselines.base import (
     Arrays,
     FewShotSet,
-    Fitted,
+    FittedMethod,
     Group,
     Images,
     Logits,
@@ -232,7 +232,7 @@ class _AdamW:
 
 
 @dataclass(frozen=True)
-class CacheClassifier(Fitted):
+class CacheClassifier(FittedMethod):
     """Class rows made of text, of length one, and a cache of images that corrects them."""
 
     kind: ClassVar[str] = "tip-adapter"

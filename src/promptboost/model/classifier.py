@@ -195,7 +195,7 @@ class PromptClassifier:
     ) -> None:
         sources: Sequence[Any] = encoder if isinstance(encoder, list | tuple) else [encoder]
         if encoder is None:
-            fitted_on = [item.id for item in ensemble.encoders]
+            fitted_on = [learned_on.id for learned_on in ensemble.encoders]
             sources = (fitted_on if average else fitted_on[:1]) or [None]
         elif not sources or not all(_is_source(source) for source in sources):
             raise SettingError(

@@ -86,7 +86,7 @@ class Round:
 
 @dataclass(frozen=True)
 class LearntOn:
-    """An encoder that a text was learnt on.
+    """An encoder that a text was learned on.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class LearntOn:
 
     @classmethod
     def of(cls, encoder: "Encoder") -> "LearntOn":
-        """Name an encoder before anything is learnt on it."""
+        """Describe an encoder before the fit."""
         return cls(encoder.id, encoder.fingerprint, encoder_logit_scale=encoder.logit_scale)
 
     def checked(self, where: str) -> "LearntOn":
@@ -153,14 +153,14 @@ class PromptEnsemble:
     pool_fingerprint : str, optional
         The pool its prompts come from.
     settings : mapping of str to scalar
-        What the fit was asked to do.
+        Settings of the fit.
     versions : mapping of str to str
         Software it was fitted with.
     history : sequence of str
         What was done to it since, oldest first.
     sample_weights : mapping of str to float
         Image id → boosting weight at the end of the fit: the images that stayed hard. No part of the
-        text: neither compared, nor in the fingerprint, nor written unless asked for.
+        text: neither compared, nor in the fingerprint, nor written by default.
     logit_scale : float, optional
         Factor on the mean scores before the softmax that makes probabilities of them, chosen by the
         fit. None in ensembles of earlier versions: then it is the encoder's own.
@@ -205,14 +205,16 @@ class PromptEnsemble:
         """Check everything and keep it in one canonical form, so that equal means equal text."""
         names = schema.as_class_names(self.class_names)
         rounds = schema.as_sequence(self.rounds, "rounds")
-        if not all(isinstance(item, Round) for item in rounds):
+        if not all(isinstance(round_, Round) for round_ in rounds):
             raise InputError("rounds: must be a list of Round objects.")
         if not rounds:
             raise SettingError("rounds: is empty; an ensemble needs at least one round.")
         history = schema.as_sequence(self.history, "history")
         clean = {
             "class_names": names,
-            "rounds": tuple(item.checked(names, f"rounds[{i}]") for i, item in enumerate(rounds)),
+            "rounds": tuple(
+                round_.checked(names, f"rounds[{i}]") for i, round_ in enumerate(rounds)
+            ),
             "temperature": schema.as_number(self.temperature, "temperature", positive=True),
             "settings": schema.as_mapping(self.settings, "settings", schema.as_scalar),
             "versions": schema.as_mapping(self.versions, "versions", schema.as_text),
@@ -222,12 +224,12 @@ class PromptEnsemble:
             ),
         }
         further = schema.as_sequence(self.further_encoders, schema.FURTHER)
-        if not all(isinstance(item, LearntOn) for item in further):
+        if not all(isinstance(encoder, LearntOn) for encoder in further):
             raise InputError(f"{schema.FURTHER}: must be a list of LearntOn objects.")
         if further and self.encoder_id is None:
             raise SettingError("encoder_id: is missing, the first of several encoders.")
         clean[schema.FURTHER] = tuple(
-            item.checked(f"{schema.FURTHER}[{i}]") for i, item in enumerate(further)
+            encoder.checked(f"{schema.FURTHER}[{i}]") for i, encoder in enumerate(further)
         )
         for name in ("encoder_id", "encoder_fingerprint", "pool_fingerprint"):
             value = getattr(self, name)
@@ -244,7 +246,9 @@ class PromptEnsemble:
         return f"PromptEnsemble({sizes(self)}, encoder={self.encoder_id!r})"
 
     def _repr_html_(self) -> str:
-        return card(self, "PromptEnsemble", ", ".join(item.id for item in self.encoders) or None)
+        return card(
+            self, "PromptEnsemble", ", ".join(encoder.id for encoder in self.encoders) or None
+        )
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -252,25 +256,25 @@ class PromptEnsemble:
         """List the distinct prompts: class by class, round by round, heaviest first."""
         texts: dict[str, None] = {}
         for name in self.class_names:
-            for item in self.rounds:
-                texts.update(dict.fromkeys(item.banks[name]))
+            for round_ in self.rounds:
+                texts.update(dict.fromkeys(round_.banks[name]))
         return list(texts)
 
     @property
     def n_prompts(self) -> int:
-        """How many sentences there are to read, distinct prompts counted class by class."""
+        """Number of distinct prompts, counted class by class."""
         return sum(len(self.prompts(name)) for name in self.class_names)
 
     def prompts(self, class_name: str) -> dict[str, float]:
-        """Return the prompts of a class with their parts in its score, heaviest first; they sum to one.
+        """Return the prompts of a class with their weights in its score, heaviest first; they sum to one.
 
         The row of the class in the head is this average of its prompts' rows, times the number of rounds.
         """
         edits.check_known(self, class_name)
         weights: dict[str, float] = {}
         vote = 1.0 / len(self.rounds)
-        for item in self.rounds:
-            bank = item.banks[class_name]
+        for round_ in self.rounds:
+            bank = round_.banks[class_name]
             size = sum(bank.values())
             for prompt, copies in bank.items():
                 weights[prompt] = weights.get(prompt, 0.0) + vote * (copies / size)
@@ -294,9 +298,9 @@ class PromptEnsemble:
         """
         if encoder is None:
             return self.logit_scale
-        for item in self.further_encoders:
-            if encoder.id == item.id and item.logit_scale is not None:
-                return item.logit_scale
+        for further in self.further_encoders:
+            if encoder.id == further.id and further.logit_scale is not None:
+                return further.logit_scale
         if self.logit_scale is None:
             return float(encoder.logit_scale)
         if self.encoder_logit_scale is None:
@@ -305,13 +309,15 @@ class PromptEnsemble:
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever a character of :meth:`to_json` changes."""
+        """Digest of :meth:`to_json`."""
         return _digest(self.to_json())
 
     def has_fingerprint(self, fingerprint: str | None) -> bool:
-        """Tell whether this text has a fingerprint, or had it in the file of an earlier version."""
-        known = (self._earlier_fingerprint, self.fingerprint)
-        return fingerprint is not None and fingerprint in known
+        """Return whether this text has a fingerprint, or had it in the file of an earlier version."""
+        return fingerprint is not None and fingerprint in (
+            self._earlier_fingerprint,
+            self.fingerprint,
+        )
 
     # --- keeping -------------------------------------------------------------------------------
 
@@ -327,20 +333,20 @@ class PromptEnsemble:
     def _record(self) -> dict[str, Any]:
         facts = {name: getattr(self, name, schema.ALGORITHM) for name in schema.FACTS}
         if self.further_encoders:
-            facts[schema.FURTHER] = [asdict(item) for item in self.further_encoders]
-        rounds = [item.record() for item in self.rounds]
+            facts[schema.FURTHER] = [asdict(encoder) for encoder in self.further_encoders]
+        rounds = [round_.record() for round_ in self.rounds]
         return facts | {"class_names": self.class_names, "rounds": rounds}
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what :meth:`to_json` wrote, in this or any earlier version of promptboost.
 
-        A text that cannot be understood is a FileFormatError, which names the place.
+        An invalid text raises a FileFormatError that names the field.
         """
         fields = read_record(text)
         try:
-            rounds = tuple(Round(**item) for item in fields.pop("rounds"))
-            further = tuple(LearntOn(**item) for item in fields.pop(schema.FURTHER, ()))
+            rounds = tuple(Round(**record) for record in fields.pop("rounds"))
+            further = tuple(LearntOn(**record) for record in fields.pop(schema.FURTHER, ()))
             ensemble = cls(rounds=rounds, further_encoders=further, **fields)
         except InputError as error:
             raise FileFormatError(str(error)) from error
@@ -349,8 +355,8 @@ class PromptEnsemble:
             # in which prompts joined, and the weights at the end.
             written = ensemble._record() | {"sample_weights": ensemble.sample_weights}
             del written["logit_scale"], written["encoder_logit_scale"]
-            for record, item in zip(written["rounds"], rounds, strict=True):
-                record["banks"] = {name: item.banks[name] for name in ensemble.class_names}
+            for record, round_ in zip(written["rounds"], rounds, strict=True):
+                record["banks"] = {name: round_.banks[name] for name in ensemble.class_names}
             object.__setattr__(ensemble, "_earlier_fingerprint", _digest(write_record(written)))
         return ensemble
 
@@ -362,7 +368,7 @@ class PromptEnsemble:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file that :meth:`save` wrote; see :meth:`from_json`.
 
-        The ``ensemble.json`` of a run has the weights of the images in a file beside it; they are read
+        The weights of the images, in a file next to the ``ensemble.json`` of a run, are read
         with it. A missing file is an InputError that is a FileNotFoundError too.
         """
         file = Path(path)
@@ -384,9 +390,9 @@ class PromptEnsemble:
     def _read(cls, file: Path) -> Self:
         # Some editors put a byte-order mark before the text they save.
         ensemble = cls.from_json(read_bytes(file).decode("utf-8-sig"))
-        beside = file.parent / WEIGHTS_FILE
-        if file.name == ENSEMBLE_FILE and not ensemble.sample_weights and beside.exists():
-            object.__setattr__(ensemble, "sample_weights", _read_weights(beside))
+        weights_file = file.parent / WEIGHTS_FILE
+        if file.name == ENSEMBLE_FILE and not ensemble.sample_weights and weights_file.exists():
+            object.__setattr__(ensemble, "sample_weights", _read_weights(weights_file))
         return ensemble
 
     # --- editing: each returns a new ensemble --------------------------------------------------
@@ -395,7 +401,7 @@ class PromptEnsemble:
     add_class = edits.add_class
     remove = edits.remove
     replace = edits.replace
-    weigh = edits.weigh
+    weight = edits.weight
     rename_class = edits.rename_class
     drop_class = edits.drop_class
     merge = edits.merge

@@ -97,7 +97,8 @@ class Explanation:
         Sentences beyond the first `most` are summed up as ``others``.
         """
         left = () if most is None else self.contributions[most:]
-        others = {"others": sum(item.value for item in left), "left_out": len(left)} if left else {}
+        total = sum(contribution.value for contribution in left)
+        others = {"others": total, "left_out": len(left)} if left else {}
         return {
             "image": self.image,
             "answer": self.answer,
@@ -105,13 +106,13 @@ class Explanation:
             "margin": self.margin,
             "contributions": [
                 {
-                    "class": item.class_name,
-                    "prompt": item.prompt,
-                    "value": item.value,
-                    "cosine": item.cosine,
-                    "weight": item.weight,
+                    "class": contribution.class_name,
+                    "prompt": contribution.prompt,
+                    "value": contribution.value,
+                    "cosine": contribution.cosine,
+                    "weight": contribution.weight,
                 }
-                for item in self.contributions[:most]
+                for contribution in self.contributions[:most]
             ],
             **others,
             "residual": self.residual,
@@ -129,13 +130,13 @@ class Explanation:
         try:
             parts = [
                 Contribution(
-                    str(item["class"]),
-                    str(item["prompt"]),
-                    float(item["value"]),
-                    float(item["cosine"]),
-                    float(item["weight"]),
+                    str(contribution["class"]),
+                    str(contribution["prompt"]),
+                    float(contribution["value"]),
+                    float(contribution["cosine"]),
+                    float(contribution["weight"]),
                 )
-                for item in record["contributions"]
+                for contribution in record["contributions"]
             ]
             if record.get("left_out"):
                 text = f"{int(record['left_out'])} other sentences together"
@@ -180,7 +181,10 @@ class Explanation:
 
     def _parts(self) -> list[tuple[float, str, str]]:
         """Return value, class and sentence of each bar of a figure; the last sums up all further ones."""
-        parts = [(item.value, item.class_name, item.prompt) for item in self.contributions]
+        parts = [
+            (contribution.value, contribution.class_name, contribution.prompt)
+            for contribution in self.contributions
+        ]
         if len(parts) > SHOWN + 1:
             others = sum(value for value, _, _ in parts[SHOWN:])
             parts[SHOWN:] = [(others, "", f"{len(parts) - SHOWN} other sentences together")]
@@ -335,7 +339,7 @@ def _removals(
     """
     if lead <= 0:
         return ()
-    banks = [dict(item.banks[name]) for item in ensemble.rounds]
+    banks = [dict(round_.banks[name]) for round_ in ensemble.rounds]
     removed: list[str] = []
 
     def score(banks: Sequence[Mapping[str, int]]) -> float:

@@ -63,7 +63,7 @@ class Head:
         :math:`V`, what the images taught that the words did not say: logits are then
         :math:`a\, x \cdot W_k / M + x \cdot V_k`, still one product with a K × D matrix.
     text_scale : float, optional
-        :math:`a`, the factor on the mean scores beside a residual, in the place of `logit_scale`.
+        :math:`a`, the factor on the mean scores with a residual, instead of `logit_scale`.
     balance : Balance, optional
         Bias correction for classes without training images: see :mod:`promptboost.boosting.balance`.
 
@@ -166,7 +166,7 @@ class Head:
 
     @property
     def residual_digest(self) -> str:
-        """Digest of the residual, the factor on the text beside it, and the classes."""
+        """Digest of the residual, its text scale, and the classes."""
         facts = json.dumps([list(self.class_names), self.text_scale]).encode()
         content = b"" if self.residual is None else np.float32(self.residual).tobytes()
         return hashlib.sha256(facts + b"\0" + content).hexdigest()

@@ -142,7 +142,7 @@ def stored_head(
 def refit_hint(folder: Path) -> str:
     """Return the command that learns the residual of a text in a folder again."""
     if not (folder / FIRST).exists():  # a saved classifier: only its run names the images
-        return "classifier.refit(images, labels)"
+        return "promptboost.refit(classifier, images, labels, pool)"
     return f"{command_name()} refit {shlex.quote(str(folder))}"
 
 

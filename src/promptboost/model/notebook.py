@@ -1,4 +1,4 @@
-"""What a notebook shows of a fitted text: its classes, each with its heaviest sentences."""
+"""HTML of an ensemble in a notebook: its classes, each with its heaviest sentences."""
 
 from html import escape
 from typing import TYPE_CHECKING
@@ -8,10 +8,10 @@ from promptboost.errors import count
 if TYPE_CHECKING:
     from promptboost.model.ensemble import PromptEnsemble
 
-#: Of many classes and sentences, so many are shown; so many classes are open at first.
+#: Largest number of classes and sentences shown, and of classes open at first.
 CLASSES, SENTENCES, OPEN = 24, 6, 3
 
-# Text and lines have the notebook's own colours, light or dark.
+# Text and lines have the notebook's own colors, light or dark.
 _CARD = "max-width:52rem;font:14px/1.45 system-ui,sans-serif"
 _TABLE = (
     "border-collapse:collapse;margin:.1em 0 .4em 1em;background:none;color:inherit;font:inherit"
@@ -22,7 +22,7 @@ _FAINT = "opacity:.7"
 
 
 def sizes(ensemble: "PromptEnsemble") -> str:
-    """Return how much there is, in a few words.
+    """Return the numbers of classes, rounds and sentences.
 
     Examples
     --------
@@ -38,14 +38,14 @@ def sizes(ensemble: "PromptEnsemble") -> str:
 
 
 def card(ensemble: "PromptEnsemble", kind: str, encoder: object) -> str:
-    """Return a text as HTML: a line about it, and its classes to open.
+    """Return an ensemble as HTML: a summary, and its classes to open.
 
     Parameters
     ----------
     ensemble : PromptEnsemble
-        The text.
+        The ensemble.
     kind : str
-        What the card is of, such as ``"PromptEnsemble"``.
+        The title, such as ``"PromptEnsemble"``.
     encoder : object
         The name of the encoder or encoders; None where there is none.
 
@@ -62,8 +62,8 @@ def card(ensemble: "PromptEnsemble", kind: str, encoder: object) -> str:
         _bank(ensemble, name, is_open=number < OPEN) for number, name in enumerate(names[:CLASSES])
     ]
     if len(names) > CLASSES:
-        rest = count(len(names) - CLASSES, "more class", "more classes")
-        parts.append(f'<div style="{_FAINT}">and {escape(rest)}</div>')
+        others = count(len(names) - CLASSES, "more class", "more classes")
+        parts.append(f'<div style="{_FAINT}">and {escape(others)}</div>')
     on = "" if encoder is None else f" · {escape(str(encoder))}"
     about = f"<b>{escape(kind)}</b> · {escape(sizes(ensemble))}{on}"
     return f'<div class="pb-card" style="{_CARD}"><div>{about}</div>{"".join(parts)}</div>'
@@ -73,14 +73,14 @@ def _bank(ensemble: "PromptEnsemble", name: str, *, is_open: bool) -> str:
     """Return the heaviest sentences of a class, under its name."""
     prompts = list(ensemble.prompts(name).items())
     rows = [
-        f'<tr><td style="{_NUMBER}">{100 * part:.1f} %</td><td style="{_CELL}">{escape(text)}</td></tr>'
-        for text, part in prompts[:SENTENCES]
+        f'<tr><td style="{_NUMBER}">{100 * share:.1f} %</td><td style="{_CELL}">{escape(text)}</td></tr>'
+        for text, share in prompts[:SENTENCES]
     ]
     if len(prompts) > SENTENCES:
-        part = sum(part for _, part in prompts[SENTENCES:])
+        share = sum(share for _, share in prompts[SENTENCES:])
         others = count(len(prompts) - SENTENCES, "other", "others")
         rows.append(
-            f'<tr style="{_FAINT}"><td style="{_NUMBER}">{100 * part:.1f} %</td>'
+            f'<tr style="{_FAINT}"><td style="{_NUMBER}">{100 * share:.1f} %</td>'
             f'<td style="{_CELL}">{escape(others)}</td></tr>'
         )
     return (

@@ -21,7 +21,7 @@ _FEW = 4
 #: Images whose residual is computed at once, in double precision.
 _BLOCK = 4096
 
-_Asked = tuple[int, tuple[tuple[str, str], ...] | None]
+_CacheKey = tuple[int, tuple[tuple[str, str], ...] | None]
 
 
 class ClassKey(NamedTuple):
@@ -87,7 +87,7 @@ class SentenceScores:
     _rankings: "OrderedDict[tuple[ClassKey, ...], _Ranking]" = field(
         default_factory=OrderedDict, init=False, repr=False
     )
-    _known: "OrderedDict[_Asked, tuple[PromptEnsemble, tuple[ClassKey, ...]]]" = field(
+    _class_keys: "OrderedDict[_CacheKey, tuple[PromptEnsemble, tuple[ClassKey, ...]]]" = field(
         default_factory=OrderedDict, init=False, repr=False
     )
 
@@ -221,45 +221,45 @@ class SentenceScores:
         keys = self.class_keys(ensemble, originals)
         number = len(self.embeddings)
         best, second = np.full(number, -np.inf), np.full(number, -np.inf)
-        chosen, next_one = np.zeros(number, dtype=np.intp), np.zeros(number, dtype=np.intp)
-        for place, key in enumerate(keys):
+        chosen, runner_up = np.zeros(number, dtype=np.intp), np.zeros(number, dtype=np.intp)
+        for position, key in enumerate(keys):
             row = self._logit(key)
             ahead = row > best
             behind = ~ahead & (row > second)
             np.copyto(second, best, where=ahead)
-            np.copyto(next_one, chosen, where=ahead)
+            np.copyto(runner_up, chosen, where=ahead)
             np.copyto(best, row, where=ahead)
-            np.copyto(chosen, place, where=ahead)
+            np.copyto(chosen, position, where=ahead)
             np.copyto(second, row, where=behind)
-            np.copyto(next_one, place, where=behind)
-        return best, chosen, second, next_one
+            np.copyto(runner_up, position, where=behind)
+        return best, chosen, second, runner_up
 
     def class_keys(
         self, ensemble: PromptEnsemble, originals: Mapping[str, str] | None = None
     ) -> tuple[ClassKey, ...]:
         """Return what the score of each class depends on; texts with equal keys predict the same."""
         # The ensemble is cached along with its id, so that no other object can have that id.
-        asked = id(ensemble), None if originals is None else tuple(originals.items())
-        if asked not in self._known:
+        cache_key = id(ensemble), None if originals is None else tuple(originals.items())
+        if cache_key not in self._class_keys:
             self.read(ensemble.texts())
-            known = (
+            fit_names = (
                 {name: name for name in ensemble.class_names} if originals is None else originals
             )
-            leads = self._missing(ensemble, known)
+            leads = self._missing(ensemble, fit_names)
             keys = tuple(
                 ClassKey(
                     tuple(ensemble.prompts(name).items()),
-                    known.get(name),
-                    None if name in known else name,
-                    leads.get(place),
+                    fit_names.get(name),
+                    None if name in fit_names else name,
+                    leads.get(position),
                 )
-                for place, name in enumerate(ensemble.class_names)
+                for position, name in enumerate(ensemble.class_names)
             )
-            self._known[asked] = ensemble, keys
-            while len(self._known) > _TEXTS:
-                self._known.popitem(last=False)
-        self._known.move_to_end(asked)
-        return self._known[asked][1]
+            self._class_keys[cache_key] = ensemble, keys
+            while len(self._class_keys) > _TEXTS:
+                self._class_keys.popitem(last=False)
+        self._class_keys.move_to_end(cache_key)
+        return self._class_keys[cache_key][1]
 
     def _logit(self, key: ClassKey, images: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
         """Return the logit of a class, of all images or of some."""
@@ -275,48 +275,48 @@ class SentenceScores:
     def _best(
         self,
         keys: Sequence[ClassKey],
-        places: Iterable[int],
+        positions: Iterable[int],
         images: NDArray[np.intp] | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """Return the best logit of some classes, and its class; of equals the first class wins."""
         number = len(self.embeddings) if images is None else len(images)
         best, chosen = np.full(number, -np.inf), np.zeros(number, dtype=np.intp)
-        for place in places:
-            row = self._logit(keys[place], images)
+        for position in positions:
+            row = self._logit(keys[position], images)
             ahead = row > best
             np.copyto(best, row, where=ahead)
-            np.copyto(chosen, place, where=ahead)
+            np.copyto(chosen, position, where=ahead)
         return best, chosen
 
     def _updated(self, ranking: _Ranking, keys: tuple[ClassKey, ...]) -> _Ranking | None:
         """Update a ranking to another text; None if too few classes are the same."""
-        places = {key: place for place, key in enumerate(keys)}
-        moved = np.array([places.get(key, -1) for key in ranking.keys], dtype=np.intp)
+        positions = {key: position for position, key in enumerate(keys)}
+        moved = np.array([positions.get(key, -1) for key in ranking.keys], dtype=np.intp)
         stay = moved[moved >= 0]
         if 2 * len(stay) < len(keys) or (np.diff(stay) < 0).any():
             return None
         best, chosen = ranking.best.copy(), moved[ranking.chosen]
         lost = np.flatnonzero(chosen < 0)  # their class was removed, or has another score
         best[lost], chosen[lost] = self._best(keys, stay.tolist(), lost)
-        for place in sorted(set(range(len(keys))) - set(stay.tolist())):
-            row = self._logit(keys[place])
-            ahead = (row > best) | ((row == best) & (place < chosen))
+        for position in sorted(set(range(len(keys))) - set(stay.tolist())):
+            row = self._logit(keys[position])
+            ahead = (row > best) | ((row == best) & (position < chosen))
             np.copyto(best, row, where=ahead)
-            np.copyto(chosen, place, where=ahead)
+            np.copyto(chosen, position, where=ahead)
         return _Ranking(keys, best, chosen)
 
-    def _missing(self, ensemble: PromptEnsemble, known: Mapping[str, str]) -> dict[int, float]:
+    def _missing(self, ensemble: PromptEnsemble, fit_names: Mapping[str, str]) -> dict[int, float]:
         """Return the bias corrections of classes without training images: see the balance of a head."""
         balance, names = self.head.balance, ensemble.class_names
         if balance is None:
             return {}
-        learned = np.array([known.get(name) in balance.class_names for name in names])
+        learned = np.array([fit_names.get(name) in balance.class_names for name in names])
         if learned.all() or not learned.any():
             return {}
         scores = []
         for name in names:
             score = sum(w * self._central[text] for text, w in ensemble.prompts(name).items())
-            row = self._residual(known[name]) if name in known else None
+            row = self._residual(fit_names[name]) if name in fit_names else None
             if row is not None:
                 score += float(row.astype(np.float64) @ balance.centre) / self.factor
             scores.append(score)

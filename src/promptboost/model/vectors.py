@@ -34,7 +34,7 @@ def head_of(ensemble: PromptEnsemble, weights: ArrayLike, encoder: Encoder | Non
 
 def staged_heads(ensemble: PromptEnsemble, source: TextSource, last: Head) -> Iterator[Head]:
     """Return the head after each round, in float64; the last one has residual and balance of `last`."""
-    rows = _class_rows(ensemble, source, [[item] for item in ensemble.rounds])
+    rows = _class_rows(ensemble, source, [[round_] for round_ in ensemble.rounds])
     # Rounded, so that the order in which the prompts were added up makes no difference.
     sums = np.cumsum(rows.astype(np.float32), axis=0, dtype=np.float64)
     text = replace(last, residual=None, text_scale=None, balance=None)
@@ -63,8 +63,8 @@ def _class_row(
 ) -> NDArray[np.float64]:
     """Add up the rounds' mean rows of one class, in double precision."""
     weights: dict[int, float] = {}
-    for item in rounds:
-        bank = item.banks[name]
+    for round_ in rounds:
+        bank = round_.banks[name]
         size = sum(bank.values())
         for prompt, copies in bank.items():
             weights[index[prompt]] = weights.get(index[prompt], 0.0) + copies / size

@@ -28,7 +28,7 @@ from promptboost.errors import (
     RunError,
     count,
 )
-from promptboost.methods import Fitted, Method, load_fitted, make_method, save_fitted
+from promptboost.methods import FittedMethod, Method, load_fitted, make_method, save_fitted
 from promptboost.paper.experiment import (
     CELLS,
     KEY,
@@ -358,7 +358,7 @@ class Laboratory:
         return result, time.perf_counter() - start
 
     @staticmethod
-    def _load(folder: Path, home: Encoder) -> Fitted | None:
+    def _load(folder: Path, home: Encoder) -> FittedMethod | None:
         try:
             return load_fitted(folder, home)
         except FileFormatError:
@@ -393,7 +393,7 @@ class PaperWorker:
             raise UnitError(f"the device has too little memory for {on}") from error
 
 
-def _results(fitted: Fitted, draw: Draw, plan: Ground, *, at_home: bool = True) -> Result:
+def _results(fitted: FittedMethod, draw: Draw, plan: Ground, *, at_home: bool = True) -> Result:
     from promptboost.paper.scene import by_round, repeated_share, rounds_of, shown
 
     measured = figures(fitted, draw, learnt_there=at_home)

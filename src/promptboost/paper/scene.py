@@ -1,4 +1,4 @@
-"""What boosting did round by round: accuracies, copies, and a picture of sentences and images."""
+"""Boosting round by round: accuracies, copies, and a drawing of sentences and images."""
 
 import base64
 import io
@@ -12,65 +12,66 @@ from markupsafe import Markup
 
 from promptboost.compare.world import Draw
 from promptboost.encoders import Encoder
-from promptboost.methods import Fitted
+from promptboost.methods import FittedMethod
 from promptboost.model import PromptEnsemble
 from promptboost.model.vectors import staged_heads
 from promptboost.pool import fill
+from promptboost.report.svg import element, standalone, text
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_SIDE = 96  # pixels of an image in the picture
+_SIDE = 96  # pixels of an image in the drawing
 
 
-def rounds_of(fitted: Fitted) -> PromptEnsemble | None:
-    """Return the rounds of a classifier of boosting; None of any other."""
-    text = getattr(fitted, "details", {}).get("ensemble")
-    return PromptEnsemble.from_json(text) if isinstance(text, str) else None
+def rounds_of(fitted: FittedMethod) -> PromptEnsemble | None:
+    """Return the ensemble of a boosted classifier; None for any other."""
+    content = getattr(fitted, "details", {}).get("ensemble")
+    return PromptEnsemble.from_json(content) if isinstance(content, str) else None
 
 
 def by_round(ensemble: PromptEnsemble, encoder: Encoder, draw: Draw) -> list[tuple[float, float]]:
-    """Return the accuracy after each round, on the images learnt from and on those held out."""
-    learn, learn_labels = draw.learn.images.rows(encoder), draw.learn.labels
-    held_out, labels = draw.held_out.rows(encoder), draw.labels
+    """Return the accuracy after each round, on the training images and on those held out."""
+    train, train_labels = draw.learn.images.rows(encoder), draw.learn.labels
+    test, test_labels = draw.held_out.rows(encoder), draw.labels
     heads = staged_heads(ensemble, encoder, ensemble.embed(encoder))
     matrices = [head.weights.astype(np.float32).T for head in heads]
     return [
         (
-            float(np.mean((learn @ matrix).argmax(axis=1) == learn_labels)),
-            float(np.mean((held_out @ matrix).argmax(axis=1) == labels)),
+            float(np.mean((train @ matrix).argmax(axis=1) == train_labels)),
+            float(np.mean((test @ matrix).argmax(axis=1) == test_labels)),
         )
         for matrix in matrices
     ]
 
 
 def repeated_share(ensemble: PromptEnsemble) -> float | None:
-    """Return which share of the chosen prompts has several copies in its bank; templates left out."""
+    """Return the share of the chosen prompts with several copies in their bank, without templates."""
     copies = [
         number
-        for item in ensemble.rounds
-        for name, bank in item.banks.items()
-        for text, number in bank.items()
-        if text != fill(item.template, name)  # with which a round begins
+        for round_ in ensemble.rounds
+        for name, bank in round_.banks.items()
+        for prompt, number in bank.items()
+        if prompt != fill(round_.template, name)  # with which a round begins
     ]
     return float(np.mean([number > 1 for number in copies])) if copies else None
 
 
 def shown(ensemble: PromptEnsemble, encoder: Encoder, draw: Draw) -> dict[str, Any]:
-    """Return what a picture shows: the prompts of each round, and how it answers each image."""
+    """Return the content of a drawing: the prompts of each round, and its answers for the images."""
     rows = draw.learn.images.rows(encoder)
-    heads = [replace(ensemble, rounds=(item,)).embed(encoder) for item in ensemble.rounds]
+    heads = [replace(ensemble, rounds=(round_,)).embed(encoder) for round_ in ensemble.rounds]
     answers = [head.predict_index(rows) for head in heads]
     return {
         "classes": list(ensemble.class_names),
         "rounds": [
-            {name: dict(bank) for name, bank in item.banks.items()} for item in ensemble.rounds
+            {name: dict(bank) for name, bank in round_.banks.items()} for round_ in ensemble.rounds
         ],
         "images": [
             {
                 "label": ensemble.class_names[label],
                 "jpeg": _jpeg(image),
-                "right": [bool(found[i] == label) for found in answers],
+                "right": [bool(each[i] == label) for each in answers],
             }
             for i, (label, image) in enumerate(
                 zip(draw.learn.labels.tolist(), draw.learn.images.images(), strict=True)
@@ -90,78 +91,57 @@ def _jpeg(image: "Image") -> str:
 
 
 _STYLE = (
-    "text{font:12px system-ui,'Segoe UI',Roboto,sans-serif;fill:#22262b}"
-    ".title{font-size:14px;font-weight:600}.class{font-weight:600;fill:#0b6e69}"
-    ".faint{fill:#5c636b}"
+    "text{fill:#22262b}.class{font-weight:600;fill:#0b6e69}.faint{fill:#5c636b}"
+    "image+rect,.cross{fill:none;stroke-width:3}"
 )
 _WIDE, _LINE, _LETTERS, _MOST = 560, 16, 84, 4
 _RIGHT, _WRONG = "#0b6e69", "#c0392b"
 
 
-def draw_scene(picture: Mapping[str, Any], about: str = "") -> str:
+def draw_scene(scene: Mapping[str, Any], about: str = "") -> str:
     """Draw each round: the sentences of both classes, and its images, the wrong ones crossed out.
 
-    `about` stands below the title.
+    `about` is a line below the title.
     """
-    names = " and ".join(picture["classes"])
+    names = " and ".join(scene["classes"])
     title = f"{names}: prompts of each round, and the images, crossed out where it is wrong"
-    parts: list[Markup] = [_text(16, 26, title, "title")]
-    images: Sequence[Mapping[str, Any]] = picture["images"]
-    y = 52.0
+    parts = [text(16, 26, title, "title")]
+    images: Sequence[Mapping[str, Any]] = scene["images"]
+    y = 52
     if about:
-        parts.append(_text(16, 46, about, "faint"))
+        parts.append(text(16, 46, about, "faint"))
         y += 22
-    for number, banks in enumerate(picture["rounds"]):
+    for number, banks in enumerate(scene["rounds"]):
         top = y
-        parts.append(_text(16, y, f"Round {number + 1}", "title"))
+        parts.append(text(16, y, f"Round {number + 1}", "title"))
         y += 22
-        for name in picture["classes"]:
-            parts.append(_text(16, y, name, "class"))
-            y += _LINE
+        for name in scene["classes"]:
             bank = banks[name]
-            for text, copies in list(bank.items())[:_MOST]:
+            lines = [(16, name, "class")]
+            for prompt, copies in list(bank.items())[:_MOST]:
                 times = f" (× {copies})" if copies > 1 else ""
-                for line in wrap(f"“{text}”{times}", _LETTERS):
-                    parts.append(_text(24, y, line))
-                    y += _LINE
+                lines += [(24, line, "") for line in wrap(f"“{prompt}”{times}", _LETTERS)]
             if len(bank) > _MOST:
-                parts.append(_text(24, y, f"and {len(bank) - _MOST} more", "faint"))
+                lines.append((24, f"and {len(bank) - _MOST} more", "faint"))
+            for x, line, kind in lines:
+                parts.append(text(x, y, line, kind))
                 y += _LINE
             y += 4
-        for place, image in enumerate(images):
-            parts += _image(
-                _WIDE + 24 + place * (_SIDE + 12), top, image, bool(image["right"][number])
-            )
+        for column, image in enumerate(images):
+            left = _WIDE + 24 + column * (_SIDE + 12)
+            parts += _image(left, top, image, bool(image["right"][number]))
         y = max(y, top + _SIDE + 40) + 18
-    width, height = _WIDE + 36 + len(images) * (_SIDE + 12), round(y)
-    return str(
-        Markup(
-            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {w} {h}' width='{w}' height='{h}' "
-            "role='img'><title>{title}</title><style>{style}</style>"
-            "<rect width='{w}' height='{h}' fill='#ffffff'/>{parts}</svg>\n"
-        ).format(w=width, h=height, title=title, style=Markup(_STYLE), parts=Markup("").join(parts))
-    )
+    width = _WIDE + 36 + len(images) * (_SIDE + 12)
+    return standalone(width, y, title, _STYLE, parts)
 
 
-def _image(x: float, y: float, image: Mapping[str, Any], right: bool) -> list[Markup]:
-    frame = _RIGHT if right else _WRONG
+def _image(x: int, y: int, image: Mapping[str, Any], right: bool) -> list[Markup]:
+    square = {"x": x, "y": y, "width": _SIDE, "height": _SIDE}
     parts = [
-        Markup(
-            "<image x='{x}' y='{y}' width='{s}' height='{s}' href='data:image/jpeg;base64,{data}'/>"
-            "<rect x='{x}' y='{y}' width='{s}' height='{s}' fill='none' stroke='{c}' "
-            "stroke-width='3'/>"
-        ).format(x=x, y=y, s=_SIDE, data=image["jpeg"], c=frame)
+        element("image", **square, href=f"data:image/jpeg;base64,{image['jpeg']}"),
+        element("rect", **square, stroke=_RIGHT if right else _WRONG),
     ]
     if not right:
-        for a, b in ((y, y + _SIDE), (y + _SIDE, y)):
-            parts.append(
-                Markup(
-                    "<line x1='{}' x2='{}' y1='{}' y2='{}' stroke='{}' stroke-width='3'/>"
-                ).format(x, x + _SIDE, a, b, _WRONG)
-            )
-    parts.append(_text(x, y + _SIDE + 16, str(image["label"])[:14], "faint"))
-    return parts
-
-
-def _text(x: float, y: float, text: str, kind: str = "") -> Markup:
-    return Markup("<text x='{:.0f}' y='{:.0f}' class='{}'>{}</text>").format(x, y, kind, text)
+        cross = f"M{x},{y}l{_SIDE},{_SIDE}m0,{-_SIDE}l{-_SIDE},{_SIDE}"
+        parts.append(element("path", class_="cross", d=cross, stroke=_WRONG))
+    return [*parts, text(x, y + _SIDE + 16, str(image["label"])[:14], "faint")]

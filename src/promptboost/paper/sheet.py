@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from promptboost.compare.cells import Result
-from promptboost.compare.chart import accuracy_figure
-from promptboost.compare.summary import Curve, mean_and_spread
+from promptboost.compare.summary import Curve, accuracy_figure, mean_and_spread
 from promptboost.io import write_text
 from promptboost.paper.experiment import KEY, PaperRequest, PlanResults
 from promptboost.paper.plans import PaperPlan, Slot

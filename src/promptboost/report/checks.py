@@ -14,7 +14,7 @@ from typing import Literal
 from promptboost.baselines.measures import OURS, TEXT
 from promptboost.model import PromptEnsemble
 from promptboost.pool.text import NameFinder
-from promptboost.report.drawings import wilson
+from promptboost.report.figures import wilson
 from promptboost.report.phrases import count, number, percent, points
 from promptboost.report.run import Run
 from promptboost.run.results import Results

@@ -7,11 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 import promptboost
 from promptboost.baselines.measures import OURS
 from promptboost.model.explanation import Explanation
 from promptboost.model.provenance import Composed
-from promptboost.report import drawings, figures, phrases
+from promptboost.report import figures, phrases, svg
 from promptboost.report.checks import run_checks
 from promptboost.report.run import Run, check_run, read_run
 from promptboost.run.findings import SHOWN
@@ -19,11 +21,10 @@ from promptboost.run.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-    from markupsafe import Markup
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill a template of this package; the result can be written as UTF-8."""
+    """Render a template of this package to text that UTF-8 can encode."""
     return phrases.printable(_environment().get_template(template).render(**values))
 
 
@@ -51,26 +52,20 @@ def _environment() -> "Environment":
     environment.globals.update(
         points=phrases.points,
         count=phrases.count,
-        bar=drawings.bar,
-        dumbbell=drawings.dumbbell,
-        strip=drawings.strip,
-        swatch=drawings.swatch,
-        figure=explanation_figure,
+        bar=svg.bar,
+        dumbbell=svg.dumbbell,
+        strip=svg.strip,
+        swatch=svg.swatch,
+        # It escapes the text in it.
+        figure=lambda explanation: Markup(explanation._repr_html_()),
     )
     return environment
-
-
-def explanation_figure(explanation: Explanation) -> "Markup":
-    """Return the figure of an explanation, which escapes the words in it, for a template."""
-    from markupsafe import Markup
-
-    return Markup(explanation._repr_html_())
 
 
 def explanations_html(
     title: str, explanations: Sequence[Explanation], thumbnails: Mapping[str, str]
 ) -> str:
-    """Return a page with the figures of some explanations, and small copies of their images."""
+    """Return a page with the figures of explanations and thumbnails of their images."""
     return render(
         "explanations.html.j2", title=title, explanations=explanations, thumbnails=thumbnails
     )
@@ -92,14 +87,14 @@ def write_report(run: str | os.PathLike[str]) -> Path:
     Returns
     -------
     pathlib.Path
-        The file ``report.html``, whole or, if anything is wrong, as it was before.
+        The file ``report.html``; on an error it stays as it was.
 
     Raises
     ------
     RunError
         If it is not a run folder, or the fit was not finished.
     FileFormatError
-        If one of its files cannot be understood.
+        If one of its files is damaged.
 
     Examples
     --------
@@ -155,7 +150,7 @@ def write_card(run: str | os.PathLike[str]) -> Path:
 
 
 def _write(run: str | os.PathLike[str], name: str, page: Callable[[Run], str]) -> Path:
-    """Write a page about a run into its folder, as its only writer."""
+    """Write a page into the folder of a run, under its lock."""
     folder = RunFolder(Path(run))
     check_run(folder.path)
     with folder.writing("report"):

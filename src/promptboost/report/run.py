@@ -1,4 +1,4 @@
-"""The files of a run folder that a report is made of."""
+"""The content of a run folder that a report needs."""
 
 import os
 import re
@@ -16,9 +16,9 @@ from promptboost.io import load_json, read_text
 from promptboost.model import PromptEnsemble
 from promptboost.model.explanation import Explanation
 from promptboost.run.findings import Issues
-from promptboost.run.lineage import Lineage
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder, public
+from promptboost.run.versions import Lineage
 
 # Only what is inside the file itself, and only pixels: an SVG can carry a script or an address.
 _PIXELS = re.compile(r"data:image/(?:jpeg|png|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")
@@ -26,7 +26,7 @@ _PIXELS = re.compile(r"data:image/(?:jpeg|png|webp|gif);base64,[A-Za-z0-9+/]+={0
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a report or a card can say."""
+    """The content of a report or a card."""
 
     path: Path
     ensemble: PromptEnsemble
@@ -35,34 +35,34 @@ class Run:
     thumbnails: Mapping[str, str]
     explanations: Mapping[str, Explanation] = field(default_factory=dict)
     lineage: Lineage = field(default_factory=Lineage)
-    issues: Issues | None = None  # None if nobody asked for them
+    issues: Issues | None = None  # None if they were not searched for
 
     @property
     def name(self) -> str:
-        """The folder's own name: a report is passed on, and where it lay is nobody's business."""
+        """The folder's name without its path: reports are passed on."""
         return RunFolder(self.path).home.resolve().name
 
     @property
     def shell_name(self) -> str:
-        """The folder's name as a shell wants it."""
+        """The folder's name, quoted for a shell."""
         return shlex.quote(self.name)
 
     @property
     def is_conse(self) -> bool:
-        """Whether the encoder is a ConSE one, which must not be taken for a CLIP model."""
+        """Whether the encoder is a ConSE one, not a CLIP model."""
         return self.results.encoder.id.startswith("conse:")
 
     @cached_property
     def is_edited(self) -> bool:
-        """Whether the figures are of another text than the one that is here now."""
+        """Whether the text was edited after the figures were measured."""
         measured = self.results.ensemble_fingerprint
         return measured is not None and not self.ensemble.has_fingerprint(measured)
 
     @property
     def measure_again(self) -> str:
         """The command that measures the text as it is now."""
-        what = "--held-out" if self.lineage.edits else "DATA"
-        return f"promptboost evaluate {self.shell_name} {what}"
+        data = "--held-out" if self.lineage.edits else "DATA"
+        return f"promptboost evaluate {self.shell_name} {data}"
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
@@ -72,7 +72,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 
 
 def check_run(folder: Path) -> None:
-    """Raise unless the files are there that a report cannot do without."""
+    """Raise unless the folder has the files that a report needs."""
     if not folder.is_dir():
         raise RunError(
             f"{folder} is not a run folder. To make one, type: promptboost fit DATA -o {folder}"
@@ -106,27 +106,27 @@ def _read_run(files: RunFolder) -> Run:
     )
 
 
-def _read_object(file: Path, what: str) -> Mapping[str, Any]:
-    """Read a file with something about each image; one that is not there has nothing."""
+def _read_object(file: Path, values: str) -> Mapping[str, Any]:
+    """Read a JSON object; a missing file is an empty one."""
     if not file.is_file():
         return {}
     record = load_json(read_text(file, error=FileFormatError), str(file))
     if not isinstance(record, Mapping):
-        raise FileFormatError(f"{file}: must be an object of {what}, not {record!r:.60}")
+        raise FileFormatError(f"{file}: must be an object of {values}, not {record!r:.60}")
     return record
 
 
 def _read_thumbnails(file: Path) -> dict[str, str]:
     return {
-        image: address
-        for image, address in _read_object(file, "images").items()
-        if isinstance(address, str) and _PIXELS.fullmatch(address)
+        image: url
+        for image, url in _read_object(file, "images").items()
+        if isinstance(url, str) and _PIXELS.fullmatch(url)
     }
 
 
 def _read_explanations(file: Path) -> dict[str, Explanation]:
     record = _read_object(file, "explanations")
     try:
-        return {image: Explanation.from_record(one) for image, one in record.items()}
+        return {image: Explanation.from_record(why) for image, why in record.items()}
     except (SettingError, AttributeError) as error:
         raise FileFormatError(f"{file}: {error}") from error

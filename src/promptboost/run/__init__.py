@@ -1,8 +1,8 @@
-"""Runs: the whole way from images to a folder with a classifier, figures and a report in it.
+"""Runs: from images to a folder with a classifier, metrics and a report.
 
-Reading order: :mod:`~promptboost.config` (what is asked), :mod:`~promptboost.run.preflight` (what is
-wrong with it), :mod:`~promptboost.run.measurement` (its figures), :mod:`~promptboost.run.results`
-(what is measured of it), :mod:`~promptboost.run.fit` (all of it, written to a folder), then what is
-done with a run: :mod:`~promptboost.run.predict`, :mod:`~promptboost.run.evaluate`,
-:mod:`~promptboost.run.transfer`, :mod:`~promptboost.llm.growth`.
+Reading order: :mod:`~promptboost.config` (settings), :mod:`~promptboost.run.preflight` (checks),
+:mod:`~promptboost.run.measurement` and :mod:`~promptboost.run.results` (metrics),
+:mod:`~promptboost.run.fit` (all of it, written to a folder), then the use of a run:
+:mod:`~promptboost.run.predict`, :mod:`~promptboost.run.evaluate`, :mod:`~promptboost.run.transfer`,
+:mod:`~promptboost.run.edit` with :mod:`~promptboost.run.holdout` and :mod:`~promptboost.run.versions`.
 """

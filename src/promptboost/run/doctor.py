@@ -101,7 +101,7 @@ def _store() -> str:
 
     check_store()  # one that cannot be read looks empty, and so sound
     store = EmbeddingStore()
-    report, checked = store.report(), store.verify()
+    checked, report = store.verify(), store.report()
     if not checked.ok:
         raise RuntimeError(str(checked))
     return f"{report.rows:,} vectors in {report.root}, {checked}"

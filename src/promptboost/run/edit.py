@@ -1,9 +1,9 @@
-"""A run edited by hand: a new run that remembers what it was made of, and what the edit did."""
+"""Edit a run: a new run with its lineage and the effect on held-out images."""
 
 import datetime
 import getpass
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,26 +14,25 @@ import numpy as np
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import RunError, command_name
 from promptboost.io import read_bytes, write_bytes
-from promptboost.model import Head, PromptClassifier, PromptEnsemble
-from promptboost.model.change import Change, apply_changes, original_names
+from promptboost.model import Head, PromptEnsemble
+from promptboost.model.edits import Change, apply_changes, original_names
 from promptboost.model.head_files import embed_ensemble, write_head
 from promptboost.progress import Progress, no_progress, stage
-from promptboost.run.bench import Bench, Effect, add_looks, open_bench
-from promptboost.run.lineage import Edit, Lineage
+from promptboost.run.holdout import Effect, HeldOutSet, add_looks, open_held_out
 from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
+from promptboost.run.versions import Edit, Lineage
 
 
 @dataclass(frozen=True)
-class Edited:
-    """An edited run, and what the edit did to the answers for held-out images."""
+class EditedRun:
+    """An edited run, and the effect of the edit on the answers for held-out images."""
 
     run: Path
-    ensemble: PromptEnsemble
     lineage: Lineage
-    effect: Effect | None  # None if the images are not there any more
+    effect: Effect | None  # None if the images are missing
     notes: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()  # what was done to the text, line by line
+    history: tuple[str, ...] = ()  # what was done, line by line
 
 
 def edit_run(
@@ -44,19 +43,18 @@ def edit_run(
     author: str | None = None,
     reason: str = "",
     data: str | None = None,
-    bench: Bench | None = None,
+    held_out: HeldOutSet | None = None,
     overwrite: bool = False,
     cache: bool = True,
     progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
     finish: tuple[Callable[[Path], object], ...] = (),
-) -> Edited:
-    """Edit the text of a run into a new run, and measure what that does.
+) -> EditedRun:
+    """Edit the ensemble of a run into a new run, and measure the effect.
 
-    The run itself stays as it is, but for the count of looks at its held-out images. Nothing is learnt:
-    the residual, if there is one, stays as it was fitted. With a `bench` that is open already, whoever
-    opened it counts the looks.
+    The run itself stays as it is, except for the count of looks at its held-out images. Nothing is
+    learned: a residual stays as it was fitted. The caller that gives `held_out` counts the looks.
     """
     folder, new = RunFolder(run), RunFolder(new_run)
     folder.check_finished()
@@ -67,47 +65,71 @@ def edit_run(
         lambda: (PromptEnsemble.load(folder.ensemble_path), Lineage.read(run))
     )
     edited = apply_changes(ensemble, changes)
-    options = {"cache": cache, "progress": progress, "device": device}
+    options: dict[str, Any] = {
+        "cache": cache,
+        "progress": progress,
+        "device": device,
+        "allow_download": allow_download,
+    }
     notes: list[str] = []
     uncounted = 0
-    if bench is not None:
-        effect: Effect | None = bench.effect(changes)
+    if held_out is not None:
+        effect: Effect | None = held_out.effect(changes)
     else:
-        opened = {**options, "allow_download": allow_download}
-        effect, notes, uncounted = _measured(run, changes, data, opened)
+        effect, notes, uncounted = _measure(run, changes, data, options)
     heads = []
-    for classifier in _open_all(run, ensemble, allow_download=allow_download, **options):  # type: ignore[arg-type]
-        embedder = classifier.embedder
-        heads.append(edited_head(classifier.head, embedder, edited, changes))
+    for number, encoder in enumerate(ensemble.encoders):
+        name = encoder.id if number else None
+        classifier = open_classifier(run, encoder=name, **options)
+        heads.append(edited_head(classifier.head, classifier.embedder, edited, changes))
     if any(head.residual is not None for head in heads):
         notes.append(
-            "the residual was fitted beside the text as it was before; to learn it again, type: "
+            "the residual was fitted with the sentences before the edit; to fit it again, type: "
             f"{command_name()} refit {shlex.quote(str(new_run))}"
         )
     before = Lineage.read(run)
-    before = msgspec.structs.replace(before, looks=before.looks + uncounted)
-    lineage = _with_edit(before, folder, ensemble, changes, effect, author or _user(), reason)
+    edit = Edit(
+        changes=tuple(changes),
+        author=author or _user(),
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        reason=reason,
+    )
+    if effect is not None:
+        edit = msgspec.structs.replace(
+            edit,
+            images=effect.images,
+            before=effect.before,
+            after=effect.after,
+            changed=effect.changed,
+        )
+    lineage = msgspec.structs.replace(
+        before,
+        parent=folder.home.resolve().name,
+        parent_fingerprint=ensemble.fingerprint,
+        edits=(*before.edits, edit),
+        looks=before.looks + uncounted,
+    )
     with stage(progress, f"writing {new_run.name}"):
-        write_edited(folder, new, edited, lineage, heads, finish)
-    told = edited.history[len(ensemble.history) :]
-    return Edited(new_run, edited, lineage, effect, tuple(notes), told)
+        _write_edited(folder, new, edited, lineage, heads, finish)
+    history = edited.history[len(ensemble.history) :]
+    return EditedRun(new_run, lineage, effect, tuple(notes), history)
 
 
-def _measured(
-    run: Path, changes: Sequence[Change], data: str | None, options: Mapping[str, Any]
+def _measure(
+    run: Path, changes: Sequence[Change], data: str | None, options: dict[str, Any]
 ) -> tuple[Effect | None, list[str], int]:
-    """Measure what changes do, and count the look.
+    """Measure changes and count the look.
 
-    Return the effect, remarks about what could not be done, and the looks that the run could not count.
+    Return the effect, notes about what failed, and the number of looks not counted in the run.
     """
     try:
-        bench = open_bench(run, data=data, **options)
+        held_out = open_held_out(run, data=data, **options)
     except RunError as error:
         if data is not None:
             raise
         return None, [f"not measured: {error}"], 0
     with stage(options["progress"], f"measuring {run.name}"):
-        effect = bench.effect(changes)
+        effect = held_out.effect(changes)
     try:
         add_looks(run, looks=1)
     except (OSError, RunError):
@@ -115,98 +137,46 @@ def _measured(
     return effect, [], 0
 
 
-def _open_all(
-    run: Path,
-    ensemble: PromptEnsemble,
-    *,
-    cache: bool,
-    progress: Progress,
-    device: str | None,
-    allow_download: bool,
-) -> list[PromptClassifier]:
-    """Open a run with each of the encoders it was learnt on."""
-    return [
-        open_classifier(
-            run,
-            encoder=None if number == 0 else item.id,
-            cache=cache,
-            progress=progress,
-            device=device,
-            allow_download=allow_download,
-        )
-        for number, item in enumerate(ensemble.encoders)
-    ]
-
-
 def edited_head(
     before: Head, embedder: Embedder, edited: PromptEnsemble, changes: Sequence[Change]
 ) -> Head:
-    """Embed an edited text; the residual of a class goes with it, under its new name too."""
-    made = embed_ensemble(edited, embedder)
+    """Embed an edited ensemble; classes keep their residual, also under a new name."""
+    head = embed_ensemble(edited, embedder)
     names = original_names(before.class_names, changes)
     if before.balance is not None:
-        learnt = [name for name, old in names.items() if old in before.balance.class_names]
-        made = replace(made, balance=replace(before.balance, class_names=tuple(learnt)))
+        learned = [name for name, old in names.items() if old in before.balance.class_names]
+        head = replace(head, balance=replace(before.balance, class_names=tuple(learned)))
     if before.residual is None:
-        return made
-    rows = np.zeros_like(made.weights)
-    for k, name in enumerate(made.class_names):
+        return head
+    residual = np.zeros_like(head.weights)
+    for k, name in enumerate(head.class_names):
         if name in names:
-            rows[k] = before.residual[before.class_names.index(names[name])]
-    return replace(made, residual=rows, text_scale=before.text_scale)
+            residual[k] = before.residual[before.class_names.index(names[name])]
+    return replace(head, residual=residual, text_scale=before.text_scale)
 
 
-def _with_edit(
-    lineage: Lineage,
-    folder: RunFolder,
-    ensemble: PromptEnsemble,
-    changes: Sequence[Change],
-    effect: Effect | None,
-    author: str,
-    reason: str,
-) -> Lineage:
-    figures: Mapping[str, object] = (
-        {}
-        if effect is None
-        else {
-            "images": effect.images,
-            "before": effect.before,
-            "after": effect.after,
-            "changed": len(effect.flips),
-        }
-    )
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    edit = Edit(changes=tuple(changes), author=author, date=now, reason=reason, **figures)  # type: ignore[arg-type]
-    return msgspec.structs.replace(
-        lineage,
-        parent=folder.home.resolve().name,
-        parent_fingerprint=ensemble.fingerprint,
-        edits=(*lineage.edits, edit),
-    )
-
-
-def write_edited(
+def _write_edited(
     folder: RunFolder,
     new: RunFolder,
     edited: PromptEnsemble,
     lineage: Lineage,
     heads: Sequence[Head],
-    finish: tuple[Callable[[Path], object], ...] = (),
+    finish: tuple[Callable[[Path], object], ...],
 ) -> None:
-    """Write an edited run: its text, vectors and lineage; the figures of the fit stay those of the fit."""
-    about = {name: table for name, table in folder.tables.items() if name != "fit"}
-    kept = {
+    """Write an edited run: ensemble, heads and lineage; the metrics stay those of the fit."""
+    tables = {name: table for name, table in folder.tables.items() if name != "fit"}
+    copied = {
         path.name: read_bytes(path)
         for path in (folder.thumbnails_path, folder.metrics_path)
         if path.exists()
     }
     with new.writing("edit", fit=True):
-        fresh = new.begin(folder.settings, about)
+        fresh = new.begin(folder.settings, tables)
         fresh.write_ensemble(edited)
         for head in heads:
             write_head(fresh.path, head)
         lineage.write(fresh.path)
-        for name, content in kept.items():  # the figures last: they make a run a finished one
+        for name, content in copied.items():  # the metrics last: they make a run a finished one
             write_bytes(fresh.path / name, content, follow=False)
         for write in finish:
             write(fresh.path)

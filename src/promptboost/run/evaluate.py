@@ -1,6 +1,6 @@
-"""How good a run is on other labelled images, or on those it held out."""
+"""Evaluate a run on other labeled images, or on its held-out images."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,21 @@ from promptboost.baselines.baselines import zero_shot_head
 from promptboost.baselines.measures import OURS, Guesses, confusions, coverage, per_class
 from promptboost.data import Dataset, load_data
 from promptboost.data.shots import divide, image_ids
-from promptboost.distributed.answer_shards import check_output, write_predictions
-from promptboost.distributed.engine import Placement, Say
-from promptboost.distributed.labelled_shards import SeenImages, see_in_shards
 from promptboost.encoders.base import UnitRows
-from promptboost.errors import DataError, PromptBoostError, SettingError
+from promptboost.errors import DataError, PromptBoostError
 from promptboost.model import PromptClassifier
-from promptboost.model.change import original_names
 from promptboost.model.classifier import check_share
+from promptboost.model.edits import original_names
 from promptboost.model.head import mean_index, mean_proba
 from promptboost.model.prediction import FIELDS, Prediction
 from promptboost.progress import Progress, no_progress
-from promptboost.run.bench import add_looks, held_out_images, shown_part
-from promptboost.run.lineage import Lineage
+from promptboost.run.holdout import add_looks, held_out_images, shown_part
 from promptboost.run.overlap import Inspection, inspect, inspect_known
 from promptboost.run.predict import open_classifier
 from promptboost.run.run_folder import RunFolder
+from promptboost.run.versions import Lineage
+
+Write = Callable[[Sequence[str], Iterable[Sequence[Prediction]]], None]
 
 
 def evaluate_run(
@@ -45,80 +44,81 @@ def evaluate_run(
     progress: Progress = no_progress,
     device: str | None = None,
     allow_download: bool = False,
-    place: Placement | None = None,
-    output: str | None = None,
-    say: Say = lambda _: None,
+    write: Write | None = None,
 ) -> dict[str, Any]:
-    """Measure a run on labelled images: the split ``test`` if there is one, else all.
+    """Evaluate a run on labeled images: the split ``test`` if there is one, else all.
 
-    With `held_out`, those that the run held out are measured on: the part that edits are measured on too
-    or, with `final`, the one kept back until the end. `source` may say where they are now. Each look is
-    counted.
+    With `held_out`, the run is evaluated on its held-out images: on the part that edits are measured on
+    or, with `final`, on the part that is reserved until the end. `source` is where they are now. Each look
+    is counted.
 
     The encoders are those of :func:`~promptboost.run.predict.open_classifier`; the probabilities of several
     are averaged, those of zero-shot too. With `min_probability`, measure selective prediction as well.
-
-    With a `place` for shards, images are read and embedded there, without the store. `output` is a file
-    for the answer of each image, ``.jsonl`` or ``.parquet``. `say` is called with a line for people now and
-    then.
+    `write` is called with columns and batches of predictions for all images.
     """
-    if min_probability is not None:
-        check_share("min_probability", min_probability)
-    if output is not None:
-        check_output(output)
-    folder = RunFolder(run)
-    classifier = folder.steady(
-        lambda: _opened(
-            folder,
-            encoder=encoder,
-            average=average,
-            text_only=text_only,
-            cache=cache,
-            progress=progress,
-            device=device,
-            allow_download=allow_download,
-        )
+    folder, classifier = open_run(
+        run,
+        min_probability,
+        encoder=encoder,
+        average=average,
+        text_only=text_only,
+        cache=cache,
+        progress=progress,
+        device=device,
+        allow_download=allow_download,
     )
-    embedders = classifier.embedders
-    in_shards: SeenImages | None = None
-    if place is not None and place.in_shards:
-        if held_out or source is None:
-            raise SettingError(
-                "images held out are few: measure on them without --on and --storage"
-            )
-        seen = see_in_shards(source, embedders, place, progress=progress, device=device, say=say)
-        if isinstance(seen, dict):
-            return seen  # this was a part of the work: there is nothing to measure yet
-        in_shards, data = seen, seen.measured
-    else:
-        data = _measured_on(folder, source, held_out=held_out, final=final, progress=progress)
+    data = _measured_on(folder, source, held_out=held_out, final=final, progress=progress)
     data = with_classes(data, classifier.class_names)
     lineage = add_looks(run, **{"final_looks" if final else "looks": 1}) if held_out else None
-    rows = (
-        in_shards.rows(data) if in_shards else [embedder.originals(data) for embedder in embedders]
+    rows = [embedder.originals(data) for embedder in classifier.embedders]
+    record = evaluate_images(
+        folder, classifier, data, rows, min_probability, write=write, progress=progress
     )
-    guesses, chances = _guesses(classifier, rows)
-    inspection = inspect_run(folder, data, progress=progress)
-    record = {
-        "encoder": " + ".join(embedder.id for embedder in embedders),
-        **_figures(data, guesses, inspection),
-    }
     if lineage is not None:
         counts = {"looks": lineage.looks, "final_looks": lineage.final_looks}
         record["held_out"] = {"part": "final" if final else "shown", **counts}
-    if output is not None:
-        predictions = _predictions(data, guesses, chances, min_probability or 0.0)
-        write_predictions(output, (*FIELDS, "label", "zero_shot"), [predictions])
-    if min_probability is not None:
-        record["sure"] = msgspec.to_builtins(coverage(chances, data.labels, min_probability))
     return record
 
 
-def _opened(folder: RunFolder, **options: Any) -> PromptClassifier:
-    """Open a run, and read its figures with it: both are of the same run then."""
-    classifier = open_classifier(folder.path, **options)
-    _ = folder.metrics_path.exists() and folder.results
-    return classifier
+def open_run(
+    run: Path, min_probability: float | None, **options: Any
+) -> tuple[RunFolder, PromptClassifier]:
+    """Open a run to evaluate it; its figures are read, too, so that both are of the same run."""
+    if min_probability is not None:
+        check_share("min_probability", min_probability)
+    folder = RunFolder(run)
+
+    def opened() -> PromptClassifier:
+        classifier = open_classifier(folder.path, **options)
+        _ = folder.metrics_path.exists() and folder.results
+        return classifier
+
+    return folder, folder.steady(opened)
+
+
+def evaluate_images(
+    folder: RunFolder,
+    classifier: PromptClassifier,
+    data: Dataset,
+    rows: Sequence[UnitRows],
+    min_probability: float | None,
+    *,
+    write: Write | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Evaluate a run on images embedded by each of its encoders; see :func:`evaluate_run`."""
+    guesses, chances = _guesses(classifier, rows)
+    inspection = inspect_run(folder, data, progress=progress)
+    record = {
+        "encoder": " + ".join(embedder.id for embedder in classifier.embedders),
+        **_figures(data, guesses, inspection),
+    }
+    if write is not None:
+        predictions = _predictions(data, guesses, chances, min_probability or 0.0)
+        write((*FIELDS, "label", "zero_shot"), [predictions])
+    if min_probability is not None:
+        record["sure"] = msgspec.to_builtins(coverage(chances, data.labels, min_probability))
+    return record
 
 
 def _guesses(

@@ -27,7 +27,7 @@ from promptboost.model.head_files import check_head_file, write_head
 from promptboost.model.prediction import Prediction, csv_text
 from promptboost.pool.sources import pool_for
 from promptboost.progress import Progress, no_progress, stage
-from promptboost.run.explain import shown_explanations, write_explanations
+from promptboost.run.explain import write_explanations
 from promptboost.run.measurement import EmbeddedTask, measure, shares_of_words
 from promptboost.run.overlap import inspect
 from promptboost.run.preflight import (
@@ -319,7 +319,7 @@ def write_run(
         advance()
         write_thumbnails(run, shown, (task.measured, task.learn))
         advance()
-        write_explanations(run, shown_explanations(task, embedded, fitted, shown))
+        write_explanations(run, task, embedded, fitted, shown)
         advance()
         results.write(run.metrics_path)
         advance()

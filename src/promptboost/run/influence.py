@@ -1,8 +1,8 @@
-"""What each sentence does to the answers for many images: which help, which harm, which never matter."""
+"""The influence of each sentence on the answers for many images, and the sentences behind confusions."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,29 +10,29 @@ from promptboost.baselines.measures import Indices
 from promptboost.model.ensemble import PromptEnsemble
 from promptboost.model.scores import SentenceScores
 
-#: Sentences named for each confusion.
-_BLAMED = 3
+#: Sentences listed for each confusion.
+_LISTED = 3
+_WithoutPrompt = tuple[str, float, NDArray[np.intp] | None]
 
 
-@dataclass(frozen=True)
-class Influence:
-    """What happens to the answers when one sentence is taken out of one class.
+class Influence(msgspec.Struct, frozen=True):
+    """The effect of removing one sentence from one class.
 
     Attributes
     ----------
     class_name, prompt : str
-        The sentence, and the class whose it is.
+        The class and its sentence.
     weight : float
-        Its share in the score of the class.
+        The share of the sentence in the score of the class.
     removable : bool
-        Whether it can be taken out: not where it is all there is in a round.
+        Whether it can be removed: not where it is alone in a round.
     mended, broken : int
         Images that become right, and that become wrong.
     changed : int
         Images that get another answer, right or wrong.
     """
 
-    class_name: str
+    class_name: str = msgspec.field(name="class")
     prompt: str
     weight: float
     removable: bool = True
@@ -42,31 +42,37 @@ class Influence:
 
     @property
     def gain(self) -> int:
-        """How many more images are right without the sentence."""
+        """Number of images by which accuracy rises without the sentence."""
         return self.mended - self.broken
 
 
-@dataclass(frozen=True)
-class Blame:
-    """The sentences that speak most for a wrong answer.
+class SentencePart(msgspec.Struct, frozen=True):
+    """What a sentence adds to the margin of a wrong answer."""
+
+    class_name: str = msgspec.field(name="class")
+    prompt: str
+    value: float
+
+
+class ConfusedPair(msgspec.Struct, frozen=True):
+    """The sentences that contribute most to a confusion.
 
     Attributes
     ----------
     true, answered : str
-        The right class, and the one that was answered.
+        The right class, and the predicted one.
     count : int
-        Images taken for it.
-    sentences : tuple of (str, str, float)
-        Class, sentence, and what it adds to the wrong lead, in the mean over these images; the sentences
-        of both classes that count most for the wrong answer.
+        Number of images.
+    sentences : tuple of SentencePart
+        The sentences of both classes with the largest mean contributions to the wrong answer.
     residual : float
-        What the residual adds, in the mean.
+        The mean contribution of the residual.
     """
 
     true: str
     answered: str
     count: int
-    sentences: tuple[tuple[str, str, float], ...]
+    sentences: tuple[SentencePart, ...]
     residual: float
 
 
@@ -76,11 +82,18 @@ def sentence_influences(
     labels: Indices,
     originals: Mapping[str, str] | None = None,
 ) -> list[Influence]:
-    """Take out each sentence by itself, exactly; those whose loss mends most come first.
+    """Remove each sentence alone, and count exactly; the most harmful sentences come first.
 
-    Only the score of one class changes each time, so nothing else is computed again. `labels` are numbers
-    of the text's classes, −1 for an image that does not count; `originals` are as for
-    :meth:`~promptboost.model.scores.SentenceScores.logits`.
+    Parameters
+    ----------
+    scores : SentenceScores
+        The scores of the images.
+    ensemble : PromptEnsemble
+        The ensemble.
+    labels : array of int
+        Indices into the classes of the ensemble; −1 for an image that does not count.
+    originals : mapping, optional
+        See :meth:`~promptboost.model.scores.SentenceScores.logits`.
 
     Examples
     --------
@@ -93,8 +106,11 @@ def sentence_influences(
     >>> first.prompt, first.gain
     ('a pet', 1)
     """
-    found = [item for part in each_influence(scores, ensemble, labels, originals) for item in part]
-    return sorted(found, key=lambda item: (-item.gain, item.changed, item.class_name, item.prompt))
+    classes = each_influence(scores, ensemble, labels, originals)
+    return sorted(
+        (influence for influences in classes for influence in influences),
+        key=lambda i: (-i.gain, i.changed, i.class_name, i.prompt),
+    )
 
 
 def each_influence(
@@ -103,74 +119,72 @@ def each_influence(
     labels: Indices,
     originals: Mapping[str, str] | None = None,
 ) -> Iterator[list[Influence]]:
-    """Yield the influences of :func:`sentence_influences` class by class, in the order of the text."""
+    """Yield the influences class by class, in the order of the ensemble."""
+    before = scores.answers(ensemble, originals)
+    right, counted = before == labels, labels >= 0
     if any(key.lead is not None for key in scores.class_keys(ensemble, originals)):
-        # A class that was added by words alone is kept in balance: any sentence of another moves it.
-        yield from _each_anew(scores, ensemble, labels, originals)
-        return
-    best, answers, second, next_one = scores.two_best(ensemble, originals)
-    counted = labels >= 0
-    right = answers == labels
-    for place, name in enumerate(ensemble.class_names):
+        # The bias of a class without training images depends on the sentences of all others.
+        classes = _predict_without(scores, ensemble, originals)
+    else:
+        classes = _follow_without(scores, ensemble, originals)
+    for name, prompts in zip(ensemble.class_names, classes, strict=True):
+        influences = []
+        for prompt, weight, after in prompts:
+            if after is None:
+                influences.append(Influence(name, prompt, weight, removable=False))
+                continue
+            now = after == labels
+            counts = (now & ~right, right & ~now, (after != before) & counted)
+            influences.append(
+                Influence(name, prompt, weight, True, *(int(each.sum()) for each in counts))
+            )
+        yield influences
+
+
+def _predict_without(
+    scores: SentenceScores, ensemble: PromptEnsemble, originals: Mapping[str, str] | None
+) -> Iterator[Iterator[_WithoutPrompt]]:
+    """Yield for each class its prompts, their weights, and the answers of the ensemble without each."""
+
+    def each(name: str) -> Iterator[_WithoutPrompt]:
+        for prompt, weight in ensemble.prompts(name).items():
+            alone = any(set(round_.banks[name]) == {prompt} for round_ in ensemble.rounds)
+            edited = None if alone else ensemble.remove(prompt, name)
+            yield prompt, weight, None if edited is None else scores.answers(edited, originals)
+
+    return map(each, ensemble.class_names)
+
+
+def _follow_without(
+    scores: SentenceScores, ensemble: PromptEnsemble, originals: Mapping[str, str] | None
+) -> Iterator[Iterator[_WithoutPrompt]]:
+    """Yield the same where the logit of one class changes only: nothing else is computed again."""
+    best, answers, second, runner_up = scores.two_best(ensemble, originals)
+
+    def each(place: int, name: str) -> Iterator[_WithoutPrompt]:
         first = answers == place
-        rival, other = np.where(first, second, best), np.where(first, next_one, answers)
+        rival, other = np.where(first, second, best), np.where(first, runner_up, answers)
         known = name if originals is None else originals.get(name)
         logit = scores.class_score(ensemble.prompts(name)) * scores.factor
         if known is not None:
             logit += scores.residual_logits(known)
-        found = []
-        for prompt, weight, change in _without_each(scores, ensemble, name):
+        for prompt, weight, change in _mean_changes(scores, ensemble, name):
             if change is None:
-                found.append(Influence(name, prompt, weight, removable=False))
+                yield prompt, weight, None
                 continue
             less = logit + scores.factor * change
             # Of equals the first class wins, as everywhere.
             wins = (less > rival) | ((less == rival) & (place < other))
-            after = np.where(wins, place, other)
-            now = after == labels
-            found.append(
-                Influence(
-                    name,
-                    prompt,
-                    weight,
-                    mended=int((now & ~right).sum()),
-                    broken=int((right & ~now).sum()),
-                    changed=int(((after != answers) & counted).sum()),
-                )
-            )
-        yield found
+            yield prompt, weight, np.where(wins, place, other)
+
+    return (each(place, name) for place, name in enumerate(ensemble.class_names))
 
 
-def _each_anew(
-    scores: SentenceScores,
-    ensemble: PromptEnsemble,
-    labels: Indices,
-    originals: Mapping[str, str] | None,
-) -> Iterator[list[Influence]]:
-    """Yield the same by asking the text without each sentence for its answers."""
-    before = scores.answers(ensemble, originals)
-    for name in ensemble.class_names:
-        found = []
-        for prompt, weight, change in _without_each(scores, ensemble, name):
-            if change is None:
-                found.append(Influence(name, prompt, weight, removable=False))
-                continue
-            after = scores.answers(ensemble.remove(prompt, name), originals)
-            mended, broken = (
-                (after == labels) & (before != labels),
-                (before == labels) & (after != labels),
-            )
-            changed = (after != before) & (labels >= 0)
-            counts = (int(those.sum()) for those in (mended, broken, changed))
-            found.append(Influence(name, prompt, weight, True, *counts))
-        yield found
-
-
-def _without_each(
+def _mean_changes(
     scores: SentenceScores, ensemble: PromptEnsemble, name: str
 ) -> Iterator[tuple[str, float, NDArray[np.float64] | None]]:
-    """Yield each sentence of a class, its weight, and how the class's mean cosine changes without it."""
-    banks = [item.banks[name] for item in ensemble.rounds]
+    """Yield each sentence of a class, its weight, and the change of the mean cosine without it."""
+    banks = [round_.banks[name] for round_ in ensemble.rounds]
     sizes = [sum(bank.values()) for bank in banks]
     means = [
         scores.mean_score({text: copies / size for text, copies in bank.items()})
@@ -189,56 +203,57 @@ def _without_each(
         yield prompt, weight, change
 
 
-def confusion_blame(
+def confused_pairs(
     scores: SentenceScores,
     ensemble: PromptEnsemble,
     labels: Indices,
     *,
     most: int | None = None,
     originals: Mapping[str, str] | None = None,
-) -> list[Blame]:
-    """Return which sentences are responsible for which confusion, the most frequent first.
+) -> list[ConfusedPair]:
+    """Return the confusions with the sentences behind them, the most frequent first.
 
-    A sentence counts as in an :class:`~promptboost.model.explanation.Explanation` of the wrong answer
-    against the right one, in the mean over the images of that confusion.
+    Contributions are those of an :class:`~promptboost.model.explanation.Explanation` of the wrong answer
+    against the right one, averaged over the images of the confusion.
     """
-    names = ensemble.class_names
     answers = scores.answers(ensemble, originals)
     wrong = np.flatnonzero((answers != labels) & (labels >= 0))
-    pairs: dict[tuple[int, int], list[int]] = {}
+    images: dict[tuple[int, int], list[int]] = {}
     for image in wrong.tolist():
-        pairs.setdefault((int(labels[image]), int(answers[image])), []).append(image)
-    ranked = sorted(pairs.items(), key=lambda item: (-len(item[1]), item[0]))[:most]
+        images.setdefault((int(labels[image]), int(answers[image])), []).append(image)
+    ranked = sorted(images, key=lambda pair: (-len(images[pair]), pair))[:most]
+    names = ensemble.class_names
     known = {name: name for name in names} if originals is None else originals
     return [
-        _blame(scores, ensemble, names[a], names[b], images, known) for (a, b), images in ranked
+        _confused_pair(scores, ensemble, names[a], names[b], np.array(images[a, b]), known)
+        for a, b in ranked
     ]
 
 
-def _blame(
+def _confused_pair(
     scores: SentenceScores,
     ensemble: PromptEnsemble,
     true: str,
     answered: str,
-    images: Sequence[int],
+    images: NDArray[np.intp],
     known: Mapping[str, str],
-) -> Blame:
-    each = np.array(images, dtype=np.intp)
-    shares = {name: ensemble.prompts(name) for name in (answered, true)}
-    middle = np.mean([scores.class_score(share, each) for share in shares.values()], axis=0)
+) -> ConfusedPair:
+    signs = {answered: 1.0, true: -1.0}
+    shares = {name: ensemble.prompts(name) for name in signs}
+    middle = np.mean([scores.class_score(share, images) for share in shares.values()], axis=0)
     parts = [
-        (
+        SentencePart(
             name,
             text,
-            float(sign * scores.factor * weight * (scores.column(text)[each] - middle).mean()),
+            float(sign * scores.factor * weight * (scores.column(text)[images] - middle).mean()),
         )
-        for name, sign in ((answered, 1.0), (true, -1.0))
+        for name, sign in signs.items()
         for text, weight in shares[name].items()
     ]
-    parts.sort(key=lambda part: -part[2])
-    rest = [
-        scores.residual_logits(known[name])[each] if name in known else np.zeros(len(each))
-        for name in (answered, true)
+    parts.sort(key=lambda part: -part.value)
+    rests = [
+        sign * scores.residual_logits(known[name])[images].mean()
+        for name, sign in signs.items()
+        if name in known
     ]
-    residual = float((rest[0] - rest[1]).mean())
-    return Blame(true, answered, len(each), tuple(parts[:_BLAMED]), residual)
+    return ConfusedPair(true, answered, len(images), tuple(parts[:_LISTED]), float(sum(rests)))

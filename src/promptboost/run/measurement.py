@@ -294,6 +294,7 @@ def _stages(
 ) -> Iterator[StageResult]:
     """Evaluate the classifier after each round."""
     heads = staged_heads(ensemble, encoder, ensemble.embed(encoder))
+    progress("evaluating rounds", 0, len(ensemble))
     for number, (head, item) in enumerate(zip(heads, ensemble.rounds, strict=True), start=1):
         yield StageResult(
             number,

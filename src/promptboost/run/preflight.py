@@ -1,4 +1,4 @@
-"""What people should know about their images and sentences before they read the figures."""
+"""Checks before a fit, and remarks on its images and sentences."""
 
 import contextlib
 import errno
@@ -16,16 +16,16 @@ from promptboost.encoders.default import named_encoder
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import PoolError, RunError, StoreError
 from promptboost.io import sweep
-from promptboost.pool import PromptPool, Source, is_saved_pool, read_sources
+from promptboost.pool import PromptPool, is_saved_pool, read_sources
 from promptboost.pool.io import saved_templates
 from promptboost.pool.names import is_wnid
 from promptboost.run.run_folder import RunFolder
 
 
 def check_writable(folder: Path) -> None:
-    """Write a file into a folder, or into the first that is there above it, and remove it.
+    """Write and remove a file in a folder, or in the first existing folder above it.
 
-    Permissions alone do not tell: file systems can be full, or mounted for reading only.
+    Permissions are not enough: file systems can be full, or mounted read-only.
     """
     folder = folder.absolute()
     while not folder.exists():
@@ -42,7 +42,7 @@ def check_writable(folder: Path) -> None:
 
 
 def check_store() -> None:
-    """Raise unless vectors can be kept in the user's store."""
+    """Raise unless the embedding cache can be written."""
     from promptboost.encoders.store import EmbeddingStore
 
     root = EmbeddingStore().root
@@ -56,7 +56,7 @@ def check_store() -> None:
 
 
 def usable_store(wanted: bool, say: Callable[[str], None]) -> bool:
-    """Return whether embeddings are kept: as asked, unless the store cannot be written."""
+    """Return whether to use the embedding cache: not if it cannot be written."""
     try:
         if wanted:
             check_store()
@@ -67,7 +67,7 @@ def usable_store(wanted: bool, say: Callable[[str], None]) -> bool:
 
 
 def check_place(run: RunFolder) -> None:
-    """Raise unless a run can be written to its folder."""
+    """Raise unless the folder of a run can be written."""
     try:
         check_writable(run.path)
     except OSError as error:
@@ -77,19 +77,14 @@ def check_place(run: RunFolder) -> None:
 
 
 def check_inputs(source: DataSource, settings: FitConfig) -> None:
-    """Raise if the images or the sentences are not where they are said to be."""
-    gone = source.path is not None and not source.path.exists()
-    if gone or source.benchmark is not None:
-        source.load(check=False)  # has the words for it, and decodes no image
-    if settings.prompts is not None:
-        _check_prompts(settings.prompts)
-
-
-def _check_prompts(file: str) -> None:
-    """Read sentences, or the first line of a pool; whether names meet is known with the classes."""
-    if not is_saved_pool(file):
+    """Raise if the images or the sentences are missing; class names are matched later."""
+    missing = source.path is not None and not source.path.exists()
+    if missing or source.benchmark is not None:
+        source.load(check=False)  # raises a detailed error, and decodes no image
+    file = settings.prompts
+    if file is not None and not is_saved_pool(file):
         read_sources(file)
-    elif not saved_templates(file):
+    elif file is not None and not saved_templates(file):
         raise PoolError(
             f"the pool {file} has no templates, and boosting starts from one; make it again with: "
             f"promptboost pool build {quote(file)} --classes DATA -o with-templates.jsonl"
@@ -104,7 +99,7 @@ START_AGAIN = "add --overwrite instead of --resume to start again"
 
 
 def lasting_settings(settings: FitConfig) -> FitConfig:
-    """Return settings that name their encoders, and a file of sentences that any folder finds."""
+    """Return settings with the full names of encoders and the absolute path of the sentences."""
     settings = settings.merged({"encoder": tuple(map(named_encoder, settings.encoders))})
     if settings.prompts is None or not Path(settings.prompts).exists():
         return settings
@@ -112,17 +107,16 @@ def lasting_settings(settings: FitConfig) -> FitConfig:
 
 
 def check_same_request(run: RunFolder, source: DataSource, settings: FitConfig) -> None:
-    """Raise for other settings or another source than the run has; the message names which."""
-    now, before = settings.to_table(), run.settings.to_table()
-    for name in (*now, *(name for name in before if name not in now)):
-        if now.get(name) != before.get(name):
+    """Raise if settings or data differ from those of the run."""
+    new, old = settings.to_table(), run.settings.to_table()
+    for name in dict.fromkeys((*new, *old)):
+        if new.get(name) != old.get(name):
             option = f"--{name.replace('_', '-')}"
             if name in PRESETS["paper"]:
                 option += " or --preset"
-            asked, made = now.get(name, "none"), before.get(name, "none")
             raise RunError(
-                f"{name} is {asked}, but the run in {run.home} was made with {made}; leave {option} "
-                f"out to go on with that run, or {START_AGAIN}"
+                f"{name} is {new.get(name, 'none')}, but the run in {run.home} was made with "
+                f"{old.get(name, 'none')}; leave {option} out to go on with that run, or {START_AGAIN}"
             )
     if not _same_source(source, run.source):
         raise RunError(
@@ -132,9 +126,9 @@ def check_same_request(run: RunFolder, source: DataSource, settings: FitConfig) 
 
 
 def check_same_content(run: RunFolder, task: Task, embedder: Embedder) -> None:
-    """Raise for other images or weights than the run began with."""
+    """Raise if training images or encoder weights differ from those of the run."""
     for table, name, now, what in (
-        ("data", "learn_fingerprint", task.learn.fingerprint, "the images to learn from"),
+        ("data", "learn_fingerprint", task.learn.fingerprint, "the training images"),
         ("encoder", "fingerprint", embedder.encoder.fingerprint, "the encoder"),
     ):
         if run.tables.get(table, {}).get(name) != now:
@@ -152,56 +146,52 @@ _NAMES_SHOWN = 5
 
 
 def task_remarks(task: Task, shots: int | None) -> list[str]:
-    """Return which files were left out, which classes are short of images, and what is not held out."""
+    """Return remarks on unreadable files, classes short of images, and missing held-out images."""
     bad = task.learn.bad
     lines = [f"left out {item}" for item in bad[:_BAD_SHOWN]]
     if len(bad) > _BAD_SHOWN:
         lines.append(f"… and {len(bad) - _BAD_SHOWN} more that cannot be used")
     if short := task.classes_short_of(shots):
-        few = _some([f"{name} ({count})" for name, count in short.items()])
-        lines.append(f"fewer than {shots} images to learn from: {few}")
+        classes = _some([f"{name} ({count})" for name, count in short.items()])
+        lines.append(f"fewer than {shots} training images: {classes}")
     if task.kind is None:
+        # Half of the smallest class leaves test images of every class, else half of the largest of some.
+        counts = Counter(task.learn.labels.tolist()).values()
+        half = (min(counts) if min(counts) > 1 else max(counts)) // 2
         lines.append(
-            "no image is held out: figures are about the images learnt from, and too good; "
-            + _way_out(task)
+            "no image is held out: figures are those on the training images, and too good; "
+            + (
+                f"--shots {half} would leave some to measure on"
+                if half
+                else "there is one image of each class, add some to measure on"
+            )
         )
     return lines
 
 
-def _way_out(task: Task) -> str:
-    """Name a number of shots that would leave images of every class, or else of some."""
-    counts = Counter(task.learn.labels.tolist()).values()
-    shots = (min(counts) if min(counts) > 1 else max(counts)) // 2
-    if not shots:
-        return "there is one image of each class, add some to measure on"
-    return f"--shots {shots} would leave some to measure on"
-
-
 def prompts_remarks(settings: FitConfig) -> list[str]:
-    """Return which sentences of the file nobody can use; a saved pool has none of them."""
+    """Return remarks on sentences that cannot be used; a saved pool has none."""
     if settings.prompts is None or is_saved_pool(settings.prompts):
         return []
-    return [line for source in read_sources(settings.prompts) for line in _left_out(source)]
-
-
-def _left_out(source: Source) -> list[str]:
-    counts = {"blank": sum(source.blank.values()), "damaged": len(source.refused)}
-    said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return [f"sentences left out of {source.path}: {said}"] if said else []
+    lines = []
+    for source in read_sources(settings.prompts):
+        counts = {"blank": sum(source.blank.values()), "damaged": len(source.refused)}
+        if reasons := ", ".join(f"{count} {reason}" for reason, count in counts.items() if count):
+            lines.append(f"sentences left out of {source.path}: {reasons}")
+    return lines
 
 
 def pool_remarks(pool: PromptPool) -> list[str]:
-    """Return which names and sentences say nothing or are missing, and which belong to no class."""
-    sources = set(pool.prompts_by_source)
+    """Return remarks on class names without letters, and on missing or unused sentences."""
     lines = []
-    # The estimator refuses numbers. A folder that is called 0 may be meant, so it is told only.
+    # The estimator refuses numbers. A folder that is called 0 may be meant.
     wordless = [n for n in pool.class_names if is_wnid(n) or not any(map(str.isalpha, n))]
     if wordless:
         lines.append(
             f"class names that are no words, though prompts say them, as in “a photo of a {wordless[0]}.”: "
             f"{_some(wordless)}; rename the folders or labels"
         )
-    if sources == {"template"}:
+    if set(pool.prompts_by_source) == {"template"}:
         lines.append(
             "the pool has templates only; sentences that say how the classes look help "
             "(--prompts FILE)"

@@ -16,7 +16,7 @@ from promptboost.encoders.trust import check_trusted
 from promptboost.errors import DataError, PoolError, RunError, command_name, count, few
 from promptboost.io import read_bytes
 from promptboost.model import PromptEnsemble
-from promptboost.model.change import original_names
+from promptboost.model.edits import original_names
 from promptboost.pool import PromptPool, build_pool
 from promptboost.pool.sources import pool_for
 from promptboost.progress import Progress, no_progress
@@ -28,12 +28,12 @@ from promptboost.run.fit import (
     timing,
     write_run,
 )
-from promptboost.run.lineage import Lineage
 from promptboost.run.measurement import EmbeddedTask, measure
 from promptboost.run.overlap import inspect, inspect_known
 from promptboost.run.preflight import check_place, task_remarks
 from promptboost.run.results import Results
 from promptboost.run.run_folder import RunFolder
+from promptboost.run.versions import Lineage
 from promptboost.training import Executor, Trainer
 
 Say = Callable[[str], None]

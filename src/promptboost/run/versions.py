@@ -1,63 +1,100 @@
-"""Versions: the runs beside one that were made of it by edits."""
+"""Lineage of an edited run, and the versions of a run: the runs next to it that edits made of it."""
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from promptboost.errors import PromptBoostError, SettingError
+import msgspec
+
+from promptboost.baselines.measures import Count, Share
+from promptboost.errors import FileFormatError, PromptBoostError, SettingError
+from promptboost.io import read_bytes, write_bytes
 from promptboost.model import PromptEnsemble
-from promptboost.model.change import Change
-from promptboost.run.lineage import EDITS_FILE, Lineage
+from promptboost.model.edits import Change
+
+#: The file of the lineage in a run folder.
+EDITS_FILE = "edits.json"
 
 
-@dataclass(frozen=True)
-class Version:
-    """A run that was made of another by edits.
+class Edit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Changes made at one time: by whom, why, and their effect on held-out images."""
+
+    changes: tuple[Change, ...]
+    author: str
+    date: str  # ISO 8601, UTC
+    reason: str = ""
+    images: Count = 0  # images it was measured on
+    before: Share | None = None  # accuracy
+    after: Share | None = None
+    changed: Count = 0  # images with another answer
+
+
+class Lineage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The edits since the fit, oldest first, and how often held-out images were looked at.
+
+    Repeated editing against the same images overfits to them. So every look is counted, and a part of
+    the images is kept back for a final figure.
 
     Attributes
     ----------
-    name : str
-        Its folder's name.
-    changes : tuple of Change
-        What makes its text of the other's.
-    date, reason : str
-        When it was made, and why.
-    accuracy : float, optional
-        On the images that were shown, when it was made.
+    parent, parent_fingerprint : str, optional
+        The run that was edited: its folder's name, and the fingerprint of its ensemble.
+    edits : tuple of Edit
+        All since the fit.
+    looks : int
+        Ensembles that were measured on the images shown.
+    final_looks : int
+        Ensembles that were measured on the images kept back.
     """
+
+    parent: str | None = None
+    parent_fingerprint: str | None = None
+    edits: tuple[Edit, ...] = ()
+    looks: Count = 0
+    final_looks: Count = 0
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """All changes since the fit, oldest first."""
+        return tuple(change for edit in self.edits for change in edit.changes)
+
+    @classmethod
+    def read(cls, run: Path) -> "Lineage":
+        """Read the lineage of a run; it is empty if there is no file."""
+        path = run / EDITS_FILE
+        try:
+            return msgspec.json.decode(read_bytes(path), type=cls)
+        except FileNotFoundError:
+            return cls()
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise FileFormatError(f"{path}: {error}") from error
+
+    def write(self, run: Path) -> None:
+        """Write the file into a run folder, whole or not at all."""
+        text = msgspec.json.format(msgspec.json.encode(self), indent=1)
+        write_bytes(run / EDITS_FILE, text + b"\n", follow=False)
+
+
+class Version(NamedTuple):
+    """A version of a run: its folder's name, the changes that lead to it, and its last edit."""
 
     name: str
     changes: tuple[Change, ...]
-    date: str
-    reason: str
-    accuracy: float | None
-
-    def record(self) -> dict[str, Any]:
-        """Return what is told about it."""
-        return {
-            "name": self.name,
-            "date": self.date,
-            "reason": self.reason,
-            "accuracy": self.accuracy,
-            "changes": len(self.changes),
-        }
+    edit: Edit
 
 
 def find_versions(run: Path, ensemble: PromptEnsemble, lineage: Lineage) -> list[Version]:
-    """Find the versions of a run with a certain text and lineage, the oldest first."""
-    found = []
+    """Find the versions of a run with this ensemble and lineage, the oldest first."""
+    versions = []
     for path in run.resolve().parent.glob(f"*/{EDITS_FILE}"):
         with suppress(PromptBoostError, OSError):
             other = Lineage.read(path.parent)
             edits = other.edits[len(lineage.edits) :]
             if edits and ensemble.has_fingerprint(other.parent_fingerprint):
                 changes = tuple(change for edit in edits for change in edit.changes)
-                last = edits[-1]
-                version = Version(path.parent.name, changes, last.date, last.reason, last.after)
-                found.append(version)
-    return sorted(found, key=lambda one: (one.date, one.name))
+                versions.append(Version(path.parent.name, changes, edits[-1]))
+    return sorted(versions, key=lambda version: (version.edit.date, version.name))
 
 
 def free_name(run: Path) -> str:
@@ -69,7 +106,7 @@ def free_name(run: Path) -> str:
 
 
 def version_folder(run: Path, name: str) -> Path:
-    """Return the folder of a new version: beside the run, nowhere else, and not there yet."""
+    """Return the folder of a new version next to the run; raise if it exists or the name is unfit."""
     if not re.fullmatch(r"[^\W_][\w .+-]{0,99}", name) or name.endswith((".", " ")):
         raise SettingError(
             f"{name!r} is no name for a version: letters, digits, and . _ - + between them"

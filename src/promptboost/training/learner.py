@@ -10,12 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from promptboost.boosting import BoostRound, BoostSettings, GradientTrace, GridPool, Shots, boost
 from promptboost.boosting.calibration import probability_scales, with_relative_scales
 from promptboost.boosting.composition import Composition
-from promptboost.boosting.gradient.scale import (
-    FoldTexts,
-    calibrated_scale,
-    choose_scale,
-)
-from promptboost.errors import LabelError
+from promptboost.boosting.gradient.scale import FoldTexts, calibrated_scale, choose_scale
+from promptboost.errors import LabelError, SettingError
 from promptboost.model import LearntOn, PromptEnsemble, Round
 from promptboost.model.schema import Scalar
 from promptboost.progress import Progress, no_progress
@@ -147,7 +143,7 @@ def fit_ensemble(
     texts.check_against(pool)
     if len(image_ids) != len(shots.labels):
         raise LabelError(f"{len(image_ids)} image ids for {len(shots.labels)} images")
-    own_scales = [item.encoder_logit_scale for item in encoders] or [None]
+    own_scales = [item.encoder_logit_scale for item in encoders] or [None] * pool.encoders
     pool = with_relative_scales(shots, pool, own_scales)
     settings, why, held_out, folds = settle_scale(
         shots, pool, settings, own_scales[0], resume, progress
@@ -189,10 +185,16 @@ def fit_ensemble(
     for done in boost(shots, pool, settings, weights=weights, state=state, progress=progress):
         rounds.append(round_text(done, texts))
         state = done.state
-        if on_round is not None and on_round(record.ensemble(rounds, state.weights), done):
+        if on_round is not None and _stops(on_round(record.ensemble(rounds, state.weights), done)):
             break
     assert state is not None  # settings require at least one round
     return record.ensemble(rounds, np.asarray(state.weights))
+
+
+def _stops(answer: object) -> bool:
+    if answer is None or isinstance(answer, bool | np.bool_):
+        return bool(answer)
+    raise SettingError(f"on_round returns True to stop, else None or False; got {answer!r}")
 
 
 def bank_texts(weak: Composition, texts: PoolTexts) -> dict[str, dict[str, int]]:

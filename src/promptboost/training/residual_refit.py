@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from promptboost.config import BoostConfig
+from promptboost.config import BoostConfig, FitConfig, settings_of
 from promptboost.data.dataset import Dataset
 from promptboost.data.memory import as_embeddings, as_images, holds_images
 from promptboost.data.shots import image_ids
@@ -33,14 +33,15 @@ def refit(
     labels: Sequence[str],
     pool: PromptPool | None = None,
     *,
-    views: int = 8,
-    view_scale: float = 0.5,
+    views: int | None = None,
+    view_scale: float | None = None,
     progress: Progress = no_progress,
 ) -> PromptClassifier:
     """Return the same text with a residual fitted on labeled images.
 
     Use it after editing a text, whose residual was fitted for other sentences, or for a text without a
-    residual. It gives the same result as ``promptboost refit`` on a run.
+    residual. With the images and the pool of a run it gives the same result as ``promptboost refit``; load
+    a run that was fitted on several encoders with ``average=True``, so that all of them are used.
 
     Parameters
     ----------
@@ -54,9 +55,9 @@ def refit(
     pool : PromptPool, optional
         The pool of the fit. It tells how far the text can be trusted. Without it the residual is used in
         full, with a warning.
-    views, view_scale : int, float
-        Number of crops of each image, and the least share of its area that they show. Embeddings have
-        none.
+    views, view_scale : int, float, optional
+        Number of crops of each image, and the least share of its area that they show; by default as in
+        the fit. Embeddings have none.
     progress : callable, optional
         Called with stage, done and total.
 
@@ -86,7 +87,11 @@ def refit(
     encoder = embedders[0] if len(embedders) == 1 else EncoderGroup(embedders)
     if holds_images(images):
         data = Dataset(as_images(images), ())
-        rows = encoder.images(data, views=views, view_scale=view_scale)
+        rows = encoder.images(
+            data,
+            views=_recorded(ensemble, "views") if views is None else views,
+            view_scale=_recorded(ensemble, "view_scale") if view_scale is None else view_scale,
+        )
         ids = tuple(image_ids(data))
     else:
         rows = as_embeddings(images, encoder.dim)[:, None]
@@ -121,3 +126,10 @@ def config_of(ensemble: PromptEnsemble) -> BoostConfig:
     names = {item.name for item in fields(BoostConfig)}
     values = {name: value for name, value in ensemble.settings.items() if name in names}
     return BoostConfig(**{**values, "residual": True})  # type: ignore[arg-type]
+
+
+def _recorded(ensemble: PromptEnsemble, name: str) -> Any:
+    """Return a setting that an ensemble was fitted with, or its default."""
+    return settings_of(FitConfig)[name].checked(
+        ensemble.settings.get(name, getattr(FitConfig, name)), name
+    )

@@ -140,9 +140,16 @@ class Trainer:
             progress=self.progress,
         )
         heads = _HeadBuilder(
-            self, ensemble, examples, shots, pool.grid, settings, folds[0] if folds else None
+            self,
+            ensemble,
+            examples,
+            shots,
+            sources,
+            pool.grid,
+            settings,
+            folds=folds[0] if folds else None,
         )
-        return heads.build(sources[:n_heads])
+        return heads.build(n_heads)
 
     def refit(
         self,
@@ -177,9 +184,9 @@ class Trainer:
         settings = self._settings(shots)
         grid = None if pool is None else pool.grid
         heads = _HeadBuilder(
-            self, ensemble, examples, shots, grid, settings, classes=classes, unseen=unseen
+            self, ensemble, examples, shots, sources, grid, settings, classes=classes, unseen=unseen
         )
-        return heads.build(sources)
+        return heads.build()
 
     def _settings(self, shots: Shots) -> BoostSettings:
         """Return the settings of boosting, for the views that the images have."""
@@ -196,16 +203,17 @@ class _HeadBuilder:
     ensemble: PromptEnsemble
     examples: Examples
     shots: Shots
+    sources: Sequence[TextSource]
     grid: GridPool | None
     settings: BoostSettings
     folds: FoldTexts | None = None
     classes: NDArray[np.int64] | None = None  # those with images, where not all have some
     unseen: Sequence[Floats] | None = None
 
-    def build(self, sources: Sequence[TextSource]) -> Fitted:
-        """Return the text with a head for each encoder."""
+    def build(self, n_heads: int | None = None) -> Fitted:
+        """Return the text with a head for each encoder, or for the first few."""
         heads, residuals = [], []
-        for number, source in enumerate(sources):
+        for number, source in enumerate(self.sources[:n_heads]):
             head = self.ensemble.embed(source)
             residual = None
             if self.trainer.config.residual:
@@ -280,8 +288,16 @@ class _HeadBuilder:
             grid = replace(grid, templates=grid.templates[classes], prompts=prompts, keeper=None)
         if self.examples.encoders == 1:
             return grid
-        scales = [item.encoder_logit_scale for item in self.ensemble.encoders]
-        return with_relative_scales(self.shots, grid, scales)
+        return with_relative_scales(self.shots, grid, self._own_scales)
+
+    @property
+    def _own_scales(self) -> list[float | None]:
+        """The logit scale of each encoder itself; None if unknown."""
+        known = {item.id: item.encoder_logit_scale for item in self.ensemble.encoders}
+        return [
+            known.get(source.id, source.logit_scale) if isinstance(source, Encoder) else None
+            for source in self.sources
+        ]
 
     @cached_property
     def _fold_texts(self) -> FoldTexts | None:
@@ -290,7 +306,11 @@ class _HeadBuilder:
             return self.folds
         settings, scale = self.settings, self.ensemble.settings.get("logit_scale")
         if settings.gradient is not None and isinstance(scale, int | float):
-            gradient = replace(settings.gradient, logit_scale=float(scale))
+            # It is a multiple of the own scale of the first encoder of the fit, which may be another.
+            first = next((item.encoder_logit_scale for item in self.ensemble.encoders), None)
+            own = self._own_scales[0]
+            factor = own / first if own and first else 1.0
+            gradient = replace(settings.gradient, logit_scale=scale * factor)
             settings = replace(settings, gradient=gradient)
         return texts_of_folds(self.shots, self._scaled_grid, settings, self.trainer.progress)
 

@@ -9,8 +9,9 @@ from promptboost.boosting.gradient import banks as banks_module
 from promptboost.boosting.gradient import blocks as blocks_module
 from promptboost.boosting.gradient.blocks import BlocksLostError, ClassBlock, KeeperHere
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
-from promptboost.boosting.grid import side_by_side, stacked, to_grid
+from promptboost.boosting.grid import stacked, to_grid
 from promptboost.boosting.problem import GridPool
+from promptboost.encoders.group import join
 from promptboost.testing import clip_like
 from tests.boosting.gradient.gradient_oracle import Plain, make_task
 
@@ -53,8 +54,10 @@ class PostedKeeper(KeeperHere):
 def task_of(seed, encoders=1, K=7, prompts=30):
     parts = [clip_like(K, 3, prompts=prompts, templates=3, dim=d, seed=seed) for d in (12, 8)]
     parts = parts[:encoders]
-    X = stacked(side_by_side([part.images for part in parts]), encoders)
-    pool = GridPool.joined([GridPool.from_rows(part.templates, part.prompts) for part in parts])
+    X = stacked(to_grid(join([part.images for part in parts]), encoders=encoders), encoders)
+    templates = join([part.templates for part in parts])
+    texts = [join(blocks) for blocks in zip(*(part.prompts for part in parts), strict=True)]
+    pool = GridPool.from_rows(templates, texts, (1.0,) * encoders)
     return X, np.tile(parts[0].labels, encoders), pool
 
 

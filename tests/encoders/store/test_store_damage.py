@@ -70,81 +70,52 @@ def test_a_file_cut_off_anywhere_never_gives_a_wrong_row(pristine, tmp_path_fact
     check_recovery(root)
 
 
-def test_only_the_damaged_block_is_computed_again(root, caplog):
+def test_only_the_damaged_row_is_computed_again(root):
     (file,) = databases(root)
     damage(file, embedding_at(file, 300))
-    with caplog.at_level(logging.WARNING):
-        computed = check_recovery(root)
-    assert computed == list(range(256, 512))
-    assert "computed again" in caplog.text
+    assert check_recovery(root) == [300]
     assert EmbeddingStore(root).report().rows == 700
 
 
-def test_verify_finds_damage_that_no_read_has_met_and_drops_it(root):
+def test_verify_finds_damage_that_no_read_has_met_and_deletes_it(root):
     (file,) = databases(root)
     damage(file, embedding_at(file, 10))
     store = EmbeddingStore(root)
-    assert use(store, KEYS[600:], dim=DIM)[1] == []  # other blocks are not held up by it
-    found = store.verify()
-    assert not found.ok
-    assert found.damaged == (str(file),)
-    assert found.rows_lost == 256
-    assert found.to_dict()["ok"] is False
-    assert "1 files checked, 1 damaged" in str(found)
+    assert use(store, KEYS[600:], dim=DIM)[1] == []
+    verification = store.verify()
+    assert (verification.ok, verification.rows, verification.rows_lost) == (False, 700, 1)
+    assert "700 vectors checked, 1 were damaged" in str(verification)
     assert store.verify().ok
-    assert store.report().rows == 700 - 256
-    assert check_recovery(root) == list(range(256))
+    assert store.report().rows == 699
+    assert check_recovery(root) == [10]
 
 
-def test_what_sqlite_cannot_read_is_set_aside_and_its_sound_blocks_are_kept(root):
+def test_what_sqlite_cannot_read_is_set_aside_and_begun_anew(root, caplog):
     (file,) = databases(root)
-    at = file.read_bytes().index(b"CREATE TABLE places")
-    damage(file, at + 2)
-    assert check_recovery(root) == list(range(700))  # this read met the damage
+    damage(file, file.read_bytes().index(b"CREATE TABLE rows") + 2)
+    with caplog.at_level(logging.WARNING):
+        assert check_recovery(root) == list(range(700))
+    assert "computed again" in caplog.text
     assert EmbeddingStore(root).report().corrupt == 1
+    assert "a damaged file was set aside" in str(EmbeddingStore(root).report())
     assert EmbeddingStore(root).clear() > 0
-    assert list(root.rglob("*.corrupt")) == []
+    assert list(root.iterdir()) == []
 
 
-def test_sound_blocks_survive_a_damaged_index(root):
-    with closing(sqlite3.connect(databases(root)[0])) as connection:
-        page = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'places'")
-        start = (page.fetchone()[0] - 1) * 8192
+@pytest.mark.parametrize("garbage", [b"", b"\xff" * 5000])
+def test_garbage_in_place_of_the_file_is_begun_anew(root, garbage):
     (file,) = databases(root)
-    data = bytearray(file.read_bytes())
-    data[start : start + 8192] = bytes(8192)
-    file.write_bytes(data)
-    assert not EmbeddingStore(root).verify().ok
-    assert use(root, KEYS, dim=DIM)[1] == []
+    file.write_bytes(garbage)
+    assert EmbeddingStore(root).verify().ok == (not garbage)
+    assert check_recovery(root) == list(range(700))
 
 
-def test_garbage_in_the_folder_is_ignored_or_set_aside(root):
-    (file,) = databases(root)
-    folder = file.parent
-    (folder / "float32x8-0.sqlite").write_bytes(b"")
-    (folder / "float32x8-1.sqlite").write_bytes(b"\xff" * 5000)
-    (folder / "float32x8-2.sqlite").write_bytes(file.read_bytes()[:8192])
-    (folder / "notes.txt").write_text("hello")
-    (folder / "mine.sqlite").write_bytes(b"not ours")
-    (folder / "floats.sqlite").write_bytes(b"not ours")
-    assert EmbeddingStore(root).report().corrupt == 2
-    found = EmbeddingStore(root).verify()
-    assert len(found.damaged) == 2
-    assert check_recovery(root) == []
-    assert EmbeddingStore(root).report().corrupt == 2
-    EmbeddingStore(root).clear()
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "floats.sqlite",
-        "mine.sqlite",
-        "notes.txt",
-    ]
-
-
-def test_a_file_of_other_embeddings_is_not_believed(root):
-    (file,) = databases(root)
-    use(root, KEYS[:1], dim=2 * DIM)
-    (other,) = set(databases(root)) - {file}
-    shutil.copy(file, other)
-    rows, computed = use(root, KEYS[:5], dim=2 * DIM)
-    assert computed == [0, 1, 2, 3, 4]
-    assert np.array_equal(rows, rows_of(KEYS[:5], 2 * DIM))
+def test_a_row_under_another_key_is_not_believed(root):
+    with closing(sqlite3.connect(databases(root)[0])) as connection, connection:
+        connection.execute("UPDATE rows SET key = x'00' WHERE id = 1")
+        connection.execute(
+            "UPDATE rows SET key = (SELECT substr(key, 1, 4) FROM rows WHERE id = 2) || ? "
+            "WHERE id = 1",
+            (KEYS[0][:15] + b"x",),
+        )
+    assert use(root, [KEYS[0][:15] + b"x"], dim=DIM)[1] == [0]

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from promptboost.encoders.store import EmbeddingStore, database
+from promptboost.encoders import store as module
+from promptboost.encoders.store import EmbeddingStore
 from promptboost.errors import StoreError
 from tests.encoders.store.store_tools import (
     databases,
@@ -29,11 +30,9 @@ posix_only = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX lim
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path, monkeypatch, pages):
     keys = text_keys(6000)
     use(tmp_path, keys[:20])
-    there = databases(tmp_path)[0].stat().st_size // 8192
+    there = databases(tmp_path)[0].stat().st_size // 16384
     with monkeypatch.context() as patch:
-        patch.setattr(
-            database, "_PRAGMAS", (*database._PRAGMAS, f"max_page_count = {there + pages}")
-        )
+        patch.setattr(module, "_PRAGMAS", (*module._PRAGMAS, f"max_page_count = {there + pages}"))
         with pytest.raises(
             StoreError, match=r"Everything stored before is intact.*PROMPTBOOST_CACHE"
         ):
@@ -147,12 +146,12 @@ def test_a_root_that_is_a_file_is_a_clear_error(tmp_path):
 
 
 def test_the_limit_is_kept_and_the_most_recent_stays(tmp_path):
-    limit = 200_000
+    limit = 600_000
     store = EmbeddingStore(tmp_path, max_bytes=limit)
-    keys = text_keys(3000)
-    for start in range(0, 3000, 100):
-        rows, _ = use(store, keys[start : start + 100], dim=64)
-        assert np.array_equal(rows, rows_of(keys[start : start + 100], 64))
+    keys = text_keys(9000)
+    for start in range(0, 9000, 300):
+        rows, _ = use(store, keys[start : start + 300], dim=64)
+        assert np.array_equal(rows, rows_of(keys[start : start + 300], 64))
         assert store.report().bytes <= limit
     assert store.report().bytes > limit / 2
     assert use(store, keys[-100:], dim=64)[1] == []
@@ -162,18 +161,17 @@ def test_the_limit_is_kept_and_the_most_recent_stays(tmp_path):
 
 def test_what_is_used_stays_when_what_is_not_goes(tmp_path):
     store = EmbeddingStore(tmp_path)
-    keys = text_keys(300)
-    for start in (0, 100, 200):
-        use(store, keys[start : start + 100], dim=64)
+    keys = text_keys(6000)
+    use(store, keys, dim=64)
     with closing(sqlite3.connect(databases(tmp_path)[0])) as connection, connection:
         # Long ago, the first the longest.
         connection.execute("UPDATE uses SET time = time - 10000 + block")
     size = store.report().bytes
     use(EmbeddingStore(tmp_path), keys[:1], dim=64)  # a new run uses the first
-    small = EmbeddingStore(tmp_path, max_bytes=size)
+    small = EmbeddingStore(tmp_path, max_bytes=size - 1)
     use(small, text_keys(1, "one more"), dim=64)
     assert use(small, keys[:100], dim=64)[1] == []
-    assert len(use(EmbeddingStore(tmp_path), keys[100:200], dim=64)[1]) == 100
+    assert len(use(EmbeddingStore(tmp_path), keys[200:300], dim=64)[1]) == 100
 
 
 def test_a_limit_below_a_single_batch_still_gives_right_rows(tmp_path):
@@ -187,9 +185,9 @@ def test_a_limit_below_a_single_batch_still_gives_right_rows(tmp_path):
 def test_damaged_files_are_the_first_to_go(tmp_path):
     store = EmbeddingStore(tmp_path)
     use(store, text_keys(100), dim=64)
-    damaged = databases(tmp_path)[0].with_name("float32x8-0.sqlite.1.corrupt")
-    damaged.write_bytes(bytes(50_000))
-    small = EmbeddingStore(tmp_path, max_bytes=100_000)
+    damaged = databases(tmp_path)[0].with_suffix(".corrupt")
+    damaged.write_bytes(bytes(1_000_000))
+    small = EmbeddingStore(tmp_path, max_bytes=1_000_000)
     use(small, text_keys(1, "one more"), dim=64)
     assert not damaged.exists()
     assert use(small, text_keys(100), dim=64)[1] == []
@@ -218,7 +216,6 @@ def test_a_million_rows_open_in_a_moment_without_being_loaded(tmp_path):
         lambda positions: np.repeat(np.array(positions, dtype="f4")[:, None], 64, axis=1),
         dim=64,
         batch=250_000,
-        dtype="float32",
     )
     seconds, megabytes = map(float, run_python(OPEN_LARGE, tmp_path).split())
     assert seconds < 1.0

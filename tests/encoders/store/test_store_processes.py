@@ -10,7 +10,8 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from promptboost.encoders.store import EmbeddingStore, database
+from promptboost.encoders import store as module
+from promptboost.encoders.store import EmbeddingStore
 from promptboost.errors import StoreError
 from tests.encoders.store.store_tools import (
     count_known,
@@ -159,7 +160,7 @@ def test_a_store_cleared_while_vectors_are_computed_is_no_error(tmp_path):
 
 def test_a_lock_held_too_long_is_a_clear_error(tmp_path, monkeypatch):
     use(tmp_path, text_keys(1))
-    monkeypatch.setattr(database, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_LOCK_SECONDS", 0.05)
     with closing(sqlite3.connect(databases(tmp_path)[0])) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StoreError, match="Another process has held"):

@@ -167,6 +167,7 @@ def compose_by_gradient(
     )
     keeper = pool.keeper or KeeperHere(pool)
     work = _Work(keeper, len(pool.prompts), y, share, asked, settings.caution)
+    progress("composing", 0, settings.sweeps)
     while True:
         try:
             work.begin(X, earlier)

@@ -243,6 +243,7 @@ class _Parts:
     def watch(self, progress: Progress, *, most: int) -> None:
         """Report each composition, of `most` at the most."""
         self._progress, self._most, self._composed = progress, most, 0
+        progress(_STAGE, 0, most)
 
     def finish(self) -> None:
         """Report that no further composition follows."""

@@ -13,7 +13,7 @@ if (given()) {
   history.replaceState(null, "", location.pathname); // it does not stay in the address
 }
 
-let state = null; // as the server told it last
+let state = null; // the newest from the server
 let reasons = null; // what each sentence does, of one revision
 let selected = null; // the class whose sentences are shown
 let shownSentence = null; // one that was asked for elsewhere
@@ -75,7 +75,7 @@ async function ask(path, body, headers = {}) {
     const run = state ? state.run : "RUN";
     throw new Error(`The workbench does not answer. Your edits are kept: start it again with promptboost workbench ${run}`);
   }
-  if (reply.status === 401) throw new Error(`The workbench was started again, or this is no address of it. ${FRESH}`);
+  if (reply.status === 401) throw new Error(`The workbench was restarted, or this address is not valid. ${FRESH}`);
   if (reply.ok && !(reply.headers.get("content-type") || "").includes("json")) return reply.blob();
   const answer = await reply.json().catch(() => ({ error: `The server answered ${reply.status}.` }));
   if (!reply.ok) throw Object.assign(new Error(answer.error), { status: reply.status });
@@ -204,9 +204,9 @@ function showFigures() {
   $("summary").textContent = state.undo ? parts.join(" · ") : `on ${count(effect.images, "held-out image")}`;
   const paying = effect.paying.map((item) => `${item.name} ${signed(100 * (item.after - item.before))}`);
   if (effect.more_paying) paying.push(`${effect.more_paying} more`);
-  $("paying").textContent = paying.length ? `classes that pay: ${paying.join(", ")}` : "";
+  $("paying").textContent = paying.length ? `classes that lose: ${paying.join(", ")}` : "";
   $("told").textContent = step
-    ? `last edit: ${step.told}: ${points(step.before, step.after)}, ${count(step.changed, "image")} changed` : "";
+    ? `last edit: ${step.message}: ${points(step.before, step.after)}, ${count(step.changed, "image")} changed` : "";
   showLooks();
   $("undo").disabled = !state.undo;
   $("redo").disabled = !state.redo;
@@ -261,12 +261,12 @@ function influence(name, text) {
   if (!reasons) return el("span", { textContent: "…" });
   const counts = (reasons.sentences[name] || {})[text];
   if (counts === undefined) return null;
-  if (counts === null) return el("span", { textContent: "all there is in a round: reword it, or add another first" });
+  if (counts === null) return el("span", { textContent: "the only sentence of a round: reword it, or add another first" });
   const [mended, broken, changed] = counts;
   if (!changed) return el("span", { textContent: "without it nothing changes" });
   if (!mended && !broken) return el("span", { textContent: "without it only wrong answers change" });
-  const told = `Without it ${count(mended, "image")} would become right and ${broken} wrong.`;
-  return el("span", { class: tone(broken - mended), title: told },
+  const title = `Without it ${count(mended, "image")} would become right and ${broken} wrong.`;
+  return el("span", { class: tone(broken - mended), title },
     `without it +${mended} / −${broken} images`);
 }
 
@@ -277,10 +277,10 @@ function showSentences() {
   sentenceReasons = [];
   const item = state.classes.find((one) => one.name === selected);
   $("class-title").textContent = item.name;
-  const told = item.count ? `${percent(item.after)} of ${count(item.count, "image")} right` : "no held-out images of this class";
+  const figures = item.count ? `${percent(item.after)} of ${count(item.count, "image")} right` : "no held-out images of this class";
   const delta = item.count && item.after !== item.before ? `, ${points(item.before, item.after)}` : "";
   const was = item.was !== null && item.was !== item.name ? ` · ${item.was} in the run` : "";
-  $("class-figures").textContent = told + delta + was;
+  $("class-figures").textContent = figures + delta + was;
   $("drop").disabled = state.classes.length < 3;
   fill($("sentence-list"), ...item.sentences.map((one) => {
     const key = `share:${one.text}`;
@@ -473,7 +473,7 @@ function showExplanation() {
       part.of ? el("span", { class: "of", textContent: ` ${part.of}` }) : null))));
   $("spoken").textContent = `${why.image}: ${why.answer} rather than ${why.against}, ${percent(why.probability)} against ${percent(why.against_probability)}`;
   keepFocus(() => fill($("explanation"), head, el("p", { class: "meta small", textContent: `${why.image}` }), list,
-    why.told.length ? el("ul", { class: "told" }, ...why.told.map((line) => el("li", { textContent: line }))) : null));
+    why.changes.length ? el("ul", { class: "told" }, ...why.changes.map((line) => el("li", { textContent: line }))) : null));
 }
 
 // --- versions -----------------------------------------------------------------------------------
@@ -531,7 +531,7 @@ function showComparison() {
 
 // --- dialogs ------------------------------------------------------------------------------------
 
-/** Ask for some texts, and hand them over; what is refused is told in the dialog, and nothing is lost. */
+/** Ask for some texts; errors are shown in the dialog, which keeps what was typed. */
 function dialog(title, fields, ok, work) {
   $("dialog-title").textContent = title;
   $("dialog-ok").textContent = ok;

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 
 from promptboost.errors import InputError, SettingError
 from promptboost.model import PromptEnsemble, Round
-from promptboost.model.change import (
+from promptboost.model.edits import (
     Change,
     apply_changes,
     original_names,
@@ -27,7 +27,7 @@ def an_ensemble():
 def test_a_share_is_met_within_a_thousandth_and_the_others_keep_their_proportions(ensemble, share):
     name = ensemble.class_names[0]
     text = next(iter(ensemble.prompts(name)))
-    changed = ensemble.weigh(name, text, share)
+    changed = ensemble.weight(name, text, share)
     for before, after in zip(ensemble.rounds, changed.rounds, strict=True):
         old, new = before.banks[name], after.banks[name]
         assert set(old) == set(new)
@@ -44,19 +44,19 @@ def test_a_share_is_met_within_a_thousandth_and_the_others_keep_their_proportion
 def test_what_is_said_of_a_share_is_what_was_done():
     alone = Round("a {}", {**BANKS, "cat": {"a cat": 2}}, 0.0, 0.0)
     both = PromptEnsemble(tuple(BANKS), (*an_ensemble().rounds, alone))
-    changed = both.weigh("cat", "a cat", 0.5)
+    changed = both.weight("cat", "a cat", 0.5)
     said = "gave 'a cat' a share of 0.5 in cat (1 of 2 rounds: else it is the only one)"
     assert changed.history == (said,)
     assert changed.rounds[1] == alone
-    (said,) = an_ensemble().weigh("dog", "a dog", 0.5).history
+    (said,) = an_ensemble().weight("dog", "a dog", 0.5).history
     assert said.endswith("in dog (0 of 1 round: else it is the only one)")
-    assert an_ensemble().weigh("cat", "a cat", 0.5).history[0].endswith("in cat")
+    assert an_ensemble().weight("cat", "a cat", 0.5).history[0].endswith("in cat")
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.5, 2, float("nan"), "x"])
 def test_a_share_is_between_zero_and_one(share):
     with pytest.raises(SettingError, match="between 0 and 1"):
-        an_ensemble().weigh("cat", "a pet", share)
+        an_ensemble().weight("cat", "a pet", share)
 
 
 @pytest.mark.parametrize(

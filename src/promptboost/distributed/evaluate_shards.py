@@ -1,4 +1,4 @@
-"""Labelled images seen by shard: read, checked and embedded by many processes, measured by one."""
+"""Evaluation in shards: many processes read, check and embed labeled images, one measures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +20,13 @@ from promptboost.distributed.shards import carry_out_plan
 from promptboost.encoders.base import UnitRows
 from promptboost.encoders.embedder import Embedder
 from promptboost.errors import DataError
-from promptboost.progress import Progress
+from promptboost.progress import Progress, no_progress
+from promptboost.run.evaluate import Write, evaluate_images, open_run, with_classes
 
 
 @dataclass(frozen=True)
-class SeenImages:
-    """Labelled images, and their embeddings by each of several encoders.
+class EmbeddedImages:
+    """Labeled images and their embeddings by each of several encoders.
 
     Attributes
     ----------
@@ -44,11 +45,43 @@ class SeenImages:
 
     def rows(self, data: Dataset) -> list[UnitRows]:
         """Return the embeddings of some of the images, by each encoder."""
-        places = [self.position[image.id] for image in data.images]
-        return [matrix[places] for matrix in self.matrices]
+        positions = [self.position[image.id] for image in data.images]
+        return [matrix[positions] for matrix in self.matrices]
 
 
-def see_in_shards(
+def evaluate_in_shards(
+    run: Path,
+    source: str,
+    place: Placement,
+    *,
+    min_probability: float | None = None,
+    write: Write | None = None,
+    progress: Progress = no_progress,
+    device: str | None = None,
+    say: Say = lambda _: None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Evaluate a run on labeled images that are read and embedded in shards, without the store.
+
+    Without shards, :func:`~promptboost.run.evaluate.evaluate_run` returns the same. A share of the work
+    returns a record of what it has done. `say` is called with a line for people now and then; other
+    options are those of :func:`~promptboost.run.predict.open_classifier`.
+    """
+    options |= {"progress": progress, "device": device}
+    folder, classifier = open_run(run, min_probability, **options)
+    embedded = embed_labeled(
+        source, classifier.embedders, place, progress=progress, device=device, say=say
+    )
+    if isinstance(embedded, dict):
+        return embedded
+    data = with_classes(embedded.measured, classifier.class_names)
+    rows = embedded.rows(data)
+    return evaluate_images(
+        folder, classifier, data, rows, min_probability, write=write, progress=progress
+    )
+
+
+def embed_labeled(
     source: str,
     embedders: Sequence[Embedder],
     place: Placement,
@@ -56,10 +89,10 @@ def see_in_shards(
     progress: Progress,
     device: str | None,
     say: Say = lambda _: None,
-) -> SeenImages | dict[str, Any]:
-    """Read, check and embed labelled images in shards; of a part of them, return what it has done.
+) -> EmbeddedImages | dict[str, Any]:
+    """Read, check and embed labeled images in shards; return a record of the work for a share of it.
 
-    What comes back is in memory, as it is in one process: a vector for each image and encoder.
+    The embeddings, one for each image and encoder, are in memory.
     """
     out = shard_storage(place)
     plans = []
@@ -72,9 +105,9 @@ def see_in_shards(
         return {"share": f"{share.number}/{share.of}", "shards": shards, "storage": out}
     first, *others = ([EmbeddedShard.from_bytes(c) for c in plan.results()] for plan in plans)
     lists = [[image for shard in shards for image in shard.images] for shards in (first, *others)]
-    if len({tuple(image.name for image in one) for one in lists}) > 1:
+    if len({tuple(image.name for image in images) for images in lists}) > 1:
         raise DataError(f"the images of {source} changed while they were read; run it again")
-    # What one of several encoders could not embed has no answer of all.
+    # An image that one of several encoders could not embed has no prediction.
     listed = [
         next((image for image in same if image.problem), same[0])
         for same in zip(*lists, strict=True)
@@ -89,11 +122,11 @@ def see_in_shards(
             continue
         if not image.label:
             raise DataError(f"{image.name} has no label, and cannot be measured")
-        one = LabelledImage(image.name, image.label, where or b"", image.split or None)
+        labeled = LabelledImage(image.name, image.label, where or b"", image.split or None)
         if image.problem:
-            bad_ones.append(BadImage(one.name, image.problem))
+            bad_ones.append(BadImage(labeled.name, image.problem))
         small = None if image.no_thumbnail else thumbnails[index].tobytes()
-        images.append(one.seen_elsewhere(digests[index].tobytes(), small))
+        images.append(labeled.seen_elsewhere(digests[index].tobytes(), small))
     listing = Listing.of(images, listing_bad)
     if not listing.classes:
         raise DataError("there are no images; give at least one for each class")
@@ -101,11 +134,11 @@ def see_in_shards(
     matrices = tuple(
         np.concatenate([shard.rows[:, 0] for shard in shards]) for shards in (first, *others)
     )
-    return SeenImages(data, matrices, {image.name: i for i, image in enumerate(listed)})
+    return EmbeddedImages(data, matrices, {image.name: i for i, image in enumerate(listed)})
 
 
 def _place(source: str, name: str) -> Path | None:
-    """Return where an image is called from on this machine; None for those elsewhere, or in a file."""
+    """Return the path of an image on this machine; None for one at a URL or inside a file."""
     if is_url(source):
         return None
     path = Path(source)
