@@ -162,10 +162,10 @@ def test_a_plan_sends_nothing_and_knows_what_is_there(cache):
         assert server.requests == []
         generate_pool(questions[:3], settings(server), cache)
         after = plan(questions, settings(server), cache)
-    assert (before.requests, before.cached, before.output_tokens) == (8, 0, 8 * 5 * 28)
+    assert (before.requests, before.answered_before, before.output_tokens) == (8, 0, 8 * 5 * 28)
     expected = (before.input_tokens * 10 + before.output_tokens * 100) / 1e6
     assert before.cost == pytest.approx(expected)
-    assert (after.requests, after.cached, after.cost) == (5, 3, None)
+    assert (after.requests, after.answered_before, after.cost) == (5, 3, None)
 
 
 def test_nothing_to_ask(cache):

@@ -27,7 +27,7 @@ class Plan:
     """Requests and estimated tokens if no request fails."""
 
     questions: tuple[Question, ...]
-    cached: int  # number of questions with a cached reply
+    answered_before: int  # number of questions with a cached reply
     requests: int
     input_tokens: int
     output_tokens: int

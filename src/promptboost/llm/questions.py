@@ -4,6 +4,7 @@ The wording is our own. The kinds follow three published ideas: descriptions of 
 (CuPL), lists of attributes (DCLIP), and differences between two classes.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -151,14 +152,11 @@ def confused_pairs(confusions: Iterable[Mapping[str, Any]], most: int) -> list[P
     """
     if most < 1:
         raise SettingError(f"pairs is {most}, but must be 1 or more")
-    counts: dict[tuple[str, str], int] = {}
+    counts: Counter[tuple[str, str]] = Counter()
     for line in confusions:
-        key = (line["true"], line["predicted"])
-        if key not in counts and key[::-1] in counts:
-            key = key[::-1]
-        counts[key] = counts.get(key, 0) + line["count"]
-    pairs = [Pair(*names, count) for names, count in counts.items()]
-    return sorted(pairs, key=lambda pair: -pair.count)[:most]
+        names = line["true"], line["predicted"]
+        counts[names[::-1] if names[::-1] in counts else names] += line["count"]
+    return [Pair(*names, count) for names, count in counts.most_common(most)]
 
 
 def pair_questions(pairs: Iterable[Pair], count: int) -> list[Question]:

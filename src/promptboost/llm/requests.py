@@ -1,8 +1,9 @@
 """Many questions in parallel, within a budget."""
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from promptboost.errors import SettingError
@@ -15,16 +16,13 @@ _MAX_FAILURES_IN_A_ROW = 5
 
 
 class Budget:
-    """Limits of HTTP requests and tokens, None for no limit, and what is used of them; thread-safe.
-
-    Retries count as requests. The most tokens a question can need are reserved before it is sent, so
-    the limit holds as long as the server respects the maximum length of a reply.
+    """Limits of HTTP requests and tokens, None for no limit, and what is used of them.
 
     Examples
     --------
     >>> budget = Budget(max_requests=1)
     >>> budget.count_request()
-    >>> budget.reserve(100), budget.exhausted
+    >>> budget.allows(100), budget.exhausted
     (False, 'the budget of 1 requests is used up')
     """
 
@@ -35,55 +33,32 @@ class Budget:
         self.max_requests, self.max_tokens = max_requests, max_tokens
         self.requests = self.tokens = 0
         self.exhausted: str | None = None  # the reason
-        self._reserved = 0
         self._closed = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
 
     def count_request(self) -> None:
-        """Count an HTTP request; raise a BudgetError if none is left."""
-        with self._changed:
-            if not self._allows_request():
+        """Count an HTTP request, a retry as well; raise a BudgetError if none is left. Thread-safe."""
+        with self._lock:
+            if self._closed or not self.allows():
                 raise BudgetError(self.exhausted or "stopped")
             self.requests += 1
 
-    def reserve(self, tokens: int) -> bool:
-        """Reserve tokens for a question; return False if they exceed the budget.
-
-        Waits as long as pending questions may leave enough tokens.
-        """
-        with self._changed:
-            while self._allows_request():
-                limit = self.max_tokens
-                if limit is None or self.tokens + self._reserved + tokens <= limit:
-                    self._reserved += tokens
-                    return True
-                if self._reserved == 0:
-                    self.exhausted = (
-                        f"the budget of {limit:,} tokens is used up: {self.tokens:,} used, "
-                        f"and a reply may need {tokens:,}"
-                    )
-                else:
-                    self._changed.wait()
+    def allows(self, tokens: int = 0, reserved: int = 0) -> bool:
+        """Return whether a further request may use `tokens` while others have reserved some."""
+        if self.max_requests is not None and self.requests >= self.max_requests:
+            self.exhausted = f"the budget of {self.max_requests:,} requests is used up"
+        elif self.max_tokens is not None and self.tokens + reserved + tokens > self.max_tokens:
+            if not reserved:
+                self.exhausted = (
+                    f"the budget of {self.max_tokens:,} tokens is used up: {self.tokens:,} used, "
+                    f"and a reply may need {tokens:,}"
+                )
             return False
-
-    def settle(self, reserved: int, used: int) -> None:
-        """Replace a reservation by the tokens that were used."""
-        with self._changed:
-            self._reserved -= reserved
-            self.tokens += used
-            self._changed.notify_all()
+        return self.exhausted is None
 
     def close(self) -> None:
         """Allow no further requests."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def _allows_request(self) -> bool:
-        limit = self.max_requests
-        if self.exhausted is None and limit is not None and self.requests >= limit:
-            self.exhausted = f"the budget of {limit:,} requests is used up"
-        return self.exhausted is None and not self._closed
+        self._closed = True
 
 
 @dataclass(frozen=True)
@@ -139,7 +114,7 @@ def ask_all(
     budget, questions = policy.budget, list(dict.fromkeys(questions))
     missing = [question for question in questions if cache.find(settings, question) is None]
     answers = Answers({}, cached=len(questions) - len(missing))
-    if missing and budget.reserve(0):
+    if missing and budget.allows():
         with Client(settings, budget.count_request) as client:
             _ask_missing(client, missing, cache, policy, answers)
     answers.requests, answers.tokens = budget.requests, budget.tokens
@@ -158,44 +133,50 @@ def _ask_missing(
     answers: Answers,
 ) -> None:
     budget, failures_in_a_row = policy.budget, 0
+    waiting, pending = deque(questions), dict[Future[Reply], str]()
 
-    def ask(question: str) -> bool:
+    def ask(question: str) -> Reply:
+        reply = client.ask(question)
+        cache.add(client.settings, question, reply)
+        return reply
+
+    def most_tokens(question: str) -> int:
         # A token has at least one byte; the message format adds a few.
-        reserved = len(question.encode("utf-8", "replace")) + 32 + client.settings.reply_tokens
-        used = 0
-        if not budget.reserve(reserved):
+        return len(question.encode("utf-8", "replace")) + 32 + client.settings.reply_tokens
+
+    def may_start() -> bool:
+        # Reserving the most tokens of a reply keeps the limit if the server respects its length.
+        reserved = sum(map(most_tokens, pending.values()))
+        if not waiting or len(pending) == policy.workers or answers.stopped:
             return False
-        try:
-            reply = client.ask(question)
-            used = reply.input_tokens + reply.output_tokens
-            cache.add(client.settings, question, reply)
-        finally:
-            budget.settle(reserved, used)
-        return True
+        return budget.allows(most_tokens(waiting[0]), reserved)
 
     with (
         ThreadPoolExecutor(policy.workers, "promptboost-ask") as threads,
         stage(policy.progress, "asking", len(questions)) as advance,
     ):
-        futures = {threads.submit(ask, question): question for question in questions}
         try:
-            for future in as_completed(futures):
-                try:
-                    if future.result():
-                        advance()
+            while may_start() or pending:
+                while may_start():
+                    question = waiting.popleft()
+                    pending[threads.submit(ask, question)] = question
+                for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                    question = pending.pop(future)
+                    try:
+                        reply = future.result()
+                        budget.tokens += reply.input_tokens + reply.output_tokens
                         failures_in_a_row = 0
-                except BudgetError as error:
-                    # It may also name a failure of the last request.
-                    budget.exhausted = budget.exhausted and str(error)
-                except AskError as error:
-                    answers.failed[futures[future]] = str(error)
-                    failures_in_a_row += 1
-                    if (
-                        isinstance(error, RefusedError)
-                        or failures_in_a_row >= _MAX_FAILURES_IN_A_ROW
-                    ):
-                        answers.stopped = answers.stopped or str(error)
-                        budget.close()
+                        advance()
+                    except BudgetError as error:
+                        # It may also name a failure of the last request.
+                        budget.exhausted = budget.exhausted and str(error)
+                    except AskError as error:
+                        answers.failed[question] = str(error)
+                        failures_in_a_row += 1
+                        refused = isinstance(error, RefusedError)
+                        if refused or failures_in_a_row >= _MAX_FAILURES_IN_A_ROW:
+                            answers.stopped = answers.stopped or str(error)
+                            budget.close()
         except BaseException:
             budget.close()
             # Replies to pending requests are paid for, so they are cached as well.
