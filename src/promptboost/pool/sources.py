@@ -194,7 +194,7 @@ def rename_classes(
     synonyms: Mapping[str, Sequence[str]] | None = None,
     where: str = "the pool",
 ) -> PromptPool:
-    """Give a pool the names and the order of these classes; its texts stay as they are.
+    """Rename and reorder the classes of a pool; its texts stay the same.
 
     Examples
     --------
