@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
-from promptboost.encoders.base import Encoder
+from promptboost.encoders.base import Encoder, members_of
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.encoders.group import EncoderGroup, join, members_of, open_embedder, split
+from promptboost.encoders.group import EncoderGroup, join, open_embedder, split
 from promptboost.encoders.store import EmbeddingStore
 from promptboost.errors import DataError, EmbeddingError, EncoderError, SettingError
 
