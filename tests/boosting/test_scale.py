@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+import promptboost.boosting.scale as scale_module
 from promptboost.boosting import GridPool, Shots, compiled
 from promptboost.boosting.composition import scores_of, template_hits
-from promptboost.boosting.gradient import scale as scale_module
 from promptboost.boosting.gradient.compose import GradientSettings, compose_by_gradient
 from promptboost.boosting.scale import FACTORS, ScaleChoice, choose_scale, fold_texts
 from promptboost.testing import clip_like

@@ -1,4 +1,4 @@
-"""The scales that are chosen by the images: the composer's logit scale, and that of probabilities."""
+"""Logit scales chosen by cross-validation: of the gradient composer, of probabilities, of encoders."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,8 @@
-"""The embedder: the one way from images and texts to embeddings."""
+"""The embedder: from images and texts to embeddings.
+
+Threads read, hash and decode the next images while the encoders compute. The queue is bounded, so memory
+does not grow with the number of images.
+"""
 
 import time
 import warnings

@@ -1,4 +1,4 @@
-"""Boosting as text: every round becomes readable prompts as soon as it is composed."""
+"""Boosting as text: each round becomes prompts, and an ensemble records the fit that it can continue."""
 
 import hashlib
 import json

@@ -1,7 +1,8 @@
-"""The pool of a fit as boosting reads it: its texts, and their embeddings on the grid.
+"""The pool of a fit: its texts, and their embeddings on the grid.
 
 :class:`PoolTexts` holds the texts and :class:`PoolRows` their embeddings, in memory. A pool too large for
-memory is embedded by an :class:`Executor` that the caller passes in.
+memory is embedded by an :class:`Executor` that the caller passes in. The estimator's pool is built here
+too: sentences about its classes, or prototypes without an encoder.
 """
 
 import warnings
@@ -190,9 +191,10 @@ class PoolRows:
         """
         if executor is not None:
             return executor.embed_pool(texts, source, folder, progress)
+        encoders = len(members_of(source)) if isinstance(source, Encoder) else 1
         total = sum(map(len, texts.prompt_texts))
         with stage(progress, "encoding texts", total) as advance:
-            return cls(texts, texts.embed(encode_by(source, advance), count_encoders(source)))
+            return cls(texts, texts.embed(encode_by(source, advance), encoders))
 
     def of(self, number: int, dim: int) -> GridPool:
         """Return the rows of one of several encoders, by its number and the length of its embeddings."""
@@ -206,11 +208,6 @@ class PoolRows:
         """Free the disk space of the rows."""
         if self.cleanup is not None:
             self.cleanup()
-
-
-def count_encoders(source: TextSource) -> int:
-    """Return how many encoders a source of embeddings stands for."""
-    return len(members_of(source)) if isinstance(source, Encoder) else 1
 
 
 def encode_by(source: TextSource, advance: Callable[[int], object] = lambda count: None) -> Encode:
