@@ -1,4 +1,4 @@
-"""The fitted ensemble as text, its heads, and the classifier."""
+"""The fitted model: the ensemble as text, its heads, and the classifier."""
 
 from typing import TYPE_CHECKING
 
@@ -21,5 +21,5 @@ __all__ = [
 ]
 
 
-# Reading a text imports no encoder.
+# To read a text, neither numpy nor an encoder is imported.
 __getattr__ = on_first_use(__name__, {"classifier": ["PromptClassifier", "load"], "head": ["Head"]})

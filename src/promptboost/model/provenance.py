@@ -58,6 +58,12 @@ class Composed:
         return ", ".join(["boosted", *how])
 
     @property
+    def briefly(self) -> str:
+        """How and in how many rounds, to follow the word "chosen"."""
+        how = "greedily" if self.composer == "greedy" else f"by {self.composer}"
+        return how if self.rounds == 1 else f"{how} in {self.rounds} rounds"
+
+    @property
     def how(self) -> str:
         """How prompts were chosen."""
         return _HOW.get(self.composer, f"by {self.composer}")
