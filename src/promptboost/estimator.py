@@ -28,16 +28,15 @@ from promptboost.config import (
 )
 from promptboost.data.dataset import Dataset, warn_of_conflicting_labels
 from promptboost.data.memory import as_images, holds_images
-from promptboost.encoders.base import Encoder
+from promptboost.encoders.base import Encoder, members_of
 from promptboost.encoders.default import AUTO
 from promptboost.encoders.embedder import Embedder, TextSource
-from promptboost.encoders.group import EncoderGroup, members_of
+from promptboost.encoders.group import EncoderGroup
 from promptboost.encoders.trust import check_trusted
 from promptboost.errors import DataError, EncoderError, LabelError, SettingError, a_type
 from promptboost.model import PromptEnsemble
 from promptboost.model.classifier import PromptClassifier, load
-from promptboost.model.head import Head, mean_decision, mean_index, mean_proba
-from promptboost.model.vectors import staged_heads
+from promptboost.model.head import Head, mean_decision, mean_index, mean_proba, staged_heads
 from promptboost.progress import ProgressBars, is_interactive
 from promptboost.training.examples import (
     Cache,
@@ -48,7 +47,7 @@ from promptboost.training.examples import (
     embedder_of,
     image_embedder,
 )
-from promptboost.training.prompts import (
+from promptboost.training.pool_rows import (
     PoolLike,
     Source,
     embed_pool,

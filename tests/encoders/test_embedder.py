@@ -6,10 +6,15 @@ import pytest
 from promptboost.data import LabeledImage, load_data
 from promptboost.data.views import draw_view
 from promptboost.encoders import Encoder
-from promptboost.encoders.embedder import ENCODED_AT_ONCE, WORKING_SIDE, Embedder, StoreWarning
+from promptboost.encoders.embedder import (
+    ENCODED_AT_ONCE,
+    STORED_AT_ONCE,
+    WORKING_SIDE,
+    Embedder,
+    StoreWarning,
+)
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.store import EmbeddingStore
-from promptboost.encoders.stream import STORED_AT_ONCE
 from promptboost.errors import DataError, SettingError, StoreError
 from promptboost.progress import ProgressBars, no_progress
 from tests.data.image_tools import encoded, noisy, write_classes

@@ -10,9 +10,10 @@ from promptboost import refit as refit_classifier
 from promptboost.baselines.base import FewShotSet, RowImages
 from promptboost.config import BoostConfig
 from promptboost.data.shots import load_task
+from promptboost.encoders.base import members_of
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
-from promptboost.encoders.group import EncoderGroup, members_of, open_embedder
+from promptboost.encoders.group import EncoderGroup, open_embedder
 from promptboost.errors import DataError, LabelError
 from promptboost.methods.promptboost import Boosting, ResidualClassifier
 from promptboost.model import PromptEnsemble

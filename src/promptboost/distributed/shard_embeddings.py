@@ -38,9 +38,8 @@ from promptboost.distributed.shards import read_list
 from promptboost.distributed.storage import Storage, StorageError
 from promptboost.distributed.unit import Result
 from promptboost.encoders.base import UnitRows
-from promptboost.encoders.embedder import Embedder
+from promptboost.encoders.embedder import STORED_AT_ONCE, Embedder, ImageStream, view_keys
 from promptboost.encoders.store import EmbeddingStore, text_key
-from promptboost.encoders.stream import STORED_AT_ONCE, ImageStream, view_keys
 from promptboost.errors import DataError, count
 
 # Files that are on their way from storage elsewhere while others are decoded.

@@ -21,9 +21,9 @@ from promptboost.baselines.base import (
 )
 from promptboost.baselines.fitted import TextClassifier
 from promptboost.config import BoostConfig
-from promptboost.encoders.base import Encoder
+from promptboost.encoders.base import Encoder, members_of
 from promptboost.encoders.embedder import Embedder
-from promptboost.encoders.group import EncoderGroup, join, members_of
+from promptboost.encoders.group import EncoderGroup, join
 from promptboost.encoders.registry import load_encoder
 from promptboost.errors import FileFormatError, PoolError, SettingError
 from promptboost.model import PromptEnsemble

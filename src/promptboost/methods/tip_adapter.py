@@ -23,7 +23,7 @@ from promptboost.baselines.base import (
 from promptboost.baselines.fitted import logit_slopes
 from promptboost.baselines.sentence_means import ZeroShot
 from promptboost.boosting.composition import log_losses
-from promptboost.boosting.gradient.scale import dealt
+from promptboost.boosting.scale import dealt
 from promptboost.encoders.base import Encoder, unit_rows
 from promptboost.errors import FileFormatError, LabelError
 from promptboost.pool import PromptPool

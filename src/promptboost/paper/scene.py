@@ -14,7 +14,7 @@ from promptboost.compare.world import Draw
 from promptboost.encoders import Encoder
 from promptboost.methods import FittedMethod
 from promptboost.model import PromptEnsemble
-from promptboost.model.vectors import staged_heads
+from promptboost.model.head import staged_heads
 from promptboost.pool import fill
 from promptboost.report.svg import element, standalone, text
 

@@ -18,8 +18,9 @@ from promptboost.boosting import BoostRound
 from promptboost.config import FitConfig
 from promptboost.data import Dataset, DataSource, ImageError, LabeledImage
 from promptboost.data.shots import Task, load_task
+from promptboost.encoders.base import members_of
 from promptboost.encoders.embedder import Embedder
-from promptboost.encoders.group import EncoderGroup, members_of, open_embedder
+from promptboost.encoders.group import EncoderGroup, open_embedder
 from promptboost.errors import InputError, RunError
 from promptboost.io import POOL_ROWS, json_text, tidy, write_bytes
 from promptboost.model import PromptEnsemble

@@ -21,13 +21,12 @@ from promptboost.baselines.measures import (
 )
 from promptboost.config import FitConfig
 from promptboost.data.shots import Task
-from promptboost.encoders.base import UnitRows
+from promptboost.encoders.base import UnitRows, members_of
 from promptboost.encoders.embedder import Embedder
-from promptboost.encoders.group import EncoderGroup, members_of
+from promptboost.encoders.group import EncoderGroup
 from promptboost.model import Head, PromptEnsemble
-from promptboost.model.head import mean_index, mean_proba
+from promptboost.model.head import mean_index, mean_proba, staged_heads
 from promptboost.model.provenance import Composed
-from promptboost.model.vectors import staged_heads
 from promptboost.pool import PromptPool
 from promptboost.progress import Progress, no_progress
 from promptboost.run.overlap import Inspection

@@ -7,7 +7,7 @@ from typing import Any
 
 from promptboost.data import LabeledImage, find_images
 from promptboost.data.decode import BadImage
-from promptboost.encoders.stream import ImageStream
+from promptboost.encoders.embedder import ImageStream
 from promptboost.errors import DataError, RunError
 from promptboost.model.classifier import PromptClassifier, check_share, load
 from promptboost.model.head import mean_proba

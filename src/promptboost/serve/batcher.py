@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from promptboost.data.decode import ImageError, read_image
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.stream import WORKING_SIDE
+from promptboost.encoders.embedder import WORKING_SIDE
 from promptboost.errors import EncoderError, PromptBoostError
 from promptboost.serve.limits import MIB, Limits, RequestError
 from promptboost.serve.metrics import ServerMetrics
