@@ -13,9 +13,9 @@ import numpy as np
 from promptboost.compare.cells import Result
 from promptboost.compare.summary import Curve, accuracy_figure, mean_and_spread
 from promptboost.io import write_text
-from promptboost.paper.experiment import KEY, PaperRequest, PlanResults
-from promptboost.paper.plans import PaperPlan, Slot
+from promptboost.paper.plans import CellSpec, PaperPlan, Slot
 from promptboost.paper.published import PublishedNumber, published
+from promptboost.paper.runner import KEY, PaperRequest, PlanResults
 from promptboost.report.phrases import as_text
 
 _RIGHT, _WRONG = "✓", "✗"
@@ -249,7 +249,8 @@ def _number(
     reasons: dict[str, None] = {}
     for dataset in slot.datasets:
         for on in slot.encoders:
-            keys = [(dataset, slot.spelling(dataset), slot.shots, seed, on) for seed in seeds]
+            spec = dataset, slot.spelling(dataset), slot.shots
+            keys = [CellSpec(*spec, seed, on, plan.source, plan.pair) for seed in seeds]
             found = [
                 value
                 for key in keys

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SomeImages:
+class ImageSubset:
     """Some of more images, which are embedded together: each once, however often it is drawn."""
 
     among: FileImages
@@ -52,7 +52,7 @@ class SomeImages:
 
 
 @dataclass(frozen=True)
-class Draw:
+class FewShotTask:
     """One few-shot task: what to learn from, and what to measure on."""
 
     learn: FewShotSet
@@ -60,13 +60,13 @@ class Draw:
     labels: NDArray[np.int64]
 
 
-class World:
+class Comparison:
     """Images, words and encoders of a comparison, each read when first needed."""
 
     def __init__(self, request: CompareRequest, encoder: Encoder | None = None) -> None:
         self._request = request
         self._source = DataSource.parse(request.source)
-        # One that is open already may serve many worlds.
+        # One that is open already may serve many comparisons.
         self.encoder = self._open(request.encoder) if encoder is None else encoder
         self.targets = [self._open(name) for name in request.transfers]
         self._inspections: dict[tuple[int, int], Inspection] = {}
@@ -97,13 +97,13 @@ class World:
         benchmark = self._source.benchmark
         return None if benchmark is None else benchmark.template
 
-    def draw(self, shots: int, seed: int) -> Draw:
+    def draw(self, shots: int, seed: int) -> FewShotTask:
         """Return one few-shot task."""
         task = self._tasks[shots, seed]
-        learn = SomeImages(self._learnt, self._positions(task.learn, self._learnt.data))
-        return Draw(
+        learn = ImageSubset(self._learnt, self._positions(task.learn, self._learnt.data))
+        return FewShotTask(
             FewShotSet(learn, task.learn.labels, self.data.class_names, self.template),
-            SomeImages(self._measured, self._positions(task.held_out, self._measured.data)),
+            ImageSubset(self._measured, self._positions(task.held_out, self._measured.data)),
             task.held_out.labels,
         )
 
