@@ -91,7 +91,7 @@ def measured(
     if moved is None and fitted.words() is not None:
         moved = fitted.transfer(images.target)
     if moved is not None:
-        result["target"] = figures(moved, draw, learnt_there=False)["accuracy"]
+        result["target"] = figures(moved, draw, learned_there=False)["accuracy"]
     return result
 
 

@@ -320,7 +320,7 @@ def test_the_files(task):
     page = (task / "out" / "results.md").read_text()
     assert "carried from fake:32-0 to fake:32-1" in page
     assert "its text is embedded again" in page
-    assert "learnt again from the images with this encoder" in page
+    assert "learned again from the images with this encoder" in page
     assert "over the draws 1, 2" in page
     assert "Left out" not in page
 

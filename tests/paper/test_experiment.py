@@ -19,7 +19,7 @@ from promptboost.errors import DataError, EncoderError, PoolError, RunError
 from promptboost.methods import make_method
 from promptboost.paper import runner as room
 from promptboost.paper.claims import Evidence
-from promptboost.paper.needs import tell_needs
+from promptboost.paper.needs import find_needs
 from promptboost.paper.plans import PLANS, chosen, find_plan
 from promptboost.paper.runner import (
     CELLS,
@@ -347,7 +347,7 @@ def test_a_whole_benchmark_stands_beside_the_papers_numbers(tmp_path, monkeypatc
         transfers=(),
         views=4,
     )
-    needs = tell_needs([chosen(find_plan("main"), request.choice)], request, probe=False)
+    needs = find_needs([chosen(find_plan("main"), request.choice)], request, probe=False)
     assert needs.data[0].prompts == 2 * 2
     assert needs.encoders[0].texts == 2 * 2
     sheet = ran(request, "main")

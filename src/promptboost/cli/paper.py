@@ -117,10 +117,10 @@ def show(out: Output, name: str, no_probe: bool, **options: Any) -> None:
 
     NAME is one of 'paper list', or all.
     """
-    from promptboost.paper.needs import tell_needs
+    from promptboost.paper.needs import find_needs
 
     request, plans = _asked(out, name, options)
-    needs = tell_needs(plans, request, probe=not no_probe)
+    needs = find_needs(plans, request, probe=not no_probe)
     out.result(needs.record(), lambda: _needs_text(needs, plans))
 
 

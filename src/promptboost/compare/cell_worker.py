@@ -1,4 +1,4 @@
-"""A fit, measured on one encoder: what a comparison is made of, done in any process."""
+"""The worker of a comparison: fits, and measures on one encoder, in any process."""
 
 import dataclasses
 import hashlib
@@ -37,7 +37,7 @@ _TIMED = 8
 
 @dataclass(frozen=True)
 class Cell:
-    """One method, learnt from one draw, and everywhere it is to be measured."""
+    """One method on one draw, and the keys of its results on all encoders."""
 
     spelling: str
     method: Method
@@ -77,15 +77,15 @@ class Cell:
 
 def open_worker(request: Mapping[str, Any], inputs: Mapping[str, Any]) -> "CellWorker":
     """Make the worker of another process; raise if images, pool or encoder differ here."""
-    asked = CompareRequest.from_settings(request)
-    comparison = Comparison(asked)
-    here = inputs_of(asked, comparison)
+    settings = CompareRequest.from_settings(request)
+    comparison = Comparison(settings)
+    here = inputs_of(settings, comparison)
     if other := [name for name in inputs if inputs[name] != here[name]]:
         raise RunError(
             f"{' and '.join(other)} on {platform.node()} are other than where the command was "
             "typed; give folders that all machines share"
         )
-    return CellWorker(asked, comparison)
+    return CellWorker(settings, comparison)
 
 
 class CellWorker:
@@ -107,7 +107,7 @@ class CellWorker:
         draw.held_out.rows(on)
 
     def do(self, order: Mapping[str, Any]) -> scale.Result:
-        """Fit, or load what was learnt, and measure on one encoder."""
+        """Fit, or load the fit, and measure on one encoder."""
         cell = Cell(order["method"], make_method(order["method"]), order["shots"], order["seed"])
         if cell.code != order["code"]:
             raise RunError(
@@ -144,13 +144,13 @@ class CellWorker:
             )
         seconds = round(time.perf_counter() - start, 3)
         leaked = comparison.inspection(cell.shots, cell.seed).leaked
-        result = figures(there, draw, leaked, learnt_there=at_home)
+        result = figures(there, draw, leaked, learned_there=at_home)
         result["via"] = "" if at_home else via.name.lower()
         times = {"seconds": seconds, "fit_s": seconds}
         return result, {**times, "predict_ms": self._time_to_predict(there) if timed else None}
 
     def _fit(self, cell: Cell, draw: FewShotTask) -> FittedMethod:
-        """Fit, and keep what was learnt: a further encoder then needs no further fit."""
+        """Fit and save, for the other encoders."""
         fitted = cell.seeded().fit(draw.learn, self._comparison.pool, self._comparison.encoder)
         save_fitted(fitted, self._folder(cell))
         return fitted
@@ -176,7 +176,7 @@ def load_if_whole(folder: Path, encoder: Encoder) -> FittedMethod | None:
 
 
 def carried(fitted: FittedMethod, via: Transfer, on: Encoder) -> FittedMethod:
-    """Carry what was learnt to another encoder, as its method does."""
+    """Transfer a fitted method to another encoder."""
     if via is Transfer.EMULATED:
         from promptboost.methods.eft import emulate
 
@@ -189,13 +189,13 @@ def figures(
     draw: FewShotTask,
     leaked: NDArray[np.bool_] | None = None,
     *,
-    learnt_there: bool = True,
+    learned_there: bool = True,
 ) -> Result:
-    """Measure a classifier on a draw: on the images held out, and on those it learnt from."""
+    """Measure a classifier on the test images and the training images of a draw."""
     name, held_out = fitted.origin.method, fitted.predict(draw.held_out)
-    if learnt_there:
-        learnt = fitted.predict(draw.learn.images)
-        measured = Guesses(name, "", held_out, learnt).result(
+    if learned_there:
+        learned = fitted.predict(draw.learn.images)
+        measured = Guesses(name, "", held_out, learned).result(
             draw.labels, draw.learn.labels, leaked
         )
     else:

@@ -46,7 +46,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     learn_accuracy: Share | None = None
     unseen_accuracy: Share | None = None
     leaked_images: Count = 0
-    text_accuracy: Share | None = None  # without what images taught beside the text
+    text_accuracy: Share | None = None  # without the residual
     prompts: Positive | None = None
     fit_s: Positive | None = None
     predict_ms: Positive | None = None
@@ -63,18 +63,17 @@ class _Entry(msgspec.Struct, frozen=True):
 class ResultLog:
     """Results of one experiment: a file for each key in ``cells/``, and all of them in ``cells.jsonl``.
 
-    A result is there when its file is, whoever has written it. ``cells.jsonl`` is made of them in the end,
-    in the order of the keys and without times: the same bytes wherever the work was done. Results of which
-    only that file is left count, too.
+    In the end ``cells.jsonl`` is written from the files, in the order of the keys and without times: the
+    same bytes wherever the work was done. Results of which only that file is left count, too.
 
     Parameters
     ----------
     path : Path
-        Of ``cells.jsonl``; the folder beside it is called the same without the ending.
+        Of ``cells.jsonl``; the folder next to it has the same name without the suffix.
     line : type, optional
         What each result is checked to be. One that cannot be read is computed again.
     about : mapping, optional
-        What all results depend on beside their keys; files are named after both.
+        What all results depend on besides their keys; file names depend on both.
     """
 
     def __init__(
@@ -171,7 +170,7 @@ class ResultLog:
             write_text(self._path, "".join(lines), follow=False)
 
     def _add(self, text: bytes, file: str, where: str) -> bool:
-        """Take in one entry unless it is there; return whether it can be read."""
+        """Add an entry if it is new; return whether it can be read."""
         try:
             entry = msgspec.to_builtins(
                 msgspec.convert(load_json(text.decode("utf-8"), where), _Entry)
@@ -245,7 +244,7 @@ def _name(key: Key) -> str:
     return json.dumps(dict(key), sort_keys=True)
 
 
-#: What takes seconds: the others are asked for by name.
+#: Methods that take seconds.
 DEFAULT_METHODS = (
     "zero-shot",
     "zero-shot-80",
@@ -259,7 +258,7 @@ DEFAULT_METHODS = (
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """A comparison as it is asked for."""
+    """Settings of a comparison."""
 
     source: str
     out: Path  # what is there is not computed again
@@ -267,7 +266,7 @@ class CompareRequest:
     shots: tuple[int, ...] = (1, 2, 4, 8, 16)
     seeds: tuple[int, ...] = (1, 2, 3)
     encoder: str = DEFAULT_ENCODER  # to learn with
-    transfers: tuple[str, ...] = ()  # encoders to carry what was learnt to
+    transfers: tuple[str, ...] = ()  # encoders to carry what was learned to
     words: FitConfig = field(default_factory=FitConfig)  # only what is about words and views
     cache: bool = True
     progress: Progress = no_progress
@@ -294,7 +293,7 @@ class CompareRequest:
             )
 
     def settings(self) -> dict[str, Any]:
-        """Return it as values that another process can be told, without the callback."""
+        """Return JSON-serializable settings for another process."""
         parts = dataclasses.asdict(dataclasses.replace(self, progress=no_progress))
         del parts["progress"]
         return {**parts, "out": str(self.out.absolute())}
@@ -310,7 +309,7 @@ class CompareRequest:
 
 
 def check_comparison(out: Path) -> None:
-    """Raise if a folder holds something else than a comparison."""
+    """Raise if a folder holds anything but a comparison."""
     strange = out.exists() and any(not is_ours(file.name) for file in out.iterdir())
     if strange and not (out / "compare.json").exists():
         raise RunError(f"{out} is not empty and holds no comparison; choose another folder")

@@ -44,7 +44,7 @@ _WORKER = "promptboost.compare.cell_worker:open_worker"
 def usable_cells(
     request: CompareRequest, comparison: Comparison, log: ResultLog, say: Say
 ) -> list[Cell]:
-    """Make the methods and what is to be done with them; raise for one that cannot be used."""
+    """Return the cells of all methods; raise if a named one cannot be used."""
     spelled = [name for name in request.methods if name != "all"]
     every = METHODS if "all" in request.methods else ()
     methods = {name: make_method(name) for name in (*every, *spelled)}
@@ -67,8 +67,8 @@ def usable_cells(
     return usable
 
 
-def say_what_is_short(request: CompareRequest, comparison: Comparison, say: Say) -> None:
-    """Tell where a number of shots is not what every class gets."""
+def report_short(request: CompareRequest, comparison: Comparison, say: Say) -> None:
+    """Report numbers of shots that some classes do not have."""
     for shots in request.shots:
         learn = comparison.draw(shots, request.seeds[0]).learn
         counts = np.bincount(learn.labels, minlength=learn.n_classes)
@@ -81,7 +81,7 @@ def say_what_is_short(request: CompareRequest, comparison: Comparison, say: Say)
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison has found."""
+    """Results of a comparison."""
 
     lines: list[Result]  # one for each method, number of shots, seed and encoder
     failed: list[str] = field(default_factory=list)  # what could not be done, and why
@@ -107,10 +107,10 @@ class Compared:
 def compare(
     request: CompareRequest, say: Say = lambda _: None, place: Placement | None = None
 ) -> Compared:
-    """Do what is not there yet, and return all results.
+    """Measure the missing cells, and return all results.
 
-    What cannot be done is refused before any work. Every result is kept as soon as it is there:
-    stop it at any time, and the same request goes on.
+    Problems are raised before any work. Every result is written at once: an interrupted comparison
+    resumes with the same request.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def compare(
         cells = usable_cells(request, comparison, log, say)
         check_same(request.out, about(request, comparison), comparison.target_weights, say)
         log.drop_damaged(say)
-        say_what_is_short(request, comparison, say)
+        report_short(request, comparison, say)
         overlaps = {
             (k, seed): comparison.inspection(k, seed).overlap
             for k in request.shots
@@ -139,7 +139,7 @@ def compare(
         for line in compared.remarks:
             say(line)
         wanted = [key for cell in cells for key in cell.keys(comparison)]
-        _say_what_is_old(request.out, log, wanted, say)
+        _report_old(request.out, log, wanted, say)
         if place.merge:
             _check_whole(request.out, log, wanted)
         else:
@@ -150,8 +150,8 @@ def compare(
     return compared
 
 
-def _say_what_is_old(out: Path, log: ResultLog, wanted: Sequence[Key], say: Say) -> None:
-    """Tell of results that are there, but by other code: beside new ones they would mislead."""
+def _report_old(out: Path, log: ResultLog, wanted: Sequence[Key], say: Say) -> None:
+    """Report results of other code, which are not comparable with new ones."""
     old = {_fit(key) for key in log}
     stale = sum(key not in log and _fit(key) in old for key in wanted)
     if stale:
@@ -168,7 +168,7 @@ def _fit(key: Key) -> tuple[Any, ...]:
 def _writing(
     request: CompareRequest, place: Placement, say: Say
 ) -> contextlib.AbstractContextManager[None]:
-    """Be the only writer, unless this is one of several parts that work at the same time."""
+    """Lock the folder, unless this is one of several parts that run at the same time."""
     if place.share is not None:
         request.out.mkdir(parents=True, exist_ok=True)
         return contextlib.nullcontext()
@@ -244,7 +244,7 @@ def _whose(key: Key) -> tuple[Any, ...]:
 
 
 def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
-    """Write what a comparison has found into its folder."""
+    """Write tables and figure of a comparison into its folder."""
     if not compared.lines:
         return []
     encoders = list(dict.fromkeys(line["on"] for line in compared.lines))
@@ -256,7 +256,7 @@ def write_results(request: CompareRequest, compared: Compared) -> list[Path]:
         panels.append((title, drawn))
         page.append(f"## Accuracy {as_text(title)}\n\n{markdown(drawn, request.shots)}\n")
     page.append(
-        f"Per cent, {_spread(request.seeds)}; the best of each column is bold. Time of a fit at the "
+        f"Percent, {_spread(request.seeds)}; the best of each column is bold. Time of a fit at the "
         "most shots, with images embedded already; time of an image from file to answer.\n"
     )
     notes = {

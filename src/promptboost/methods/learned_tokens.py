@@ -271,7 +271,7 @@ class CoOp(Method):
 
 
 def _nearest_words(context: "Tensor", tower: DifferentiableText) -> list[dict[str, Any]]:
-    """Name the token nearest to each vector, and its cosine: a vector is not the word beside it."""
+    """Name the token nearest to each vector, and its cosine."""
     import torch
 
     vocabulary = tower.vocabulary[tower.allowed].float()

@@ -36,7 +36,7 @@ from promptboost.pool import PromptPool, fill
 from promptboost.pool.templates import check_templates
 from promptboost.pool.text import text_key
 
-# A reply that cannot be used is asked for again, so many times in all.
+# Attempts to get a usable reply.
 _ATTEMPTS = 15
 
 Score = Callable[[str], float]
@@ -66,14 +66,14 @@ class LLMbo(Method):
     temperature : float or None
         None leaves it to the server: some models take none.
     iterations : int
-        How often the model is asked for something better, in each restart.
+        Requests for better templates in each restart.
     k, n : int
-        How many of the best and of the worst templates it is shown, and asked for at a time.
+        How many of the best and of the worst templates in a request, and new ones per reply.
     restarts, initial : int
         How often to begin with other templates, and with how many.
     replies : str
         JSON Lines file in which every reply is kept: a run that is repeated finds them there.
-        Empty for one beside the embedding store.
+        Empty for one next to the embedding store.
     max_requests : int or None
         Most requests of a fit; 0 uses the replies that are there, without a server.
     seed : int
@@ -298,12 +298,12 @@ _PATIENCE = 5.0
 
 
 def default_replies() -> Path:
-    """Return the file of replies where none is named: beside the embedding store."""
+    """Return the file of replies where none is named: next to the embedding store."""
     return cache_folder() / "replies" / "llmbo.jsonl"
 
 
 def check_server(settings: ModelSettings) -> None:
-    """Raise a SettingError if the model cannot be asked, as far as can be known without asking."""
+    """Raise a SettingError if the model cannot be reached, as far as is known without a request."""
     try:
         with open_model(settings):
             pass

@@ -27,7 +27,7 @@ _COMPARED = ("views_per_round", "max_copies", "sources")
 
 @dataclass(frozen=True)
 class Judgement:
-    """A claim, what the cells say about it, and how sure that is."""
+    """A claim, the measured difference, and its interval."""
 
     claim: str
     measured: str  # what was compared
@@ -38,7 +38,7 @@ class Judgement:
     pairs: int = 0  # data sets times seeds
 
     def record(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return a JSON-serializable record."""
         return asdict(self)
 
     def __str__(self) -> str:

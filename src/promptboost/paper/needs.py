@@ -24,7 +24,7 @@ from promptboost.paper.runner import (
     find_sentences,
 )
 
-_PROBED = 8  # images, and texts, by which an encoder's speed is told
+_PROBED = 8  # images, and texts, to measure the speed of an encoder
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class DataNeed:
     images: int | None  # None where that is not known
     test_images: int | None
     classes: int | None
-    held_apart: int | None = None  # test images that are never learnt from
+    held_apart: int | None = None  # test images that are never learned from
     data: str = ""  # why the images are not there, or nothing
     sentences: str = ""  # why the sentences are not there, or nothing
     prompts: int | None = None  # of all classes
@@ -51,7 +51,7 @@ class EncoderNeed:
     bytes: int | None  # of their rows
     stored: int  # rows of it in the store, of whatever
     missing: str = ""  # why it cannot be used here, or nothing
-    seconds: float | None = None  # to embed all that; None where it cannot be told
+    seconds: float | None = None  # to embed all that; None if unknown
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Needs:
     fit_seconds: float | None  # of the fits that are missing, by those that are there
 
     def record(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return a JSON-serializable record."""
         return asdict(self)
 
     @property
@@ -80,7 +80,7 @@ class Needs:
         return sum(one.bytes or 0 for one in self.encoders)
 
 
-def tell_needs(plans: Sequence[PaperPlan], request: PaperRequest, *, probe: bool = True) -> Needs:
+def find_needs(plans: Sequence[PaperPlan], request: PaperRequest, *, probe: bool = True) -> Needs:
     """Count what some plans need; `probe` opens encoders that are here to see how fast they are."""
     cells = {cell._replace(pair=None) for plan in plans for cell in plan.cells()}
     fits = {cell.home for cell in cells if cell.shots}
@@ -167,14 +167,14 @@ def _encoder_need(
         if cell.source == name and cell.shots:
             views = request.views_for(cell.method)
             draws.setdefault((cell.dataset, views), set()).add((cell.shots, cell.seed))
-    learnt: dict[str, int] = {}
+    learned: dict[str, int] = {}
     for (dataset, views), drawn in draws.items():
         need = data[dataset]
         number = (need.classes or 0) * sum(shots for shots, _ in drawn)
         number = min(number, (need.images or number) - (need.held_apart or 0))
-        learnt[dataset] = max(learnt.get(dataset, 0), number * (1 + views))
-    images += sum(learnt.values())
-    texts = sum(data[dataset].prompts or 0 for dataset in learnt)
+        learned[dataset] = max(learned.get(dataset, 0), number * (1 + views))
+    images += sum(learned.values())
+    texts = sum(data[dataset].prompts or 0 for dataset in learned)
     dim = {record.name: record.dim for record in MODELS}.get(name)
     stored = _stored(name) if request.cache else 0
     missing, seconds = "", None

@@ -69,46 +69,20 @@ _LENGTHS = {
 
 @dataclass(frozen=True)
 class Slot:
-    """One number: where it stands, and what it is the mean of.
-
-    Attributes
-    ----------
-    row, column : tuple of str, str
-        Where it stands in the table.
-    method : str
-        A key of :data:`TITLES`.
-    shots : int
-        0 for what does not learn.
-    target : str
-        The encoder it is measured on, or a group's name as the published numbers have it.
-    encoders : tuple of str
-        The encoders it is the mean over: the target, or the group's members.
-    datasets : tuple of str
-        The data sets it is the mean over; one for a number of a single data set.
-    dataset : str
-        That data set, or :data:`AVERAGE`.
-    query : str
-        Settings of the method, as :func:`~promptboost.methods.make_method` reads them.
-    setting : str
-        The same as the published numbers spell it.
-    rounds : int or None
-        Measure after this many rounds of the same fit.
-    on_shots : bool
-        Measure on the images it learnt from.
-    """
+    """One number: its position in the table, and what it is the mean of."""
 
     row: tuple[str, ...]
     column: str
-    method: str
-    shots: int
-    target: str
-    encoders: tuple[str, ...]
+    method: str  # a key of TITLES
+    shots: int  # 0 for zero-shot methods
+    target: str  # the encoder to measure with, or a group
+    encoders: tuple[str, ...]  # the target, or the members of the group
     datasets: tuple[str, ...]
-    dataset: str = AVERAGE
-    query: str = ""
-    setting: str = ""
-    rounds: int | None = None
-    on_shots: bool = False
+    dataset: str = AVERAGE  # the data set, if there is only one
+    query: str = ""  # settings of the method
+    setting: str = ""  # the same, as the published numbers spell it
+    rounds: int | None = None  # measure after this many rounds of the same fit
+    on_shots: bool = False  # measure on the training images
     changed: tuple[str, ...] = ()  # how it differs from what the paper measured
 
     def spelling(self, dataset: str) -> str:
@@ -226,7 +200,7 @@ def _main(source: str, methods: Sequence[str], shots: Sequence[int]) -> tuple[Sl
 
 
 def _transfer(targets: Iterable[Target], methods: Sequence[str]) -> tuple[Slot, ...]:
-    """Lay targets out below each other, shots beside each other; zero-shot is the same at each."""
+    """Return one row per target and one column per number of shots; zero-shot is the same in each."""
     return tuple(
         Slot((title, TITLES[method]), str(k), method, k if learns else 0, target, members, ELEVEN)
         for title, target, members in targets
@@ -276,7 +250,7 @@ def _source_and_groups() -> list[Target]:
 
 
 def _curves(settings: Iterable[tuple[str, str, str]]) -> tuple[Slot, ...]:
-    """Lay settings of boosting out below each other, shots beside each other."""
+    """Return one row per setting of boosting and one column per number of shots."""
     return tuple(
         Slot((row,), str(k), "tpb", k, VIT_B, (VIT_B,), ELEVEN, query=query, setting=setting)
         for row, query, setting in settings
@@ -287,7 +261,7 @@ def _curves(settings: Iterable[tuple[str, str, str]]) -> tuple[Slot, ...]:
 def _columns(
     targets: Iterable[Target], columns: Sequence[tuple[str, str, str, str]]
 ) -> tuple[Slot, ...]:
-    """Lay targets out below each other, and (title, method, query, setting) at 16 shots beside."""
+    """Return one row per target and one column per (title, method, query, setting), at 16 shots."""
     return tuple(
         Slot(
             *((row,), title, method, 0 if method == "zero-shot" else 16, target, members, ELEVEN),
@@ -300,7 +274,7 @@ def _columns(
 
 
 def _rounds() -> tuple[Slot, ...]:
-    """Measure after every round, on the test images and on those it learnt from."""
+    """Measure after every round, on the test images and on those it learned from."""
     return tuple(
         Slot(
             *((part, what), str(number), "tpb", 1, VIT_B, (VIT_B,), ("stanford_cars",)),
@@ -441,7 +415,7 @@ def find_plan(name: str) -> PaperPlan:
 
 @dataclass(frozen=True)
 class PaperChoice:
-    """What is asked of a plan instead of what the paper measured; empty is as in the paper."""
+    """Changes to what the paper measured; empty is as in the paper."""
 
     datasets: tuple[str, ...] = ()
     shots: tuple[int, ...] = ()
@@ -473,10 +447,10 @@ class PaperChoice:
 
 
 def chosen(plan: PaperPlan, choice: PaperChoice) -> PaperPlan:
-    """Return the plan with what was asked for; slots that are not the paper's any more say why.
+    """Return a plan with changes; slots that are no longer the paper's have the reasons.
 
     Data sets, methods and seeds are narrowed, or replaced by others. So are shots; where a plan has none
-    of those asked for, its smallest and largest become the smallest and largest of them. One encoder
+    of the chosen ones, its smallest and largest become the smallest and largest of them. One encoder
     stands for the one to learn with, and the transfers for all targets together.
     """
     shots = _shots_by_plan(plan, choice.shots)
@@ -539,21 +513,23 @@ def _with_shots(slot: Slot, before: int, shots: int) -> Slot:
 
 
 def _with_views(slot: Slot, choice: PaperChoice) -> Slot:
-    """Tell where a round cannot see as many crops as the paper's: there are fewer."""
-    asked = slot.views_per_round
-    kept = choice.views_kept(asked)
-    if asked <= kept:
+    """Note the number of crops in a round if there are fewer than in the paper."""
+    wanted = slot.views_per_round
+    available = choice.views_kept(wanted)
+    if wanted <= available:
         return slot
     column = (
-        f"{slot.column.removesuffix(f'/{asked}')}/{kept}" if "/" in slot.column else slot.column
+        f"{slot.column.removesuffix(f'/{wanted}')}/{available}"
+        if "/" in slot.column
+        else slot.column
     )
-    row = tuple(word.replace(f"a={asked}", f"a={kept}") for word in slot.row)
-    why = f"{kept} crops of an image in a round instead of {asked}"
+    row = tuple(word.replace(f"a={wanted}", f"a={available}") for word in slot.row)
+    why = f"{available} crops of an image in a round instead of {wanted}"
     return replace(slot, row=row, column=column, changed=(*slot.changed, why))
 
 
 def _with_datasets(slot: Slot, plan: PaperPlan, asked: Sequence[str]) -> list[Slot]:
-    """Return the slot for the data sets asked for: more than one where a column is a data set."""
+    """Return the slot for the chosen data sets: more than one where a column is a data set."""
     if not asked or tuple(asked) == plan.datasets:
         return [slot]
     if slot.dataset == AVERAGE:
@@ -578,7 +554,7 @@ def _with_datasets(slot: Slot, plan: PaperPlan, asked: Sequence[str]) -> list[Sl
 
 
 def _with_encoders(slot: Slot, plan: PaperPlan, choice: PaperChoice) -> list[Slot]:
-    """Return the slot on the encoders asked for: one for each, unless it is a group's mean."""
+    """Return the slot on the chosen encoders: one for each, unless it is a group's mean."""
     other = choice.encoder not in ("", plan.source)
     if slot.target == plan.source:
         if not other:
@@ -613,6 +589,6 @@ def _with_query(slot: Slot, query: str) -> Slot:
     own = {part.partition("=")[0] for part in slot.query.split("&")}
     further = [part for part in query.split("&") if part.partition("=")[0] not in own]
     joined = "&".join(part for part in (*further, slot.query) if part)
-    # Which language model is asked is for everybody to choose: the paper's can no longer be.
+    # The paper's language model is no longer available.
     changed = slot.changed if slot.method == "llmbo" else (*slot.changed, f"settings {query}")
     return replace(slot, query=joined, changed=changed)

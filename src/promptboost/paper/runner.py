@@ -73,21 +73,21 @@ class PaperCell(msgspec.Struct, frozen=True, kw_only=True):
     on_weights: str
     code: str
     views: Count
-    classes: str = ""  # where not all classes are told apart
+    classes: str = ""  # if not all
     seconds: Positive | None = None
     measured_at: Positive | None = None  # seconds since 1970
     accuracy: Share
     learn_accuracy: Share | None = None
     bank_size: Positive | None = None  # prompts of a class, in the mean
     repeated: Share | None = None  # of the chosen prompts, those with several copies in a bank
-    by_round: list[tuple[Share, Share]] = []  # on the images learnt from, and on those held out
+    by_round: list[tuple[Share, Share]] = []  # on the images learned from, and on those held out
     example: str = ""  # a prompt, where prompts are made rather than chosen
     picture: dict[str, Any] = {}  # rounds, and images as they are answered
 
 
 @dataclass(frozen=True)
 class PaperRequest:
-    """What is asked for, where it is, and where results are kept."""
+    """Choice of results, paths of the inputs, and folder of the results."""
 
     out: Path
     data: Path | None = None  # holds a folder for each data set
@@ -98,7 +98,7 @@ class PaperRequest:
     device: str | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Return what a worker has to know, as values that another process can be told."""
+        """Return JSON-serializable settings for a worker."""
         return {
             "out": str(self.out.absolute()),
             "data": None if self.data is None else str(self.data.absolute()),
@@ -111,7 +111,7 @@ class PaperRequest:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "PaperRequest":
-        """Make of it what :meth:`settings` has told."""
+        """Make a request from :meth:`settings`."""
         out, data, pools = (
             None if settings[name] is None else Path(settings[name])
             for name in ("out", "data", "pools")
@@ -121,7 +121,7 @@ class PaperRequest:
         return cls(out or Path(), data, pools, choice, cache, device=device)
 
     def views_for(self, spelling: str) -> int:
-        """Return how many crops of an image a method draws among."""
+        """Return the number of crops per image that a method draws from."""
         method = make_method(spelling)
         if not method.learns:
             return 0
@@ -130,7 +130,7 @@ class PaperRequest:
 
 @dataclass(frozen=True)
 class PlanResults:
-    """What is there of a plan: results by cell, and why others are not."""
+    """Results of a plan by cell, and why others are missing."""
 
     lines: dict[CellSpec, Result] = field(default_factory=dict)
     reasons: dict[CellSpec, str] = field(default_factory=dict)
@@ -327,7 +327,7 @@ class PlanRunner:
         self._cells.run(self.log, job, units, self, title, request.progress, failed)
 
     def do(self, order: Mapping[str, Any]) -> scale.Result:
-        """Measure one cell that this or another process has asked for."""
+        """Measure one cell."""
         cell = CellSpec(*order["cell"])
         if cell.pair is not None:  # JSON has no tuples
             cell = cell._replace(pair=(cell.pair[0], cell.pair[1]))
@@ -484,7 +484,7 @@ def _figures(
 ) -> Result:
     from promptboost.paper.scene import by_round, repeated_share, rounds_of, shown
 
-    measured = figures(fitted, draw, learnt_there=at_home)
+    measured = figures(fitted, draw, learned_there=at_home)
     result = {
         "accuracy": measured["accuracy"],
         "learn_accuracy": measured["learn_accuracy"],

@@ -33,7 +33,7 @@ class Number:
     """One number of a table: what was measured, and what the paper prints."""
 
     slot: Slot
-    mean: float | None  # in per cent; None where nothing is there
+    mean: float | None  # in percent; None where nothing is there
     deviation: float | None  # mean of the deviations over seeds; None of one seed
     cells: int  # how many measurements it is the mean of
     of: int  # and how many it should be
@@ -106,7 +106,7 @@ class Sheet:
 
     @property
     def compared(self) -> list[Number]:
-        """The numbers that stand beside one of the paper's."""
+        """The numbers that are compared with the paper's."""
         return [number for number in self.numbers if number.within is not None]
 
     def notes(self) -> list[str]:
@@ -122,7 +122,7 @@ class Sheet:
         elif any(number.mean is not None and not number.paper for number in self.numbers):
             notes.append("Not compared with the paper's numbers: this is another experiment.")
         seeds = ", ".join(map(str, self.plan.seeds))
-        notes.append(f"Per cent; draws {seeds}; deviation is the mean over data sets and encoders.")
+        notes.append(f"Percent; draws {seeds}; deviation is the mean over data sets and encoders.")
         changed = dict.fromkeys(why for number in self.numbers for why in number.slot.changed)
         if changed:
             notes.append(f"Other than in the paper: {'; '.join(changed)}.")
@@ -188,7 +188,7 @@ class Sheet:
         return _csv(head, ([line.get(name, "") for name in head] for line in lines))
 
     def figure(self) -> str:
-        """Draw the numbers of a figure; the paper's are drawn beside ours."""
+        """Draw the numbers of a figure; with the paper's."""
         shots = sorted({int(name) for name in self.columns})
         panels: dict[str, list[Curve]] = {}
         for row, found in self.rows().items():
@@ -229,12 +229,12 @@ def _curve(name: str, points: Mapping[int, Number], *, theirs: bool = False) -> 
         tuple(0.0 if theirs else spread / 100 for _, spread in values),
         (0.0,) * len(at),
         None,
-        beside=name if theirs else "",
+        belongs_to=name if theirs else "",
     )
 
 
 def make_sheet(plan: PaperPlan, measured: PlanResults) -> Sheet:
-    """Put the results of a plan into its layout, beside the paper's numbers."""
+    """Put the results of a plan into its layout, with the paper's numbers."""
     known = {one.key: one for one in published(plan.name)}
     return Sheet(plan, tuple(_number(slot, plan, measured, known) for slot in plan.slots), measured)
 

@@ -105,7 +105,7 @@ class ProAPO(Method):
         check_numbers(self, counts=("top", "max_templates"), from_zero=(*counts, *others))
 
     def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Check that the pool has templates, and the sources asked for."""
+        """Check that the pool has templates, and the sources."""
         if not pool.templates:
             raise PoolError(
                 "proapo begins with a search for templates, and the pool has none; build one with "

@@ -335,7 +335,7 @@ def confusion_groups(
     taken: Sequence[Classes],
     rng: np.random.Generator,
 ) -> list[Classes]:
-    """Put classes together with those they are taken for, the hardest first.
+    """Group classes with those they are confused with, the hardest first.
 
     `scores` are those of the training images, on the scale of a softmax. Places left over go to a
     class's nearest, by the unit `rows`, in its cluster. Only classes that are `allowed` are edited, and
@@ -373,7 +373,7 @@ def _hardest_first(scores: NDArray[np.float32], labels: NDArray[np.int64]) -> li
 def _confused(
     scores: NDArray[np.float32], labels: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return how often and how much classes are taken for each other, as two arrays (K, K).
+    """Return how often and how strongly classes are confused, as two arrays (K, K).
 
     The first is the share of the images of a class that has the other among its best five; 0 if rare.
     The second is the mean score of the other: it decides between equal shares, of which small tasks
