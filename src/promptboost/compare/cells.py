@@ -163,8 +163,8 @@ class ResultLog:
                 self._files.add(name)
         entries = (self._found[name] for name in sorted(self._found))
         lines = [
-            json.dumps({"key": one["key"], "results": one["results"]}, allow_nan=False) + "\n"
-            for one in entries
+            json.dumps({"key": entry["key"], "results": entry["results"]}, allow_nan=False) + "\n"
+            for entry in entries
         ]
         if lines:
             write_text(self._path, "".join(lines), follow=False)

@@ -140,7 +140,7 @@ def _figures(
         lines.setdefault(key, []).append(line)
     return {
         (column, number): float(
-            np.mean([one[figure] for one in lines[names[method], number, moved]])
+            np.mean([line[figure] for line in lines[names[method], number, moved]])
         )
         for column, (method, figure, moved) in columns.items()
         for number in request.shots

@@ -194,8 +194,8 @@ class _Search:
         return {
             "best": template,
             "score": score,
-            "initial_score": max(self.scores[one] for one in self.initial),
-            "proposed": [{"template": one, "score": self._score(one)} for one in self.proposed],
+            "initial_score": max(self.scores[template] for template in self.initial),
+            "proposed": [{"template": name, "score": self._score(name)} for name in self.proposed],
             "invalid_replies": self.invalid,
         }
 
@@ -253,8 +253,8 @@ first ones, use {{}} exactly once, and use fewer than 15 words. Answer with noth
 def message(good: Sequence[str], bad: Sequence[str], count: int) -> str:
     """Show the best and the worst templates so far and ask for better ones."""
     return _MESSAGE.format(
-        good="\n".join(BULLET + one for one in good),
-        bad="\n".join(BULLET + one for one in bad),
+        good="\n".join(BULLET + template for template in good),
+        bad="\n".join(BULLET + template for template in bad),
         count=count,
         templates="template" if count == 1 else "templates",
         bullet=BULLET,
@@ -280,7 +280,7 @@ def read_templates(reply: str, most: int, *, cut_off: bool = False) -> list[str]
         if sentence in sentences
     ]
     try:
-        return [_checked(one) for one in templates][:most] or None
+        return [_checked(template) for template in templates][:most] or None
     except PoolError:
         return None
 

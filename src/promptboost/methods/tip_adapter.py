@@ -197,7 +197,7 @@ def choose_epoch(
         path = _tuned(smaller, views[rest], text, EPOCHS, batch, step, seed)
         for epoch, now in enumerate(path):
             logits[epoch, aside] += now.scores(views[aside, 0])
-    costs = [_cost(one, cache.labels, by_loss=True) for one in logits]
+    costs = [_cost(epoch_logits, cache.labels, by_loss=True) for epoch_logits in logits]
     return costs.index(min(costs)) + 1
 
 

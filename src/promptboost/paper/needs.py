@@ -77,7 +77,7 @@ class Needs:
     @property
     def bytes(self) -> int:
         """Room for the embeddings, of encoders whose width is known."""
-        return sum(one.bytes or 0 for one in self.encoders)
+        return sum(encoder.bytes or 0 for encoder in self.encoders)
 
 
 def find_needs(plans: Sequence[PaperPlan], request: PaperRequest, *, probe: bool = True) -> Needs:
@@ -144,7 +144,7 @@ def _data_need(name: str, request: PaperRequest) -> DataNeed:
             from promptboost.pool.sources import pool_for
 
             pool = pool_for(FitConfig(prompts=found), name, names)
-            prompts = sum(len(pool.prompts(one)) for one in names)
+            prompts = sum(len(pool.prompts(class_name)) for class_name in names)
     except PromptBoostError as error:
         lacking = str(error)
     return DataNeed(name, images, test, classes, apart, missing, lacking, prompts)
@@ -160,7 +160,7 @@ def _encoder_need(
 ) -> EncoderNeed:
     here = [cell for cell in cells if name in (cell.source, cell.on)]
     tested = {cell.dataset for cell in here}
-    images = sum(data[one].test_images or 0 for one in tested)
+    images = sum(data[dataset].test_images or 0 for dataset in tested)
     # Draws by data set and number of crops; an image in several of them is embedded once.
     draws: dict[tuple[str, int], set[tuple[int, int]]] = {}
     for cell in here:

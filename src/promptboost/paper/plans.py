@@ -459,13 +459,13 @@ def chosen(plan: PaperPlan, choice: PaperChoice) -> PaperPlan:
         base = slot.method.removesuffix("+eft")
         if choice.queries and base not in choice.queries:
             continue
-        # What does not learn stands in the column of each number of shots.
+        # Zero-shot methods have a number in the column of each number of shots.
         named = int(slot.column) if slot.column.isdigit() and slot.rounds is None else slot.shots
         if slot.shots not in shots or named not in shots:
             continue
-        kept = _with_datasets(slot, plan, choice.datasets)
-        for one in (seen for new in kept for seen in _with_encoders(new, plan, choice)):
-            new = _with_query(one, choice.queries.get(base, ""))
+        datasets = _with_datasets(slot, plan, choice.datasets)
+        for new in (new for other in datasets for new in _with_encoders(other, plan, choice)):
+            new = _with_query(new, choice.queries.get(base, ""))
             new = _with_views(_with_shots(new, named, shots[named]), choice)
             if new.rounds is None or new.rounds <= new.rounds_of_fit:
                 slots.setdefault((new.row, new.column), new)
@@ -485,30 +485,30 @@ def chosen(plan: PaperPlan, choice: PaperChoice) -> PaperPlan:
     )
 
 
-def _shots_by_plan(plan: PaperPlan, asked: Sequence[int]) -> dict[int, int]:
+def _shots_by_plan(plan: PaperPlan, wanted: Sequence[int]) -> dict[int, int]:
     """Return for each number of shots of a plan the one to measure at; 0 stays."""
-    own = plan.shots
-    if not asked or plan.pair is not None:
-        return {k: k for k in (0, *own)}
-    if set(asked) <= set(own):
-        return {k: k for k in (0, *own) if k in (0, *asked)}
-    least, most = min(asked), max(asked)
-    ends = {own[0]: least if own[0] == 1 else most, own[-1]: most if own[-1] > 1 else least}
-    common = {k: k for k in asked if k in own}
+    shots = plan.shots
+    if not wanted or plan.pair is not None:
+        return {k: k for k in (0, *shots)}
+    if set(wanted) <= set(shots):
+        return {k: k for k in (0, *shots) if k in (0, *wanted)}
+    least, most = min(wanted), max(wanted)
+    ends = {shots[0]: least if shots[0] == 1 else most, shots[-1]: most if shots[-1] > 1 else least}
+    common = {k: k for k in wanted if k in shots}
     return {0: 0, **common, **ends}
 
 
-def _with_shots(slot: Slot, before: int, shots: int) -> Slot:
-    if shots == before:
+def _with_shots(slot: Slot, old: int, shots: int) -> Slot:
+    if shots == old:
         return slot
-    words = {f"{before} shot": f"{shots} shot", str(before): str(shots)}
+    words = {f"{old} shot": f"{shots} shot", str(old): str(shots)}
     return replace(
         slot,
         shots=shots if slot.shots else 0,
         row=tuple(words.get(word, word) for word in slot.row),
         # Where a column is a round, its number is not one of shots.
         column=words.get(slot.column, slot.column) if slot.rounds is None else slot.column,
-        changed=(*slot.changed, f"{shots} shots instead of {before}"),
+        changed=(*slot.changed, f"{shots} shots instead of {old}"),
     )
 
 
@@ -528,23 +528,23 @@ def _with_views(slot: Slot, choice: PaperChoice) -> Slot:
     return replace(slot, row=row, column=column, changed=(*slot.changed, why))
 
 
-def _with_datasets(slot: Slot, plan: PaperPlan, asked: Sequence[str]) -> list[Slot]:
+def _with_datasets(slot: Slot, plan: PaperPlan, wanted: Sequence[str]) -> list[Slot]:
     """Return the slot for the chosen data sets: more than one where a column is a data set."""
-    if not asked or tuple(asked) == plan.datasets:
+    if not wanted or tuple(wanted) == plan.datasets:
         return [slot]
     if slot.dataset == AVERAGE:
-        return [replace(slot, datasets=tuple(asked), changed=(*slot.changed, "other data sets"))]
-    kept = [slot] if slot.dataset in asked else []
-    own_column = slot.column == SHORT[slot.dataset]
-    others = [name for name in asked if name not in plan.datasets]
+        return [replace(slot, datasets=tuple(wanted), changed=(*slot.changed, "other data sets"))]
+    same = [slot] if slot.dataset in wanted else []
+    in_column = slot.column == SHORT[slot.dataset]
+    others = [name for name in wanted if name not in plan.datasets]
     if slot.dataset != plan.datasets[0]:
-        others = []  # others stand where the first one stood
-    elif not own_column:
-        others = [] if kept else others[:1]
-    return kept + [
+        others = []  # others replace the first one
+    elif not in_column:
+        others = [] if same else others[:1]
+    return same + [
         replace(
             slot,
-            column=name if own_column else slot.column,
+            column=name if in_column else slot.column,
             datasets=(name,),
             dataset=name,
             changed=(*slot.changed, "other data sets"),
@@ -586,9 +586,9 @@ def _with_encoders(slot: Slot, plan: PaperPlan, choice: PaperChoice) -> list[Slo
 def _with_query(slot: Slot, query: str) -> Slot:
     if not query:
         return slot
-    own = {part.partition("=")[0] for part in slot.query.split("&")}
-    further = [part for part in query.split("&") if part.partition("=")[0] not in own]
-    joined = "&".join(part for part in (*further, slot.query) if part)
+    names = {setting.partition("=")[0] for setting in slot.query.split("&")}
+    others = [setting for setting in query.split("&") if setting.partition("=")[0] not in names]
+    joined = "&".join(setting for setting in (*others, slot.query) if setting)
     # The paper's language model is no longer available.
     changed = slot.changed if slot.method == "llmbo" else (*slot.changed, f"settings {query}")
     return replace(slot, query=joined, changed=changed)

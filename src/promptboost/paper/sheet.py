@@ -153,8 +153,8 @@ class Sheet:
             made = {line["dataset"]: line["example"] for line in lines if line.get("example")}
             notes += [f"PEZ on {name}: “{text}”" for name, text in made.items()]
         printed = [
-            f"{one.class_name}{f', round {one.round}' if one.round else ''}: “{one.text}”"
-            for one in self.plan.entry.prompts
+            f"{prompt.class_name}{f', round {prompt.round}' if prompt.round else ''}: “{prompt.text}”"
+            for prompt in self.plan.entry.prompts
         ]
         return [*notes, f"In the paper – {'; '.join(printed)}"] if printed else notes
 
@@ -179,7 +179,10 @@ class Sheet:
     def csv(self) -> str:
         """Write one line for each number."""
         head = (*(name.lower() for name in self.plan.head), "column", *_FIELDS)
-        return _csv(head, ([*one.slot.row, one.slot.column, *_values(one)] for one in self.numbers))
+        return _csv(
+            head,
+            ([*number.slot.row, number.slot.column, *_values(number)] for number in self.numbers),
+        )
 
     def cells_csv(self) -> str:
         """Write one line for each cell, with all that it is kept under."""
@@ -193,14 +196,14 @@ class Sheet:
         panels: dict[str, list[Curve]] = {}
         for row, found in self.rows().items():
             title, name = (row[0], row[1]) if len(row) > 1 else (self.plan.source, row[0])
-            points = {int(c): one for c, one in found.items() if one.mean is not None}
+            points = {int(c): number for c, number in found.items() if number.mean is not None}
             panels.setdefault(title, [])
-            lacking = next((one for one in points.values() if one.cells < one.of), None)
+            lacking = next((number for number in points.values() if number.cells < number.of), None)
             if lacking is not None:  # such a line lies elsewhere for other reasons, too
                 name = f"{name} [{lacking.cells} of {lacking.of}]"
             if points:
                 panels[title].append(_curve(name, points))
-            theirs = {k: one for k, one in points.items() if one.difference is not None}
+            theirs = {k: number for k, number in points.items() if number.difference is not None}
             if theirs:
                 panels[title].append(_curve(name, theirs, theirs=True))
         drawn = [(title, curves) for title, curves in panels.items() if curves]
@@ -220,8 +223,11 @@ def _marked(number: Number, marks: Mapping[str, str]) -> str:
 def _curve(name: str, points: Mapping[int, Number], *, theirs: bool = False) -> Curve:
     at = sorted(points)
     values = [
-        (one.paper.value if theirs and one.paper else one.mean or 0.0, one.deviation or 0.0)
-        for one in (points[k] for k in at)
+        (
+            number.paper.value if theirs and number.paper else number.mean or 0.0,
+            number.deviation or 0.0,
+        )
+        for number in (points[k] for k in at)
     ]
     return Curve(
         *(f"{name}, the paper" if theirs else name, "", "", tuple(at)),
@@ -235,7 +241,7 @@ def _curve(name: str, points: Mapping[int, Number], *, theirs: bool = False) -> 
 
 def make_sheet(plan: PaperPlan, measured: PlanResults) -> Sheet:
     """Put the results of a plan into its layout, with the paper's numbers."""
-    known = {one.key: one for one in published(plan.name)}
+    known = {number.key: number for number in published(plan.name)}
     return Sheet(plan, tuple(_number(slot, plan, measured, known) for slot in plan.slots), measured)
 
 
