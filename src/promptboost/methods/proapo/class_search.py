@@ -128,7 +128,7 @@ class ClassSearch:
     """The search, group by group, for the units that raise the fitness.
 
     Each group gets `epochs` generations of the size of `effort`. The other settings are those of
-    :class:`~promptboost.methods.proapo.proapo.ProAPO`.
+    :class:`~promptboost.methods.proapo.ProAPO`.
     """
 
     units: ClassUnits
