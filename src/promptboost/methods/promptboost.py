@@ -134,7 +134,7 @@ class Boosting(BoostConfig, Method):
 
 @dataclass(frozen=True)
 class ResidualClassifier(TextClassifier):
-    """A text and what the images taught beside it, which stays behind when the text moves."""
+    """A text and its residual, which does not transfer."""
 
     kind: ClassVar[str] = "text+residual"
     residual: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))

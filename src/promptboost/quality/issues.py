@@ -1,6 +1,6 @@
 """Images of a run that somebody should look at: wrong labels, copies, outliers; the most suspicious first.
 
-Learnt and held-out images are judged alike, each without its own label: by the words of the run's pool,
+Learned and held-out images are judged alike, each without its own label: by the words of the run's pool,
 which have seen no image, and by the other images, see :mod:`promptboost.quality.suspects`.
 """
 
@@ -175,7 +175,7 @@ def _images(folder: RunFolder, source: str | None, progress: Progress) -> Task:
             again = f"{command_name()} fit {shlex.quote(place(source))}"
         raise RunError(
             f"the images in {source or folder.source} are not those that the run in {folder.home} "
-            "learnt from: some were changed, added, removed or labelled anew since. To look at them "
+            "learnt from: some were changed, added, removed or labeled anew since. To look at them "
             f"as they are now, fit again: {again} -o NEW, then {command_name()} issues NEW"
         )
     return task
