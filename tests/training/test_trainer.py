@@ -7,13 +7,13 @@ import pytest
 
 from promptboost import PromptBoostClassifier, load
 from promptboost import refit as refit_classifier
-from promptboost.baselines.base import FewShotSet, RowImages
 from promptboost.config import BoostConfig
 from promptboost.data.shots import image_ids, load_task
 from promptboost.encoders.embedder import Embedder
 from promptboost.encoders.fake import FakeEncoder
 from promptboost.encoders.group import EncoderGroup, members_of, open_embedder
 from promptboost.errors import DataError, LabelError
+from promptboost.methods.base import FewShotSet, RowImages
 from promptboost.methods.promptboost import Boosting, ResidualClassifier
 from promptboost.model import PromptEnsemble
 from promptboost.pool import build_pool

@@ -1,7 +1,7 @@
-"""What a fit is compared with: methods that only read texts, and logistic regression.
+"""Baselines of a fit: zero-shot, means of templates and of the pool, and logistic regression.
 
-They have the names that ``promptboost compare`` knows them by. A pool whose rows are there already is
-not embedded again, and one that is too big for memory is read one class at a time.
+They have the names of the same methods in ``promptboost compare``. An embedded pool is not embedded again;
+one too large for memory is embedded class by class.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.base import FewShotSet, RowImages
-from promptboost.baselines.logistic import Logistic
+from promptboost.baselines.logistic import fit_probe
 from promptboost.baselines.measures import Guesses
-from promptboost.baselines.registry import METHODS, make_method
 from promptboost.boosting import GridPool
 from promptboost.boosting.grid import GridRows, from_grid
 from promptboost.encoders.base import Encoder, UnitRows
 from promptboost.model import Head
-from promptboost.pool import PLAIN_TEMPLATE, PromptPool, build_pool
+from promptboost.pool import PLAIN_TEMPLATE, PromptPool, fill
 from promptboost.progress import Progress, no_progress
 from promptboost.training import PoolTexts
 from promptboost.training.pool_rows import encode_by
@@ -26,32 +24,29 @@ from promptboost.training.pool_rows import encode_by
 if TYPE_CHECKING:
     from promptboost.encoders.embedder import Embedder
 
-#: Methods that learn from no image.
+#: Baselines without training images.
 TEXT_BASELINES = ("zero-shot", "zero-shot-80", "pool-mean")
 
-# Rows that are floats at a time: a class of a big pool has tens of thousands.
+# Rows converted to floats at a time: a class of a large pool has tens of thousands.
 _AT_ONCE = 4096
 
 
-def zero_shot_head(class_names: Sequence[str], embedder: "Embedder") -> Head:
+def zero_shot_head(class_names: Sequence[str], encoder: Encoder) -> Head:
     """Return the class names in the plain template as a head."""
-    encoder = embedder
-    nothing = np.zeros((0, 1, encoder.dim), dtype=np.float32)
-    shots = FewShotSet(RowImages({encoder.id: nothing}), np.zeros(0, np.int64), tuple(class_names))
-    pool = build_pool(class_names, templates=[PLAIN_TEMPLATE])
-    fitted = make_method("zero-shot").fit(shots, pool, encoder)
-    return Head(tuple(class_names), fitted.rows)  # type: ignore[attr-defined]
+    rows = encoder.encode_texts([fill(PLAIN_TEMPLATE, name) for name in class_names])
+    return Head(tuple(class_names), _unit(rows.astype(np.float64)))
 
 
 def pool_heads(
     pool: PromptPool, embedder: "Embedder", grid: GridPool | None = None
 ) -> dict[str, Head]:
-    """Return the heads of all methods that only read texts, by name."""
-    means = (
-        _streamed(pool, embedder)
-        if grid is None
-        else [(_mean(a), _mean(b)) for a, b in zip(grid.templates, grid.prompts, strict=True)]
-    )
+    """Return the heads of all baselines without training images, by name."""
+    blocks: Iterable[tuple[GridRows, GridRows]]
+    if grid is None:
+        blocks = PoolTexts.of(pool).blocks(encode_by(embedder))
+    else:
+        blocks = zip(grid.templates, grid.prompts, strict=True)
+    means = [(_mean(filled), _mean(prompts)) for filled, prompts in blocks]
     names = pool.class_names
     return {
         "zero-shot": zero_shot_head(names, embedder),
@@ -61,56 +56,40 @@ def pool_heads(
 
 
 def guess_baselines(
-    learn: FewShotSet,
-    held_out: UnitRows,
+    train: UnitRows,
+    labels: NDArray[np.int64],
+    test: UnitRows,
     heads: dict[str, Head],
     pool: PromptPool,
-    encoder: Encoder,
     *,
     seed: int,
     progress: Progress = no_progress,
 ) -> list[Guesses]:
-    """Predict every image with every baseline; logistic regression if all classes have images."""
-    originals = learn.images.rows(encoder)
+    """Predict all images with every baseline; logistic regression needs images of all classes.
+
+    `train` has the embeddings of the training images and their crops, shape (n, 1 + V, D), `test` those
+    of the test images, shape (m, D).
+    """
+    originals = train[:, 0]
+    counts = {
+        "zero-shot-80": f"mean of {len(pool.templates)} templates",
+        "pool-mean": f"mean of all {sum(map(len, pool.prompts_by_class)):,} prompts",
+    }
     guesses = [
         Guesses(
             name,
-            method_label(name, pool),
-            head.predict_index(held_out),
+            counts.get(name, "zero-shot, “a photo of a {}.”"),
+            head.predict_index(test),
             head.predict_index(originals),
         )
         for name, head in heads.items()
     ]
-    if len(np.unique(learn.labels)) < learn.n_classes:
-        return guesses
-    logistic = Logistic(seed).fit(learn, pool, encoder, progress)
-    images = RowImages({encoder.id: held_out[:, None]})
-    guesses.append(
-        Guesses(
-            "logistic",
-            method_label("logistic", pool),
-            logistic.predict(images),
-            logistic.predict(learn.images),
-        )
-    )
+    if len(np.unique(labels)) == len(pool.class_names):
+        weights, intercepts, _ = fit_probe(train, labels, seed=seed, progress=progress)
+        w, b = weights.astype(np.float32), intercepts.astype(np.float32)
+        predicted = ((rows @ w.T + b).argmax(axis=1) for rows in (test, originals))
+        guesses.append(Guesses("logistic", "logistic regression on the images", *predicted))
     return guesses
-
-
-def method_label(name: str, pool: PromptPool) -> str:
-    """Return a baseline's name for people, with the number of texts it is the mean of."""
-    if name == "zero-shot-80":
-        return f"mean of {len(pool.templates)} templates"
-    if name == "pool-mean":
-        return f"mean of all {sum(map(len, pool.prompts_by_class)):,} prompts"
-    return METHODS[name].label
-
-
-def _streamed(
-    pool: PromptPool, embedder: "Embedder"
-) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Embed every text of a pool, holding the rows of one class at a time."""
-    blocks = PoolTexts.of(pool).blocks(encode_by(embedder))
-    return [(_mean(filled), _mean(prompts)) for filled, prompts in blocks]
 
 
 def _mean(rows: GridRows) -> NDArray[np.float64]:

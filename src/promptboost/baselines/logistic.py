@@ -1,78 +1,29 @@
-"""Logistic regression on the same embeddings: what the same images teach without any text.
+"""Logistic regression on image embeddings, without any text.
 
-It is scikit-learn's, imported when it is asked for: the import takes longer than many fits.
+scikit-learn is imported where it is used: the import takes longer than many fits.
 """
 
 import warnings
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.base import FewShotSet, Group, Method, Transfer, check_two_classes
-from promptboost.baselines.fitted import LinearClassifier
 from promptboost.boosting.composition import log_losses
 from promptboost.boosting.gradient.scale import dealt
-from promptboost.encoders.base import Encoder
-from promptboost.pool import PromptPool
 from promptboost.progress import Progress, no_progress
 from promptboost.threads import single_blas_thread
 
-#: Inverse strengths of regularisation to choose from. Rows have length one, so little is needed.
+#: Inverse strengths of regularization to choose from. Rows have length one, so little is needed.
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
 
-#: Used where a class has one image only, and nothing can be set aside to choose by.
+#: Used where a class has one image only, so that there is nothing to validate on.
 FIXED_C = 10.0
 
 _FOLDS = 3
 _STAGE = "fitting logistic regression"
 # Products of a step from which threads save more than they cost: some twenty milliseconds of one core.
 _WORTH_THREADS = 500_000_000
-
-
-@dataclass(frozen=True)
-class Logistic(Method):
-    """Logistic regression on the rows of images and their crops; no text is read.
-
-    How strongly it is held back is chosen by cross-validation over the few images, and kept in
-    the classifier's details as ``C``.
-
-    Parameters
-    ----------
-    seed : int
-        Divides the images into folds.
-    """
-
-    name: ClassVar[str] = "logistic"
-    group: ClassVar[Group] = Group.IMAGES
-    carries_over: ClassVar[Transfer] = Transfer.REFIT
-
-    seed: int = 0
-
-    def check(self, shots: FewShotSet, pool: PromptPool, encoder: Encoder) -> None:
-        """Check that every class has images."""
-        check_two_classes(shots, "logistic regression", "reads no text")
-
-    def fit(
-        self,
-        shots: FewShotSet,
-        pool: PromptPool,
-        encoder: Encoder,
-        progress: Progress = no_progress,
-    ) -> LinearClassifier:
-        """Fit; the pool is not looked at."""
-        self.check(shots, pool, encoder)
-        views = shots.images.views(encoder)
-        weights, intercepts, C = fit_probe(views, shots.labels, seed=self.seed, progress=progress)
-        arrays = weights.astype(np.float32), intercepts.astype(np.float32)
-        return LinearClassifier(self.origin(shots, encoder), *arrays, details={"C": C})
-
-
-def _folds(labels: NDArray[np.int64]) -> int:
-    """Return into how many parts the images are dealt to choose C; 1 if nothing can be set aside."""
-    return min(int(np.bincount(labels).min()), _FOLDS)
 
 
 def fit_probe(
@@ -87,7 +38,7 @@ def fit_probe(
     The crops of an image share the weight of one, and never stand on both sides of a fold. Returns
     weights (K, D), intercepts (K,), and the C that was used.
     """
-    folds = _folds(labels)
+    folds = min(int(np.bincount(labels).min()), _FOLDS)
     C = FIXED_C if folds < 2 else _choose(rows[:, 0], labels, folds, seed, progress)
     views = rows.shape[1]
     weights, intercepts = _fit(

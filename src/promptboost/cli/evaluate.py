@@ -201,9 +201,9 @@ def refit(
     from promptboost.cli.fit import summary
     from promptboost.distributed.pool_folder import PoolExecutor
     from promptboost.report import write_card, write_report
-    from promptboost.run.refit import RefitRequest, refit_run
+    from promptboost.run.refit import refit_run
 
-    request = RefitRequest(
+    results = refit_run(
         run,
         output,
         data,
@@ -213,6 +213,7 @@ def refit(
         allow_download=allow_download,
         finish=(write_report, write_card),
         executor=PoolExecutor(),
+        say=out.note,
     )
-    results, place = refit_run(request, out.note), output or run
+    place = output or run
     out.result({"run": str(place), **results.record()}, lambda: summary(place, results))

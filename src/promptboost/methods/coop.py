@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from promptboost.baselines.base import FewShotSet, Group, Method, Transfer, check_numbers
-from promptboost.baselines.fitted import LinearClassifier
 from promptboost.encoders import DifferentiableText, open_tower
 from promptboost.encoders.base import Encoder
 from promptboost.errors import SettingError
+from promptboost.methods.base import FewShotSet, Group, Method, Transfer, check_numbers
+from promptboost.methods.fitted import LinearClassifier
 from promptboost.methods.learnt_tokens import PromptedClasses, TrainingRows, cosine_rate, nearest
 from promptboost.pool import PromptPool
 

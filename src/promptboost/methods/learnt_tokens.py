@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from promptboost.baselines.base import FewShotSet
 from promptboost.encoders import DifferentiableText
 from promptboost.encoders.base import Encoder
 from promptboost.errors import LabelError, SettingError
+from promptboost.methods.base import FewShotSet
 from promptboost.pool import fill
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from promptboost.baselines.base import Bank, FewShotSet, Group, Method, Transfer, check_numbers
-from promptboost.baselines.fitted import TextClassifier
 from promptboost.encoders import DifferentiableText, open_tower
 from promptboost.encoders.base import Encoder
 from promptboost.errors import SettingError
+from promptboost.methods.base import Bank, FewShotSet, Group, Method, Transfer, check_numbers
+from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.learnt_tokens import PromptedClasses, TrainingRows, ending, nearest
 from promptboost.pool import PromptPool
 

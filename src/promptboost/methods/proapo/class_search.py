@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from promptboost.baselines.fitted import embed_distinct
 from promptboost.encoders.base import Encoder
+from promptboost.methods.fitted import embed_distinct
 from promptboost.methods.proapo.evolution import Candidate, EvolutionEffort, Space, evolve
 from promptboost.methods.proapo.groups import confusion_groups, gain_groups, group_size
 from promptboost.methods.proapo.template_search import (

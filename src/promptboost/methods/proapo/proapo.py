@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from promptboost.baselines.base import FewShotSet, Group, Method, Transfer, check_numbers
-from promptboost.baselines.fitted import TextClassifier
 from promptboost.encoders.base import Encoder
 from promptboost.errors import PoolError
+from promptboost.methods.base import FewShotSet, Group, Method, Transfer, check_numbers
+from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.proapo.class_search import ClassSearch, ClassUnits, units_of
 from promptboost.methods.proapo.evolution import EvolutionEffort
 from promptboost.methods.proapo.template_search import Chosen, Fitness, choose_templates, library
