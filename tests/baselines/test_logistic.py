@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from promptboost.baselines.logistic import (
+from promptboost.baselines.baselines import (
     FIXED_C,
     STRENGTHS,
     fit_probe,

@@ -14,7 +14,7 @@ from promptboost.quality.issues import (
     write_issues,
 )
 from promptboost.report import write_card, write_report
-from promptboost.report.run import read_run
+from promptboost.report.page import read_run
 from promptboost.run.findings import Issues
 from promptboost.run.fit import fit_run
 from tests.report.page_tools import Page

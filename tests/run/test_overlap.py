@@ -12,7 +12,7 @@ from promptboost.config import FitConfig
 from promptboost.data import load_data
 from promptboost.report import write_card, write_report
 from promptboost.report.checks import run_checks
-from promptboost.report.run import read_run
+from promptboost.report.page import read_run
 from promptboost.run.evaluate import evaluate_run
 from promptboost.run.fit import fit_run
 from promptboost.run.overlap import Overlap, inspect, inspect_known

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from promptboost.baselines.logistic import fit_probe
+from promptboost.baselines.baselines import fit_probe
 from promptboost.encoders.base import Encoder
 from promptboost.methods.base import FewShotSet, Group, Method, Transfer, check_two_classes
 from promptboost.methods.fitted import LinearClassifier

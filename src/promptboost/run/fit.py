@@ -24,11 +24,11 @@ from promptboost.encoders.group import EncoderGroup, members_of, open_embedder
 from promptboost.errors import InputError, RunError
 from promptboost.io import POOL_ROWS, json_text, tidy, write_bytes
 from promptboost.model import PromptEnsemble
+from promptboost.model.explanation import SHOWN, explain_rows
 from promptboost.model.head_files import check_head_file, write_head
 from promptboost.model.prediction import Prediction, csv_text
 from promptboost.pool.sources import pool_for
 from promptboost.progress import Progress, no_progress, stage
-from promptboost.run.explain import write_explanations
 from promptboost.run.measurement import EmbeddedTask, measure, shares_of_words
 from promptboost.run.overlap import inspect
 from promptboost.run.preflight import (
@@ -292,7 +292,7 @@ def write_run(
         advance()
         write_thumbnails(run, shown, (task.measured, task.learn))
         advance()
-        write_explanations(run, task, embedded, fitted, shown)
+        _write_explanations(run, task, embedded, fitted, shown)
         advance()
         results.write(run.metrics_path)
         advance()
@@ -300,6 +300,29 @@ def write_run(
             write(run.path)
             advance()
     run.end()
+
+
+def _write_explanations(
+    run: RunFolder, task: Task, embedded: EmbeddedTask, fitted: Fitted, names: Iterable[str]
+) -> None:
+    """Explain the predictions of the named images; wrong answers against the right class."""
+    ensemble, head, wanted = fitted.ensemble, fitted.head, set(names)
+    texts = ensemble.texts()
+    vectors = np.asarray(embedded.members[0].encode_texts(texts))
+    by_text = dict(zip(texts, vectors, strict=True))
+    train = embedded.split(embedded.train[:, 0])[0]
+    records: dict[str, Any] = {}
+    for data, rows in ((task.measured, embedded.measured(task)), (task.learn, train)):
+        for name, image, row in zip(image_ids(data), data.images, rows, strict=True):
+            if name not in wanted or name in records:
+                continue
+            answer = str(head.predict(row[None])[0])
+            against = None if answer == image.label else image.label
+            (explanation,) = explain_rows(
+                ensemble, head, by_text, row[None], [name], answer=answer, against=against
+            )
+            records[name] = explanation.record(most=SHOWN)
+    run.write(run.explanations_path, json_text(records, indent=None))
 
 
 def _predictions(task: Task, embedded: EmbeddedTask, fitted: Fitted) -> str:
