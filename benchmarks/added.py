@@ -26,7 +26,8 @@ from promptboost.model import Head
 from promptboost.model.head_files import write_head
 from promptboost.pool import PLAIN_TEMPLATE
 from promptboost.pool.sources import pool_for
-from promptboost.run.learned import embed_task, learn
+from promptboost.run.measurement import EmbeddedTask
+from promptboost.training import Trainer
 
 _FIVE = 5
 
@@ -42,8 +43,9 @@ def heads_of(
 ) -> Iterator[tuple[str, str, Head, Head]]:
     """Fit without a class and add it; yield the sentences, what answers, and the heads after and before."""
     part = replace(task, learn=without(task.learn, name), held_out=without(task.held_out, name))
-    embeddings = embed_task(part, pool_for(settings, source, part.class_names), settings, embedder)
-    learned = learn(part, embeddings, settings, embedder)
+    pool = pool_for(settings, source, part.class_names)
+    embedded = EmbeddedTask.embed(part, pool, settings, embedder)
+    fitted = Trainer(settings).fit(embedded.examples(part), embedded.pool_rows, [embedder])
     own = pool_for(settings, source, task.class_names).texts(name)
     rng = np.random.default_rng(task.class_names.index(name))
     added = {
@@ -53,13 +55,13 @@ def heads_of(
     for sentences, texts in added.items():
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
-            write_head(folder, learned.head)
-            learned.ensemble.save(folder / "ensemble.json")
+            write_head(folder, fitted.head)
+            fitted.ensemble.save(folder / "ensemble.json")
             for text_only in (True, False):
                 before = promptboost.load(folder, text_only=text_only).head
-                learned.ensemble.add_class(name, texts).save(folder / "ensemble.json")
+                fitted.ensemble.add_class(name, texts).save(folder / "ensemble.json")
                 after = promptboost.load(folder, text_only=text_only).head
-                learned.ensemble.save(folder / "ensemble.json")
+                fitted.ensemble.save(folder / "ensemble.json")
                 yield sentences, "text" if text_only else "text + residual", after, before
 
 

@@ -19,11 +19,13 @@ from promptboost.boosting import (
     Shots,
     boost,
 )
+from promptboost.boosting.calibration import probability_scales
 from promptboost.boosting.composition import class_rows
 from promptboost.boosting.gradient.compose import compose_by_gradient
-from promptboost.boosting.gradient.scale import FACTORS, FoldTexts
+from promptboost.boosting.gradient.scale import FACTORS
 from promptboost.boosting.grid import GridRows
-from promptboost.training.learner import calibrated_logit_scale, learn_residual, settle_scale
+from promptboost.boosting.residual import fit_text_residual
+from promptboost.training.learner import settle_scale
 
 Result = TypeVar("Result")
 
@@ -88,22 +90,20 @@ def measure_fit(task: Task, pool: GridPool, *, greedy: bool = True) -> dict[str,
             times[f"fit_{clock}"] += seconds
         return result
 
-    folds: list[FoldTexts] = []
     before = resident_bytes(forget_peak=True)
-    settled, why, held_out = timed(
-        "choice_of_scale",
-        lambda: settle_scale(shots, pool, asked, encoder_scale, on_folds=folds.append),
+    settled, why, held_out, folds = timed(
+        "choice_of_scale", lambda: settle_scale(shots, pool, asked, encoder_scale)
     )
     (done,) = timed("composition", lambda: list(boost(shots, pool, settled)))
     timed(
-        "calibration", lambda: calibrated_logit_scale(shots, pool, settled, encoder_scale, held_out)
+        "calibration", lambda: probability_scales(shots, pool, settled, [encoder_scale], held_out)
     )
     text = class_rows(done.composition, pool)
-    timed("residual", lambda: learn_residual(shots, pool, text, settled, folds=folds[0]))
+    timed("residual", lambda: fit_text_residual(shots, pool, text, folds=folds))
     peak = resident_bytes() - before
     if greedy:
         start = time.perf_counter()
-        calibrated_logit_scale(shots, pool, replace(settled, gradient=None), encoder_scale, None)
+        probability_scales(shots, pool, replace(settled, gradient=None), [encoder_scale])
         times["greedy_calibration_s"] = time.perf_counter() - start
     return {
         **times,

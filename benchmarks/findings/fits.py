@@ -16,8 +16,8 @@ from promptboost.methods import FittedMethod, Method, make_method
 from promptboost.methods.fitted import TextClassifier
 from promptboost.methods.promptboost import Boosting
 from promptboost.model import PromptEnsemble
-from promptboost.training import boost_settings
 from promptboost.training.learner import settle_scale
+from promptboost.training.trainer import boost_settings
 
 ENCODER_SCALE = 10.0  # of both ConSE encoders
 #: So little is left of a weight's change after division by this that all weights stay equal.
@@ -102,9 +102,8 @@ def gradient_settings(
     method = make_method(spelling)
     assert isinstance(method, Boosting)
     asked = boost_settings(method, VIEWS)
-    gradient = settle_scale(shots, images.words().grid, asked, images.encoder.logit_scale)[
-        0
-    ].gradient
+    settled, *_ = settle_scale(shots, images.words().grid, asked, images.encoder.logit_scale)
+    gradient = settled.gradient
     assert gradient is not None
     return gradient
 

@@ -246,7 +246,13 @@ def test_the_estimator_learns_what_the_command_line_does(both):
     ]
     assert len(learnt) == results.task.learn_images
     estimator = PromptBoostClassifier(
-        [A, B], SENTENCES, n_rounds=5, n_views=4, views_per_round=2, random_state=0, cache=False
+        [A, B],
+        SENTENCES,
+        n_rounds=5,
+        n_views=4,
+        settings={"views_per_round": 2},
+        random_state=0,
+        cache=False,
     ).fit(*zip(*learnt, strict=True))
     assert [item.banks for item in estimator.ensemble_.rounds] == [
         item.banks for item in ensemble.rounds
@@ -330,3 +336,10 @@ def test_an_averaged_classifier(both, tmp_path):
     np.testing.assert_allclose(log_proba, np.log(chances))
     alone = load(both / "run", [B], cache=False)
     np.testing.assert_array_equal(alone.predict_proba(files), members[1])
+
+
+def test_a_fit_on_all_images_holds_none_out(task):
+    results = fit_run(request(task, encoder=[A, B], shots=None))
+    assert results.task.held_out_images == 0
+    assert results.transfers[0].of("promptboost") is None
+    assert results.method(AVERAGED).accuracy is None

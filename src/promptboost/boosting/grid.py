@@ -62,7 +62,7 @@ def to_grid(rows: ArrayLike, *, name: str = "rows", encoders: int = 1) -> GridRo
         raise EmbeddingError(f"{name}: row {_index(where)} has a value that is not finite")
     shape = values.shape
     if encoders > 1:
-        values = values.reshape(*shape[:-1], encoders, -1)
+        values = values.reshape(*shape[:-1], encoders, shape[-1] // encoders)
     lengths = np.sqrt(np.einsum("...d,...d->...", values, values, dtype=np.float64))
     off = np.abs(lengths - 1.0) > _LENGTH_TOLERANCE
     if off.any():

@@ -96,10 +96,11 @@ def join(rows: Sequence[ArrayLike]) -> NDArray[Any]:
         shapes = ", ".join(str(block.shape) for block in blocks)
         raise EmbeddingError(f"the encoders embedded different numbers of inputs: {shapes}")
     width = max(block.shape[-1] for block in blocks)
-    joined = np.zeros((*blocks[0].shape[:-1], len(blocks), width), dtype=blocks[0].dtype)
+    shape = (*blocks[0].shape[:-1], len(blocks), width)
+    joined = np.zeros(shape, dtype=np.result_type(*blocks))
     for number, block in enumerate(blocks):
         joined[..., number, : block.shape[-1]] = block
-    return joined.reshape(*joined.shape[:-2], -1)
+    return joined.reshape(*shape[:-2], len(blocks) * width)  # -1 fails without rows
 
 
 def split(rows: NDArray[Any], dims: Sequence[int]) -> list[NDArray[Any]]:
