@@ -339,7 +339,7 @@ def test_an_averaged_classifier(both, tmp_path):
 
 
 def test_a_fit_on_all_images_holds_none_out(task):
-    results = fit_run(request(task, encoder=[A, B], shots=None))
+    results = fit_run(**request(task, encoder=[A, B], shots=None))
     assert results.task.held_out_images == 0
     assert results.transfers[0].of("promptboost") is None
     assert results.method(AVERAGED).accuracy is None
