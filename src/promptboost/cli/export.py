@@ -1,6 +1,7 @@
 """``promptboost export``."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
