@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from promptboost.config import FitConfig
 from promptboost.distributed import pool_folder
 from promptboost.encoders.base import Encoder
-from promptboost.encoders.default import AUTO, named_encoder
+from promptboost.encoders.default import AUTO
 from promptboost.encoders.embedder import TextSource
 from promptboost.progress import Progress, ProgressBars, is_interactive
 from promptboost.report import write_card, write_report
@@ -82,7 +82,6 @@ def fit(
     merged = (config or FitConfig()).merged(settings)
     if "encoder" not in settings and config is None:
         merged = merged.merged({"encoder": AUTO})
-    merged = merged.merged({"encoder": tuple(map(named_encoder, merged.encoders))})
     bars = ProgressBars(shown=is_interactive()) if progress is None else progress
     folder = RunFolder(Path(run))
     with ExitStack() as stack:

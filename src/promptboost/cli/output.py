@@ -389,7 +389,7 @@ def _fail(message: str, code: int, as_json: bool) -> int:
 
 
 class _LogLines(logging.Handler):
-    """What is logged, where nobody else takes it: as lines, and not behind a progress bar."""
+    """Print log records that no other handler takes as lines, next to progress bars."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line, or several."""

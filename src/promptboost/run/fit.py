@@ -1,4 +1,4 @@
-"""The whole way from images to a run folder, and the files of a finished fit."""
+"""Fit and measure a classifier, and write the run folder."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""A run whose text was edited: what belongs to the text is learnt and measured again, the text stays."""
+"""Fit the residual of an edited run again, and measure it; the ensemble stays."""
 
 import shlex
 import time
@@ -117,7 +117,7 @@ def refit_run(
 
 
 def _target(folder: RunFolder, output: Path | None) -> RunFolder:
-    """Return the folder to write; raise if there is something that must stay, or it cannot be written."""
+    """Return the folder to write; raise if it is in use or cannot be written."""
     if output is None:
         if folder.unfinished is not None:
             raise RunError(
@@ -132,7 +132,7 @@ def _target(folder: RunFolder, output: Path | None) -> RunFolder:
 
 
 def _read(folder: RunFolder) -> tuple[bytes, PromptEnsemble, Results]:
-    """Read the text of a run, also as it is written, and what was measured."""
+    """Read the ensemble of a run, as bytes and parsed, and its results."""
     _ = folder.tables
     return (
         read_bytes(folder.ensemble_path),
@@ -142,7 +142,7 @@ def _read(folder: RunFolder) -> tuple[bytes, PromptEnsemble, Results]:
 
 
 def _source(folder: RunFolder, given: str | None) -> DataSource:
-    """Return where the images are; an error names the folder that is gone."""
+    """Return the source of the images; raise if they are missing."""
     source = folder.source if given is None else DataSource.parse(given)
     if given is None and source.path is not None and not source.path.exists():
         raise DataError(
@@ -161,9 +161,9 @@ def _task(
     progress: Progress,
     say: Say,
 ) -> tuple[Task, bool]:
-    """Divide the images as the fit did, without those of classes that the text does not have.
+    """Split the images as the fit did, without those of classes that the ensemble does not have.
 
-    Then also tell whether the images to learn from are others than those of the fit.
+    The second value is whether the training images differ from those of the fit.
     """
     task = load_task(source, folder.settings, progress=progress)
     changed = task.learn.fingerprint != folder.learn_fingerprint
@@ -190,7 +190,7 @@ def _task(
 
 
 def _of_classes(data: Dataset, ensemble: PromptEnsemble, now: Mapping[str, str]) -> Dataset:
-    """Return the images of a text's classes, by the names that these have now."""
+    """Return the images of the classes of an ensemble, with the current names of these."""
     kept = tuple(
         replace(image, label=now[image.label])
         for image in data.images
@@ -202,9 +202,9 @@ def _of_classes(data: Dataset, ensemble: PromptEnsemble, now: Mapping[str, str])
 def _pool(
     folder: RunFolder, lineage: Lineage, source: DataSource, ensemble: PromptEnsemble, say: Say
 ) -> PromptPool:
-    """Make the pool of the fit again, which says how far its words can be trusted."""
+    """Build the pool of the fit again."""
     names = ensemble.class_names
-    # Sentences are kept under the names that classes had in the fit, and so did its templates say them.
+    # Sentences are listed under the class names of the fit, and its templates were filled with them.
     known = folder.tables.get("data", {}).get("classes", names)
     then = original_names(known, lineage.changes)
     try:
@@ -218,7 +218,7 @@ def _pool(
 
 
 def _say_moved(before: Results, settings: FitConfig, target: RunFolder, say: Say) -> None:
-    """Name the encoders on which the text was measured before: their vectors are of other words."""
+    """Name the encoders that the run was transferred to: their heads are outdated."""
     moved = [item.encoder for item in before.transfers if item.encoder not in settings.encoders]
     for name in moved:
         command = shlex.join(["transfer", str(target.path), "--encoder", name])
